@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
 from math import ceil
@@ -20,28 +21,6 @@ Block = tuple[int, int, int, int]
 Quantity = int | Fraction | Block
 Range = tuple[Quantity, Quantity]
 
-#: Kind of quantity -> what an error calls it, and an example of it.
-KINDS = {
-    "size": ("a size", "512KiB"),
-    "frequency": ("a frequency", "1.8GHz"),
-    "rate": ("a rate", "128B/cycle or 5TB/s"),
-    "cycles": ("whole cycles", "12cycle"),
-    "fraction_cycles": ("cycles", "3.4cycle"),
-    "duration": ("a duration", "5us or 200cycle"),
-    "count": ("a count of at least 1 without unit", "4"),
-    "bool": ("yes or no", "yes"),
-    "block": ("a block", "16x16x16 or 16x8x16/2cycle"),
-    "byte_energy": ("an energy per byte", "1.5pJ/B"),
-    "energy": ("an energy", "0.7pJ"),
-    "power": ("a power per area", "0.4W/mm2"),
-    "voltage": ("a voltage", "0.75V"),
-    "area": ("an area", "290um2"),
-    "density": ("an area per size", "0.45mm2/MiB"),
-}
-
-#: Kinds that can have a range: speeds and times, not capacities, counts and switches.
-RANGED = ("frequency", "rate", "cycles", "fraction_cycles", "duration", "block")
-
 _MILLI = Fraction(1, 1000)
 _SIZES = {
     **{"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
@@ -52,53 +31,64 @@ _SIZES = {
 _SIZE_UNITS = ("TiB", "GiB", "TB", "GB", "MiB", "KiB")
 _FREQUENCIES = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
 _CYCLES = {"cycle": 1, "cycles": 1}
-
-#: Kinds that are a number with a unit; the first unit is the base unit.
-_UNITS: Mapping[str, Mapping[str, int | Fraction]] = {
-    "size": _SIZES,
-    "frequency": _FREQUENCIES,
-    "rate": {"B/cycle": 1},
-    "cycles": _CYCLES,
-    "fraction_cycles": _CYCLES,
-    "duration": _CYCLES,
-    "byte_energy": {"pJ/B": 1, "fJ/B": _MILLI, "pJ/bit": 8, "fJ/bit": 8 * _MILLI},
-    "energy": {"pJ": 1, "fJ": _MILLI},
-    "power": {"W/mm2": 1, "mW/mm2": _MILLI},
-    "voltage": {"V": 1, "mV": _MILLI},
-    "area": {"um2": 1, "mm2": 10**6},
-    "density": {"mm2/MiB": 1, "mm2/KiB": 1024},
+_RATES = {f"{unit}/s": Fraction(_SIZES[unit]) for unit in ("B", "kB", "MB", "GB", "TB")}
+_DURATIONS = {"s": Fraction(1), "ms": _MILLI, "us": _MILLI**2, "ns": _MILLI**3}
+_BYTE_ENERGIES: Mapping[str, int | Fraction] = {
+    "pJ/B": 1,
+    "fJ/B": _MILLI,
+    "pJ/bit": 8,
+    "fJ/bit": 8 * _MILLI,
 }
 
-#: Units in seconds of kinds that rest on a clock, as numbers of the first of them.
-_IN_SECONDS: Mapping[str, Mapping[str, Fraction]] = {
-    "rate": {f"{unit}/s": Fraction(_SIZES[unit]) for unit in ("B", "kB", "MB", "GB", "TB")},
-    "duration": {"s": Fraction(1), "ms": _MILLI, "us": _MILLI**2, "ns": _MILLI**3},
-}
 
-#: Kinds of whole numbers, and those that may be 0: to say nothing of an energy is to leave it out.
-_WHOLE = ("size", "frequency", "cycles", "duration")
-_PERHAPS_NONE = ("cycles", "fraction_cycles", "duration")
+@dataclass(frozen=True)
+class Kind:
+    """What an error calls quantities of a kind, an example, and the most: no machine reaches more.
+
+    ``units`` are of numbers, the base unit first; ``seconds`` those of kinds that rest on a clock,
+    as numbers of their first. ``whole`` kinds have no fractions. ``idle`` ones may be 0: to say
+    nothing of an energy is to leave it out. ``ranged`` ones can have a range: speeds and times, not
+    capacities, counts and switches.
+    """
+
+    noun: str
+    example: str
+    most: str = ""
+    units: Mapping[str, int | Fraction] = field(default_factory=dict)
+    seconds: Mapping[str, Fraction] = field(default_factory=dict)
+    whole: bool = False
+    idle: bool = False
+    ranged: bool = False
+
+
+_TIME = partial(Kind, most="1000000000cycle", units=_CYCLES, idle=True, ranged=True)
+
+#: With figures below the most of each, and tensors that fit in memory, times and places stay far
+#: within 64 bits.
+KINDS = {
+    "size": Kind("a size", "512KiB", "1024TiB", _SIZES, whole=True),
+    "frequency": Kind("a frequency", "1.8GHz", "1000GHz", _FREQUENCIES, whole=True, ranged=True),
+    "rate": Kind(
+        *("a rate", "128B/cycle or 5TB/s", "1000000000B/cycle", {"B/cycle": 1}, _RATES), ranged=True
+    ),
+    "cycles": _TIME("whole cycles", "12cycle", whole=True),
+    "fraction_cycles": _TIME("cycles", "3.4cycle"),
+    "duration": _TIME("a duration", "5us or 200cycle", seconds=_DURATIONS, whole=True),
+    "count": Kind("a count of at least 1 without unit", "4", "65536"),
+    "bool": Kind("yes or no", "yes"),
+    "block": Kind("a block", "16x16x16 or 16x8x16/2cycle", ranged=True),
+    "byte_energy": Kind("an energy per byte", "1.5pJ/B", "1000000000pJ/B", _BYTE_ENERGIES),
+    "energy": Kind("an energy", "0.7pJ", "1000000000pJ", {"pJ": 1, "fJ": _MILLI}),
+    "power": Kind("a power per area", "0.4W/mm2", "1000000W/mm2", {"W/mm2": 1, "mW/mm2": _MILLI}),
+    "voltage": Kind("a voltage", "0.75V", "1000000V", {"V": 1, "mV": _MILLI}),
+    "area": Kind("an area", "290um2", "1000000mm2", {"um2": 1, "mm2": 10**6}),
+    "density": Kind(
+        *("an area per size", "0.45mm2/MiB", "1000000mm2/MiB", {"mm2/MiB": 1, "mm2/KiB": 1024})
+    ),
+}
 
 #: B/s rates are rounded to 1/1024 B/cycle, which keeps the fractions small.
 _RATE_STEPS = 1024
-
-#: What no machine reaches. With figures below these, and tensors that fit in memory, times and
-#: places stay far within 64 bits.
-_CEILINGS = {
-    "size": "1024TiB",
-    "frequency": "1000GHz",
-    "rate": "1000000000B/cycle",
-    "cycles": "1000000000cycle",
-    "fraction_cycles": "1000000000cycle",
-    "duration": "1000000000cycle",
-    "count": "65536",
-    "byte_energy": "1000000000pJ/B",
-    "energy": "1000000000pJ",
-    "power": "1000000W/mm2",
-    "voltage": "1000000V",
-    "area": "1000000mm2",
-    "density": "1000000mm2/MiB",
-}
 #: The slowest rate: at less, one copy of a large tensor would take more cycles than can be counted.
 _SLOWEST = Fraction(1, 2**20)
 
@@ -122,8 +112,9 @@ def parse_quantity(text: str, kind: str, clock_hz: int) -> Quantity:
     ``ArgumentError`` for other text and for what lies beyond any machine.
     """
     value = _parsed(text, kind, clock_hz)
-    if kind in _CEILINGS and _amount(value) > _ceiling(kind):
-        raise ArgumentError(f"{text} is beyond any machine; write at most {_CEILINGS[kind]}")
+    most = KINDS[kind].most
+    if most and _amount(value) > _ceiling(kind):
+        raise ArgumentError(f"{text} is beyond any machine; write at most {most}")
     if kind == "rate" and _amount(value) < _SLOWEST:
         raise ArgumentError(f"{text} is too slow to count; write at least {_SLOWEST}B/cycle")
     return value
@@ -136,11 +127,12 @@ def parse_count(text: str) -> int:
 
 @cache
 def _ceiling(kind: str) -> Fraction:
-    return _amount(_parsed(_CEILINGS[kind], kind, 1))  # none of them rests on a clock
+    return _amount(_parsed(KINDS[kind].most, kind, 1))  # none of them rests on a clock
 
 
 def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:
-    units, seconds = _UNITS.get(kind, {}), _IN_SECONDS.get(kind, {})
+    known = KINDS[kind]
+    units, seconds = known.units, known.seconds
     match = _WORDS.get(kind, _NUMBER).fullmatch(text)
     if not match or (units and match[2] not in {*units, *seconds}):
         raise _expected(kind, text)
@@ -158,10 +150,9 @@ def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:
         number *= clock_hz
     if kind == "duration":
         number = Fraction(ceil(number))
-    whole = kind in _WHOLE
-    if (whole and number.denominator != 1) or not (number or kind in _PERHAPS_NONE):
+    if (known.whole and number.denominator != 1) or not (number or known.idle):
         raise _expected(kind, text)
-    return int(number) if whole else number
+    return int(number) if known.whole else number
 
 
 def in_one_unit(
@@ -174,7 +165,7 @@ def in_one_unit(
     ``parse_quantity`` does, and for blocks.
     """
     values = [parse_quantity(text, kind, clock_hz) for text in texts]
-    units = _IN_SECONDS.get(kind, {})
+    units = KINDS[kind].seconds
     written = [_NUMBER.fullmatch(text) for text in texts]
     if all(one and one[2] in units for one in written):
         split = [(Fraction(one[1]), one[2]) for one in written if one]
@@ -191,10 +182,9 @@ def parse_range(text: str, kind: str, value: Quantity, clock_hz: int) -> Range:
 
     The lower one is the slower rate, clock or block, or the shorter time.
     """
-    noun, example = KINDS[kind]
-    example = example.partition(" ")[0]
-    if kind not in RANGED:
-        raise ArgumentError(f"{noun} has no range; remove {text!r}")
+    example = KINDS[kind].example.partition(" ")[0]
+    if not KINDS[kind].ranged:
+        raise ArgumentError(f"{KINDS[kind].noun} has no range; remove {text!r}")
     first, dots, last = text.partition("..")
     if not dots:
         raise ArgumentError(f"expected a range such as {example}..{example}, got {text!r}")
@@ -222,7 +212,7 @@ def format_quantity(value: Quantity, kind: str) -> str:
     number = Fraction(value)
     if kind in _FORMATS and number.denominator == 1:
         return _FORMATS[kind](int(number))
-    return _number_text(number) + _SUFFIXES[kind]
+    return _number_text(number) + next(iter(KINDS[kind].units), "")
 
 
 def format_size(size_bytes: int) -> str:
@@ -250,7 +240,6 @@ def format_rate(bytes_per_cycle: Fraction, clock_hz: int) -> str:
 
 
 _FORMATS: dict[str, Callable[[int], str]] = {"size": format_size, "frequency": format_frequency}
-_SUFFIXES = {"count": "", **{kind: next(iter(units)) for kind, units in _UNITS.items()}}
 
 
 def _number_text(value: Fraction) -> str:
@@ -267,6 +256,5 @@ def _number_text(value: Fraction) -> str:
 
 def _expected(kind: str, text: str) -> ArgumentError:
     """The error of every quantity that cannot be read."""
-    noun, example = KINDS[kind]
-    joint = "," if kind == "bool" else f" such as {example},"
-    return ArgumentError(f"expected {noun}{joint} got {text}")
+    joint = "," if kind == "bool" else f" such as {KINDS[kind].example},"
+    return ArgumentError(f"expected {KINDS[kind].noun}{joint} got {text}")

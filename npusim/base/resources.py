@@ -10,14 +10,23 @@ import stat
 import tempfile
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import ArgumentError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+
+def optional(module: str, need: str, package: str = "") -> Any:
+    """A module that npusim can do without; ``ArgumentError`` that says the need where it cannot."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise ArgumentError(f"{need}; `pip install {package or module}` adds it") from error
 
 
 def configs() -> Traversable:

@@ -51,6 +51,12 @@ class Node:
             raise self.fail("expected a value, got nothing; give one or remove the key")
         return self.value
 
+    def flag(self) -> bool:
+        """Yes or no, which it must be."""
+        if self.text() not in ("yes", "no"):
+            raise self.fail(f"expected yes or no, got {self.text()!r}")
+        return self.text() == "yes"
+
     def items(self) -> list[Node]:
         """Return the nodes of a list."""
         if not isinstance(self.value, list):

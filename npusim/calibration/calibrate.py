@@ -8,24 +8,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from statistics import fmean, median
 
 from npusim.base.errors import ArgumentError
+from npusim.base.quantities import KINDS
 from npusim.base.written import write
-from npusim.calibration.device_file import device_text
 from npusim.calibration.figures import constants_of
-from npusim.calibration.search import Found, Search, changed_figures
-from npusim.calibration.tables import card
-from npusim.device.catalog import load_device
-from npusim.device.config import parse_device
+from npusim.calibration.search import FITTED, Found, Search, changed_figures
+from npusim.device.catalog import figure_text, load_device
+from npusim.device.config import Figure, parse_device
 from npusim.device.files import ALIASES, is_file
 from npusim.device.spec import Device
+from npusim.device.variant import Head, free_key, variant_text
 from npusim.results.answer import Answer
+from npusim.results.lines import signed_text
 from npusim.results.report import Table
+from npusim.validation import score
+from npusim.validation.broken import broken
 from npusim.validation.profile import read_data
-from npusim.validation.rows import CallRow, Declined, KernelRow, Unreadable
-from npusim.validation.score import misread
+from npusim.validation.rows import CallRow, Declined, KernelRow, ProfiledRow, Unreadable
 from npusim.validation.sheet import Row
 from npusim.validation.simulate import Outcome, device_name
+from npusim.validation.tables import NONE, figure, percent, scorecard
 from npusim.validation.workers import Task, Workers
 from npusim.version import __version__
 
@@ -185,13 +189,14 @@ def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
 
 def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
     """Rows to fit to, and those that were not simulated or cannot be as they are read."""
-    wrong = {id(outcome) for outcome in misread(outcomes)}
+    cube = (one.check for one in broken(outcomes) if one.check.least.resource == "pipe M")
+    wrong = {id(check.row): check.least.us for check in cube}
     base, left = [], []
     for outcome in outcomes:
         if outcome.simulated is None:
             left.append(outcome)
-        elif id(outcome) in wrong:
-            busy, measured = outcome.busy_us["cube"], outcome.row.time_us
+        elif id(outcome.row) in wrong:
+            busy, measured = wrong[id(outcome.row)], outcome.row.time_us
             reason = (
                 f"measured {measured:g} us, but the cube alone takes {busy:.4g} us with the tiling "
                 "assumed: read wrongly, or another device?"
@@ -214,3 +219,143 @@ def _nothing(paths: Sequence[str | os.PathLike[str]], left: Sequence[Outcome]) -
 def _named(path: Path) -> str:
     """The name of a file with what tells its content from another of that name."""
     return f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]})"
+
+
+# -- the fitted device as a file --------------------------------------------------------------
+
+
+def device_text(
+    base: str, device: Device, target: Path, found: Sequence[Found], source: str
+) -> str:
+    """Return the text of the device file ``target``, built on ``base``, a name or a file.
+
+    ``source`` says what the figures were fitted to.
+    """
+    key = free_key(device, "FIT")
+    about = f"{device.description}, fitted to measurements"
+    stated = {
+        path: f"{text} ({_known(one, key)})"
+        for one in found
+        if one.moved
+        for path, text in one.constant.figures(one.value).items()
+    }
+    text = variant_text(base, device, target, Head("npusim fit", about, key, source), stated)
+    kept = [one for one in found if not one.moved]
+    if kept:
+        text += "# As in the base:\n"
+        text += "".join(f"#   {one.constant.path}: {one.verdict}\n" for one in kept)
+    return text
+
+
+def _known(one: Found, key: str) -> str:
+    """How well a figure is known, from where, and between which values it may lie."""
+    confidence = "fitted" if one.verdict == FITTED else "hypothesis"
+    if one.span is None or not KINDS[one.constant.kind].ranged:
+        return f"{confidence}, {key}"
+    low, high = map(one.constant.text, one.span)
+    return f"{confidence}, {key}, {low}..{high}"
+
+
+# -- what is shown ----------------------------------------------------------------------------
+
+_Pairs = Sequence[tuple[Outcome, Outcome]]
+
+
+def card(
+    pairs: _Pairs, left: Sequence[Outcome], found: Sequence[Found], device: Device
+) -> list[Table]:
+    """Return the tables; ``pairs`` are rows fitted to, before and after, ``left`` the others."""
+    after = [later for _, later in pairs]
+    points = [table for table in scorecard(after) if table.title.startswith("Points")]
+    tables = (
+        *points,
+        _notes(after),
+        _left(left),
+        _rows(pairs),
+        _determined(found),
+        _figures(found, device),
+        _summary(pairs, left),
+    )
+    return [table for table in tables if table.rows]
+
+
+def _rows(pairs: _Pairs) -> Table:
+    """The error of each row before and after, and where its tiling came from."""
+    rows = []
+    for before, after in pairs:
+        launches = _launches(after)
+        errors = (figure(signed_text, score.time_error(one)) for one in (before, after))
+        rows.append((after.row.id, _source(after), str(launches), *errors))
+    head = ("id", "tiling", "launches", "error before", "after")
+    return Table("Rows: error of time before and after", head, tuple(rows), 2)
+
+
+def _launches(outcome: Outcome) -> int:
+    return outcome.row.launches if isinstance(outcome.row, ProfiledRow) else 1
+
+
+def _source(outcome: Outcome) -> str:
+    """Where the tiling of a row came from."""
+    row, simulated = outcome.row, outcome.simulated
+    if not isinstance(row, ProfiledRow) or simulated is None:
+        return "as stated in the row"
+    for note in simulated.notes:
+        if note.startswith("tiling "):
+            return note.removeprefix("tiling ").partition(": ")[0]
+    return "the kernel's only one"
+
+
+def _notes(after: Sequence[Outcome]) -> Table:
+    rows = tuple(
+        (one.row.id, note)
+        for one in after
+        for note in (one.simulated.notes if one.simulated is not None else ())
+    )
+    return Table("Tilings, and what was taken for granted", ("id", "note"), rows, 2)
+
+
+def _left(left: Sequence[Outcome]) -> Table:
+    rows = tuple((one.row.id, one.row.chip, one.reason or NONE) for one in left)
+    return Table("Rows that take no part", ("id", "chip", "reason"), rows, 3)
+
+
+def _determined(found: Sequence[Found]) -> Table:
+    rows = tuple((one.constant.path, str(len(one.rows)), " ".join(one.rows)) for one in found)
+    head = ("figure", "rows", "whose time or busy time its range moves by over 2 %")
+    return Table("Figures and the rows that determine them", head, rows, 3)
+
+
+def _figures(found: Sequence[Found], device: Device) -> Table:
+    """Each constant: what became of it, its value before and after, what is as good, its range."""
+    rows = []
+    for one in found:
+        constant, ends = one.constant, one.span
+        values = [constant.shipped, one.value]
+        values += ends or ()
+        texts = [
+            figure_text(Figure((), constant.kind, value), device.clock_hz)
+            for value in (*values, constant.low, constant.high)
+        ]
+        alike = texts[2:4] if ends else ["", ""]
+        rows.append((constant.path, one.verdict, *texts[:2], *alike, *texts[-2:]))
+    head = ("figure", "", "before", "after", "as good from", "to", "range from", "to")
+    return Table("Figures: before and after", head, tuple(rows), 2)
+
+
+def _summary(pairs: _Pairs, left: Sequence[Outcome]) -> Table:
+    sides = [[before for before, _ in pairs], [after for _, after in pairs]]
+    launches = str(sum(map(_launches, sides[0])))
+    rows: list[tuple[str, ...]] = [
+        ("rows fitted to", str(len(pairs)), str(len(pairs))),
+        ("their launches", launches, launches),
+        ("rows that take no part", str(len(left)), str(len(left))),
+    ]
+    for name, of in (("mean", fmean), ("median", median)):
+        errors = [[abs(score.time_error(o) or 0.0) for o in side] for side in sides]
+        rows.append((f"{name} absolute error of time", *(percent(of(side)) for side in errors)))
+    for pipe in score.SCORED_PIPES:
+        shares = [[abs(e[pipe]) for e in map(score.busy_errors, s) if pipe in e] for s in sides]
+        if all(shares):
+            name = f"{pipe} busy, mean absolute error"
+            rows.append((name, *(percent(fmean(share)) for share in shares)))
+    return Table("Summary", ("figure", "before", "after"), tuple(rows), 1)

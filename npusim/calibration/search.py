@@ -13,16 +13,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from npusim.validation import fit
 from npusim.validation.constants import STEPS, Constant
-from npusim.validation.fit import (
-    Array,
-    Lines,
-    Slopes,
-    descend,
-    determination,
-    loss,
-    simulated_slopes,
-)
 from npusim.validation.simulate import Outcome
 from npusim.validation.workers import Task
 
@@ -92,7 +84,7 @@ class Search:
     def __post_init__(self) -> None:
         self.outcomes = list(self.base)
         self.values = [constant.shipped for constant in self.constants]
-        self.loss = loss(self.base, self.base)
+        self.loss = fit.loss(self.base, self.base)
 
     def search(self) -> None:
         """Look for better values; ``values``, ``outcomes``, ``loss`` and ``found`` are the answer.
@@ -100,7 +92,7 @@ class Search:
         The first round looks at one constant after another, so that an interrupt leaves something
         to fit.
         """
-        slopes: Slopes = [[] for _ in self.base]
+        slopes: fit.Slopes = [[] for _ in self.base]
         try:
             for number, constant in enumerate(self.constants):
                 text = f"figure {number + 1} of {len(self.constants)}, {constant.path}"
@@ -109,7 +101,7 @@ class Search:
         except KeyboardInterrupt:
             self.finished = False
         seen = min(len(row) for row in slopes)
-        told = determination(self.base, self.constants[:seen], slopes)
+        told = fit.determination(self.base, self.constants[:seen], slopes)
         able = [number for number, one in enumerate(told) if not one.is_hypothesis]
         steps, alike = self._settled(slopes, able)
         try:
@@ -133,17 +125,17 @@ class Search:
         """Return the figures of the device that the best values change."""
         return changed_figures(zip(self.constants, self.values, strict=True))
 
-    def _slopes(self, constants: Sequence[Constant], text: str) -> Slopes:
+    def _slopes(self, constants: Sequence[Constant], text: str) -> fit.Slopes:
         """Slopes about the best values so far."""
         own = self.figures()
 
         def simulate(tasks: Sequence[Task]) -> list[Outcome]:
             return self.run([(row, own | dict(figures)) for row, figures in tasks], text)
 
-        return simulated_slopes(self.outcomes, constants, simulate)
+        return fit.simulated_slopes(self.outcomes, constants, simulate)
 
     def _settled(
-        self, slopes: Slopes, numbers: Sequence[int]
+        self, slopes: fit.Slopes, numbers: Sequence[int]
     ) -> tuple[dict[int, int], dict[int, tuple[Fraction, Fraction]]]:
         """Levels of the constants that have to move, and for each the values that are alike.
 
@@ -153,8 +145,10 @@ class Search:
         kept, least = list(numbers), np.inf
         ends: dict[int, tuple[Fraction, Fraction]] = {}
         while kept:
-            steps = descend(self.outcomes, slopes, kept)
-            profiles = _profiles(Lines.of(self.outcomes, slopes, kept), [steps[n] for n in kept])
+            steps = fit.descend(self.outcomes, slopes, kept)
+            profiles = _profiles(
+                fit.Lines.of(self.outcomes, slopes, kept), [steps[n] for n in kept]
+            )
             least = min(least, *(float(profile.min()) for profile in profiles))
             costs = []
             for n, profile in zip(kept, profiles, strict=True):
@@ -181,7 +175,7 @@ class Search:
         try:
             figures = self.figures()
             self.outcomes = self.run([(o.row, figures) for o in self.base], "the fitted figures")
-            self.loss = loss(self.base, self.outcomes)
+            self.loss = fit.loss(self.base, self.outcomes)
         except KeyboardInterrupt:
             self.loss = np.inf
             raise
@@ -194,15 +188,15 @@ class Search:
         share = Fraction(_NARROWER) ** (place + 1)
         pairs = zip(self.constants, self.values, strict=True)
         near = [_near(constant, value, share) for constant, value in pairs]
-        slopes: Slopes = [[np.zeros(0)] * len(near) for _ in self.base]
+        slopes: fit.Slopes = [[np.zeros(0)] * len(near) for _ in self.base]
         for number in numbers:
             text = f"round {place + 2}, {near[number].path}"
             for row, lines in zip(slopes, self._slopes([near[number]], text), strict=True):
                 row[number] = lines[0]
-        self._take(near, descend(self.outcomes, slopes, numbers))
+        self._take(near, fit.descend(self.outcomes, slopes, numbers))
 
 
-def _profiles(lines: Lines, steps: Sequence[int]) -> list[Array]:
+def _profiles(lines: fit.Lines, steps: Sequence[int]) -> list[fit.Array]:
     """The loss at each level of each constant, with the best level of any one other."""
     count = range(len(lines.numbers))
     profiles = []
@@ -212,7 +206,7 @@ def _profiles(lines: Lines, steps: Sequence[int]) -> list[Array]:
     return profiles
 
 
-def _span(profile: Array, most: float) -> tuple[int, int]:
+def _span(profile: fit.Array, most: float) -> tuple[int, int]:
     """First and last level with a loss of at most ``most``; the best one where there is none."""
     alike = np.flatnonzero(profile <= max(most, float(profile.min())))
     return int(alike[0]), int(alike[-1])

@@ -10,8 +10,9 @@ import shlex
 from collections.abc import Sequence
 
 from npusim.base.errors import ArgumentError
-from npusim.cli import calls, run
+from npusim.cli import calls
 from npusim.cli.files import PLOTS, TO_OPEN, TRACES, check_files, print_result, saying, write_files
+from npusim.cli.main import parsed
 from npusim.cli.options import add_options
 from npusim.cli.parser import Parser
 from npusim.results import Result
@@ -90,15 +91,9 @@ def _is_file(text: str) -> bool:
 
 def _simulated(line: str, arguments: argparse.Namespace, progress: ProgressBar) -> Result:
     """The result of a line of ``npusim run``."""
-    parser = Parser(prog="npusim run")
-    run.add_arguments(parser)
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise ArgumentError(f"{line!r}: {error}; check its quotes") from error
-    parsed, extras = parser.parse_known_args(run.arrange(["run", *words])[1:])
-    if extras:
-        parsed.leaf.reject(extras)
-    keep = arguments.trace is not None
-    prepared = calls.prepare(parsed, timing_only=True)
-    return prepared.run(timeline=keep, progress=progress)
+    prepared = calls.prepare(parsed(["run", *words]), timing_only=True)
+    return prepared.run(timeline=arguments.trace is not None, progress=progress)

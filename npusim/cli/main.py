@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import csv
 import importlib
@@ -106,23 +107,32 @@ def _command(name: str) -> Any:
     return importlib.import_module(f"npusim.cli.{name}")
 
 
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a line; ``command`` is None where it names none.
+
+    Raises ``ArgumentError`` for what no command takes, and ``SystemExit`` after --help.
+    """
+    top = parser(words)
+    named = next((word for word in words if word in COMMANDS), None)
+    if named is not None:
+        words = getattr(_command(named), "arrange", list)(words)
+    arguments, extras = top.parse_known_args(words)
+    if extras:
+        (arguments.leaf if arguments.command else top).reject(extras)
+    return arguments
+
+
 def _dispatch(words: list[str]) -> int:
     """Parse and execute; argparse leaves by ``SystemExit`` after --help and --version."""
     line = typed()
     if line is not None:
         answer(parser(line))
-    top = parser(words)
-    named = next((word for word in words if word in COMMANDS), None)
-    if named is not None:
-        words = getattr(_command(named), "arrange", list)(words)
     try:
-        arguments, extras = top.parse_known_args(words)
+        arguments = parsed(words)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
-    if extras:
-        (arguments.leaf if arguments.command else top).reject(extras)
     if arguments.command is None:
-        top.print_help(sys.stderr)
+        parser(words).print_help(sys.stderr)
         return ERROR
     status: int = _command(arguments.command).execute(arguments)
     return status

@@ -14,7 +14,7 @@ from npusim.cli.parser import Parser, collect, picked
 from npusim.device.catalog import load_device
 from npusim.limits.table import RULES
 from npusim.networks.network import GRADIENTS, PASSES, network
-from npusim.ops.cube_math import CUBE_MATH_TYPE
+from npusim.ops.options import shared_option
 from npusim.results.progress import ProgressBar, ProgressLines
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
 
 def add_network(parser: Parser, batch: int = 1) -> None:
     """Declare the network and what of a training step is timed, by default of ``batch`` images."""
-    names, types = ",".join(GRADIENTS), CUBE_MATH_TYPE.help
+    names, types = ",".join(GRADIENTS), shared_option("cube_math_type").help
     add_options(
         parser,
         "network",

@@ -39,7 +39,6 @@ def kernel_card(kernel: Kernel) -> KernelCard:
     return KernelCard(
         kernel=kernel,
         function=simulate,
-        options=(),
         problem=lambda _: kernel,
         inputs=tuple(_input(tensor) for tensor in read),
         outputs=lambda _: tuple(
@@ -54,8 +53,6 @@ def kernel_card(kernel: Kernel) -> KernelCard:
         call=_call,
         dtypes=tuple(dict.fromkeys(tensor.dtype for tensor in read)) or (kernel.tensors[0].dtype,),
         tilings={},
-        example="",
-        cases=(),
         without=("tiling", "rules", "deterministic"),
     )
 

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
-from npusim.cli import artifacts, calls
-from npusim.cli.checks import Check, checked
-from npusim.cli.files import print_json, write_files
+from npusim.base.written import replacing
+from npusim.cli import calls
+from npusim.cli.calls import Prepared
+from npusim.cli.checks import Check, checked, returned
+from npusim.cli.files import (
+    PAGES,
+    PLOTS,
+    TO_OPEN,
+    TRACES,
+    Write,
+    check_file,
+    option_of,
+    print_json,
+    saying,
+    write_files,
+)
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser
 from npusim.ops import CARDS
+from npusim.ops.card import Output
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.results.progress import ProgressBar, ProgressLines
@@ -35,19 +53,19 @@ def _examples() -> str:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run the call; the report comes first, so that nothing after it can lose it."""
-    asked = {name: getattr(arguments, name) for name in artifacts.FILES}
+    asked = {name: getattr(arguments, name) for name in FILES}
     wanted: dict[str, Path] = {name: path for name, path in asked.items() if path is not None}
     _check_arguments(arguments, wanted)
     prepared = calls.prepare(arguments, timing_only=arguments.timing_only)
     if arguments.check and isinstance(prepared.problem, Kernel):
         check_expected(prepared.problem)
     if "output" in wanted:
-        artifacts.check_output(wanted["output"], prepared.outputs)
+        check_output(wanted["output"], prepared.outputs)
     with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
-        keep = True if {*artifacts.TIMELINES} & set(wanted) else arguments.timeline
+        keep = True if {*TIMELINES} & set(wanted) else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)
-    write_files(arguments, **artifacts.writers(arguments, result, prepared))
+    write_files(arguments, **writers(arguments, result, prepared))
     return 0 if all(check.passed for check in checks) else 1
 
 
@@ -58,7 +76,7 @@ def _check_arguments(arguments: argparse.Namespace, wanted: Mapping[str, Path]) 
             raise ArgumentError(
                 f"--{option} needs numbers, which --timing-only leaves out; drop one"
             )
-    artifacts.check(wanted, arguments)
+    _check_wanted(wanted, arguments)
 
 
 def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepared) -> list[Check]:
@@ -79,3 +97,114 @@ def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepa
             print(check)
     sys.stdout.flush()
     return checks
+
+
+# -- files of a run ---------------------------------------------------------------------------
+
+#: Every option that names a file, by its name in the parsed arguments: its suffixes.
+FILES: Mapping[str, Sequence[str]] = {
+    "output": (".npy", ".npz"),
+    "trace": TRACES,
+    "plot": PLOTS,
+    "plot_roofline": PLOTS,
+    "report": PAGES,
+}
+
+#: Those that need the rows of a timeline.
+TIMELINES = ("trace", "plot")
+
+
+def part_of(arguments: argparse.Namespace, time_us: float) -> dict[str, Any]:
+    """The part of a timeline of ``time_us`` that was asked for, as keywords of what shows it.
+
+    That is some cores (None: those usual), and microseconds of it (None: all).
+    """
+    since, until = arguments.since, arguments.until
+    window = (since or 0.0, time_us if until is None else until)
+    asked = since is not None or until is not None
+    return {"cores": tuple(arguments.shown_cores) or None, "window": window if asked else None}
+
+
+def _check_wanted(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Refuse, before anything is computed, files that cannot be written or need what is off.
+
+    ``wanted`` has the paths of the files asked for by the names of ``FILES``.
+    """
+    parts = {"--from": arguments.since, "--to": arguments.until, "--core": arguments.shown_cores}
+    for option, value in parts.items():
+        if value not in (None, []) and not {*TIMELINES} & set(wanted):
+            raise ArgumentError(f"{option} says what --trace and --plot show; add one of them")
+    taken: dict[Path, str] = {}
+    for name, path in wanted.items():
+        option = option_of(name)
+        check_file(option, path, FILES[name])
+        if path.resolve() in taken:
+            raise ArgumentError(
+                f"{option} and {taken[path.resolve()]} both write {path}; give two names"
+            )
+        taken[path.resolve()] = option
+        if name == "output" and arguments.timing_only:
+            raise ArgumentError(f"{option} needs numbers, which --timing-only leaves out; drop one")
+        if name in TIMELINES and arguments.timeline is False:
+            raise ArgumentError(f"{option} needs the timeline; drop --no-timeline")
+
+
+def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
+    """Refuse a file for one array where the call returns several."""
+    names = [output.name for output in outputs]
+    if len(names) > 1 and not _is_archive(path):
+        raise ArgumentError(
+            f"--output {path}: this call returns {', '.join(names)}; name a file ending in .npz, "
+            "which holds them all, or ask for one of them"
+        )
+
+
+def writers(
+    arguments: argparse.Namespace, result: Result, prepared: Prepared
+) -> Mapping[str, Write]:
+    """What writes the files of ``FILES``, by name, for ``write_files``."""
+    part = part_of(arguments, result.time_us)
+
+    def output(path: Path) -> str:
+        return _save_arrays(path, result, prepared, arguments.output_layout == "framework")
+
+    timeline, roofline = result.plot_timeline, result.plot_roofline
+    return {
+        "output": output,
+        "trace": saying(TO_OPEN, result.save_trace, **part),
+        "plot": saying("timeline of who worked and who waited", _draw, timeline, **part),
+        "plot_roofline": saying("roofline", _draw, roofline),
+        "report": saying("to read it, open it in a browser", result.report),
+    }
+
+
+def _draw(path: Path, draw: Any, **part: Any) -> None:
+    from npusim.results.plots import save_plot  # noqa: PLC0415 - most runs draw nothing
+
+    save_plot(path, draw, **part)
+
+
+def _save_arrays(path: Path, result: Result, prepared: Prepared, framework: bool) -> str:
+    """Write the outputs, in the layout of frameworks if asked; what they are is returned."""
+    arrays: dict[str, Any] = {}
+    told = []
+    for output in prepared.outputs:
+        array = returned(result, output.name)
+        if framework:
+            array = output.unpack(prepared.problem, array)
+        form = output.axes if framework or not output.layout else output.layout
+        told.append(f"{output.name} {array.shape} {array.dtype.name}, {form}")
+        if array.dtype == BF16.numpy:  # exact; NumPy's files know no bfloat16
+            array = array.astype(np.float32)
+            told[-1] += ", stored as float32"
+        arrays[output.name] = array
+    with replacing(path) as part, part.open("wb") as file:
+        if _is_archive(path):
+            np.savez(file, **arrays)  # old NumPy takes other words for names of arrays
+        else:
+            np.save(file, next(iter(arrays.values())), allow_pickle=False)
+    return "; ".join(told)
+
+
+def _is_archive(path: Path) -> bool:
+    return path.name.lower().endswith(".npz")

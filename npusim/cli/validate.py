@@ -110,6 +110,7 @@ def _object(outcome: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = {"id": row.id, "family": row.family, "chip": row.chip}
     found |= {"measured_us": row.time_us, "simulated_us": getattr(simulated, "time_us", None)}
     found["error"] = time_error(outcome)
+    found["bound_us"] = getattr(simulated, "from_memory_us", None) or None
     found |= {f"{pipe}_us": outcome.busy_us.get(pipe) for pipe in row.parts}
     if simulated is None:
         found["reason"] = outcome.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,16 @@ from npusim.base.errors import ArgumentError, RuleError
 from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.device.catalog import load_device
+from npusim.kernels.conv_forward import ConvForward
 from npusim.limits.facts import type_name
 from npusim.limits.forms import FORMS, layer_of
 from npusim.limits.table import check
 from npusim.ops import CARDS
 from npusim.ops.arguments import declared, frozen
-from npusim.ops.blocked import fractal_columns
-from npusim.ops.blocked_forward import blocked_convolution
+from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.ops.compiled import stated
+from npusim.ops.convolution import CARD
+from npusim.ops.gradients import blocked_product
 from npusim.ops.im2col import facts as image_facts
 from npusim.ops.im2col import im2col as run_im2col
 from npusim.ops.im2col import patches_shape
@@ -296,3 +299,29 @@ if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Callable[..., Lazy]:
         """The other gradients, which are made of their forms."""
+
+# -- forward passes on blocked operands -------------------------------------------------------
+
+
+def blocked_convolution(
+    x: Operand,
+    w: Operand,
+    c: Convolution,
+    result: DType,
+    bias: Operand | None = None,
+    **options: Any,
+) -> Result:
+    """The output of ``c`` in fp16 or fp32, ``result``, from fp16 operands in blocked layouts.
+
+    ``x`` is 5HD (N, C1, H, W, 16), in three dimensions 6HD (N, D, C1, H, W, 16), ``w`` FRACTAL_Z or
+    FRACTAL_Z_3D; ``bias`` has one value of ``result`` per output channel, added after rounding. The
+    result ``outputs[0]`` is (N, Co1, Ho * Wo, 16), in three dimensions (N, Do, Co1, Ho * Wo, 16).
+    Keywords are those of ``npusim.call.Options``.
+    """
+    call = CARD.begin(options, input=x, weight=w, bias=bias)
+    call.require_dtype(FP16)
+    names = ("output", "input", "weight", "bias")
+    made = blocked_product(call, ConvForward, c, names, (x, w, bias), result)
+    call.runs = [replace(run, computes="output" if run.computes else "") for run in call.runs]
+    problem, sizes = blocked_problem("y", c, result), c.channel_blocks(16)
+    return call.result({"output": call.arrays.get(made.name)}, problem, FP16, sizes=sizes)

@@ -13,11 +13,11 @@ from npusim.device.parts import figure
 class Cards:
     """How several chips exchange the gradients of a training step."""
 
-    bus_bytes_per_cycle: Fraction = figure(
-        "bus", "rate", "bytes that cross the links of a card in an all-reduce"
-    )
-    latency_cycles: int = figure("latency", "duration", "start of an all-reduce", 0)
-    pieces: int = figure("pieces", "count", "all-reduces that the gradients are cut into", 1)
-    slowdown_percent: int = figure(
-        "slowdown", "count", "percent that kernels take longer beside an all-reduce", 0
-    )
+    #: bytes that cross the links of a card in an all-reduce
+    bus_bytes_per_cycle: Fraction = figure("bus", "rate")
+    #: start of an all-reduce
+    latency_cycles: int = figure("latency", "duration", 0)
+    #: all-reduces that the gradients are cut into
+    pieces: int = figure("pieces", "count", 1)
+    #: percent that kernels take longer beside an all-reduce
+    slowdown_percent: int = figure("slowdown", "count", 0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from npusim.base.errors import ArgumentError
-from npusim.base.quantities import RANGED, Range
+from npusim.base.quantities import KINDS, Range
 from npusim.base.yamltree import suggest
 from npusim.device.config import (
     Figure,
@@ -72,7 +72,7 @@ def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
 
     That is the range its file states, else for a figure that is fitted or assumed the share of its
     value in ``REACH`` on both sides, whole units rounded outwards. Only speeds and times have a
-    range (``npusim.base.quantities.RANGED``), blocks only a stated one.
+    range (``npusim.base.quantities.KINDS``), blocks only a stated one.
     """
     found = {}
     for path, figure in figures(device).items():
@@ -88,7 +88,7 @@ def _ends(figure: Figure, known: Provenance | None) -> Range | None:
     if known is None or known.range is not None:
         return known.range if known else None
     reach = REACH.get(known.confidence)
-    if reach is None or figure.kind not in RANGED or isinstance(figure.value, tuple):
+    if reach is None or not KINDS[figure.kind].ranged or isinstance(figure.value, tuple):
         return None
     value = Fraction(figure.value)
     low, high = value * (1 - reach), value * (1 + reach)

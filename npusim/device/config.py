@@ -33,7 +33,7 @@ from npusim.base.yamltree import Node, TextFile, nearest, suggest
 from npusim.device.checks import CHECKS
 from npusim.device.edit import edited, part_name
 from npusim.device.files import Source, lineage, merged
-from npusim.device.parts import CONFIDENCES, CubeRate, Provenance
+from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance
 from npusim.device.spec import Device
 
 #: Source key and explanation of figures changed by ``Device.replace``.
@@ -141,7 +141,10 @@ class _Tree:
                 )
                 raise root.fail(f"{path}: unknown figure; {way_out}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
-            root = _with(root, known[path].keys, f"{text} (assumed, {USER[0]})")
+            most = f"{path}{AT_MOST}"  # that was measured of a rate which is no more
+            stale = most in known and known[most].value and most not in values
+            for name in (path, most) if stale else (path,):
+                root = _with(root, known[name].keys, f"{text} (assumed, {USER[0]})")
         built = _build(root, self.names, self.read).launching(device.launch_mode)
         memory = device.main_memory_key
         return built if memory == "main_memory" else built.with_operands_in(memory)
@@ -153,10 +156,9 @@ def _base_units(path: str, value: object, kind: str) -> str:
         with suppress(TypeError):  # an array of several numbers is none
             value = index(value)  # NumPy's integers, too
     if not isinstance(value, (int, Fraction)) or (isinstance(value, bool) and kind != "bool"):
-        noun, example = KINDS[kind]
         raise ArgumentError(
-            f"{path}: expected {noun} as text such as {example}, as an int or as a Fraction, "
-            f"got {value!r}"
+            f"{path}: expected {KINDS[kind].noun} as text such as {KINDS[kind].example}, as an int "
+            f"or as a Fraction, got {value!r}"
         )
     return format_quantity(value, kind)
 
@@ -325,7 +327,7 @@ class _Reader:
         if not match:
             raise node.fail(
                 f"expected a figure with confidence and source, such as "
-                f"{KINDS[kind][1].partition(' ')[0]} (measured, KEY), got {text!r}; "
+                f"{KINDS[kind].example.partition(' ')[0]} (measured, KEY), got {text!r}; "
                 f"confidences: {', '.join(CONFIDENCES)}"
             )
         confidence, source = match["confidence"].strip(), match["source"].strip()

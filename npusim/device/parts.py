@@ -1,8 +1,8 @@
 """The parts of a device: frozen dataclasses of plain numbers with the unit in the field name.
 
 A field's ``metadata["unit"]`` names the kind of quantity its YAML text must be (see
-``npusim.base.quantities``), ``metadata["key"]`` its YAML key, ``metadata["meaning"]`` what the
-table of keys in ``configs/README.md`` says. Nothing here parses or reads files.
+``npusim.base.quantities``), ``metadata["key"]`` its YAML key. The comment above it says what it
+means in the table of keys in ``configs/README.md``. Nothing here parses or reads files.
 """
 # ruff: noqa: RUF009 - figure and entry return dataclass fields, which is what belongs there
 
@@ -31,48 +31,37 @@ SCOPES = ("chip", "group", "core")
 #: the L2 writes back when it evicts.
 TRAFFIC = ("read_hit", "read_miss", "write", "atomic", "evict")
 
-#: The key of every energy per byte or multiply-add.
-ENERGY = "energy"
+#: The key of every energy per byte or multiply-add, and how that ends of the most of a rate.
+ENERGY, AT_MOST = "energy", "_at_most"
 
 #: How well a figure is known, best first.
 CONFIDENCES = ("measured", "vendor table", "published", "fitted", "hypothesis", "assumed")
 
 
-def figure(key: str, unit: str, meaning: str, default: Any = MISSING, **metadata: str) -> Any:
+def figure(key: str, unit: str, default: Any = MISSING, **metadata: str) -> Any:
     """Return a dataclass field read from YAML ``key`` as a quantity of kind ``unit``."""
-    return field(
-        default=default, metadata={"key": key, "unit": unit, "meaning": meaning, **metadata}
-    )
+    return field(default=default, metadata={"key": key, "unit": unit, **metadata})
 
 
-def per_byte(of: str) -> Any:
+def per_byte() -> Any:
     """Return the field of an energy per byte; 0 where a file says nothing of it."""
-    meaning = f"energy of a byte {of}; without it runs that need it have no energy"
-    return figure(ENERGY, "byte_energy", meaning, Fraction(0), digest="unless empty")
+    return figure(ENERGY, "byte_energy", Fraction(0), digest="unless empty")
 
 
 def per_mac() -> Any:
     """Return the field of energies per multiply-add by type; empty where a file has none."""
-    meaning = "by type as in `rates`: energy of a multiply-add with its operands"
-    return field(
-        default_factory=dict,
-        metadata={
-            "key": ENERGY,
-            "unit": "map:energy",
-            "meaning": meaning,
-            "digest": "unless empty",
-        },
-    )
+    metadata = {"key": ENERGY, "unit": "map:energy", "digest": "unless empty"}
+    return field(default_factory=dict, metadata=metadata)
 
 
-def entry(meaning: str, default: Any = MISSING, **metadata: str) -> Any:
+def most_read() -> Any:
+    """Return the field of the most that ``read`` was ever measured to be."""
+    return figure(f"read{AT_MOST}", "rate", Fraction(0), digest="unless empty")
+
+
+def entry(default: Any = MISSING, **metadata: str) -> Any:
     """Return a field of text, words or records; its name is its YAML key."""
-    return field(default=default, metadata={"meaning": meaning, **metadata})
-
-
-def role_of(known: str) -> Any:
-    """Return the field of a part's role, one of ``known``."""
-    return entry(f"to kernels: {known}; left out where its name says so", "", digest="unless empty")
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +86,14 @@ class CoreKind:
     """
 
     name: str
-    per_group: int = figure("per_group", "count", "such cores in a core group")
-    roles: tuple[str, ...] = entry(
-        "`cube`, `vector` and `dsp`: the kernels it runs; each role is held by one kind of core"
-    )
-    memories: tuple[str, ...] = entry("its private memories")
-    pipes: tuple[str, ...] = entry(
-        "its pipes; `S` always, `M` for `cube`, `V` for `vector`, `VPU` for `dsp`"
-    )
+    #: such cores in a core group
+    per_group: int = figure("per_group", "count")
+    #: `cube`, `vector` and `dsp`: the kernels it runs; each role is held by one kind of core
+    roles: tuple[str, ...]
+    #: its private memories
+    memories: tuple[str, ...]
+    #: its pipes; `S` always, `M` for `cube`, `V` for `vector`, `VPU` for `dsp`
+    pipes: tuple[str, ...]
 
 
 class Called:
@@ -124,9 +113,13 @@ class Memory(Called):
     """A private memory of a core; with neither a role nor the name of one for own kernels only."""
 
     name: str
-    size_bytes: int = figure("size", "size", "capacity")
-    align_bytes: int = figure("align", "size", "alignment of a buffer")
-    role: str = role_of("`L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX`, `L0B_MX` or `BT`")
+    #: capacity
+    size_bytes: int = figure("size", "size")
+    #: alignment of a buffer
+    align_bytes: int = figure("align", "size")
+    #: to kernels: `L1`, `L0A`, `L0B`, `L0C`, `UB`, `SM`, `AM`, `L0A_MX`, `L0B_MX` or `BT`; left out
+    #: where its name says so
+    role: str = entry("", digest="unless empty")
 
     def has_room(self, size: int) -> bool:
         """Whether it holds so many bytes; results that ask no more rest on no more."""
@@ -138,8 +131,11 @@ class Pipe(Called):
     """An in-order execution queue; instructions find theirs by role, moves by their path."""
 
     name: str
-    queue_depth: int = figure("queue_depth", "count", "instructions issued and not yet started")
-    role: str = role_of("`S`, `M`, `V`, `VPU`, or the usual name of a pipe of moves")
+    #: instructions issued and not yet started
+    queue_depth: int = figure("queue_depth", "count")
+    #: to kernels: `S`, `M`, `V`, `VPU`, or the usual name of a pipe of moves; left out where its
+    #: name says so
+    role: str = entry("", digest="unless empty")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,51 +153,37 @@ class Path:
     """
 
     name: str
-    pipe: str = entry("the pipe that executes the move")
-    links: tuple[str, ...] = entry(
-        "the shared links that every byte of the move occupies", (), digest="unless empty"
-    )
-    startup_cycles: int = figure("startup", "cycles", "time before the first byte")
-    bytes_per_cycle: Fraction = figure("rate", "rate", "the move's own limit, nobody else moving")
-    row_cycles: Fraction = figure(
-        "row", "fraction_cycles", "cost of one contiguous piece", Fraction(0)
-    )
-    piece_bytes: int = figure(
-        "piece",
-        "size",
-        "block of GM of which rows take whole ones at once; of others they take a half, a quarter "
-        "and a rest, each like a row of its own; 0: rows are never cut",
-        0,
-    )
-    floor_cycles: int = figure("floor", "cycles", "shortest time of a move", 0)
-    idle_head_cycles: int = figure("idle_head", "cycles", "added after a gap in the pipe", 0)
-    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
-    conflict_cycles: Fraction = figure(
-        "conflict",
-        "fraction_cycles",
-        "added per 512 B read from L1 where slots that take turns share a bank",
-        Fraction(0),
-    )
-    unaligned_cycles: Fraction = figure(
-        "unaligned",
-        "fraction_cycles",
-        "added per row in GM whose pitch or place is no multiple of `align`",
-        Fraction(0),
-    )
-    align_bytes: int = figure("align", "size", "see `unaligned`", 1)
-    elements_per_cycle: int = figure(
-        "elements",
-        "count",
-        "most elements per cycle, for types of less than a byte; 0: no limit",
-        0,
-    )
-    window_bytes: int = figure(
-        "window",
-        "size",
-        "widest fetch per cycle of `load3d` and `load3d_transpose`, which need it; others lack it",
-        0,
-    )
-    energy_pj: Fraction = per_byte("moved, wires and both memories")
+    #: the pipe that executes the move
+    pipe: str
+    #: the shared links that every byte of the move occupies
+    links: tuple[str, ...] = entry((), digest="unless empty")
+    #: time before the first byte
+    startup_cycles: int = figure("startup", "cycles")
+    #: the move's own limit, nobody else moving
+    bytes_per_cycle: Fraction = figure("rate", "rate")
+    #: cost of one contiguous piece
+    row_cycles: Fraction = figure("row", "fraction_cycles", Fraction(0))
+    #: block of GM of which rows take whole ones at once; of others they take a half, a quarter and
+    #: a rest, each like a row of its own; 0: rows are never cut
+    piece_bytes: int = figure("piece", "size", 0)
+    #: shortest time of a move
+    floor_cycles: int = figure("floor", "cycles", 0)
+    #: added after a gap in the pipe
+    idle_head_cycles: int = figure("idle_head", "cycles", 0)
+    #: time of the scalar pipe to issue it
+    issue_cycles: int = figure("issue", "cycles", 1)
+    #: added per 512 B read from L1 where slots that take turns share a bank
+    conflict_cycles: Fraction = figure("conflict", "fraction_cycles", Fraction(0))
+    #: added per row in GM whose pitch or place is no multiple of `align`
+    unaligned_cycles: Fraction = figure("unaligned", "fraction_cycles", Fraction(0))
+    #: see `unaligned`
+    align_bytes: int = figure("align", "size", 1)
+    #: most elements per cycle, for types of less than a byte; 0: no limit
+    elements_per_cycle: int = figure("elements", "count", 0)
+    #: widest fetch per cycle of `load3d` and `load3d_transpose`, which need it; others lack it
+    window_bytes: int = figure("window", "size", 0)
+    #: energy of a byte moved, wires and both memories; without it runs that need it have no energy
+    energy_pj: Fraction = per_byte()
 
     @cached_property
     def fixed_rate(self) -> int:
@@ -257,15 +239,13 @@ class Link:
     """
 
     name: str
-    bytes_per_cycle: Fraction = figure("rate", "rate", "of each such link")
-    scope: str = entry(
-        "`chip`, `group` or `core`: the link is there once, once per core group, or once per core"
-    )
-    traffic: tuple[str, ...] = entry(
-        "`read_hit`, `read_miss`, `write`, `atomic` and `evict`: traffic to and from GM that uses "
-        "the link whatever its path",
-        (),
-    )
+    #: of each such link
+    bytes_per_cycle: Fraction = figure("rate", "rate")
+    #: `chip`, `group` or `core`: the link is there once, once per core group, or once per core
+    scope: str
+    #: `read_hit`, `read_miss`, `write`, `atomic` and `evict`: traffic to and from GM that uses the
+    #: link whatever its path
+    traffic: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,25 +278,21 @@ class Cube(Multiplier):
     of 512 B.
     """
 
-    startup_cycles: int = figure("startup", "cycles", "of every mmad")
-    idle_head_cycles: int = figure("idle_head", "cycles", "added after a gap in the pipe")
-    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
-    odd_block_conflict: bool = figure(
-        "odd_block_conflict",
-        "bool",
-        "adds K - 2 cycles (K in blocks) when K > 1 and m or n counts odd blocks",
-    )
-    unit_flag: bool = figure(
-        "unit_flag", "bool", "mmad and drain can interlock by 512 B of L0C", False
-    )
-    hf32_bits: int = figure(
-        "hf32_bits", "count", "mantissa bits that HF32 keeps of fp32; 0: no HF32", 0
-    )
-    rates: Mapping[str, CubeRate] = figure(
-        "rates",
-        "map:block",
-        "by type of the operands, `hf32` included: `m x k x n` multiply-adds at once",
-    )
+    #: of every mmad
+    startup_cycles: int = figure("startup", "cycles")
+    #: added after a gap in the pipe
+    idle_head_cycles: int = figure("idle_head", "cycles")
+    #: time of the scalar pipe to issue it
+    issue_cycles: int = figure("issue", "cycles", 1)
+    #: adds K - 2 cycles (K in blocks) when K > 1 and m or n counts odd blocks
+    odd_block_conflict: bool = figure("odd_block_conflict", "bool")
+    #: mmad and drain can interlock by 512 B of L0C
+    unit_flag: bool = figure("unit_flag", "bool", False)
+    #: mantissa bits that HF32 keeps of fp32; 0: no HF32
+    hf32_bits: int = figure("hf32_bits", "count", 0)
+    #: by type of the operands, `hf32` included: `m x k x n` multiply-adds at once
+    rates: Mapping[str, CubeRate] = figure("rates", "map:block")
+    #: by type as in `rates`: energy of a multiply-add with its operands
     energy_pj: Mapping[str, Fraction] = per_mac()
 
 
@@ -327,32 +303,27 @@ class Vector:
     A repeat covers ``repeat_bytes``; ``ops`` maps an operation to its cycles per repeat.
     """
 
-    repeat_bytes: int = figure("repeat", "size", "bytes that one repeat covers")
-    startup_cycles: int = figure("startup", "cycles", "of every instruction")
-    idle_head_cycles: int = figure("idle_head", "cycles", "added after a gap in the pipe")
-    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
-    ops: Mapping[str, Fraction] = figure(
-        "ops",
-        "map:fraction_cycles",
-        "per repeat: of two sources `add sub mul div max min`, with a scalar `adds muls maxs "
-        "mins compares`, of one source `abs exp ln rec relu rsqrt sqrt`, `compare select`, and "
-        "`cast copy dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements "
-        "of 4 bytes, as long as for as many of 2",
-    )
+    #: bytes that one repeat covers
+    repeat_bytes: int = figure("repeat", "size")
+    #: of every instruction
+    startup_cycles: int = figure("startup", "cycles")
+    #: added after a gap in the pipe
+    idle_head_cycles: int = figure("idle_head", "cycles")
+    #: time of the scalar pipe to issue it
+    issue_cycles: int = figure("issue", "cycles", 1)
+    #: per repeat: of two sources `add sub mul div max min`, with a scalar `adds muls maxs mins
+    #: compares`, of one source `abs exp ln rec relu rsqrt sqrt`, `compare select`, and `cast copy
+    #: dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements of 4 bytes, as
+    #: long as for as many of 2
+    ops: Mapping[str, Fraction] = figure("ops", "map:fraction_cycles")
+    #: per repeat: added where one of two sources is repeated, as a number for each channel is
     repeated_cycles: Fraction = figure(
-        "repeated",
-        "fraction_cycles",
-        "per repeat: added where one of two sources is repeated, as a number for each channel is",
-        Fraction(0),
-        digest="unless empty",
+        "repeated", "fraction_cycles", Fraction(0), digest="unless empty"
     )
-    odd_tile_bytes: int = figure(
-        "odd_tile",
-        "size",
-        "of rows that are no whole blocks of 32 B what a transpose turns at a time",
-        512,
-    )
-    energy_pj: Fraction = per_byte("of operands and results")
+    #: of rows that are no whole blocks of 32 B what a transpose turns at a time
+    odd_tile_bytes: int = figure("odd_tile", "size", 512)
+    #: energy of a byte of operands and results; without it runs that need it have no energy
+    energy_pj: Fraction = per_byte()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,13 +333,13 @@ class Gemm(Multiplier):
     A block of ``rates`` is m rows by n columns; k is 1, and ``cycles`` is what one k takes.
     """
 
-    overhead_cycles: int = figure("overhead", "cycles", "before and after the loop over k")
-    issue_cycles: int = figure("issue", "cycles", "time of the scalar pipe to issue it", 1)
-    rates: Mapping[str, CubeRate] = figure(
-        "rates",
-        "map:block",
-        "by type of the operands: `rows x 1 x columns`, and the cycles of one step of k",
-    )
+    #: before and after the loop over k
+    overhead_cycles: int = figure("overhead", "cycles")
+    #: time of the scalar pipe to issue it
+    issue_cycles: int = figure("issue", "cycles", 1)
+    #: by type of the operands: `rows x 1 x columns`, and the cycles of one step of k
+    rates: Mapping[str, CubeRate] = figure("rates", "map:block")
+    #: by type as in `rates`: energy of a multiply-add with its operands
     energy_pj: Mapping[str, Fraction] = per_mac()
 
 
@@ -376,65 +347,83 @@ class Gemm(Multiplier):
 class Sync:
     """What ordering costs, in cycles of the pipe that executes it."""
 
-    flag_cycles: int = figure("flag", "cycles", "setting a flag, or finding it set")
-    pipe_barrier_cycles: int = figure("pipe_barrier", "cycles", "a barrier of a pipe")
-    core_barrier_cycles: int = figure("core_barrier", "cycles", "a barrier at which all cores meet")
-    core_flag_cycles: int = figure("core_flag", "cycles", "a flag between cores")
-    event_ids: int = figure("event_ids", "count", "flags per pair of pipes")
-    core_event_ids: int = figure("core_event_ids", "count", "flags between cores", 11)
-    core_event_count: int = figure("core_event_count", "count", "what one in a group counts to", 15)
+    #: setting a flag, or finding it set
+    flag_cycles: int = figure("flag", "cycles")
+    #: a barrier of a pipe
+    pipe_barrier_cycles: int = figure("pipe_barrier", "cycles")
+    #: a barrier at which all cores meet
+    core_barrier_cycles: int = figure("core_barrier", "cycles")
+    #: a flag between cores
+    core_flag_cycles: int = figure("core_flag", "cycles")
+    #: flags per pair of pipes
+    event_ids: int = figure("event_ids", "count")
+    #: flags between cores
+    core_event_ids: int = figure("core_event_ids", "count", 11)
+    #: what one in a group counts to
+    core_event_count: int = figure("core_event_count", "count", 15)
 
 
 @dataclass(frozen=True, kw_only=True)
 class L2Cache:
     """The shared cache in front of main memory; totals over all cores."""
 
-    size_bytes: int = figure("size", "size", "capacity")
-    block_bytes: int = figure(
-        "block", "size", "unit of age and eviction; a power of two, 1 to 64 sectors"
-    )
-    sector_bytes: int = figure("sector", "size", "smallest fetch from main memory; a power of two")
-    read_bytes_per_cycle: Fraction = figure("read", "rate", "shared by all cores")
-    write_bytes_per_cycle: Fraction = figure("write", "rate", "shared by all cores")
-    request_bytes: int = figure(
-        "request", "size", "what each row takes of `read` besides its bytes", 0
-    )
-    atomic_factor: int = figure("atomic_factor", "count", "an atomic add writes this many times")
-    energy_pj: Fraction = per_byte("that cores read or write, with the way there")
+    #: capacity
+    size_bytes: int = figure("size", "size")
+    #: unit of age and eviction; a power of two, 1 to 64 sectors
+    block_bytes: int = figure("block", "size")
+    #: smallest fetch from main memory; a power of two
+    sector_bytes: int = figure("sector", "size")
+    #: shared by all cores
+    read_bytes_per_cycle: Fraction = figure("read", "rate")
+    #: shared by all cores
+    write_bytes_per_cycle: Fraction = figure("write", "rate")
+    #: the most of `read` that was ever measured, for bounds alone; without it `read`
+    read_at_most: Fraction = most_read()
+    #: what each row takes of `read` besides its bytes
+    request_bytes: int = figure("request", "size", 0)
+    #: an atomic add writes this many times
+    atomic_factor: int = figure("atomic_factor", "count")
+    #: energy of a byte that cores read or write, with the way there; without it runs that need it
+    #: have no energy
+    energy_pj: Fraction = per_byte()
 
 
 @dataclass(frozen=True, kw_only=True)
 class MainMemory:
     """HBM or DDR behind the L2, or behind the cores where there is none; totals over all cores."""
 
-    size_bytes: int = figure("size", "size", "capacity")
-    read_bytes_per_cycle: Fraction = figure("read", "rate", "shared by all cores")
-    write_bytes_per_cycle: Fraction = figure("write", "rate", "shared by all cores")
-    energy_pj: Fraction = per_byte("read or written")
+    #: capacity
+    size_bytes: int = figure("size", "size")
+    #: shared by all cores
+    read_bytes_per_cycle: Fraction = figure("read", "rate")
+    #: shared by all cores
+    write_bytes_per_cycle: Fraction = figure("write", "rate")
+    #: the most of `read` that was ever measured, for bounds alone; without it `read`
+    read_at_most: Fraction = most_read()
+    #: energy of a byte read or written; without it runs that need it have no energy
+    energy_pj: Fraction = per_byte()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """Cycles a kernel launch takes; of these the program contains how cores start in turn."""
 
-    kernel_cycles: int = figure("kernel", "duration", "start of the kernel")
-    first_access_cycles: int = figure("first_access", "duration", "the first answer from GM")
-    core_cycles: int = figure("core", "duration", "what each core it runs on adds", 0)
-    skew_cycles: int = figure(
-        "skew", "duration", "part of `core` by which a core starts after the one before", 0
-    )
-    tiling_cycles: int = figure(
-        "tiling", "duration", "computing the tiling at run time; vector kernels have none"
-    )
+    #: start of the kernel
+    kernel_cycles: int = figure("kernel", "duration")
+    #: the first answer from GM
+    first_access_cycles: int = figure("first_access", "duration")
+    #: what each core it runs on adds
+    core_cycles: int = figure("core", "duration", 0)
+    #: part of `core` by which a core starts after the one before
+    skew_cycles: int = figure("skew", "duration", 0)
+    #: computing the tiling at run time; vector kernels have none
+    tiling_cycles: int = figure("tiling", "duration")
 
     def cycles(self, role: str, cores: int, *, parses: bool = True) -> int:
         """Launch on so many cores, first-access latency, and on the cube run-time tiling.
 
         It ends with the start of the last core. ``parses`` False is a kernel whose tiling was known
         when it was compiled.
-
-        A measured 910B2 call of three vector kernels and one cube kernel takes 13.9 us where the
-        work is enough for a few cores each, and calls of as many kernels on all cores take 26 us.
         """
         tiling = self.tiling_cycles if parses and role != "vector" else 0
         return self.kernel_cycles + self.first_access_cycles + cores * self.core_cycles + tiling

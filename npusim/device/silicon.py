@@ -11,9 +11,9 @@ from typing import Any
 from npusim.device.parts import figure
 
 
-def _cost(key: str, unit: str, meaning: str, default: Any = Fraction(0)) -> Any:
+def _cost(key: str, unit: str, default: Any = Fraction(0)) -> Any:
     """Return the field of a cost of silicon that a file may leave out."""
-    return figure(key, unit, meaning, default, digest="unless empty")
+    return figure(key, unit, default, digest="unless empty")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,28 +24,25 @@ class Silicon:
     ``clock_hz``, for which all energies on the chip and the static power are stated.
     """
 
-    sram_mm2: Fraction = figure("sram", "density", "area of memories and L2")
-    mac_um2: Mapping[str, Fraction] = figure(
-        "macs", "map:area", "by type: area of what does one multiply-add per cycle"
-    )
-    wires_um2: Fraction = _cost(
-        "wires", "area", "area of a byte per cycle of a core's moves and of links but the chip's"
-    )
-    crossbar_um2: Fraction = _cost(
-        "crossbar",
-        "area",
-        "area of a TB/s of the L2, read or written, and of links of the whole chip",
-    )
-    phy_um2: Fraction = _cost("phy", "area", "area of a TB/s of the interface to main memory")
-    static_per_mm2: Fraction = _cost("static", "power", "power all the time, for the area")
-    clock_hz: int = _cost("clock", "frequency", "the clock for which energies and `static` hold", 0)
-    voltage: Fraction = _cost("voltage", "voltage", "the supply at that clock")
-    threshold: Fraction = _cost(
-        "threshold",
-        "voltage",
-        "the supply at which the chip stands still; clocks are in between "
-        "and beyond on a straight line",
-    )
+    #: area of memories and L2
+    sram_mm2: Fraction = figure("sram", "density")
+    #: by type: area of what does one multiply-add per cycle
+    mac_um2: Mapping[str, Fraction] = figure("macs", "map:area")
+    #: area of a byte per cycle of a core's moves and of links but the chip's
+    wires_um2: Fraction = _cost("wires", "area")
+    #: area of a TB/s of the L2, read or written, and of links of the whole chip
+    crossbar_um2: Fraction = _cost("crossbar", "area")
+    #: area of a TB/s of the interface to main memory
+    phy_um2: Fraction = _cost("phy", "area")
+    #: power all the time, for the area
+    static_per_mm2: Fraction = _cost("static", "power")
+    #: the clock for which energies and `static` hold
+    clock_hz: int = _cost("clock", "frequency", 0)
+    #: the supply at that clock
+    voltage: Fraction = _cost("voltage", "voltage")
+    #: the supply at which the chip stands still; clocks are in between and beyond on a straight
+    #: line
+    threshold: Fraction = _cost("threshold", "voltage")
 
     def supply(self, clock_hz: int) -> Fraction:
         """The supply at a clock as a part of ``voltage``; 1 where the file has no such law."""

@@ -70,78 +70,67 @@ class Origin(Protocol):
 class Device(Shown):
     """One simulated chip. Build it with ``npusim.load_device``; vary it with ``replace``."""
 
-    name: str = entry("what it is called")
-    base: str = entry("a shipped device or a `.yaml` file: its figures hold unless stated here", "")
-    description: str = entry("in one line")
-    product: str = entry(
-        "whose documented limits hold, a file of `constraints/`; without it its relatives'", ""
-    )
-    clock_hz: int = figure("clock", "frequency", "all cycles are cycles of this clock")
-    groups: int = figure("groups", "count", "core groups; bit i of a core mask is group i")
-    cores: Mapping[str, CoreKind] = entry("kinds of cores, one instruction stream each")
-    memories: Mapping[str, Memory] = entry("private memories of the cores")
-    pipes: Mapping[str, Pipe] = entry("pipes of the cores")
-    paths: Mapping[str, Path] = entry("moves; what is not listed, the device cannot do")
-    links: Mapping[str, Link] = field(
-        default_factory=dict,
-        metadata={"meaning": "resources that moves share", "digest": "unless empty"},
-    )
-    cube: Cube | None = entry("the matrix unit; left out where there is none")
-    vector: Vector = entry("the vector unit")
-    gemm: Gemm | None = entry("the matrix micro-kernel of a DSP; left out elsewhere", None)
-    sync: Sync = entry("what ordering costs the pipe that executes it")
-    l2: L2Cache | None = entry(
-        "the cache all cores share; without it each access to `GM` is one to main memory, of just "
-        "the bytes asked for"
-    )
-    main_memory: MainMemory = entry("HBM or DDR behind the L2, or behind the cores")
-    private_memory: MainMemory | None = entry(
-        "takes the place of `main_memory` where an operator keeps its operands in the memory of "
-        "the one core it uses",
-        None,
-    )
-    shared_memory: MainMemory | None = entry(
-        "takes the place of `main_memory` where a caller keeps the operands of a DSP's operator in "
-        "the on-chip memory that all cores share (GSM)",
-        None,
-        digest="unless empty",
-    )
-    single: Launch = entry(
-        "durations added once per kernel, outside the simulated program, where operators are "
-        "called one by one",
-        key="launch",
-    )
-    graph: Launch | None = entry(
-        "the same of kernels of a replayed graph; without it there is no such mode",
-        None,
-        digest="unless empty",
-    )
-    cards: Cards | None = entry(
-        "how several chips exchange gradients; without it there is only one",
-        None,
-        digest="unless empty",
-    )
-    silicon: Silicon | None = entry(
-        "area and idle power; without it the chip has no area", None, digest="unless empty"
-    )
-    dtypes: tuple[str, ...] = entry(
-        "element types: `fp16`, `bf16`, `fp32`, `int8`, `int32`, and for the cube alone `mxfp8`, "
-        "`mxfp4`; without `bf16`, fp16 results of the vector unit saturate instead of becoming "
-        "infinite"
-    )
-    overlap_sums: str = entry(
-        "how kernels of the vendor add up what overlaps: `tensor`, piece by piece in the tensor's "
-        "type; `fp32`, in fp32 and rounded once",
-        "tensor",
-    )
-    library_rules: bool = figure(
-        "library_rules",
-        "bool",
-        '`tiling="library"` follows public rules of the vendor\'s library',
-        False,
-        digest="unless empty",
-    )
-    sources: Mapping[str, str] = entry("what each source key stands for")
+    #: what it is called
+    name: str
+    #: a shipped device or a `.yaml` file: its figures hold unless stated here
+    base: str = ""
+    #: in one line
+    description: str
+    #: whose documented limits hold, a file of `constraints/`; without it its relatives'
+    product: str = ""
+    #: all cycles are cycles of this clock
+    clock_hz: int = figure("clock", "frequency")
+    #: core groups; bit i of a core mask is group i
+    groups: int = figure("groups", "count")
+    #: kinds of cores, one instruction stream each
+    cores: Mapping[str, CoreKind]
+    #: private memories of the cores
+    memories: Mapping[str, Memory]
+    #: pipes of the cores
+    pipes: Mapping[str, Pipe]
+    #: moves; what is not listed, the device cannot do
+    paths: Mapping[str, Path]
+    #: resources that moves share
+    links: Mapping[str, Link] = field(default_factory=dict, metadata={"digest": "unless empty"})
+    #: the matrix unit; left out where there is none
+    cube: Cube | None
+    #: the vector unit
+    vector: Vector
+    #: the matrix micro-kernel of a DSP; left out elsewhere
+    gemm: Gemm | None = None
+    #: what ordering costs the pipe that executes it
+    sync: Sync
+    #: the cache all cores share; without it each access to `GM` is one to main memory, of just the
+    #: bytes asked for
+    l2: L2Cache | None
+    #: HBM or DDR behind the L2, or behind the cores
+    main_memory: MainMemory
+    #: takes the place of `main_memory` where an operator keeps its operands in the memory of the
+    #: one core it uses
+    private_memory: MainMemory | None = None
+    #: takes the place of `main_memory` where a caller keeps the operands of a DSP's operator in the
+    #: on-chip memory that all cores share (GSM)
+    shared_memory: MainMemory | None = entry(None, digest="unless empty")
+    #: durations added once per kernel, outside the simulated program, where operators are called
+    #: one by one
+    single: Launch = entry(key="launch")
+    #: the same of kernels of a replayed graph; without it there is no such mode
+    graph: Launch | None = entry(None, digest="unless empty")
+    #: how several chips exchange gradients; without it there is only one
+    cards: Cards | None = entry(None, digest="unless empty")
+    #: area and idle power; without it the chip has no area
+    silicon: Silicon | None = entry(None, digest="unless empty")
+    #: element types: `fp16`, `bf16`, `fp32`, `int8`, `int32`, and for the cube alone `mxfp8`,
+    #: `mxfp4`; without `bf16`, fp16 results of the vector unit saturate instead of becoming
+    #: infinite
+    dtypes: tuple[str, ...]
+    #: how kernels of the vendor add up what overlaps: `tensor`, piece by piece in the tensor's
+    #: type; `fp32`, in fp32 and rounded once
+    overlap_sums: str = "tensor"
+    #: `tiling="library"` follows public rules of the vendor's library
+    library_rules: bool = figure("library_rules", "bool", False, digest="unless empty")
+    #: what each source key stands for
+    sources: Mapping[str, str]
     replays: bool = field(default=False, metadata={"digest": "unless empty"})  # in graph mode
     provenance: Mapping[str, Provenance] = field(repr=False, compare=False)
     origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
@@ -204,13 +193,13 @@ class Device(Shown):
     def main_read_bytes_per_cycle(self) -> Fraction:
         """The same, exactly."""
         rates = [self.main_memory.read_bytes_per_cycle]
-        return min([*rates, *(link.bytes_per_cycle for link in self._links_to_memory())])
+        return min([*rates, *(link.bytes_per_cycle for link in self.links_to_memory)])
 
     @cached_property
     def held_back(self) -> str:
         """A sentence on the link that keeps main memory from its rate of reads; "" without one."""
         rate, key = self.main_memory.read_bytes_per_cycle, f"{self.main_memory_key}.read"
-        link = min(self._links_to_memory(), key=lambda one: one.bytes_per_cycle, default=None)
+        link = min(self.links_to_memory, key=lambda one: one.bytes_per_cycle, default=None)
         if link is None or link.bytes_per_cycle >= rate:
             return ""
         most = format_rate(link.bytes_per_cycle, self.clock_hz)
@@ -219,7 +208,8 @@ class Device(Shown):
             f"{most} through; raise both for a faster memory"
         )
 
-    def _links_to_memory(self) -> list[Link]:
+    @cached_property
+    def links_to_memory(self) -> list[Link]:
         """The links of the whole chip over which it reads what the L2 lacks."""
         every = self.links.values()
         return [one for one in every if one.scope == "chip" and "read_miss" in one.traffic]

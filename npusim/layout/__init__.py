@@ -20,10 +20,8 @@ from npusim.layout.fractal_z import (
     fracz_grouped_to_oihw,
     from_fracz,
     from_fracz_3d,
-    from_fracz_3d_transposed,
     to_fracz,
     to_fracz_3d,
-    to_fracz_3d_transposed,
 )
 from npusim.layout.groups import GroupPlan, group_dict, group_plan
 
@@ -34,7 +32,6 @@ __all__ = [
     "from_6hd",
     "from_fracz",
     "from_fracz_3d",
-    "from_fracz_3d_transposed",
     "from_nz",
     "group_dict",
     "group_plan",
@@ -44,6 +41,5 @@ __all__ = [
     "to_6hd",
     "to_fracz",
     "to_fracz_3d",
-    "to_fracz_3d_transposed",
     "to_nz",
 ]

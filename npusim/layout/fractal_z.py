@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
 from npusim.layout.blocks import FRACTAL, Array, check_positive, check_rank, check_shape
 from npusim.layout.groups import GroupPlan, group_plan
 
@@ -43,35 +42,6 @@ def from_fracz_3d(z: Array, shape: Sequence[int], groups: int, c0: int) -> Array
     cout, cg, *kernel = _sizes("from_fracz_3d", shape, "Cout, Cin/groups, KD, KH, KW")
     plan = _plan("from_fracz_3d", (cout, cg, *kernel), groups, c0)
     return _unpack("from_fracz_3d", z, tuple(kernel), plan)
-
-
-def to_fracz_3d_transposed(w: Array, groups: int, c0: int) -> Array:
-    """Turn (Cout, Cin/groups, KD, KH, KW) into FRACTAL_Z_3D with its channel axes exchanged.
-
-    The result is (real_g*KD*(cout_g/C0)*KH*KW, cin_g/16, 16, C0) where cin_g is cin1_g*C0 rounded
-    up to 16: blocks of C0 output channels, fractals of 16 input channels.
-    """
-    check_rank("to_fracz_3d_transposed", w, "Cout, Cin/groups, KD, KH, KW")
-    plan = _plan("to_fracz_3d_transposed", w.shape, groups, c0)
-    _, cin1, cout1 = _transposed_sizes("to_fracz_3d_transposed", plan)
-    dense = _dense(w, plan, cin1 * FRACTAL)
-    split = dense.reshape(plan.real_groups, cout1, c0, cin1, FRACTAL, *w.shape[2:])
-    fractals = split.transpose(0, 5, 1, 6, 7, 3, 4, 2)  # real_g, KD, cout_g/C0, KH, KW, ...
-    return np.ascontiguousarray(fractals.reshape(-1, cin1, FRACTAL, c0))
-
-
-def from_fracz_3d_transposed(z: Array, shape: Sequence[int], groups: int, c0: int) -> Array:
-    """Undo ``to_fracz_3d_transposed``; ``shape`` is (Cout, Cin/groups, KD, KH, KW)."""
-    name = "from_fracz_3d_transposed"
-    cout, cg, *kernel = _sizes(name, shape, "Cout, Cin/groups, KD, KH, KW")
-    plan = _plan(name, (cout, cg, *kernel), groups, c0)
-    real, cin1, cout1 = _transposed_sizes(name, plan)
-    kd, kh, kw = kernel
-    want = (real * kd * cout1 * kh * kw, cin1, FRACTAL, c0)
-    check_shape(name, z, want, _words(plan, kernel))
-    split = z.reshape(real, kd, cout1, kh, kw, cin1, FRACTAL, c0)
-    axes = split.transpose(0, 2, 7, 5, 6, 1, 3, 4)  # real_g, cout1, C0, cin1, 16, KD, KH, KW
-    return _undense(axes.reshape(real, plan.cout_g, cin1 * FRACTAL, *kernel), plan)
 
 
 def fracz_grouped_to_oihw(
@@ -113,17 +83,6 @@ def _undense(dense: Array, plan: GroupPlan) -> Array:
     for channels, block in _diagonal(plan):
         w[channels] = dense[block]
     return w
-
-
-def _transposed_sizes(name: str, plan: GroupPlan) -> tuple[int, int, int]:
-    """Return real groups, fractals of 16 input channels and blocks of C0 output channels."""
-    if plan.cout_g % plan.c0:
-        raise ArgumentError(
-            f"{name}: c0 is {plan.c0}, which does not divide the {plan.cout_g} output channels of "
-            "a real group; use 8 or 16"
-        )
-    cin1 = ceil_div(plan.cin1_g * plan.c0, FRACTAL)
-    return plan.real_groups, cin1, plan.cout_g // plan.c0
 
 
 def _pack(w: Array, plan: GroupPlan) -> Array:

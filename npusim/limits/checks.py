@@ -6,7 +6,7 @@ returns None, or what is wrong in words that say what would be right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -174,6 +174,11 @@ def im2col_rows(f: Facts, _: str) -> str | None:
     """Rows of the gradient are channels times taps."""
     taps = prod(f["kernel_size"])
     return f"the kernel has {taps} taps" if f["grad_output.shape"][-2] % taps else None
+
+
+def im2col_out_dtype(f: Facts, _: str) -> str | None:
+    """The columns have the image's type."""
+    return None if f["out.dtype"] == f["image.dtype"] else f"the image is {f['image.dtype']}"
 
 
 def im2col_columns(f: Facts, _: str) -> str | None:
@@ -345,32 +350,19 @@ def deconv_no_mask(f: Facts, _: str) -> str | None:
     return None if f["core_mask"] is None else "leave it out"
 
 
-CHECKS: dict[str, Check] = {
-    "grad_input_dtype": _dtype_of("input.dtype", "grad_output.dtype"),
-    "grad_weight_dtype": _dtype_of("weight.dtype", "grad_output.dtype"),
-    "grad_bias_dtype": _dtype_of("grad_output.dtype"),
-    "im2col_out_dtype": lambda f, _: (
-        None if f["out.dtype"] == f["image.dtype"] else f"the image is {f['image.dtype']}"
-    ),
-    "bias_shape": _shape_of("bias.shape"),
-    "grad_input_shape": _shape_of("input.shape"),
-    "grad_weight_shape": _shape_of("weight.shape"),
-    "deconv_x": _described(0),
-    "deconv_dy": _described(4),
-    **{
-        check.__name__: check
-        for check in (
-            *(ranks, grad_output_empty, weight_empty, input_empty, bias_sizes),
-            *(output_padding_below_stride, channels, one_channel_per_group, depthwise),
-            *(batch, spatial, grad_bias_shape, map_width),
-            *(tbc_channels, tbc_spatial),
-            *(im2col_rows, im2col_columns, im2col_out, im2col_image, im2col_columns_shape),
-            *(tbe_filter_groups, tbe_filter_input, tbe_filter_output),
-            *(group_dict_keys, tbe_input_channels, tbe_group_dict, tbe_input_filter),
-            *(tbe_input_batch, tbe_input_spatial, tbe_depthwise),
-            *(deconv_batches, deconv_groups, deconv_w, deconv_mask, deconv_no_mask),
-        )
-    },
+grad_input_dtype = _dtype_of("input.dtype", "grad_output.dtype")
+grad_weight_dtype = _dtype_of("weight.dtype", "grad_output.dtype")
+grad_bias_dtype = _dtype_of("grad_output.dtype")
+bias_shape = _shape_of("bias.shape")
+grad_input_shape = _shape_of("input.shape")
+grad_weight_shape = _shape_of("weight.shape")
+deconv_x, deconv_dy = _described(0), _described(4)
+
+#: The checks by name: every function above that has no underscore.
+CHECKS: Mapping[str, Check] = {
+    name: check
+    for name, check in globals().items()
+    if name[0] != "_" and getattr(check, "__module__", "") == __name__
 }
 
 

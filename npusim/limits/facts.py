@@ -6,61 +6,31 @@ They are derived before any row is looked at, so missing and malformed values pa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from numbers import Integral
 from typing import Any
 
 from npusim.base.dtypes import dtype, promote
 from npusim.base.errors import ArgumentError
+from npusim.base.yamltree import Node, load_tree
 from npusim.limits.forms import FORMS, derive
 
 Facts = Mapping[str, Any]
 
 
-def _tensors(names: str, *parts: str) -> tuple[str, ...]:
-    """The names of parts of tensors: ``x.shape``, ``x.dtype``, ..."""
-    return tuple(f"{name}.{part}" for name in names.split() for part in parts)
+def _listed(row: Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The facts of a row of ``facts.yaml``."""
+    keys = row.mapping(("must",), ("may",))
+    may = keys["may"].text().split() if "may" in keys else ()
+    return tuple(keys["must"].text().split()), tuple(may)
 
 
-def _stated(tensors: str, others: str) -> tuple[str, ...]:
-    """Shapes and types of tensors, and the other facts by name."""
-    return (*_tensors(tensors, "shape", "dtype"), *others.split())
+_FILE = load_tree(files("npusim.limits") / "facts.yaml", "facts.yaml")
 
-
-#: The facts a caller states, by operator: those it must, and those it may. Shapes and lists are
-#: tuples of ints in the documentation's order, element types short names ("fp16"; any text is
-#: allowed, the table judges it), formats names such as "NCHW", null pointers None. Tensors of
-#: ``grad_input`` and the like are outputs that the caller allocated; ``storage`` is "shared" or
-#: "private", ``cube_math_type`` 0 to 3.
+#: The facts a caller states, by operator: those it must, and those it may.
 FACTS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "convolution_backward": (
-        _stated(
-            "grad_output input weight",
-            "stride padding dilation output_padding groups transposed output_mask cube_math_type",
-        ),
-        (
-            *_tensors("grad_output input weight", "format"),
-            *_tensors("grad_input grad_weight grad_bias", "shape", "dtype", "format"),
-            "bias_sizes",
-        ),
-    ),
-    "conv_tbc_backward": (
-        _stated("grad_output input weight bias", "pad cube_math_type"),
-        _stated("grad_input grad_weight grad_bias", ""),
-    ),
-    "im2col": (_stated("image", "kernel_size dilation padding stride"), _stated("out", "")),
-    "im2col_backward": (
-        _stated("grad_output", "input_size kernel_size dilation padding stride"),
-        _stated("out", ""),
-    ),
     **{name: form.facts for name, form in FORMS.items()},
-    **dict.fromkeys(
-        ("conv_grad_filter", "deconv_grad_filter"),
-        (("dtype", "x.shape", "dy.shape", "param", "storage", "core_mask"), ()),
-    ),
-    **dict.fromkeys(
-        ("conv_grad_input", "deconv_grad_input"),
-        (("dtype", "dy.shape", "w.shape", "param", "storage", "core_mask"), ()),
-    ),
+    **{name: _listed(row) for name, row in _FILE.mapping().items()},
 }
 
 #: The entries of DeconvGradFilter's parameter array by position; up to two more are not read.

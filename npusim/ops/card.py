@@ -6,9 +6,9 @@ command line states and of operands given as files.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import getdoc
 from math import prod
 from typing import Any, Generic, TypeVar
@@ -19,9 +19,10 @@ from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.spec import Device
+from npusim.ops.options import Option, example_of, options_of
 from npusim.program.kernel import Kernel
 from npusim.results import Result
-from npusim.shapes.convolution import Sides, Sizes
+from npusim.shapes.convolution import Sizes
 
 P = TypeVar("P")
 
@@ -29,87 +30,6 @@ P = TypeVar("P")
 #: rounded to. fp32 sums of exact products stay near 1e-7; one rounding to fp16 or bf16 gives
 #: about 3e-4 or 2e-3, a wrong or missing block about 1.
 LIMITS: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3}
-
-
-_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
-
-#: Spatial dimensions of the largest problems.
-MOST_DIMS = 3
-
-
-@dataclass(frozen=True)
-class Option:
-    """An option that an operator declares, ``name`` with underscores for hyphens.
-
-    ``read`` makes its value of the text, or raises ``ArgumentError``; a switch has none.
-    ``metavar`` stands for the text in the help, or lists the words allowed: ``{shared,private}``.
-    """
-
-    name: str
-    read: Callable[[str], Any] | None
-    metavar: str
-    help: str
-
-
-def bias_option(what: str) -> Option:
-    """The option that adds a bias, one number per what is said."""
-    return Option("bias", None, "", f"add a bias per {what} (default: only one given by --input)")
-
-
-def integer(least: int) -> Callable[[str], int]:
-    """A reader of one integer of at least ``least``."""
-
-    def read(text: str) -> int:
-        if not _NUMBER.fullmatch(text) or int(text) < least:
-            raise ArgumentError(f"expected an integer of at least {least}, got {text!r}")
-        return int(text)
-
-    return read
-
-
-def sizes(least: int) -> Callable[[str], Sizes]:
-    """A reader of one to three integers of at least ``least``, such as ``14x14``."""
-
-    def read(text: str) -> Sizes:
-        parts = text.split("x")
-        good = all(_NUMBER.fullmatch(part) and int(part) >= least for part in parts)
-        if len(parts) > MOST_DIMS or not good:
-            raise ArgumentError(
-                "expected one number, HxW such as 3x5 or DxHxW such as 2x3x5, each at least "
-                f"{least}, got {text!r}"
-            )
-        return tuple(map(int, parts))
-
-    return read
-
-
-def padding(text: str) -> int | Sides:
-    """One number for all sides, (before, after) per dimension of ``1x2`` or of ``U,D,L,R``."""
-    good = all(_NUMBER.fullmatch(part) for part in re.split("[x,]", text))
-    sides = text.split("," if "," in text else "x")
-    count = len(sides) if "," in text else 2 * len(sides)
-    if not good or ("x" in text and "," in text) or count not in (2, 4, 6):
-        raise ArgumentError(
-            "expected one number for all sides, HxW such as 1x2, or all sides U,D,L,R such as "
-            f"1,1,0,0, got {text!r}"
-        )
-    values = [int(side) for side in sides]
-    if len(values) == 1:
-        return values[0]
-    if count > len(values):  # one per dimension
-        return tuple((value, value) for value in values)
-    return tuple(zip(values[::2], values[1::2], strict=True))
-
-
-def word(*words: str) -> Callable[[str], str]:
-    """A reader of one of these words."""
-
-    def read(text: str) -> str:
-        if text not in words:
-            raise ArgumentError(f"unknown {text!r} (known: {', '.join(words)})")
-        return text
-
-    return read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,40 +137,23 @@ class Output(Generic[P]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """A row of the table of operators and devices, ``name`` after the operator's.
-
-    ``calls`` are the options of ``npusim run`` that must all work. A product whose documentation
-    refuses them, for ``parameter``, is said to lack ``needs``.
-    """
-
-    calls: tuple[str, ...]
-    needs: str
-    name: str = ""
-    parameter: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Card(Generic[P]):
     """An operator's own description.
 
     ``function`` is the public one; ``call`` runs it on a problem, the operands by name (in the
-    operator's layouts) and the keywords of ``npusim.call.Options``. ``options`` are those that
-    state the ``problem``; ``dtypes`` the element types of operands, the usual one first; ``role``
-    that of the cores it runs on; ``tilings`` the types of its kernels' tilings; ``device`` the one
-    taken where none is named. ``without`` are keywords that have no meaning for it.
+    operator's layouts) and the keywords of ``npusim.call.Options``; ``dtypes`` are the element
+    types of operands, the usual one first; ``role`` is that of the cores it runs on; ``tilings``
+    are the types of its kernels' tilings; ``device`` is the one taken where none is named.
+    ``without`` are keywords that have no meaning for it.
     """
 
     function: Callable[..., Result]
-    options: tuple[Option, ...]
     problem: Callable[[Stated], P]
     inputs: tuple[Input[P], ...]
     outputs: Callable[[P], tuple[Output[P], ...]]
     call: Callable[[P, Mapping[str, Operand], dict[str, Any]], Result]
     dtypes: tuple[DType, ...]
     tilings: Mapping[type[Kernel], type[Any]]
-    example: str
-    cases: tuple[Case, ...]
     role: str = "cube"
     device: str | None = None
     without: tuple[str, ...] = ()
@@ -263,6 +166,16 @@ class Card(Generic[P]):
     def name(self) -> str:
         """The operator's name."""
         return self.function.__name__
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """Those that state the ``problem``."""
+        return options_of(self.name)
+
+    @property
+    def example(self) -> str:
+        """A line of ``npusim run`` that shows it."""
+        return example_of(self.name)
 
     def begin(self, options: Mapping[str, Any], **operands: Operand | None) -> Call:
         """A call with the keywords it was given; a ``Spec`` among operands makes it timing-only.

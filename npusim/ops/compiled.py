@@ -29,15 +29,9 @@ from npusim.ops.blocked import (
     fractal_filter_grad,
     stated_blocked,
 )
-from npusim.ops.card import Card, Case, Input, bias_option
+from npusim.ops.card import Card, Input
 from npusim.ops.gradients import blocked_gradient, fractal_gradient
 from npusim.ops.layer import (
-    BATCH,
-    DEPTHWISE_EXAMPLE,
-    DEPTHWISE_SIZES,
-    EXAMPLES,
-    LAYER,
-    SIZES,
     Wanted,
 )
 from npusim.results import Result
@@ -209,8 +203,8 @@ class _VolumeInput:
 # -- cards -------------------------------------------------------------------------------------
 
 
-def _card(function: Callable[..., Result], example: str) -> Card[Wanted]:
-    """The card of a function; ``example`` states the layer that it shows."""
+def _card(function: Callable[..., Result]) -> Card[Wanted]:
+    """The card of a function."""
     name = function.__name__
     form, depthwise = FORMS[name], name.startswith("depthwise")
     dims, biased = 3 if "3d" in name else 2, "tensor_bias" in form.optional
@@ -225,10 +219,8 @@ def _card(function: Callable[..., Result], example: str) -> Card[Wanted]:
     )
     read = (blocked_map("x", dims), dy) if form.of_filter else (dy, fractal_filter(dims))
     output = (fractal_filter_grad if form.of_filter else blocked_input_grad)(dims)
-    added = (bias_option("input channel to the result"),) if biased else ()
     return Card(
         function=function,
-        options=(LAYER, BATCH, *(DEPTHWISE_SIZES if depthwise else SIZES), *added),
         problem=stated_blocked(dims, depthwise=depthwise),
         inputs=(*read, bias) if biased else read,
         outputs=lambda _: (output,),
@@ -236,8 +228,6 @@ def _card(function: Callable[..., Result], example: str) -> Card[Wanted]:
         dtypes=(FP16,),
         tilings={ConvBackpropFilter: FilterTiling} if form.of_filter else _INPUT_TILINGS,
         without=() if form.of_filter else ("deterministic",),
-        cases=(Case(needs="fp16", calls=(DEPTHWISE_EXAMPLE if depthwise else EXAMPLES[dims],)),),
-        example=f"npusim run {name} --device ascend910 {example}",
     )
 
 
@@ -248,23 +238,19 @@ def _para(form: Form, c: Convolution, given: Mapping[str, Operand]) -> dict[str,
 
 
 _INPUT_TILINGS: Mapping[Any, type[Any]] = {ConvBackpropInput: GemmTiling}
-_LINES = " \\\n      "
-_RESNET = f"--layer resnet50/res4_3x3{_LINES}--batch 2 --check"
-_MOBILENET = "\\\n      --layer mobilenet_v1/dw5 --batch 2 --check"
-_VOLUME = f"--cin 32 --cout 16{_LINES}--size 4x14x14 --kernel 3 --padding 1"
 
-#: What says what a function does, and the layer of its example, by its name.
-_ROWS: Mapping[str, tuple[type, str]] = {
-    "conv2d_backprop_filter": (_PlaneFilter, f"{_RESNET} --trace trace.json"),
-    "conv2d_backprop_input": (_PlaneInput, _RESNET),
-    "conv3d_backprop_filter": (_VolumeFilter, f"{_VOLUME} --check"),
-    "conv3d_backprop_input": (_VolumeInput, f"{_VOLUME} --bias --check"),
-    "depthwise_conv2d_backprop_filter": (_DepthwiseFilter, _MOBILENET),
-    "depthwise_conv2d_backprop_input": (_DepthwiseInput, _MOBILENET),
+#: What says what a function does, by its name.
+_SAYS: Mapping[str, type] = {
+    "conv2d_backprop_filter": _PlaneFilter,
+    "conv2d_backprop_input": _PlaneInput,
+    "conv3d_backprop_filter": _VolumeFilter,
+    "conv3d_backprop_input": _VolumeInput,
+    "depthwise_conv2d_backprop_filter": _DepthwiseFilter,
+    "depthwise_conv2d_backprop_input": _DepthwiseInput,
 }
 
 CARDS: Mapping[str, Card[Any]] = {
-    name: _card(_function(name, says), example) for name, (says, example) in _ROWS.items()
+    name: _card(_function(name, says)) for name, says in _SAYS.items()
 }
 globals().update({name: card.function for name, card in CARDS.items()})
 

@@ -20,11 +20,11 @@ from npusim.kernels.parts.layout_change import Change
 from npusim.kernels.transpose import Transpose
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand, scalar
-from npusim.ops.card import Card, Case, Input, Output, Sample, Stated
+from npusim.ops.card import Card, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import gradients
-from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, stated_cube_math
-from npusim.ops.layer import BATCH, SIZES, Wanted, stated_layer, wanted
+from npusim.ops.cube_math import CubeMath, cube_math, stated_cube_math
+from npusim.ops.layer import Wanted, stated_layer, wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 
@@ -176,11 +176,6 @@ def _shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 CARD: Card[Wanted] = Card(
     function=conv_tbc_backward,
-    options=(
-        BATCH,
-        *(one for one in SIZES if one.name in ("cin", "cout", "size", "kernel", "padding")),
-        CUBE_MATH_TYPE,
-    ),
     problem=_stated,
     inputs=(
         Input(name="x", axes="T, N, Cin", shape=lambda p: _shape("x", p.c.x_shape)),
@@ -196,19 +191,4 @@ CARD: Card[Wanted] = Card(
     call=_call,
     dtypes=(FP16, BF16, FP32),
     tilings={ConvBackpropInput: GemmTiling, ConvBackpropFilter: FilterTiling},
-    cases=tuple(
-        Case(
-            name=name,
-            needs=needs,
-            parameter=parameter,
-            calls=(f"--batch 2 --cin 16 --cout 32 --size 6 --kernel 3 --padding 1 {options}",),
-        )
-        for name, needs, parameter, options in (
-            ("fp16", "fp16", "", "--dtype fp16"),
-            ("bf16", "bf16", "grad_output.dtype", "--dtype bf16"),
-            ("fp32 as fp16", "fp16", "", "--dtype fp32 --cube-math-type 2"),
-        )
-    ),
-    example="""npusim run conv_tbc_backward --device ascend910b2 --batch 8 --cin 64 --cout 32 \\
-      --size 50 --kernel 3 --padding 1 --check""",
 )

@@ -17,17 +17,12 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.ops.arguments import flag, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, bias_option
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
-from npusim.ops.cube_math import CUBE_MATH_TYPE, cube_math, cube_math_number
+from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.gradients import launch_product, require_time
 from npusim.ops.layer import (
-    BATCH,
-    EXAMPLES,
-    LAYER,
-    OUTPUT_PADDING,
-    SIZES,
     Wanted,
     sample_math,
     sample_type,
@@ -268,13 +263,6 @@ def _limit(sample: Sample[Wanted]) -> float:
 
 CARD: Card[Wanted] = Card(
     function=convolution,
-    options=(
-        *(LAYER, BATCH, *SIZES),
-        Option("transposed", None, "", "a transposed convolution (default: no)"),
-        OUTPUT_PADDING,
-        bias_option("output channel"),
-        CUBE_MATH_TYPE,
-    ),
     problem=stated_plain,
     inputs=(
         Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
@@ -288,23 +276,4 @@ CARD: Card[Wanted] = Card(
     dtypes=_TYPES,
     tilings={ConvForward: Tiling, ConvBackpropInput: Tiling},
     without=("deterministic", "rules"),
-    cases=tuple(
-        Case(
-            name=name,
-            needs=needs,
-            calls=tuple(
-                f"{EXAMPLES[d]} {options}{form}"
-                for d in dims
-                for form in ("", " --transposed", " --bias")
-            ),
-        )
-        for name, needs, options, dims in (
-            ("1-D to 3-D", "fp16", "--dtype fp16", (1, 2, 3)),
-            ("bf16", "bf16", "--dtype bf16", (2,)),
-            ("fp32 kept", "fp32", "--dtype fp32 --cube-math-type 0", (2,)),
-            ("fp32 as HF32", "HF32", "--dtype fp32 --cube-math-type 3", (2,)),
-        )
-    ),
-    example="""npusim run convolution --device ascend910b2 --layer resnet50/res4_3x3 --batch 2 \\
-      --bias --check""",
 )

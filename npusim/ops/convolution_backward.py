@@ -18,15 +18,10 @@ from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.cube_math import CUBE_MATH_TYPE, cube_math, stated_cube_math
+from npusim.ops.cube_math import cube_math, stated_cube_math
 from npusim.ops.layer import (
-    BATCH,
-    EXAMPLES,
-    LAYER,
-    OUTPUT_PADDING,
-    SIZES,
     Wanted,
     sample_math,
     sample_type,
@@ -319,33 +314,8 @@ def gradients(p: Wanted) -> tuple[Output[Wanted], ...]:
     return tuple(output for output, on in zip(three, p.mask, strict=True) if on)
 
 
-def _mask(text: str) -> tuple[bool, ...]:
-    """Which gradients are wanted, of names or of three bits."""
-    words, names = text.split(","), [name.removeprefix("grad_") for name in GRADIENTS]
-    if len(text) == len(names) and set(text) <= {"0", "1"}:
-        words = [name for name, bit in zip(names, text, strict=True) if bit == "1"]
-    if not words or len(set(words)) != len(words) or not set(words) <= set(names):
-        raise ArgumentError(
-            f"expected at least one of {','.join(names)}, or bits such as 110, got {text!r}"
-        )
-    return tuple(name in words for name in names)
-
-
 CARD: Card[Wanted] = Card(
     function=convolution_backward,
-    options=(
-        *(LAYER, BATCH, *SIZES),
-        Option("transposed", None, "", "of a transposed convolution (default: no)"),
-        OUTPUT_PADDING,
-        Option(
-            "mask",
-            _mask,
-            "NAMES",
-            "gradients wanted: input,weight,bias or some of them, or bits in that order such as "
-            "110 (default: all)",
-        ),
-        CUBE_MATH_TYPE,
-    ),
     problem=stated_plain,
     inputs=(
         Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
@@ -360,24 +330,4 @@ CARD: Card[Wanted] = Card(
         ConvForward: GemmTiling,
         ConvBackpropFilter: FilterTiling,
     },
-    cases=tuple(
-        Case(
-            name=name,
-            needs=needs,
-            parameter=parameter,
-            calls=tuple(
-                f"{EXAMPLES[d]} {options}{form}" for d in dims for form in ("", " --transposed")
-            ),
-        )
-        for name, needs, parameter, options, dims in (
-            ("1-D and 2-D", "fp16", "", "--dtype fp16", (1, 2)),
-            ("3-D", "3-D", "weight.shape", "--dtype fp16", (3,)),
-            ("bf16", "bf16", "grad_output.dtype", "--dtype bf16", (2,)),
-            ("fp32 kept", "fp32", "cube_math_type", "--dtype fp32 --cube-math-type 0", (2,)),
-            ("fp32 as HF32", "HF32", "cube_math_type", "--dtype fp32 --cube-math-type 3", (2,)),
-            ("fp32 as fp16", "fp16", "", "--dtype fp32 --cube-math-type 2", (2,)),
-        )
-    ),
-    example="""npusim run convolution_backward --device ascend910b2 --cin 32 --cout 16 \\
-      --size 14x14 --kernel 3 --padding 1 --dtype fp32 --mask 110 --check --output grads.npz""",
 )

@@ -8,7 +8,6 @@ from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError
 from npusim.device.spec import Device
 from npusim.ops.arguments import frozen
-from npusim.ops.card import Option
 
 #: Names of the documented values, in their order 0 to 3.
 CUBE_MATH_TYPES = ("keep_dtype", "allow_fp32_down_precision", "use_fp16", "use_hf32")
@@ -54,14 +53,6 @@ def stated_cube_math(value: Any) -> Any:
 def read_cube_math_type(text: str) -> int:
     """The documented number of a cubeMathType given as text."""
     return cube_math_number(int(text) if text.isascii() and text.isdigit() else text)
-
-
-CUBE_MATH_TYPE = Option(
-    "cube_math_type",
-    read_cube_math_type,
-    "TYPE",
-    f"arithmetic of the cube: 0 to 3 or {', '.join(CUBE_MATH_TYPES)} (default: 0)",
-)
 
 
 def cube_math(promoted: DType, number: int | str, device: Device) -> CubeMath:

@@ -19,9 +19,9 @@ from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
 from npusim.kernels.dsp_grad_input import Tiling as InputTiling
 from npusim.layout import nchw_to_nhwc, nhwc_to_nchw
 from npusim.ops.arguments import declared
-from npusim.ops.card import LIMITS, Card, Case, Input, Option, Output, Sample, Stated, word
-from npusim.ops.dsp import STORAGES, begin, launch_filter, launch_input, weight_shape
-from npusim.ops.layer import BATCH, OUTPUT_PADDING, SIZES, stated_layer
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.dsp import begin, launch_filter, launch_input, weight_shape
+from npusim.ops.layer import stated_layer
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
@@ -150,22 +150,6 @@ class Wanted(NamedTuple):
         ]
 
 
-_WORKSPACE = Option(
-    "im2row-workspace",
-    None,
-    "",
-    "pass the rows of im2row through a workspace, as param[17] with an address does (default: no)",
-)
-
-_STORAGE = Option(
-    "storage",
-    word(*STORAGES),
-    "{shared,gsm,private}",
-    "operands in main memory, in the on-chip memory of all cores, or in the memory of one core "
-    "(default: shared)",
-)
-
-
 def _stated(*, transposed: bool) -> Callable[[Stated], Wanted]:
     """A reader of command lines; operands show sizes, and dy's own size counts."""
 
@@ -245,8 +229,8 @@ def _output(*, of_filter: bool, transposed: bool) -> Output[Wanted]:
     )
 
 
-def _card(function: Callable[..., Result], kernel: Any, layer: str) -> Card[Wanted]:
-    """The card of a gradient; ``layer`` states its size in the example.
+def _card(function: Callable[..., Result], kernel: Any) -> Card[Wanted]:
+    """The card of a gradient.
 
     A filter gradient reads "x" and may have a workspace, an input gradient reads "w".
     """
@@ -261,10 +245,6 @@ def _card(function: Callable[..., Result], kernel: Any, layer: str) -> Card[Want
 
     return Card(
         function=function,
-        options=(
-            *(BATCH, *SIZES, *((OUTPUT_PADDING,) if transposed else ()), _STORAGE),
-            *((_WORKSPACE,) if of_filter else ()),
-        ),
         problem=_stated(transposed=transposed),
         inputs=(_map_nhwc("x"), dy) if of_filter else (dy, _WEIGHT),
         outputs=lambda _: (output,),
@@ -274,32 +254,19 @@ def _card(function: Callable[..., Result], kernel: Any, layer: str) -> Card[Want
         role="dsp",
         device="ft78ne",
         without=("deterministic",),
-        cases=tuple(
-            Case(
-                name=kind.name,
-                needs=kind.name,
-                parameter="dtype",
-                calls=(f"--cin 4 --cout 8 --size 5x6 --kernel 3 --dtype {kind}",),
-            )
-            for kind in (FP32, FP16)
-        ),
-        example=f"npusim run {name} --cin 16 --cout 32 {layer} \\\n      --cores 0-3 --check",
     )
 
 
-_STRIDED = "--size 8x8 --kernel 4 --stride 2 --padding 1"
-
-#: The kernel of a function, what says what it does, and the layer of its example, by its name.
-_ROWS: Mapping[str, tuple[Any, type, str]] = {
-    "deconv_grad_filter": (DeconvGradFilter, _DeconvFilter, _STRIDED),
-    "conv_grad_filter": (ConvGradFilter, _ConvFilter, "--size 16x16 --kernel 3 --padding 1"),
-    "deconv_grad_input": (DeconvGradInput, _DeconvInput, _STRIDED),
-    "conv_grad_input": (ConvGradInput, _ConvInput, _STRIDED),
+#: The kernel of a function, and what says what it does, by its name.
+_ROWS: Mapping[str, tuple[Any, type]] = {
+    "deconv_grad_filter": (DeconvGradFilter, _DeconvFilter),
+    "conv_grad_filter": (ConvGradFilter, _ConvFilter),
+    "deconv_grad_input": (DeconvGradInput, _DeconvInput),
+    "conv_grad_input": (ConvGradInput, _ConvInput),
 }
 
 CARDS: Mapping[str, Card[Any]] = {
-    name: _card(_function(name, kernel, says), kernel, layer)
-    for name, (kernel, says, layer) in _ROWS.items()
+    name: _card(_function(name, kernel, says), kernel) for name, (kernel, says) in _ROWS.items()
 }
 globals().update({name: card.function for name, card in CARDS.items()})
 

@@ -16,16 +16,14 @@ from npusim.kernels.tilings.im2col import Tiling, auto_tiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Input, Output, Stated
-from npusim.ops.layer import SIZE, per_axis
+from npusim.ops.layer import per_axis
 from npusim.ops.windows import (
     C0,
-    CASES,
     Passage,
     Windows,
     settings_of,
     stated_windows,
     window_facts,
-    window_options,
     windows,
 )
 from npusim.results import Result
@@ -124,7 +122,6 @@ def _stated(stated: Stated) -> Windows:
 
 CARD: Card[Windows] = Card(
     function=im2col,
-    options=window_options("x", SIZE),
     problem=_stated,
     inputs=(Input(name="x", axes=lambda p: p.image, shape=lambda p: p.image_shape),),
     outputs=lambda p: (
@@ -141,7 +138,4 @@ CARD: Card[Windows] = Card(
     tilings={Im2col: Tiling},
     role="vector",
     without=("deterministic",),
-    cases=CASES,
-    example="""npusim run im2col --device ascend910b2 --channels 16 --size 14x14 \\
-      --kernel 3 --padding 1 --dtype fp32 --check""",
 )

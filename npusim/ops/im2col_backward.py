@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod, sqrt
 from typing import Any
 
@@ -17,16 +16,14 @@ from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
-from npusim.ops.layer import SIZE, per_axis
+from npusim.ops.layer import per_axis
 from npusim.ops.windows import (
-    CASES,
     Passage,
     Windows,
     settings_of,
     stated_kernel,
     stated_windows,
     window_facts,
-    window_options,
     windows,
 )
 from npusim.results import Result
@@ -135,7 +132,6 @@ def _limit(sample: Sample[Windows]) -> float:
 
 CARD: Card[Windows] = Card(
     function=im2col_backward,
-    options=window_options("dy", replace(SIZE, help="size of the image, pixels (no default)")),
     problem=_stated,
     inputs=(
         Input(
@@ -158,7 +154,4 @@ CARD: Card[Windows] = Card(
     tilings={Im2colBackward: Tiling},
     role="vector",
     without=("deterministic",),
-    cases=CASES,
-    example="""npusim run im2col_backward --device ascend910b2 --channels 16 --size 14x14 \\
-      --kernel 3 --padding 1 --dtype fp32 --check""",
 )

@@ -11,17 +11,10 @@ from npusim.base.dtypes import FP32, DType, dtype, promote
 from npusim.base.errors import ArgumentError
 from npusim.base.rounding import round_hf32
 from npusim.call.spec import Array
-from npusim.ops.card import (
-    Option,
-    Sample,
-    Stated,
-    integer,
-    padding,
-    sizes,
-)
+from npusim.ops.card import Sample, Stated
 from npusim.ops.cube_math import CubeMath, cube_math
 from npusim.shapes.convolution import Convolution, Sides, Sizes
-from npusim.workloads import ConvLayer, find_layer
+from npusim.workloads import ConvLayer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,60 +46,11 @@ def with_bias(sample: Sample[Wanted], array: Array) -> Array:
     return added
 
 
-BATCH = Option("batch", integer(0), "N", "images (default: as in --input, else 1)")
-SIZE = Option("size", sizes(1), "HxW", "input size, pixels (default: as in --input x)")
-KERNEL = Option("kernel", sizes(1), "HxW", "filter size, taps (default: as in --input w)")
-STRIDE = Option("stride", sizes(1), "HxW", "stride, pixels (default: 1)")
-PADDING = Option(
-    "padding",
-    padding,
-    "U,D,L,R",
-    "zeros around the input: up, down, left, right (3-D: front and tail first), HxW, or one "
-    "number (default: 0)",
-)
-DILATION = Option("dilation", sizes(1), "HxW", "distance of taps, pixels (default: 1)")
-
-#: Options that state one convolution, which --layer states all at once.
-SIZES = (
-    Option("cin", integer(1), "N", "input channels (default: as in --input)"),
-    Option("cout", integer(1), "N", "output channels (default: as in --input)"),
-    *(SIZE, KERNEL, STRIDE, PADDING, DILATION),
-    Option("groups", integer(1), "N", "groups of channels (default: 1)"),
-)
-OUTPUT_PADDING = Option(
+#: Options that state a layer's sizes, which --layer states all at once.
+_SIZES = (
+    *("cin", "cout", "size", "kernel", "stride", "padding", "dilation", "groups", "transposed"),
     "output_padding",
-    sizes(0),
-    "HxW",
-    "transposed layers: extra rows and columns of the output (default: 0)",
 )
-
-
-def read_layer(place: str) -> ConvLayer:
-    """The layer of ``WORKLOAD/LAYER``, with this place for its name."""
-    return replace(find_layer(place), name=place)
-
-
-LAYER = Option(
-    "layer",
-    read_layer,
-    "WORKLOAD/LAYER",
-    "a layer such as resnet50/res4_3x3 (see 'npusim workloads'), instead of its sizes",
-)
-
-#: Options that state one depth-wise convolution, which has as many groups as channels.
-DEPTHWISE_SIZES = (
-    Option("cin", integer(1), "N", "channels (default: as in --input)"),
-    *(SIZE, KERNEL, STRIDE, PADDING, DILATION),
-)
-
-#: A small depth-wise layer, as options.
-DEPTHWISE_EXAMPLE = "--batch 2 --cin 24 --padding 1 --size 5x6 --kernel 3x3"
-
-#: A small layer of one to three dimensions, 16 -> 32 channels, as options.
-EXAMPLES = {
-    dims: f"--batch 2 --cin 16 --cout 32 --padding 1 --size {size} --kernel {kernel}"
-    for dims, size, kernel in ((1, "6", "3"), (2, "5x6", "3x3"), (3, "3x5x6", "3"))
-}
 
 #: Those with an entry per spatial dimension; the longest says how many there are.
 _PER_DIM = ("size", "kernel", "stride", "padding", "dilation", "output_padding")
@@ -167,8 +111,7 @@ def _from_layer(stated: Stated, dims: int | None) -> Convolution:
     """The convolution of --layer, which leaves only the batch open."""
     layer: ConvLayer = stated["layer"]
     name = layer.name
-    given = (*(option.name for option in SIZES), "transposed", "output_padding")
-    also = [f"--{name.replace('_', '-')}" for name in given if stated[name] is not None]
+    also = [f"--{name.replace('_', '-')}" for name in _SIZES if stated[name] is not None]
     if also:
         raise ArgumentError(
             f"--layer {name} gives all sizes, so {', '.join(also)} cannot be given too; drop "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from npusim.kernels.cast import cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.sum_parts import SumParts
+from npusim.kernels.tilings.imported import Imported
 from npusim.ops.cube_math import cube_math
 from npusim.program.kernel import Kernel
 from npusim.results import Result
@@ -139,7 +140,8 @@ def launch_product(
         bias = converted(call, bias, kind)
         if c.dtype is not kind:
             kernel = replace(kernel, c=call.workspace(f"{c.name}_sums", c.shape, kind))
-    given = own_tiling(call.options.tiling, Matmul.name, Tiling, tuned=tuned)
+    given, notes = _given(call, kernel, tuned=tuned)
+    call.notes += notes
     kernel = replace(kernel, tiling=given or START)
     if given is None:
         kernel = call.tuned(call.choose(kernel))
@@ -149,6 +151,15 @@ def launch_product(
         call.launch_spread(BiasAdd(kernel.c, bias, saturate=call.device.saturates))
     if kernel.c is not c:
         call.launch_spread(cast(kernel.c, c, saturate=call.device.saturates))
+
+
+def _given(call: Call, kernel: Matmul, *, tuned: bool = False) -> tuple[Tiling | None, list[str]]:
+    """The tiling that a call gives a product, None where it is chosen, and what to say of it."""
+    option = call.options.tiling
+    asked = option.get(Matmul.name) if isinstance(option, Mapping) else option
+    if isinstance(asked, Imported):
+        return asked.tiling(kernel.shape, call.device, call.cube_cores)
+    return own_tiling(option, Matmul.name, Tiling, tuned=tuned), []
 
 
 def _sum_of_rows(call: Call, dy: Tensor, db: Tensor) -> None:
@@ -166,8 +177,7 @@ def _sum_of_rows(call: Call, dy: Tensor, db: Tensor) -> None:
 
 def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
     """Launch the gradient of a weight, which of many rows is the sum of parts of them."""
-    given = own_tiling(call.options.tiling, Matmul.name, Tiling)
-    if given or kernel.groups > 1 or kernel.c.dtype is FP32:
+    if _given(call, kernel)[0] or kernel.groups > 1 or kernel.c.dtype is FP32:
         launch_product(call, kernel)
         return
     sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)

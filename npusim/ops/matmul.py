@@ -30,16 +30,12 @@ from npusim.ops.arguments import flag, operand
 from npusim.ops.card import (
     LIMITS,
     Card,
-    Case,
     Input,
-    Option,
     Output,
     Sample,
     Stated,
-    bias_option,
-    integer,
 )
-from npusim.ops.cube_math import CUBE_MATH_TYPE, CubeMath, cube_math, cube_math_number
+from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number
 from npusim.ops.linear import START, converted, launch_product
 from npusim.results import Result
 
@@ -307,18 +303,6 @@ def _axes(rows: str, columns: str, side: int) -> Any:
 
 CARD: Card[_Problem] = Card(
     function=matmul,
-    options=(
-        Option("m", integer(1), "N", "rows of A and C, elements (default: as in --input a)"),
-        Option(
-            "k", integer(1), "N", "columns of A and rows of B, elements (default: as in --input)"
-        ),
-        Option("n", integer(1), "N", "columns of B and C, elements (default: as in --input b)"),
-        Option("batch", integer(1), "N", "so many products (default: one, without that axis)"),
-        Option("transpose_a", None, "", "A lies (K, M) (default: (M, K))"),
-        Option("transpose_b", None, "", "B lies (N, K) (default: (K, N))"),
-        bias_option("column to the sums"),
-        CUBE_MATH_TYPE,
-    ),
     problem=_stated,
     inputs=(
         Input(
@@ -355,17 +339,4 @@ CARD: Card[_Problem] = Card(
     dtypes=TYPES,
     tilings={Matmul: Tiling},
     without=("deterministic", "rules"),
-    cases=(
-        Case(
-            name="fp16",
-            needs="fp16",
-            calls=tuple(
-                f"--m 33 --k 20 --n 17{more}"
-                for more in ("", " --batch 3", " --transpose-a", " --transpose-b", " --bias")
-            ),
-        ),
-        Case(name="int8", needs="int8", calls=("--m 33 --k 20 --n 17 --dtype int8",)),
-    ),
-    example="npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 "
-    "--timing-only",
 )

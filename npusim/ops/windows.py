@@ -17,8 +17,8 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.arguments import frozen
-from npusim.ops.card import Card, Case, Option, Stated, integer
-from npusim.ops.layer import BATCH, DILATION, KERNEL, PADDING, STRIDE, per_axis
+from npusim.ops.card import Card, Stated
+from npusim.ops.layer import per_axis
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes, output_sizes
 
@@ -203,28 +203,3 @@ def _padding(stated: Stated) -> Sizes:
             "opposite sides"
         )
     return tuple(before for before, _ in sides)
-
-
-def window_options(operand: str, size: Option) -> tuple[Option, ...]:
-    """The options of a call, whose ``operand`` shows the channels."""
-    told = f"channels of the image (default: as in --input {operand})"
-    return (
-        replace(BATCH, help=f"{BATCH.help[:-1]}; 0 for operands without this axis)"),
-        Option("channels", integer(1), "N", told),
-        size,
-        replace(KERNEL, help="size of a window, taps (no default)"),
-        *(STRIDE, PADDING, DILATION),
-    )
-
-
-#: A small call in each type.
-CASES = (
-    Case(
-        name="fp16 and fp32",
-        needs="fp16",
-        calls=tuple(
-            f"--batch 2 --channels 3 --size 5x6 --kernel 3 --padding 1 --dtype {kind}"
-            for kind in (FP16, FP32)
-        ),
-    ),
-)

@@ -12,23 +12,7 @@ from rich.text import Text
 from npusim.results.explained import Explained
 from npusim.results.explanation_text import pieces
 from npusim.results.lines import WIDTH
-
-#: Colour of a part of the path.
-_COLOURS = {
-    "bytes": "blue",
-    "start-up": "yellow",
-    "rows": "cyan",
-    "fetch": "cyan",
-    "conflict": "red",
-    "floor": "yellow",
-    "gap": "yellow",
-    "compute": "green",
-    "sharing": "magenta",
-    "follow": "white",
-    "issue": "red",
-    "start": "white",
-    "order": "white",
-}
+from npusim.results.palette import PATH_COLOURS
 
 #: Columns of the bar of parts.
 _BAR = 60
@@ -43,7 +27,7 @@ def renderable(explanation: Explained) -> RenderableType:
     for lines, kernel in pieces(explanation):
         text = Text("\n".join(lines))
         text.highlight_regex(_TITLE, "bold")
-        for part, colour in _COLOURS.items():
+        for part, colour in PATH_COLOURS.items():
             text.highlight_regex(rf"(?m)\b{part}(?= *$| <?\d)", colour)
         shown.append(text)
         if kernel is not None:
@@ -57,5 +41,5 @@ def _bar(parts: Mapping[str, int], whole: int) -> Text:
     for part, cycles in parts.items():
         width = round(_BAR * cycles / whole) if whole else 0
         label = part if len(part) < width else ""
-        bar.append(f"{label:^{width}}"[:width], style=f"black on {_COLOURS.get(part, 'white')}")
+        bar.append(f"{label:^{width}}"[:width], style=f"black on {PATH_COLOURS.get(part, 'white')}")
     return bar

@@ -1,4 +1,4 @@
-"""The report on the backward pass of a network, drawn from its plain rows."""
+"""The reports on a network, layer by layer, and on a training step, drawn from plain rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from npusim.results.lines import (
     WIDTH,
+    bytes_text,
     columns,
     device_text,
     fact,
@@ -78,22 +79,35 @@ def results_text(facts: Row) -> str:
     return f", gradients of {', '.join(facts['gradients'])}" if facts["gradients"] else ""
 
 
-def _header(facts: Row) -> Iterator[str]:
-    yield from fact("network", f"{facts['workload']}: {facts['description']}")
-    what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
-    yield from fact(facts["pass"], what)
-    yield from fact("device", device_text(facts))
-    low, high = map(us_text, facts["time_range_us"] or (0, 0))
-    ends = f" ({low} to {high})" if facts["time_range_us"] else ""
-    cycles = f"{facts['cycles']:,} cycles{launched_text(facts['launch'])}"
-    yield from fact("time", f"{us_text(facts['time_us'])} us{ends} = {cycles}")
-    yield from fact("split, us", split_text(facts))
-    yield from fact("bottleneck", verdict(facts))
+def _of_network(facts: Row, what: str, **more: str) -> Iterator[str]:
+    """What is computed, how, and where; ``more`` are facts by name."""
+    told = {"network": f"{facts['workload']}: {facts['description']}", facts["pass"]: what}
+    for name, text in (told | more | {"device": device_text(facts)}).items():
+        yield from fact(name, text)
+
+
+def _cycles(facts: Row) -> str:
+    return f"{facts['cycles']:,} cycles{launched_text(facts['launch'])}"
+
+
+def _energy(facts: Row, of: str = "", more: str = "") -> Iterator[str]:
+    """The energy, and the power that makes; nothing where it is not known."""
     if facts["energy_uj"] is not None:
         watt = rate_text(facts["energy_uj"] / facts["time_us"])
-        most = facts["energy"][0]
-        share = f"{percent_text(most['share'])} {most['figure']}"
-        yield from fact("energy", f"{rate_text(facts['energy_uj'] / 1e3)} mJ = {watt} W; {share}")
+        text = f"{rate_text(facts['energy_uj'] / 1e3)} mJ{of} = {watt} W{more}"
+        yield from fact("energy", text)
+
+
+def _header(facts: Row) -> Iterator[str]:
+    what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
+    yield from _of_network(facts, what)
+    low, high = map(us_text, facts["time_range_us"] or (0, 0))
+    ends = f" ({low} to {high})" if facts["time_range_us"] else ""
+    yield from fact("time", f"{us_text(facts['time_us'])} us{ends} = {_cycles(facts)}")
+    yield from fact("split, us", split_text(facts))
+    yield from fact("bottleneck", verdict(facts))
+    for most in facts["energy"][:1]:
+        yield from _energy(facts, more=f"; {percent_text(most['share'])} {most['figure']}")
     if not facts["complete"]:
         yield from fact("partial", f"{missing_text(facts)}; see below")
 
@@ -183,3 +197,113 @@ def kernel_cells(facts: Row) -> Iterator[tuple[str, ...]]:
         speeds = (rate_text(2 * count / us / 1e6) if count else "-" for count in macs)
         least = percent_text(row["problem_us"] / us) if us else "-"
         yield row["kernel"], f"{row['launches']:,}", *times, *speeds, least
+
+
+# -- training steps ----------------------------------------------------------------------------
+
+#: Stands for the kernels of an operation of which only the traffic is known.
+TRAFFIC = "traffic_only"
+
+#: Conversions that a report names one by one, and kinds of operation; more are summed up.
+_NAMED, KINDS = 12, 8
+
+
+def render_step(facts: Row) -> str:
+    """Totals, kinds of operations by phase, conversions that remain, what has no time, notes.
+
+    ``facts`` are those of ``StepResult.to_json``.
+    """
+    failed = [f"{row['operation']}: {row['error']}" for row in facts["operations"] if row["error"]]
+    return page(
+        (
+            _step_header(facts),
+            _kinds(facts),
+            _conversions(facts),
+            items("NOT SIMULATED", failed),
+            items("NOTES", facts["notes"]),
+        )
+    )
+
+
+def asked(facts: Row) -> str:
+    """How the step runs: mode, layouts, fusions."""
+    fused = times_text(facts["fused"].items()) if facts["fused"] else "none"
+    return f"{facts['mode']} mode, layouts {facts['layouts']}, fusions: {fused}"
+
+
+def _step_header(facts: Row) -> Iterator[str]:
+    kinds = facts["dtype"]
+    if facts["normalisation_dtype"] != kinds:
+        kinds += f", normalisations {facts['normalisation_dtype']}"
+    what = f"batch {facts['batch']}, {kinds}"
+    if facts["pass"] == "training":
+        what += f", {facts['optimizer']}"
+    if facts["cards"] > 1:
+        what += f", {facts['cards']} cards"
+    yield from _of_network(facts, what, mode=asked(facts))
+    yield from fact("step", f"{us_text(facts['time_us'])} us = {_cycles(facts)}" + _added(facts))
+    yield from fact("speed", f"{rate_text(facts['images_per_second'])} images/s")
+    yield from fact("split, us", split_text(facts, KINDS))
+    if facts["all_reduce"]:
+        yield from fact("all-reduce", reduced_text(facts["all_reduce"]))
+    if facts["plan"]:
+        yield from fact("plan", plan_text(facts))
+    yield from fact("memory", f"{bytes_text(facts['kept_bytes'])} of values at most at once")
+    yield from _energy(facts, " a card")
+
+
+def _added(facts: Row) -> str:
+    more = facts["time_us"] - facts["compute_us"]
+    return f" and {us_text(more)} us of an all-reduce" if facts["all_reduce"] else ""
+
+
+def reduced_text(reduced: Row) -> str:
+    """What the exchange of gradients takes, and how much of it shows."""
+    return (
+        f"{bytes_text(reduced['bytes'])} in {reduced['pieces']} pieces, {us_text(reduced['us'])} "
+        f"us: {us_text(reduced['hidden_us'])} hidden, {us_text(reduced['exposed_us'])} exposed; "
+        f"kernels take {us_text(reduced['slowed_us'])} us longer beside it"
+    )
+
+
+def plan_text(facts: Row) -> str:
+    """What the plan of formats is worth, and how well that is known."""
+    plan, fixed = facts["plan"], facts["layouts"] == "as_framework"
+    times = f"{us_text(plan['us'])} us with every kernel by itself"
+    if fixed:
+        return f"{times}; formats as the framework has them"
+    if plan["proved"]:
+        return f"{times}; proved: no choice of formats takes less"
+    return f"{times}; no choice of formats takes less than {us_text(plan['bound_us'])} us"
+
+
+def _kinds(facts: Row) -> Iterator[str]:
+    """A table of phases and kinds of operation."""
+    rows = [("PHASE", "kind", "kernels", "us", "launch us", "share", "GB/s")]
+    before = ""
+    for row in facts["kinds"]:
+        own = row["us"] - row["launch_us"]
+        rate = rate_text(row["bytes"] / own / 1e3) if own else "-"
+        phase = row["phase"] if row["phase"] != before else ""
+        before = row["phase"]
+        times = us_text(row["us"]), us_text(row["launch_us"]), percent_text(row["share"])
+        rows.append((phase, row["kind"], f"{row['kernels']:,}", *times, rate))
+    yield ""
+    yield from columns(rows, left=2, width=WIDTH)
+    yield from wrap("(us with launches; GB/s: what the cores read and write, without launches)")
+
+
+def _conversions(facts: Row) -> Iterator[str]:
+    """The conversions that remain, the longest first: what it would save to do without each."""
+    rows = sorted(
+        (row for row in facts["operations"] if row["converts"]), key=lambda row: -row["us"]
+    )
+    if not rows:
+        return
+    table = [("CONVERSION", "to", "us")]
+    table += [(row["converts"], row["to"], us_text(row["us"])) for row in rows[:_NAMED]]
+    if len(rows) > _NAMED:
+        rest = sum(row["us"] for row in rows[_NAMED:])
+        table.append((f"{len(rows) - _NAMED:,} more", "", us_text(rest)))
+    yield ""
+    yield from columns(table, left=2, width=WIDTH)

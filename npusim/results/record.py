@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from npusim.base.errors import ArgumentError
 from npusim.device.spec import Device
 from npusim.results import metrics, uncertainty
+from npusim.results.bounded import Bounded, Ends, ends, program_ends
 from npusim.results.energy import Energy, energy_of
 from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
@@ -127,6 +129,28 @@ class Record:
     def known_time_range(self) -> TimeRange | None:
         """``time_range`` if it has been computed."""
         return self.__dict__.get("time_range")
+
+    @property
+    def at_least(self) -> Ends:
+        """What no program is faster than, with the operands in the L2 and from main memory."""
+        return ends(self.device, self.problem_bounds)
+
+    def bound(self, measured_us: float | None = None) -> Bounded:
+        """The least time of the problem and of these kernels; ``measured_us`` is compared with it.
+
+        Raises ``ArgumentError`` if that is no positive number.
+        """
+        if measured_us is not None and not 0 < measured_us < math.inf:
+            raise ArgumentError(f"measured_us is {measured_us}; it must be a positive time")
+        return Bounded(
+            call=f"{self.operator}: {self.problem}",
+            device=self.device.name,
+            problem=self.at_least,
+            program=program_ends(self.device, self.runs),
+            time_us=self.time_us,
+            launch_us=self.device.time_us(sum(run.launch_cycles for run in self.runs)),
+            measured_us=measured_us,
+        )
 
     @property
     def problem_us(self) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from npusim.base.reasons import REASONS
 from npusim.device.parts import ENERGY
 from npusim.results import advice, metrics
+from npusim.results.bounded import PROBLEM
 from npusim.results.energy import Energy, no_energy
 from npusim.results.lines import (
     WIDTH,
@@ -77,9 +78,7 @@ def _header(result: Record) -> list[str]:
     if result.problem_bounds and result.cycles:
         least = result.problem_bounds[0]
         share = percent_text(metrics.share(least.cycles, result.cycles))
-        what = f"{least.resource}, {least.why}"
-        us = us_text(device.time_us(least.cycles))
-        lines += fact("at least", f"{us} us for any program ({what}): {share} of the time")
+        lines += fact("at least", f"{result.at_least.text(PROBLEM)}: {share} of the time")
     if result.workspace_bytes:
         lines += fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
     return lines

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.yamltree import suggest
+from npusim.device.area import area_mm2, buffer_bytes, static_watt, supply
+from npusim.device.config import figures
+from npusim.device.parts import ENERGY
+from npusim.device.spec import Device
 from npusim.networks.network import RESULTS
 from npusim.results.answer import Answer
 from npusim.results.tables import frame
-from npusim.study.formula import GOALS, goal, limit
-from npusim.study.priced import unpriced
+from npusim.study.formula import GOALS, Formula, goal, limit
 from npusim.study.space import Study
 from npusim.study.store import Measured
-from npusim.study.subject import Row, Setting, option_names
+from npusim.study.subject import DEVICE, Row, Setting, option_names, split
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,3 +296,38 @@ def values_of(row: Row, goals: Sequence[str]) -> Values:
 def within(one: Measured, limits: Sequence[str]) -> bool:
     """Whether a point has values, and keeps all limits."""
     return not one.error and all(limit(text).value(one.row) <= 0 for text in limits)
+
+
+# -- what no goal prices ----------------------------------------------------------------------
+
+
+def unpriced(study: Study, formulas: Iterable[Formula]) -> Iterator[str]:
+    """The varied figures that none of ``formulas`` makes dearer or cheaper at the same time."""
+    wanted = {name for formula in formulas for name in formula.names}
+    first = next(study.points())
+    options = (*option_names(first), DEVICE)
+    for axis in study.axes:
+        if axis.name in options:
+            continue
+        costs: list[Row] = []
+        for value in (axis.values[0], axis.values[-1]):
+            with suppress(NpusimError):  # a point that the device refuses
+                costs.append(_costs(split({**first, axis.name: value}).device))
+        if all(one[name] == costs[0][name] for one in costs for name in wanted & one.keys()):
+            yield axis.name
+
+
+def _costs(device: Device) -> Row:
+    """What a design costs whatever runs on it, by the name of the goal that has it."""
+    watt = static_watt(device)
+    energies: Sequence[Any] = [
+        figure.value for figure in figures(device).values() if ENERGY in figure.keys
+    ]
+    dynamic = (supply(device), energies)
+    return {
+        "area_mm2": area_mm2(device),
+        "buffer_bytes": sum(buffer_bytes(device).values()),
+        "static_uj": watt,
+        "dynamic_uj": dynamic,
+        "energy_uj": (watt, dynamic),
+    }

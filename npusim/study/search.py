@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
+from npusim.base.resources import optional
 from npusim.results.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
@@ -129,10 +130,7 @@ def _optuna_study(
 
     Its connections to a database are closed at the end; who reads it afterwards opens new ones.
     """
-    try:
-        optuna = import_module("optuna")
-    except ModuleNotFoundError as error:
-        raise ArgumentError("explore needs Optuna; `pip install optuna` adds it") from error
+    optuna = optional("optuna", "explore needs Optuna")
     axes = {axis.name: axis.values for axis in space.axes}
     about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals), "of": _inputs(space)}
     about |= {"subject_to": list(limits)} if limits else {}

@@ -6,12 +6,11 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreError
+from npusim.base.resources import optional
 from npusim.base.workers import AHEAD, Workers
 from npusim.reuse.cache import answers_in
 from npusim.study.store import Measured
@@ -77,10 +76,7 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
     ``chunks`` makes them for a number of workers.
     Raises ``ArgumentError`` where Dask is missing or the scheduler does not answer.
     """
-    try:
-        distributed: Any = import_module("dask.distributed")
-    except ModuleNotFoundError as error:
-        raise ArgumentError("a scheduler needs Dask; `pip install distributed` adds it") from error
+    distributed = optional("dask.distributed", "a scheduler needs Dask", "distributed")
     try:
         client = distributed.Client(scheduler, timeout="10s")
     except (OSError, ValueError, TimeoutError) as error:

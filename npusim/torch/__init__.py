@@ -24,7 +24,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import import_module
 from math import sqrt
 from typing import Any, cast
 
@@ -32,6 +31,7 @@ import numpy as np
 
 from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
+from npusim.base.resources import optional
 from npusim.call.options import Options
 from npusim.call.spec import Array
 from npusim.device.spec import Device
@@ -253,12 +253,7 @@ def _array(tensor: Any) -> Array:
 
 def _torch(module: str = "torch") -> Any:
     """PyTorch or a module of it."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise ArgumentError(
-            "npusim.torch needs PyTorch, which is not installed; `pip install torch` adds it"
-        ) from error
+    return optional(module, "npusim.torch needs PyTorch, which is not installed", "torch")
 
 
 def _name(tensor: Any) -> str:

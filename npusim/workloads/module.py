@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
+from npusim.base.resources import optional
 from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.recorder import Recorder
@@ -138,7 +139,7 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
 
     Raises ``ArgumentError`` where the model does not take such an input, or has no layer to time.
     """
-    torch = _torch()
+    torch = optional("torch", "the layers of a torch.nn.Module need PyTorch")
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
     title = name or type(model).__name__
@@ -161,15 +162,6 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
         raise ArgumentError(f"{title} has no convolution and no product of matrices")
     sizes = "x".join(map(str, input_shape))
     return replace(workload, description=f"{title} (PyTorch), input {sizes}")
-
-
-def _torch() -> Any:
-    try:
-        return import_module("torch")
-    except ModuleNotFoundError as error:
-        raise ArgumentError(
-            "the layers of a torch.nn.Module need PyTorch; `pip install torch` adds it"
-        ) from error
 
 
 class _Seen:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.base.errors import ArgumentError, shown
+from npusim.base.resources import optional
 from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.recorder import Recorder
@@ -52,7 +53,7 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     Raises ``ArgumentError`` where the package ``onnx`` is missing, the file is no ONNX model, or a
     size is open.
     """
-    onnx = _package()
+    onnx = optional("onnx", "reading an ONNX file needs the package onnx")
     file = Path(path)
     try:
         model = onnx.load(str(file), load_external_data=False)
@@ -67,15 +68,6 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     if not found.layers:
         raise ArgumentError(f"{file}: no convolution and no product of matrices")
     return found
-
-
-def _package() -> Any:
-    try:
-        return import_module("onnx")
-    except ModuleNotFoundError as error:
-        raise ArgumentError(
-            "reading an ONNX file needs the package onnx; `pip install onnx` adds it"
-        ) from error
 
 
 def _sized(onnx: Any, model: Any, input_shape: Sequence[int] | None, file: Path) -> Any:

@@ -388,7 +388,7 @@ def test_a_scheduler_without_workers_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
     Dask.Client = Client  # type: ignore[attr-defined]
     Dask.as_completed = lambda futures: futures  # type: ignore[attr-defined]
-    monkeypatch.setattr("npusim.study.workers.import_module", lambda _: Dask)
+    monkeypatch.setattr("npusim.study.workers.optional", lambda *_: Dask)
     with pytest.warns(UserWarning, match=r"tcp://x:1' has no workers.*`dask worker tcp://x:1`"):
         assert list(on_dask(lambda workers: iter(()), "tcp://x:1")) == []
 

@@ -56,6 +56,7 @@ def test_a_choice_rests_on_what_estimates_and_simulations_asked_for(
     forget()
     best = chosen(KERNEL, DEVICE, GROUPS)
     simulations = choice._Trial(DEVICE, GROUPS, ())
+    choice.TRIED.clear()
     simulations.run([best], choice.MOST_INSTRUCTIONS)
     assert estimates.names - simulations.names
     assert simulations.names - estimates.names

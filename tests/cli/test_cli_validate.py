@@ -87,7 +87,7 @@ def test_json_has_an_object_per_row_in_the_order_of_the_files(
     pipes = ("cube", "mte1", "mte2", "mte3", "fixpipe", "vec", "scalar", "aiv_mte2")
     assert a == {
         "id": "a", "family": "F", "chip": "910B1", "measured_us": 100.0, "simulated_us": 100.0,
-        "error": 0.0, **{f"{pipe}_us": None for pipe in pipes}, "cube_us": 50.0,
+        "error": 0.0, "bound_us": None, **{f"{pipe}_us": None for pipe in pipes}, "cube_us": 50.0,
         "kernels": ["matmul"], "notes": ["ascend910b1"],
     }  # fmt: skip
     assert b["error"] == pytest.approx(80 / 90 - 1)

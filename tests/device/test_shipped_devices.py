@@ -19,6 +19,7 @@ DEFAULTS = {
     *("core", "odd_tile", "piece", "repeated", "request", "skew", "unaligned", "window"),
     "library_rules",  # elsewhere the library's are not known
     *("crossbar", "phy"),  # DSPs have no L2, and nothing is said of their interface to DDR
+    "read_at_most",  # elsewhere nobody has measured more than the mean
 }
 
 
@@ -28,7 +29,7 @@ def test_every_figure_is_sourced(name: str) -> None:
     assert device.name == name
     for path in figures(device).keys() - device.provenance.keys():
         known = ("paths.", "cube.", "gemm.", "launch.", "graph.", "l2.", "vector.", "silicon.")
-        assert path.startswith((*known, "library_")), path
+        assert path.startswith((*known, "library_")) or path.endswith(".read_at_most"), path
         assert path.rpartition(".")[2] in DEFAULTS, path
     for path, text, confidence, source in describe(device):
         assert confidence in CONFIDENCES, path

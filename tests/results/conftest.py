@@ -233,7 +233,7 @@ def result(device: Device) -> Result:
         notes=("rates of <MTE2> & FIX are assumed",),
         problem="grad_weight of x 1x64x28x28, w 64x64x3x3, stride 1, padding 1, float16",
         version="1.2.3",
-        problem_bounds=(Bound("cube", 14112, "useful multiply-adds on 2 cores"),),
+        problem_bounds=(Bound("cube", 14112, "useful multiply-adds on 2 cores", 14112),),
     )
 
 

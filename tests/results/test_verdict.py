@@ -39,7 +39,7 @@ def test_a_large_product_waits_for_the_l2_and_not_for_more_cores() -> None:
 
 @pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "tiny"])
 def test_launches_save_what_a_simulation_says(device: str) -> None:
-    r = product(48, device)
+    r = product(32, device)
     assert r.verdict is not None
     assert r.replay is not None
     assert r.verdict.name == LAUNCHES
