@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import partial
+from inspect import getsource
 from typing import Any, get_origin, get_type_hints
 
 from npusim.base.quantities import format_quantity
@@ -41,12 +42,26 @@ UNITS = {
 
 def rows(record: type) -> Iterator[tuple[str, str, str, str]]:
     """Key, value, default and meaning of each field that a file may state."""
-    hints = get_type_hints(record)
+    hints, told = get_type_hints(record), _meanings(record)
     for field in fields(record):
-        if "meaning" in field.metadata:
+        if field.name in told:
             key = str(field.metadata.get("key", field.name))
             value = _value(field, hints[field.name])
-            yield f"`{key}`", value, _default(field, hints[field.name]), field.metadata["meaning"]
+            yield f"`{key}`", value, _default(field, hints[field.name]), told[field.name]
+
+
+def _meanings(record: type) -> dict[str, str]:
+    """What the comments above fields say, by field."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in getsource(record).splitlines():
+        text = line.strip()
+        if text.startswith("#: "):
+            above.append(text[3:])
+        elif above:
+            found[text.partition(":")[0]] = " ".join(above)
+            above = []
+    return found
 
 
 def _value(field: Field[Any], hint: Any) -> str:

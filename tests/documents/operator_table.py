@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import product
+from pathlib import Path
+
+import yaml
 
 import npusim
 from npusim.base.errors import ArgumentError, RuleError
@@ -12,11 +16,13 @@ from npusim.cli.main import parser
 from npusim.limits.table import documented_operators, load_rules
 from npusim.ops import CARDS
 
-#: Rows of the table: an operator and one of the cases on its card.
+_FILE = Path(__file__).parent.parent / "data" / "operator_cases.yaml"
+
+#: Rows of the table: an operator's card and one of its cases.
 CASES = {
-    f"{card.name}{f', {case.name}' if case.name else ''}": (card, case)
-    for card in CARDS.values()
-    for case in card.cases
+    ", ".join([name, *([case["name"]] if "name" in case else [])]): (CARDS[name], case)
+    for name, cases in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+    for case in cases
 }
 
 
@@ -37,11 +43,12 @@ def cell(row: str, name: str, engine: str = "fast", *, numbers: bool = True) -> 
     device = npusim.load_device(name)
     own = card.name not in documented_operators() or not load_rules(device.product, card.name).note
     try:
-        for call in case.calls:
+        parts = (case.get(key, [""]) for key in ("sizes", "types", "forms"))
+        for call in product(*parts):
             words = [
                 "run",
                 card.name,
-                *call.split(),
+                *" ".join(call).split(),
                 "--device",
                 name,
                 "--engine",
@@ -51,11 +58,11 @@ def cell(row: str, name: str, engine: str = "fast", *, numbers: bool = True) -> 
             with redirect_stdout(StringIO()) as printed:
                 assert run.execute(parser(words).parse_args(words)) == 0, printed.getvalue()
     except RuleError as error:
-        word = case.needs if error.parameter == case.parameter else error.parameter
+        word = case["needs"] if error.parameter == case.get("parameter") else error.parameter
         return f"no {word}{'' if own else '*'}"
     except ArgumentError:
         has_role = any(card.role in kind.roles for kind in device.cores.values())
-        return f"no {case.needs if has_role else card.role.replace('dsp', 'DSP')}"
+        return f"no {case['needs'] if has_role else card.role.replace('dsp', 'DSP')}"
     return "works" if own else "works*"
 
 

@@ -66,6 +66,12 @@ def explanation() -> str:
     return fenced(npusim.ops.matmul(a, b, device="ascend910b2").explain().text())
 
 
+def bound() -> str:
+    """What the guide's example of a bound prints."""
+    a, b = npusim.spec((33, 4096), "fp16"), npusim.spec((4096, 4096), "fp16")
+    return fenced(npusim.ops.matmul(a, b, device="ascend910b2").bound(31).text())
+
+
 def step() -> str:
     """What the example of the gradients of a convolution prints."""
     page = "docs/guide/gradients.md"
@@ -339,6 +345,7 @@ def speed() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "report": report,
     "explanation": explanation,
+    "bound": bound,
     "language": language,
     "step": step,
     "network": network,
