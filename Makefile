@@ -7,7 +7,7 @@ SCORECARD := docs/scorecard
 # COVERAGE=1 adds the share of lines that were run; it doubles the time.
 COVER := $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 # What is compiled for the tests, and a file that says so.
-COMPILED := $(wildcard npusim/timing/fast/*.py) kernels/tilings/pipeline_core.py
+COMPILED := $(wildcard npusim/timing/fast/*.py) kernels/tilings/pipeline_core.py kernels/tilings/work.py
 ENGINE := build/engine/made
 # Tests that say most in little time: the machine and its data. Operators choose tilings by compiled
 # estimates, so their tests are not among them.
@@ -17,7 +17,7 @@ QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
   tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \
   tests/test_yamltree.py
 
-.PHONY: demo engine quick test minima newest mutants replay check types assembled docs slow release bench speed steps scorecard clean
+.PHONY: demo engine quick test minima newest mutants replay gate check types assembled docs slow release bench speed steps scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	@echo "npusim and what it needs go into $(VENV): once, about half a minute"
@@ -75,6 +75,11 @@ mutants: $(VENV)/.installed
 replay: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/replay -m replay $(if $(UPDATE),--update-replay -k anew)
 	$(BIN)/python -m pytest tests/limits $(if $(UPDATE),--update-replay)
+
+# The kernels against their times in tests/data/gate.json; UPDATE=1 accepts those there are now.
+gate: $(ENGINE)
+	NPUSIM_ENGINE=$$(ls $(CURDIR)/build/engine/engine-*.so | head -1) \
+	  $(BIN)/npusim gate kernels $(if $(UPDATE),--save,--against) tests/data/gate.json
 
 check: $(VENV)/.installed types
 	$(BIN)/ruff format --check .

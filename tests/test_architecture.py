@@ -50,6 +50,7 @@ FLOORS = [
     "npusim.study",
     "npusim.calibration",
     "npusim",  # the public names
+    "npusim.gate",
     "npusim.cli",
     "npusim.__main__",
 ]
