@@ -41,6 +41,8 @@ from tests import drawn
 from tests.kernels.test_fold import CONV1, fractals_of
 from tests.ops.small_calls import CALLS, called, spec
 
+pytestmark = pytest.mark.compiled
+
 Found = dict[type[Kernel], tuple[str, int, Kernel]]
 
 

@@ -21,6 +21,8 @@ from npusim.program.kernel import Kernel, Plan
 from npusim.program.language import BufferHandle, Language
 from tests.scripts import tasks_of
 
+pytestmark = pytest.mark.compiled
+
 ROWS, N = 7, 64  # of x, and elements in a row
 TINY = load_device("tiny")
 
