@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.kernels.parts.conversion import Pieces, even, most_in_task, task_counts
+from npusim.kernels.parts.conversion import Pieces, even, most_in_task, unit_counts
 from npusim.kernels.parts.layout_change import LayoutChange, Turning, plain_sizes
 from npusim.language import (
     FRACTAL_BYTES,
@@ -78,7 +78,7 @@ class ThinWork(Turning):
     def streamed(self, device: Device, cores: int) -> dict[str, Any]:
         size, ub = self.plain.size_bytes, device.memory("UB").size_bytes
         return {
-            "tasks": task_counts(max(size, self.blocked.size_bytes), ub // 4, cores),
+            "tasks": unit_counts(max(size, self.blocked.size_bytes), ub // 4, cores),
             "vector": (("transpose", size), *((("dup", size),) if not self.load else ())),
         }
 

@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.kernels.parts.conversion import SMALL_TASK, task_counts
+from npusim.kernels.parts.conversion import SMALL_TASK, unit_counts
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
@@ -224,7 +224,7 @@ class Transpose(Spread):
         return Stream(
             read=size,
             written=size,
-            tasks=task_counts(size, slot, cores),
+            tasks=unit_counts(size, slot, cores),
             vector=(("transpose", size),),
             cold=self.x.role == "in",
         )

@@ -101,7 +101,7 @@ def most_in_task(size: int, total: int, slot_bytes: int, cores: int) -> int:
     return max(1, min(slot_bytes // size, ceil_div(wanted, size)))
 
 
-def task_counts(total: int, slot_bytes: int, cores: int) -> IntArray:
+def unit_counts(total: int, slot_bytes: int, cores: int) -> IntArray:
     """How many such tasks ``total`` bytes are, about, for 1, 2, ... ``cores`` cores."""
     share = np.maximum(SMALL_SHARE, total // np.arange(1, cores + 1))
     wanted = np.maximum(share // 4, np.minimum(share, SMALL_TASK))

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 from npusim.base.objects import Abstract
 from npusim.device.spec import Device
-from npusim.kernels.parts.conversion import Pieces, move, task_counts
+from npusim.kernels.parts.conversion import Pieces, move, unit_counts
 from npusim.kernels.parts.room import piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
@@ -72,7 +72,7 @@ class Work(Abstract):
     def streamed(self, device: Device, cores: int) -> dict[str, Any]:
         """What ``Stream`` says of tasks and vector instructions: one transposition of all."""
         size = self.blocked.size_bytes
-        tasks = task_counts(size, device.memory("UB").size_bytes // 4, cores)
+        tasks = unit_counts(size, device.memory("UB").size_bytes // 4, cores)
         return {"tasks": tasks, "vector": (("transpose", size),)}
 
     @abstractmethod

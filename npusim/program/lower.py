@@ -1,12 +1,12 @@
 """From slots to waits: who must have finished before an instruction may start.
 
 A wait is a count: "pipe q has completed at least n instructions", n counted from the start of
-the task (zero or negative reaches into earlier tasks). Because pipes complete in order that is
+the unit (zero or negative reaches into earlier units). Because pipes complete in order that is
 all a correct set of flags enforces. A wait for ``FOLLOW`` lets the two instructions overlap:
 it asks to stay behind the other's start, and behind its end, by the lags of its cost.
 
 ``lower`` looks at one template alone: each physical slot keeps a small scoreboard (last writes
-and the reads since, per pipe). Where a slot's history lies before the task, the need is recorded
+and the reads since, per pipe). Where a slot's history lies before the unit, the need is recorded
 as an ``Outside`` reference, which ``npusim.program.link`` resolves.
 """
 
@@ -33,7 +33,7 @@ SET_TWICE = "set twice without a wait; a flag is one bit, let its receiver wait 
 
 @record
 class Outside:
-    """A need that reaches before the task: slot ``slot`` of ``resource``, for ``reason``."""
+    """A need that reaches before the unit: slot ``slot`` of ``resource``, for ``reason``."""
 
     resource: Hashable
     slot: int
@@ -45,14 +45,14 @@ class Outside:
 class SlotBoard:
     """Scoreboard of one physical slot inside a template."""
 
-    inherited: bool = True  # nothing in this task has written it yet
+    inherited: bool = True  # nothing in this unit has written it yet
     writes: dict[int, int] = field(default_factory=dict)
     reads: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A template's waits before linking, and what it leaves behind for the next task."""
+    """A template's waits before linking, and what it leaves behind for the next unit."""
 
     lines: tuple[str, ...]  # kernel line per instruction
     pipes: tuple[int, ...]  # pipe index per instruction

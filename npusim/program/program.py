@@ -77,12 +77,12 @@ class Template:
 
     @cached_property
     def macs(self) -> int:
-        """Multiply-adds of one task."""
+        """Multiply-adds of one unit."""
         return sum(cost.macs for cost in self.costs)
 
     @cached_property
     def activity(self) -> dict[str, int]:
-        """What one task does, by the figure that says its energy (``Program.activity``)."""
+        """What one unit does, by the figure that says its energy (``Program.activity``)."""
         total: dict[str, int] = {}
         for told, cost in zip(self.told, self.costs, strict=True):
             if told.move is not None:
@@ -103,7 +103,7 @@ class Template:
 
     @cached_property
     def moves(self) -> dict[tuple[str, str, str], int]:
-        """Bytes per (source, destination, operand) of one task."""
+        """Bytes per (source, destination, operand) of one unit."""
         total: dict[tuple[str, str, str], int] = {}
         for told in self.told:
             move = told.move
@@ -182,14 +182,14 @@ class Program:
         return tuple(i for i, core in enumerate(self.cores) if len(core.variants))
 
     @cached_property
-    def task_counts(self) -> IntArray:
-        """How many tasks use each template, over all cores."""
+    def unit_counts(self) -> IntArray:
+        """How many units are of each template, over all cores."""
         counts: IntArray = self.core_counts.sum(axis=0)
         return counts
 
     @cached_property
     def core_counts(self) -> IntArray:
-        """How many tasks of each core use each template: shape (cores, templates)."""
+        """How many units of each core are of each template: shape (cores, templates)."""
         of = np.array([v.template for v in self.variants], dtype=np.int64)
         size = len(self.templates)
         return np.stack([np.bincount(of[c.variants], minlength=size) for c in self.cores])
@@ -198,7 +198,7 @@ class Program:
     def instructions(self) -> int:
         """Instructions over all tasks and cores."""
         sizes = np.array([len(t.instructions) for t in self.templates], dtype=np.int64)
-        return int(self.task_counts @ sizes)
+        return int(self.unit_counts @ sizes)
 
     @property
     def emitted(self) -> int:
@@ -209,14 +209,14 @@ class Program:
     def macs(self) -> int:
         """Multiply-adds over all tasks and cores."""
         return int(
-            sum(int(n) * t.macs for n, t in zip(self.task_counts, self.templates, strict=True))
+            sum(int(n) * t.macs for n, t in zip(self.unit_counts, self.templates, strict=True))
         )
 
     @cached_property
     def moves(self) -> dict[tuple[str, str, str], int]:
         """Bytes per (source, destination, operand) over all tasks and cores."""
         total: dict[tuple[str, str, str], int] = {}
-        for count, template in zip(self.task_counts, self.templates, strict=True):
+        for count, template in zip(self.unit_counts, self.templates, strict=True):
             for key, size in template.moves.items():
                 total[key] = total.get(key, 0) + int(count) * size
         return dict(sorted(total.items()))
@@ -229,7 +229,7 @@ class Program:
         (``cube.energy.fp16``), and bytes of the vector unit's operands (``vector.energy``).
         """
         total: dict[str, int] = {}
-        for count, template in zip(self.task_counts, self.templates, strict=True):
+        for count, template in zip(self.unit_counts, self.templates, strict=True):
             for key, amount in template.activity.items():
                 total[key] = total.get(key, 0) + int(count) * amount
         return dict(sorted(total.items()))

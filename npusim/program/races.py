@@ -142,7 +142,7 @@ class _Search:
     def _access(self, place: Place) -> str:
         instruction = self.order.template(place).instructions[place.step]
         core = self.program.cores[place.core].name
-        return f"{instruction} (core {core}, pipe {self._pipe(place)}, its task {place.task})"
+        return f"{instruction} (core {core}, pipe {self._pipe(place)}, its unit {place.task})"
 
     def _way_out(self, a: Place, b: Place) -> str:
         p, q = self._pipe(a), self._pipe(b)

@@ -22,7 +22,7 @@ from npusim.program.program import Flow, Program, Template, flow_of
 T = TypeVar("T")
 
 #: What a program works out of itself once, and without its costs.
-_OF_SHAPE = ("figures", "pipes", "working", "task_counts", "core_counts", "instructions")
+_OF_SHAPE = ("figures", "pipes", "working", "unit_counts", "core_counts", "instructions")
 
 
 def structure(device: Device, roles: tuple[str, ...]) -> Hashable:

@@ -20,7 +20,7 @@ def cube_room(program: Program) -> int:
     """
     return sum(
         int(count) * sum(_room(one, program.device) for one in template.instructions)
-        for count, template in zip(program.task_counts, program.templates, strict=True)
+        for count, template in zip(program.unit_counts, program.templates, strict=True)
     )
 
 

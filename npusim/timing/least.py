@@ -45,7 +45,7 @@ class _Sizes:
         self.steepest = 0.0  # most request per byte
         l2 = program.device.l2
         atomic = l2.atomic_factor if l2 is not None else 1
-        for count, template in zip(program.task_counts.tolist(), program.templates, strict=True):
+        for count, template in zip(program.unit_counts.tolist(), program.templates, strict=True):
             for flow in template.flows:
                 if flow is None or flow.region is None:
                     continue

@@ -176,7 +176,7 @@ def test_a_program_has_few_templates_and_the_right_amount_of_work() -> None:
     assert len(program.tasks) <= 27  # 3 slabs (top, middle, bottom) x first, last, both, none
     sums = [any(one.op == "mmad" for one in t.instructions) for t in program.templates]
     assert sums.count(True) <= 16  # slabs, beginning a sum or not, with operands so many turns old
-    assert int(program.task_counts[sums].sum()) == 4 * 12 * 8 * 4
+    assert int(program.unit_counts[sums].sum()) == 4 * 12 * 8 * 4
     assert program.macs == s.macs  # nothing twice, nothing left out
     drained = {key: n for key, n in program.moves.items() if key[1] == "GM"}
     assert drained == {("L0C", "GM", "dw"): 3 * k.dw.size_bytes}

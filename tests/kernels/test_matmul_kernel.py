@@ -231,7 +231,7 @@ def program(tiling: Tiling, kind: DType = FP16, layout_b: str = "ND_nk", **more:
 def issued(made: Program) -> Counter[tuple[str, str]]:
     return Counter(
         (i.pipe, i.op)
-        for template, count in zip(made.templates, made.task_counts, strict=True)
+        for template, count in zip(made.templates, made.unit_counts, strict=True)
         for i in template.instructions
         for _ in range(count)
     )

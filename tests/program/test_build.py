@@ -79,7 +79,7 @@ def test_emit_runs_once_per_distinct_signature_in_order_of_first_use() -> None:
         {"size": 3, "last": 0},
         {"size": 3, "last": 1},
     ]
-    assert program.task_counts.tolist() == [2, 2, 1]
+    assert program.unit_counts.tolist() == [2, 2, 1]
     assert program.instructions == 15
 
 
@@ -89,7 +89,7 @@ def test_signatures_are_told_apart_however_far_their_numbers_spread() -> None:
     program = build(kernel, TINY, (0,))
     rows = [(0, 1 << 60, 0), (1 << 61, 0, 0), (-(1 << 61), 0, 0), (0, 0, 1 << 40)]
     assert [(u.a, u.b, u.c) for u in kernel.emitted] == rows
-    assert program.task_counts.tolist() == [2, 1, 1, 1]
+    assert program.unit_counts.tolist() == [2, 1, 1, 1]
 
 
 def test_a_unit_without_signature_is_one_template() -> None:

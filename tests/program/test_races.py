@@ -294,7 +294,7 @@ def test_a_race_between_tasks() -> None:
         kernel.load(k, 0)
         kernel.store(k, 0)
 
-    assert "its task 1" in race(body, cores=1, tasks=3)
+    assert "its unit 1" in race(body, cores=1, tasks=3)
     assert race(body, cores=1, tasks=3, slots=1) == ""
     assert race(body, cores=1, tasks=1) == ""  # the store waits for the slot
 
