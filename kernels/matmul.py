@@ -18,12 +18,12 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
-from math import gcd, lcm, prod
-from typing import Any, ClassVar
+from math import lcm, prod
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -44,23 +44,23 @@ from npusim.kernels.parts.matmul_operands import (
 )
 from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
 from npusim.kernels.tiled import Tiled
-from npusim.kernels.tilings.fit import holds
+from npusim.kernels.tilings.fit import no_tile
 from npusim.kernels.tilings.matmul import Shape, Tiling
-from npusim.kernels.tilings.matmul_space import Space
+from npusim.kernels.tilings.matmul_space import Products
+from npusim.kernels.tilings.pipeline import foreseen
 from npusim.language import (
     FP32,
-    FRACTAL_BYTES,
     INT8,
     INT32,
     MX_BLOCK,
     ArgumentError,
     BufferHandle,
-    CapacityError,
     Column,
     Device,
     DType,
     Kernel,
     Language,
+    Least,
     Plan,
     Slot,
     Tasks,
@@ -195,8 +195,7 @@ class Matmul(Tiled):
     def sources(self) -> dict[str, Source]:
         """The operands in the order in which their slabs are asked for."""
         t = self.tiling
-        nk = self.layouts[1] == "ND_nk"
-        km = self.layouts[0] == "ND_km"
+        km, nk = self.layouts[0] == "ND_km", self.layouts[1] == "ND_nk"
         rows, columns = (self.n, self.k) if nk else (self.k, self.n)
         down, along = (self.k, self.m // self.groups) if km else (self.m, self.k)
         a = Operand(self.a, "a", down, along, self.layouts[0] == "NZ")
@@ -207,13 +206,10 @@ class Matmul(Tiled):
             "b": Source(b, "n", t.step_kb * t.base_k, t.l1b_slots, k_rows=not nk),
         }
         step = (t.step_scale or t.step_ka) * t.base_k
+        slots = t.l1a_slots, t.l1b_slots
         scales = {
-            f"scale_{extent}": Source(
-                Scales(tensor, f"scale_{extent}", self.group), extent, step, slots
-            )
-            for extent, tensor, slots in zip(
-                "mn", self.scales, (t.l1a_slots, t.l1b_slots), strict=False
-            )
+            f"scale_{side}": Source(Scales(one, f"scale_{side}", self.group), side, step, count)
+            for side, one, count in zip("mn", self.scales, slots, strict=False)
         }
         order = ("b", "a") if t.b_before_a else ("a", "b")
         return scales | {name: both[name] for name in order}
@@ -232,22 +228,30 @@ class Matmul(Tiled):
         # Parts add up as they are, in a result that a vector core clears.
         splits = out is self.sums and groups == 1 and len(self.c.shape) == 2
         sizes = self.m // groups, self.k, self.n
-        return Shape(*sizes, self.dtype, out, math, groups, splits, self.bias is not None)
+        biased, (a, b) = self.bias is not None, self.layouts
+        turned = a == "ND_km", b == "ND_nk"
+        return Shape(*sizes, self.dtype, out, math, groups, splits, biased, turned=turned)
 
-    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Space]:
+    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Products]:
         # Where there is no way from UB nothing could clear the result.
         shape = self.shape._replace(splits=self.shape.splits and device.has_path("UB", "GM"))
-        space = Space(shape, device, cores, held[:2])
-        if not len(space.columns["cores"]):
-            raise CapacityError(
-                f"{device.name}: {holds(device)}; the smallest tile takes 1024 B of each, and 2048 "
-                "B of L1; no tiling fits, choose a device with larger memories"
-            )
+        space = Products(device, cores, held[:2], shape)
+        if not len(space.rows["cores"]):
+            raise no_tile(device)
         return [space]
 
-    def given(self, tilings: tuple[Any, ...], device: Device, cores: int) -> Space | None:
-        plain = self.layouts == ("ND", "ND")
-        return Space(self.shape, device, cores, (False, False), tilings) if plain else None
+    def foreseen(
+        self, alike: Sequence[Kernel], device: Device, cores: int
+    ) -> list[tuple[float, Least] | None]:
+        if "NZ" in self.layouts or not alike:
+            return [None] * len(alike)
+        space = Products(device, cores, (False, False), self.shape)
+        t = space.given([cast(Matmul, one).ran for one in alike])
+        columns = t["fits"].tolist(), t["cores"].tolist(), *foreseen(space, t)
+        return [
+            (time, Least(int(least), used, one.before)) if fits else None
+            for one, fits, used, time, least in zip(alike, *columns, strict=True)
+        ]
 
     def variants(self, tiling: Tiling, cores: int) -> Iterator[Tiling]:
         """Orders of tiles, where a core has several, and slabs that are asked for ahead."""
@@ -319,10 +323,7 @@ class _Nest:
         across = {"m": round_up(m, pad) if km else m, "n": round_up(n, pad)}
         sources = kernel.sources.values()
         #: Base blocks after which all operands begin a new slab, and the way from one to the next.
-        period = lcm(*(ceil_div(source.depth, t.base_k) for source in sources))
-        # A loop steps by whole pieces of 512 B: a move costs what its place in them takes.
-        steps = (source.offset_along(period * t.base_k) for source in sources)
-        self.period = period * lcm(*(FRACTAL_BYTES // gcd(FRACTAL_BYTES, step) for step in steps))
+        self.period = lcm(*(ceil_div(source.depth, t.base_k) for source in sources))
         self.strides = {s.operand.base: s.offset_along(self.period * t.base_k) for s in sources}
         self.l1 = self._slab_buffers(across, round_up(depth, pad))
         self.a0 = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="a_l0a")

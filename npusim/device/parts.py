@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from math import lcm
 from typing import Any
 
 from npusim.base.integers import fixed_rate
@@ -212,6 +213,11 @@ class Path:
         """
         conflicts = size / 512 * float(self.conflict_cycles)
         return count * self.startup_cycles + size / self.rate + conflicts
+
+    @cached_property
+    def grain(self) -> int:
+        """Bytes after which places in GM cost the same; 1 where none costs more than another."""
+        return lcm(self.piece_bytes or 1, self.align_bytes if self.unaligned_cycles else 1)
 
     @cached_property
     def src(self) -> str:

@@ -53,9 +53,9 @@ class Cost(NamedTuple):
 
 
 class MemoryView(Protocol):
-    """What ``execute`` sees: the elements behind regions, for the core being executed.
+    """What ``execute`` sees: the elements behind regions, for ``batch`` cores at once.
 
-    A batched instruction sees several cores: its arrays have a leading axis of ``batch``.
+    Arrays have a leading axis for the cores.
     """
 
     batch: int
@@ -63,7 +63,7 @@ class MemoryView(Protocol):
     def read(
         self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
     ) -> npt.NDArray[Any]:
-        """Elements of a region as ``shape``, by default (rows, elements per row).
+        """Elements of a region as (batch, *shape), by default (batch, rows, elements per row).
 
         ``wide`` gives them in fp32. They are not to be changed.
         """
@@ -79,7 +79,7 @@ class MemoryView(Protocol):
         shape: tuple[int, ...] = (),
         arrange: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] | None = None,
     ) -> None:
-        """dst = arrange(src as ``shape``): the same elements elsewhere, and zeros.
+        """dst = arrange(src as (batch, *shape)): the same elements elsewhere, and zeros.
 
         ``arrange`` may run later and on a wider type, so that it must not compute.
         """
@@ -126,8 +126,6 @@ class Instruction(Abstract):
 
     #: Multiples of bytes at which operands in a memory begin, where they are not its ``align``.
     begins: ClassVar[Mapping[str, int]] = {}
-    #: Whether ``execute`` does several cores at once, on arrays with a leading axis for them.
-    batched: ClassVar[bool] = False
     #: Whether all cores of the kernel wait for each other here.
     meets: ClassVar[bool] = False
     #: Whether it orders this core's work against that of others.
@@ -152,8 +150,10 @@ class Instruction(Abstract):
         """Regions it changes."""
         return ()
 
-    def move(self) -> tuple[str, str, str, int] | None:
-        """(source, destination, GM operand or "", bytes) if it is a move, derived from regions."""
+    def move(
+        self, reads: tuple[Region, ...], writes: tuple[Region, ...]
+    ) -> tuple[str, str, str, int] | None:
+        """(source, destination, GM operand or "", bytes) if it is a move, of what it touches."""
         return None
 
     def typed(self, told: Told) -> list[tuple[Region, DType]]:
@@ -172,8 +172,9 @@ class Instruction(Abstract):
 
     def told(self) -> Told:
         """All of it that the rest of the simulator asks more than once."""
-        figures, move = self.figures(), self.move()
-        return Told(self.op, self.pipe, self.reads(), self.writes(), move, figures, self.drains)
+        reads, writes = self.reads(), self.writes()
+        move, figures = self.move(reads, writes), self.figures()
+        return Told(self.op, self.pipe, reads, writes, move, figures, self.drains)
 
     def check(self, device: Device) -> None:
         """Raise ``ProgramError``, with limit and way out, unless the operands are legal.
@@ -194,7 +195,7 @@ class Instruction(Abstract):
 
     @abstractmethod
     def execute(self, memory: MemoryView) -> None:
-        """Its effect on arrays."""
+        """Its effect on arrays, which have a leading axis for cores."""
 
     @property
     def op(self) -> str:
@@ -266,23 +267,15 @@ class Move(Instruction):
     def figures(self) -> tuple[str, ...]:
         return self.path.figures
 
-    def move(self) -> tuple[str, str, str, int]:
-        return _moved(self.reads(), self.writes())
-
-    def told(self) -> Told:
-        reads, writes = self.reads(), self.writes()
-        move, figures = _moved(reads, writes), self.figures()
-        return Told(self.op, self.path.pipe, reads, writes, move, figures, self.drains)
-
-
-def _moved(sources: tuple[Region, ...], targets: tuple[Region, ...]) -> tuple[str, str, str, int]:
-    """Source, destination, operand in GM and bytes of a move between regions."""
-    target, origin = targets[0], sources[0].memory if sources else "IMM"
-    for regions in (sources, targets):
-        if regions and isinstance(regions[0], GmRegion):
-            size = sum(one.size for one in regions)
-            return origin, target.memory, regions[0].tensor.name, size
-    return origin, target.memory, "", target.size
+    def move(
+        self, reads: tuple[Region, ...], writes: tuple[Region, ...]
+    ) -> tuple[str, str, str, int]:
+        target, origin = writes[0], reads[0].memory if reads else "IMM"
+        for regions in (reads, writes):
+            if regions and isinstance(regions[0], GmRegion):
+                size = sum(one.size for one in regions)
+                return origin, target.memory, regions[0].tensor.name, size
+        return origin, target.memory, "", target.size
 
 
 def move_cost(

@@ -34,6 +34,9 @@ MMAD_FIELD = 4095
 #: (vendor documentation).
 MATRICES_APART = 65535
 
+#: Bytes of a row of a fractal of sums (vendor documentation).
+_ROW_BYTES = 64
+
 #: Bytes of L0C that the unit flag hands over at a time (vendor documentation).
 UNIT_FLAG_BYTES = 512
 
@@ -50,8 +53,6 @@ class Mmad(Instruction):
     C is fp32, of integers int32 (which wraps around). One sum per mmad is added to it: mmads
     accumulate in program order.
     """
-
-    batched: ClassVar[bool] = True
 
     c: SlotRegion
     a: SlotRegion
@@ -90,12 +91,17 @@ class Mmad(Instruction):
         return INT32 if self.dtype.kind == "int" else FP32
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def sizes(m: int, k: int, n: int, dtype: DType) -> tuple[int, int, int]:
         """Bytes of C, A and B in whole fractals.
 
         Raises ``ProgramError`` for extents that the instruction's fields cannot hold.
         """
-        return _mmad_sizes(m, k, n, 32 // dtype.bytes)
+        for name, extent in (("m", m), ("k", k), ("n", n)):
+            if not 1 <= extent <= MMAD_FIELD:
+                raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to {MMAD_FIELD}")
+        m1, k1, n1 = ceil_div(m, 16), ceil_div(k, 32 // dtype.bytes), ceil_div(n, 16)
+        return m1 * n1 * 256 * FP32.bytes, m1 * k1 * FRACTAL_BYTES, k1 * n1 * FRACTAL_BYTES
 
     def check(self, device: Device) -> None:
         sizes = self.sizes(self.m, self.k, self.n, self.dtype)
@@ -104,6 +110,8 @@ class Mmad(Instruction):
             if region.memory != memory or region.size != size:
                 self._need_memory(memory, region)
                 self._need_size(region, size)
+        if not 0 <= self.hf32_bits < 23:
+            raise ProgramError(f"{self}: hf32_bits is {self.hf32_bits}; at most 22")
         if self.bias is not None:
             self._need_memory("BT", self.bias)
             if not self.init:
@@ -166,15 +174,6 @@ class Mmad(Instruction):
         memory.write(self.c, product.reshape(-1, m1 * 16, n1, 16).swapaxes(1, 2), sums)
 
 
-@lru_cache(maxsize=4096)
-def _mmad_sizes(m: int, k: int, n: int, c0: int) -> tuple[int, int, int]:
-    for name, extent in (("m", m), ("k", k), ("n", n)):
-        if not 1 <= extent <= MMAD_FIELD:
-            raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to {MMAD_FIELD}")
-    m1, k1, n1 = ceil_div(m, 16), ceil_div(k, c0), ceil_div(n, 16)
-    return m1 * n1 * 256 * FP32.bytes, m1 * k1 * FRACTAL_BYTES, k1 * n1 * FRACTAL_BYTES
-
-
 def _first_piece_out(device: Device) -> int:
     """Cycles until a drain to GM has left the first piece of its source."""
     path = device.path("L0C", "GM")
@@ -214,8 +213,7 @@ class Drain(Move):
     ``zero_nan`` as in ``round_to``.
     """
 
-    batched: ClassVar[bool] = True
-    begins: ClassVar[Mapping[str, int]] = {"L0C": 64}  # a row of a fractal (vendor documentation)
+    begins: ClassVar[Mapping[str, int]] = {"L0C": _ROW_BYTES}
 
     dst: Region
     src: SlotRegion
@@ -228,6 +226,13 @@ class Drain(Move):
     zero_nan: bool = False
     matrices: int = 1
     apart: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.matrices <= self.src.size // _ROW_BYTES:  # ``writes`` makes one of each
+            raise ProgramError(
+                f"drain of {self.matrices} matrices from {self.src}, which has room for 1 to "
+                f"{self.src.size // _ROW_BYTES}, of {_ROW_BYTES} B and more each; drain fewer"
+            )
 
     def writes(self) -> tuple[Region, ...]:
         if self.matrices == 1:
@@ -246,6 +251,8 @@ class Drain(Move):
         self._need_memory("L0C", self.src)
         nd = self.path.variant == "nz2nd"
         self._check_matrices(nd=nd)
+        if self.c0 not in (8, 16):
+            raise ProgramError(f"{self}: c0 is {self.c0}; it is 16, or 8 with channel split")
         rows, row = (self.m, self.n) if nd else (ceil_div(self.n, self.c0), self.m * self.c0)
         if (self.dst.rows, self.dst.row_bytes) != (rows, row * self.dtype.bytes):
             raise ProgramError(
@@ -273,7 +280,9 @@ class Drain(Move):
         return (*super().figures(), *(("cube",) if self.src.slot.buffer.unit_flag else ()))
 
     def cost(self, device: Device) -> Cost:
-        size = max(self.matrices * self.dst.size, self._source_bytes())
+        size = self.matrices * self.dst.size
+        if isinstance(self.dst, SlotRegion):  # L0C->UB reads whole fp32 fractals
+            size = max(size, self.src.size)
         alone = move_cost(self.path, size, self.matrices * self.dst.rows, place=self.dst)
         if device.cube is None or not self.src.slot.buffer.unit_flag:
             return alone
@@ -282,28 +291,15 @@ class Drain(Move):
         lag_start, lag_end = device.cube.startup_cycles, min(alone.cycles, last)
         return alone._replace(lag_start=lag_start, lag_end=lag_end)
 
-    def _source_bytes(self) -> int:
-        """L0C->UB reads whole fp32 fractals; FIX rates are stated in bytes written."""
-        return self.src.size if isinstance(self.dst, SlotRegion) else 0
-
     def execute(self, memory: MemoryView) -> None:
         n1 = ceil_div(self.n, 16)
-        columns = memory.read(self.src, self._sums, (n1 * self.matrices, -1, 16))[:, :, : self.m]
-        if self.matrices > 1:
-            self._execute_matrices(memory, columns)
-            return
-        if self.path.variant == "nz2nd":
-            columns = columns.swapaxes(1, 2).reshape(-1, self.m, n1 * 16)[..., : self.n]
-        elif self.c0 != 16:
-            split = columns.reshape(-1, n1, self.m, 16 // self.c0, self.c0).swapaxes(2, 3)
-            columns = split.reshape(memory.batch, -1, self.m * self.c0)[:, : self.dst.rows]
-        store = memory.add if self.atomic else memory.write
-        store(self.dst, round_to(columns, self.dtype, zero_nan=self.zero_nan), self.dtype)
-
-    def _execute_matrices(self, memory: MemoryView, columns: npt.NDArray[np.float32]) -> None:
-        """Write each matrix, given the columns of all."""
-        split = columns.reshape(len(columns), self.matrices, -1, self.m, 16)
+        columns = memory.read(self.src, self._sums, (self.matrices, n1, -1, 16))[:, :, :, : self.m]
         store = memory.add if self.atomic else memory.write
         for i, target in enumerate(self.writes()):
-            rows = split[:, i].swapaxes(1, 2).reshape(len(columns), self.m, -1)[..., : self.n]
-            store(target, round_to(rows, self.dtype, zero_nan=self.zero_nan), self.dtype)
+            values = columns[:, i]
+            if self.path.variant == "nz2nd":
+                values = values.swapaxes(1, 2).reshape(-1, self.m, n1 * 16)[..., : self.n]
+            elif self.c0 != 16:
+                split = values.reshape(-1, n1, self.m, 16 // self.c0, self.c0).swapaxes(2, 3)
+                values = split.reshape(memory.batch, -1, self.m * self.c0)[:, : self.dst.rows]
+            store(target, round_to(values, self.dtype, zero_nan=self.zero_nan), self.dtype)

@@ -28,7 +28,6 @@ class DataMove(Move):
     ``dtype`` matters only for ``atomic`` (GM += data).
     """
 
-    batched: ClassVar[bool] = True
     begins: ClassVar[Mapping[str, int]] = {"SM": 1, "AM": 1}  # the DMA of a DSP counts elements
 
     dst: Region
@@ -73,8 +72,6 @@ class Nd2nz(Move):
 
     Destination [ceil(cols / C0)][ceil(rows / 16) * 16][C0]; a short last column is zero-filled.
     """
-
-    batched: ClassVar[bool] = True
 
     dst: SlotRegion
     src: Region  # one region row per matrix row
@@ -124,8 +121,6 @@ class Load2d(Move):
 
     Destination fractals are contiguous; ``transpose`` swaps the two axes inside each fractal.
     """
-
-    batched: ClassVar[bool] = True
 
     dst: SlotRegion
     src: SlotRegion  # repeat rows of 512 B
@@ -241,26 +236,6 @@ def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, window_bytes: in
     return total
 
 
-@lru_cache(maxsize=4096)
-def _load3d_sizes(
-    memory: str, window: Window, m: tuple[int, int], k: tuple[int, int], c0: int, transpose: bool
-) -> tuple[int, int]:
-    window.check()
-    (m_start, m_ext), (k_start, k_ext) = m, k
-    starts_well = m_start % 16 == 0 and k_start % c0 == 0 and min(m_start, k_start) >= 0
-    if not starts_well or min(m_ext, k_ext) < 1:
-        raise ProgramError(
-            f"load3d starts at position {m_start}, column {k_start} for {m_ext} x {k_ext}; "
-            f"starts must be multiples of 16 and {c0}, and both extents positive"
-        )
-    # The contraction axis is cut by C0, the other by 16: positions contract in L0B and A^T.
-    rows, columns = (k_ext, m_ext) if transpose or memory == "L0B" else (m_ext, k_ext)
-    last = k_start // c0 + ceil_div(k_ext, c0)
-    planes = ceil_div(last, window.kernel_h * window.kernel_w)
-    size = ceil_div(rows, 16) * ceil_div(columns, c0) * FRACTAL_BYTES
-    return size, planes * window.h * window.w * 32
-
-
 @record
 class Load3d(Move):
     """Cut ``m_ext`` x ``k_ext`` at (``m_start``, ``k_start``) out of the img2col matrix into L0.
@@ -269,8 +244,6 @@ class Load3d(Move):
     L0A operand the window is A, or with ``transpose`` its transpose is; as an L0B operand the
     positions are the contraction axis. Outside the map, and beyond the last position, is 0.
     """
-
-    batched: ClassVar[bool] = True
 
     dst: SlotRegion
     src: SlotRegion
@@ -284,6 +257,7 @@ class Load3d(Move):
     transpose: bool = False
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def sizes(
         memory: str,
         window: Window,
@@ -297,7 +271,20 @@ class Load3d(Move):
 
         Raises ``ProgramError`` for a window or a cut that the instruction cannot do.
         """
-        return _load3d_sizes(memory, window, m, k, 32 // dtype.bytes, transpose)
+        window.check()
+        (m_start, m_ext), (k_start, k_ext), c0 = m, k, 32 // dtype.bytes
+        starts_well = m_start % 16 == 0 and k_start % c0 == 0 and min(m_start, k_start) >= 0
+        if not starts_well or min(m_ext, k_ext) < 1:
+            raise ProgramError(
+                f"load3d starts at position {m_start}, column {k_start} for {m_ext} x {k_ext}; "
+                f"starts must be multiples of 16 and {c0}, and both extents positive"
+            )
+        # The contraction axis is cut by C0, the other by 16: positions contract in L0B and A^T.
+        rows, columns = (k_ext, m_ext) if transpose or memory == "L0B" else (m_ext, k_ext)
+        last = k_start // c0 + ceil_div(k_ext, c0)
+        planes = ceil_div(last, window.kernel_h * window.kernel_w)
+        size = ceil_div(rows, 16) * ceil_div(columns, c0) * FRACTAL_BYTES
+        return size, planes * window.h * window.w * 32
 
     def check(self, device: Device) -> None:
         w, m, k = self.window, (self.m_start, self.m_ext), (self.k_start, self.k_ext)
@@ -381,7 +368,6 @@ def _cut(
 class Fill(Move):
     """Write an immediate into L1 (``create_cbuf_matrix``)."""
 
-    batched: ClassVar[bool] = True
     begins: ClassVar[Mapping[str, int]] = DataMove.begins
 
     dst: SlotRegion

@@ -14,11 +14,10 @@ from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
 from npusim.base.objects import record
-from npusim.base.rounding import round_to
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, MemoryView, Told
 from npusim.isa.operands import Region, SlotRegion
-from npusim.isa.vector import vector_cost, vector_figures
+from npusim.isa.vector import VecCast
 
 
 @record
@@ -83,56 +82,35 @@ class DspGemm(Instruction):
         return ("gemm", f"gemm.rates.{self.dtype.name}")
 
     def execute(self, memory: MemoryView) -> None:
-        a = memory.read(self.a, self.dtype).reshape(-1).astype(np.float64)
-        b = memory.read(self.b, self.dtype).reshape(self.k, self.n).astype(np.float64)
-        steps = a.reshape(self.k, self.m) if self.transpose_a else a.reshape(self.m, self.k).T
-        acc = np.zeros((self.m, self.n), np.float32)
+        shape = (self.k, self.m) if self.transpose_a else (self.m, self.k)
+        a = memory.read(self.a, self.dtype, shape).astype(np.float64)
+        b = memory.read(self.b, self.dtype, (self.k, self.n)).astype(np.float64)
+        columns = a if self.transpose_a else a.swapaxes(1, 2)
+        acc = np.zeros((memory.batch, self.m, self.n), np.float32)
         if not self.init:
-            acc[...] = memory.read(self.acc, FP32).reshape(acc.shape)
+            acc[...] = memory.read(self.acc, FP32, (self.m, self.n))
         wide = np.empty(acc.shape)
-        for column, row in zip(steps, b, strict=True):
-            np.multiply.outer(column, row, out=wide)  # exact: two fp32 significands fit fp64
+        for i in range(self.k):  # exact products: two fp32 significands fit fp64
+            np.multiply(columns[:, i, :, None], b[:, i, None, :], out=wide)
             wide += acc
             acc[...] = wide
         memory.write(self.acc, acc, FP32)
 
 
 @record
-class DspCast(Instruction):
+class DspCast(VecCast):
     """dst (AM, ``to``) = src (AM, ``dtype``), rounded to nearest even; overflow gives infinity."""
 
-    batched: ClassVar[bool] = True
-
-    dst: SlotRegion
-    src: SlotRegion
-    dtype: DType
-    to: DType
-
-    def check(self, device: Device) -> None:
-        self._need_memory("AM", self.src, self.dst)
-        self._need_elements(self.dtype, self.src)
-        self._need_elements(self.to, self.dst)
-        self._need_size(self.dst, self.src.size // self.dtype.bytes * self.to.bytes)
+    home: ClassVar[str] = "AM"
 
     @property
     def pipe(self) -> str:
         return "VPU"
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
-        return [(self.src, self.dtype), (self.dst, self.to)]
+    @property
+    def op(self) -> str:
+        return "dsp_cast"
 
-    def reads(self) -> tuple[Region, ...]:
-        return (self.src,)
-
-    def writes(self) -> tuple[Region, ...]:
-        return (self.dst,)
-
-    def cost(self, device: Device) -> Cost:
-        return vector_cost(device, "cast", max(self.src.size, self.dst.size))
-
-    def figures(self) -> tuple[str, ...]:
-        return vector_figures("cast")
-
-    def execute(self, memory: MemoryView) -> None:
-        values = memory.read(self.src, self.dtype)
-        memory.write(self.dst, round_to(values, self.to, saturate=False), self.to)
+    @property
+    def walks(self) -> int:
+        return max(self.src.size, self.dst.size)

@@ -20,12 +20,16 @@ ROLES = ("in", "out", "inout")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in global memory (GM). ``role`` is one of ``ROLES``, or it is a ``ProgramError``."""
+    """A tensor in global memory (GM). ``role`` is one of ``ROLES``, or it is a ``ProgramError``.
+
+    ``same`` names the operand of the call that it is once more, as B in ``a @ a``.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     role: str = "in"
+    same: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:

@@ -6,6 +6,7 @@ know barriers and flags between cores.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar
 
 from npusim.base.errors import ProgramError
@@ -18,13 +19,17 @@ from npusim.isa.base import Await, Cost, Instruction, MemoryView, Signal
 class _Ordering(Instruction):
     """Common part: no operands in memory, no effect on arrays."""
 
-    batched: ClassVar[bool] = True
+    #: The figure of the device's ``sync`` that it takes.
+    takes: ClassVar[str]
 
     on: str  # the pipe that executes it
 
     @property
     def pipe(self) -> str:
         return self.on
+
+    def cost(self, device: Device) -> Cost:
+        return Cost(cycles=getattr(device.sync, self.takes))
 
     def figures(self) -> tuple[str, ...]:
         return ("sync",)
@@ -33,18 +38,32 @@ class _Ordering(Instruction):
         """Nothing: order is kept by running the program in order."""
 
 
-def _check_flag(src: str, dst: str, event: int, device: Device) -> None:
-    """Raise unless a flag goes between two pipes and has an id that the device knows."""
-    if src == dst:
-        raise ProgramError(f"flag {src}->{dst}: a pipe is in order already, use two pipes")
-    if not 0 <= event < device.sync.event_ids:
-        raise ProgramError(
-            f"flag id {event}: {device.name} has ids 0 to {device.sync.event_ids - 1}"
-        )
+class _PipeFlag(_Ordering):
+    """A flag between two pipes of a core, whose id the device knows."""
+
+    takes: ClassVar[str] = "flag_cycles"
+
+    @property
+    @abstractmethod
+    def flag(self) -> tuple[str, str, int]:
+        """From which pipe to which, and its id."""
+
+    def check(self, device: Device) -> None:
+        src, dst, event = self.flag
+        if src == dst:
+            raise ProgramError(f"flag {src}->{dst}: a pipe is in order already, use two pipes")
+        if not 0 <= event < device.sync.event_ids:
+            raise ProgramError(
+                f"flag id {event}: {device.name} has ids 0 to {device.sync.event_ids - 1}"
+            )
+
+    def __str__(self) -> str:
+        src, dst, event = self.flag
+        return f"{self.op} {src}->{dst} #{event}"
 
 
 @record
-class SetFlag(_Ordering):
+class SetFlag(_PipeFlag):
     """Raise flag ``event`` from pipe ``on`` to pipe ``to`` once earlier work of ``on`` is done."""
 
     to: str
@@ -52,21 +71,11 @@ class SetFlag(_Ordering):
 
     @property
     def flag(self) -> tuple[str, str, int]:
-        """From which pipe to which, and its id."""
         return self.on, self.to, self.event
-
-    def check(self, device: Device) -> None:
-        _check_flag(self.on, self.to, self.event, device)
-
-    def cost(self, device: Device) -> Cost:
-        return Cost(cycles=device.sync.flag_cycles)
-
-    def __str__(self) -> str:
-        return f"set_flag {self.on}->{self.to} #{self.event}"
 
 
 @record
-class WaitFlag(_Ordering):
+class WaitFlag(_PipeFlag):
     """Hold pipe ``on`` until flag ``event`` from pipe ``src`` is up, then clear it."""
 
     src: str
@@ -74,29 +83,18 @@ class WaitFlag(_Ordering):
 
     @property
     def flag(self) -> tuple[str, str, int]:
-        """From which pipe to which, and its id."""
         return self.src, self.on, self.event
-
-    def check(self, device: Device) -> None:
-        _check_flag(self.src, self.on, self.event, device)
-
-    def cost(self, device: Device) -> Cost:
-        return Cost(cycles=device.sync.flag_cycles)
-
-    def __str__(self) -> str:
-        return f"wait_flag {self.src}->{self.on} #{self.event}"
 
 
 @record
 class PipeBarrier(_Ordering):
     """Later work of ``on`` starts after all earlier work of it; on "S" it drains every pipe."""
 
+    takes: ClassVar[str] = "pipe_barrier_cycles"
+
     @property
     def drains(self) -> bool:
         return self.on == "S"
-
-    def cost(self, device: Device) -> Cost:
-        return Cost(cycles=device.sync.pipe_barrier_cycles)
 
     def __str__(self) -> str:
         return f"pipe_barrier {'ALL' if self.on == 'S' else self.on}"
@@ -106,30 +104,32 @@ class PipeBarrier(_Ordering):
 class CoreBarrier(_Ordering):
     """All cores of the kernel meet: each drains its pipes, then waits for the others."""
 
+    takes: ClassVar[str] = "core_barrier_cycles"
     meets: ClassVar[bool] = True
     between_cores: ClassVar[bool] = True
-
-    def cost(self, device: Device) -> Cost:
-        return Cost(cycles=device.sync.core_barrier_cycles)
 
     def __str__(self) -> str:
         return "core_barrier"
 
 
-def _check_event(instruction: Instruction, event: int, device: Device) -> None:
-    """Refuse an id that cores have no flag for."""
-    if not 0 <= event < device.sync.core_event_ids:
-        raise ProgramError(
-            f"{instruction}: {device.name} has flags between cores with ids 0 to "
-            f"{device.sync.core_event_ids - 1}"
-        )
+class _CoreFlag(_Ordering):
+    """A flag between cores."""
+
+    takes: ClassVar[str] = "core_flag_cycles"
+    between_cores: ClassVar[bool] = True
+
+    def check_event(self, event: int, device: Device) -> None:
+        """Refuse an id that cores have no flag for."""
+        if not 0 <= event < device.sync.core_event_ids:
+            raise ProgramError(
+                f"{self}: {device.name} has flags between cores with ids 0 to "
+                f"{device.sync.core_event_ids - 1}"
+            )
 
 
 @record
-class CoreSetFlag(_Ordering):
+class CoreSetFlag(_CoreFlag):
     """Set a flag on every other core of a scope, as ``signals`` says."""
-
-    between_cores: ClassVar[bool] = True
 
     signals: Signal
 
@@ -137,30 +137,22 @@ class CoreSetFlag(_Ordering):
         scope = self.signals.scope
         if scope not in ("group", "all"):
             raise ProgramError(f"core_set_flag scope is {scope!r}; it is 'group' or 'all'")
-        _check_event(self, self.signals.event, device)
-
-    def cost(self, device: Device) -> Cost:
-        return Cost(cycles=device.sync.core_flag_cycles)
+        self.check_event(self.signals.event, device)
 
     def __str__(self) -> str:
         return f"core_set_flag #{self.signals.event} ({self.signals.scope}) on {self.on}"
 
 
 @record
-class CoreWaitFlag(_Ordering):
+class CoreWaitFlag(_CoreFlag):
     """Hold pipe ``on`` until a flag of this core has counted as much more as ``awaits`` says."""
-
-    between_cores: ClassVar[bool] = True
 
     awaits: Await
 
     def check(self, device: Device) -> None:
         if self.awaits.more < 1:
             raise ProgramError(f"{self}: the count must be at least 1")
-        _check_event(self, self.awaits.event, device)
-
-    def cost(self, device: Device) -> Cost:
-        return Cost(cycles=device.sync.core_flag_cycles)
+        self.check_event(self.awaits.event, device)
 
     def __str__(self) -> str:
         return f"core_wait_flag #{self.awaits.event} x{self.awaits.more} on {self.on}"

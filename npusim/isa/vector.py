@@ -46,30 +46,11 @@ def walked(*regions: SlotRegion) -> int:
     )
 
 
-def vector_cost(device: Device, op: str, size: int, *, repeated: bool = False) -> Cost:
-    """Cost of ``op`` over ``size`` bytes: startup + repeats * cycles per repeat."""
-    vector = device.vector
-    if op not in vector.ops:
-        known = ", ".join(vector.ops)
-        raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {known})")
-    repeats = max(1, ceil_div(size, vector.repeat_bytes))
-    return Cost(
-        cycles=vector.startup_cycles
-        + whole_cycles(repeats, vector.ops[op] + repeated * vector.repeated_cycles),
-        idle_head=vector.idle_head_cycles,
-        issue=vector.issue_cycles,
-    )
-
-
-def vector_figures(op: str) -> tuple[str, ...]:
-    """The figures that ``vector_cost`` of ``op`` reads."""
-    return ("vector", f"vector.ops.{op}")
-
-
 class VectorInstruction(Instruction):
     """Runs on the vector unit, on UB: reads ``inputs`` and writes ``dst`` in ``dtype``."""
 
-    batched: ClassVar[bool] = True
+    #: The memory that operands lie in.
+    home: ClassVar[str] = "UB"
     #: Names of the operands it reads.
     inputs: ClassVar[tuple[str, ...]] = ()
     #: What it is priced as; "" by its ``operation``.
@@ -109,15 +90,23 @@ class VectorInstruction(Instruction):
         return (self.dst,)
 
     def check(self, device: Device) -> None:
-        self._need_memory("UB", self.dst, *self.sources)
+        self._need_memory(self.home, self.dst, *self.sources)
         self._need_elements(self.dtype, *self.sources)
 
     def cost(self, device: Device) -> Cost:
-        repeated = any(one.rows > 1 and not one.pitch for one in self.sources)
-        return vector_cost(device, self.priced, self.walks, repeated=repeated)
+        vector, op = device.vector, self.priced
+        if op not in vector.ops:
+            known = ", ".join(vector.ops)
+            raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {known})")
+        each = vector.ops[op]
+        if any(one.rows > 1 and not one.pitch for one in self.sources):
+            each += vector.repeated_cycles
+        repeats = max(1, ceil_div(self.walks, vector.repeat_bytes))
+        cycles = vector.startup_cycles + whole_cycles(repeats, each)
+        return Cost(cycles, idle_head=vector.idle_head_cycles, issue=vector.issue_cycles)
 
     def figures(self) -> tuple[str, ...]:
-        return vector_figures(self.priced)
+        return ("vector", f"vector.ops.{self.priced}")
 
 
 class Elementwise(VectorInstruction):

@@ -23,6 +23,7 @@ from npusim.program.kernel import Kernel, Plan, Tasks, fields_of, require_table
 from npusim.program.language import Language
 from npusim.program.link import Linker
 from npusim.program.lower import lower
+from npusim.program.placed import placed
 from npusim.program.program import CoreProgram, Program, Template, pipes_of
 from npusim.program.recost import costed, structure
 from npusim.program.units import Runs, Unit
@@ -81,6 +82,8 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
             cores.append(CoreProgram(name, group, kind, variants, shifted[rows], iterations[rows]))
             task, row = task + count, end
     seen = any(part.k.device_seen for part in parts)
+    count = len(templates)
+    cores = placed(templates, linker.variants, cores, device, (names, bases))
     program = Program(
         kernel=kernel.name,
         roles=kernel.roles,
@@ -96,8 +99,9 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
         cores=tuple(cores),
         useful_macs=kernel.useful_macs,
         needed_bytes=kernel.needed_bytes,
-        # Where the kernel looked at all of the device, it follows from all of it.
-        structure=None if seen else structure(device, kernel.roles),
+        # Where the kernel looked at all of the device, it follows from all of it, and where units
+        # are told apart by their addresses, from what moves look at.
+        structure=None if seen or count < len(templates) else structure(device, kernel.roles),
         looked=frozenset().union(*(part.k.looked for part in parts)),
     )
     _check_barriers(program)

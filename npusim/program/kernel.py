@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from npusim.base.computer import require_room
 from npusim.base.errors import ArgumentError, ProgramError
 from npusim.base.integers import IntArray
 from npusim.base.objects import Abstract
+from npusim.base.resources import require_room
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 
@@ -259,3 +259,13 @@ def grid(*axes: IntArray) -> list[IntArray]:
     """
     require_table(prod(map(len, axes)))
     return [column.reshape(-1) for column in np.meshgrid(*axes, indexing="ij")]
+
+
+def in_pieces(*axes: tuple[int, int]) -> tuple[list[IntArray], list[IntArray]]:
+    """Every combination of pieces of axes (size, step), as of ``grid``: firsts, and extents.
+
+    The last piece of an axis has what is left of it.
+    """
+    firsts = grid(*(np.arange(0, size, step) for size, step in axes))
+    sizes = zip(axes, firsts, strict=True)
+    return firsts, [np.minimum(step, size - first) for (size, step), first in sizes]

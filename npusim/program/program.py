@@ -56,7 +56,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class Template:
-    """The instructions of all units that are alike, with costs and kernel lines."""
+    """The instructions of all units that are alike, with costs and kernel lines.
+
+    ``priced`` are those whose costs these are, where their place in global memory matters.
+    """
 
     instructions: tuple[Instruction, ...]
     told: tuple[Told, ...]
@@ -64,6 +67,7 @@ class Template:
     costs: tuple[Cost, ...]
     flows: tuple[Flow | None, ...]
     lowered: Lowered
+    priced: tuple[Instruction, ...] = ()
 
     @cached_property
     def figures(self) -> frozenset[str]:

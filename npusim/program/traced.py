@@ -5,9 +5,7 @@ The first line is an object with ``kernel``, ``tensors`` (shape, element type an
 (``cube0``, ``vector5``), in the order in which the core issues them, with its ``pipe`` and ``op``
 as msprof's simulator tells of each, and the fields that the operation has in ``npusim.isa``. An
 operand is a list: tensor, first byte, bytes of a row, rows (1), bytes between rows (0); or buffer,
-turn, first byte and so on. A sixth number of a tensor is where a task's piece begins, from which
-the first byte counts: npusim's kernels pay for alignment there. ``timed`` is any operation that is
-known by its ``cycles`` alone.
+turn, first byte and so on. ``timed`` is any operation that is known by its ``cycles`` alone.
 """
 
 from __future__ import annotations
@@ -40,6 +38,10 @@ from npusim.program.kernel import Kernel, Plan, Tasks
 from npusim.program.language import BufferHandle, Language
 from npusim.program.program import Program
 
+#: The largest number of a file: bytes of a tensor, a turn of a buffer, cycles of one operation. The
+#: sums over all instructions of a kernel are numbers of 64 bits.
+MOST = 1 << 40
+
 
 @record
 class Timed(Instruction):
@@ -58,7 +60,7 @@ class Timed(Instruction):
         return self.name
 
     def cost(self, device: Device) -> Cost:
-        return Cost(max(self.cycles, 1))
+        return Cost(max(self.cycles, 1))  # an engine has none of 0 cycles
 
     def figures(self) -> tuple[str, ...]:
         return ()
@@ -115,8 +117,8 @@ def _said(bases: Mapping[str, int], turns: Any, value: Any) -> Any:
     """A field of an instruction as JSON has it, in a task with such bases and turns before it."""
     match value:
         case GmRegion():
-            place = value.offset, value.row_bytes, value.rows, value.pitch
-            return [value.tensor.name, *place, bases.get(value.base, 0)]
+            first = value.offset + bases.get(value.base, 0)
+            return [value.tensor.name, first, value.row_bytes, value.rows, value.pitch]
         case SlotRegion():
             buffer, turn = value.slot.buffer, turns[value.slot.buffer.index] + value.slot.turn
             return [buffer.name, turn, value.offset, value.row_bytes, value.rows, value.pitch]
@@ -150,9 +152,25 @@ class _Located:
         pass
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, NpusimError | TypeError | ValueError | LookupError | AttributeError):
+        wrong = NpusimError | TypeError | ValueError | LookupError | AttributeError
+        if isinstance(error, wrong | ArithmeticError | RecursionError):  # lists within lists
             what = f"it lacks {error}; add it" if isinstance(error, KeyError) else error
             raise ArgumentError(f"{self.where}: {what}") from error
+
+
+def _whole(name: str, value: Any, least: int = 0) -> int:
+    """A whole number of a file. Raises ``ArgumentError`` for anything else, and beyond ``MOST``."""
+    if type(value) is not int or not least <= value <= MOST:
+        raise ArgumentError(f"{name} is {value!r}; it must be a whole number, {least} to {MOST}")
+    return value
+
+
+def _is(name: str, value: Any, kind: type) -> Any:
+    """A value of a file, which has to be of a ``kind``."""
+    if not isinstance(value, kind):
+        what = {str: "a text", bool: "true or false", dict: "an object", list: "a list"}
+        raise ArgumentError(f"{name} is {value!r}; it must be {what.get(kind, 'an operand')}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -172,7 +190,7 @@ class Traced(Kernel):
 
     def __post_init__(self) -> None:
         role, *partners = dict.fromkeys(role for role, _ in self.cores)
-        own = {"name": str(self.header.get("kernel")), "role": role, "partners": tuple(partners)}
+        own = {"name": self.header["kernel"], "role": role, "partners": tuple(partners)}
         for name, value in own.items():  # of this trace, and not of all
             object.__setattr__(self, name, value)
 
@@ -181,11 +199,13 @@ class Traced(Kernel):
         """What the first line says, with its tensors."""
         with _Located(f"{self.file}:1"):
             found = json.loads("".join(self.lines[:1]))
+            _is("kernel", found["kernel"], str)
+            _is("anywhere", found.get("anywhere", False), bool)
             tensors = {
-                name: Tensor(name, tuple(shape), dtype(kind), role)
-                for name, (shape, kind, role) in found["tensors"].items()
+                name: Tensor(name, _shape(name, shape), dtype(kind), role)
+                for name, (shape, kind, role) in _is("tensors", found["tensors"], dict).items()
             }
-            return {**found, "buffers": found["buffers"], "tensors": tensors}
+            return {**found, "buffers": _is("buffers", found["buffers"], dict), "tensors": tensors}
 
     @cached_property
     def cores(self) -> dict[tuple[str, int], list[tuple[str, dict[str, Any]]]]:
@@ -193,7 +213,7 @@ class Traced(Kernel):
         found: dict[tuple[str, int], list[tuple[str, dict[str, Any]]]] = {}
         for place, text in enumerate(self.lines[1:], 2):
             with _Located(f"{self.file}:{place}"):
-                values = json.loads(text)
+                values = _is("the line", json.loads(text), dict)
                 core = re.fullmatch(r"(cube|vector|dsp)(\d{1,5})", values["core"], re.ASCII)
                 if core is None:
                     raise ArgumentError(f"core is {values['core']!r}; it is cube0, vector5 or dsp1")
@@ -219,17 +239,14 @@ class Traced(Kernel):
                 "call; take more cores, or a device that has them"
             )
         replay = _Replay(k, self)
-        # A column for every place from which operands are counted.
-        bases = {str(place): np.full(len(lanes), place) for place in sorted(self.places)}
-        tasks = Tasks(lanes, _Core, {"lane": lanes}, bases)
+        tasks = Tasks(lanes, _Core, {"lane": lanes})
         return Plan(tasks, lambda core: replay.issue(self.cores[k.role, core.lane]))
 
-    @cached_property
-    def places(self) -> set[int]:
-        """Where tasks' pieces of tensors begin, from which operands count: their sixth numbers."""
-        every = (v for some in self.cores.values() for _, one in some for v in one.values())
-        six = (v for v in every if isinstance(v, list) and len(v) == 6 and type(v[5]) is int)
-        return {0, *(v[5] for v in six if str(v[0]) in self.header["tensors"])}
+
+def _shape(name: str, said: Any) -> tuple[int, ...]:
+    """The extents of a tensor or buffer, of 1 and more."""
+    what = f"shape of {name}"
+    return tuple(_whole(what, one, 1) for one in _is(what, said, list))
 
 
 class _Replay:
@@ -242,7 +259,11 @@ class _Replay:
             for name, said in trace.header["buffers"].items():
                 if name not in there and said["memory"] in k.kind.memories:
                     kind = said["dtype"] and dtype(said["dtype"])
-                    k.buffer(**{**said, "dtype": kind, "name": name})
+                    for flag in ("unit_flag", "own_banks"):
+                        _is(f"{flag} of {name}", said.get(flag, False), bool)
+                    _whole(f"slots of {name}", said.get("slots", 1), 1)
+                    shape = _shape(name, said["shape"])
+                    k.buffer(**{**said, "dtype": kind, "name": name, "shape": shape})
         self.handles = {handle.buffer.name: handle for handle in k.handles}
 
     def issue(self, lines: list[tuple[str, dict[str, Any]]]) -> None:
@@ -270,8 +291,9 @@ class _Replay:
     def _value(self, name: str, hint: Any, value: Any) -> Any:
         """A field of an instruction, of the type that is its ``hint``."""
         if hint in (Window, Signal, Await):
-            return hint(*value)
-        if isinstance(value, list):
+            scope = 1 if hint is Signal else len(value)  # a text behind the event
+            return hint(*(_whole(name, one) for one in value[:scope]), *value[scope:])
+        if isinstance(value, list) and "Region" in str(hint):
             many = not value or isinstance(value[0], list)
             return tuple(map(self._region, value)) if many else self._region(value)
         if hint is Path:
@@ -280,17 +302,17 @@ class _Replay:
             return self.k._path(origin, goal, variant)
         if hint is DType:
             return dtype(value)
-        if not isinstance(value, hint) and not (hint is float and isinstance(value, int)):
-            kind = "an operand" if "Region" in str(hint) else hint.__name__
-            raise ArgumentError(f"{name} is {value!r}; it must be {kind}")
-        return value
+        if hint is int:
+            return _whole(name, value)
+        number = hint is float and type(value) in (int, float)
+        return float(value) if number else _is(name, value, hint)
 
     def _region(self, said: list[Any]) -> Region:
         """The operand of a list."""
         name, *place = said
-        whole = all(type(number) is int for number in place)
+        whole = all(type(number) is int and abs(number) <= MOST for number in place)
         if not isinstance(name, str) or not whole or not 2 <= len(place) <= 5:
-            raise ArgumentError(f"{said} is no operand: behind a name it has 2 to 5 whole numbers")
+            raise ArgumentError(f"{said} is no operand: a name, 2 to 5 whole numbers up to {MOST}")
         if name in self.tensors:
             return _in_tensor(self.tensors[name], *place)
         if name not in self.handles:
@@ -298,12 +320,10 @@ class _Replay:
         return _in_slot(self.handles[name], *place)
 
 
-def _in_tensor(
-    tensor: Tensor, first: int, size: int, rows: int = 1, pitch: int = 0, before: int = 0
-) -> Region:
-    if not 0 <= before + first <= tensor.size_bytes - (rows - 1) * pitch - size:
+def _in_tensor(tensor: Tensor, first: int, size: int, rows: int = 1, pitch: int = 0) -> Region:
+    if not 0 <= first <= tensor.size_bytes - (rows - 1) * pitch - size:
         raise ArgumentError(f"an operand leaves {tensor.name}, which has {tensor.size_bytes} B")
-    return tensor.at(first, size, base=str(before), rows=rows, pitch=pitch)
+    return tensor.at(first, size, rows=rows, pitch=pitch)
 
 
 def _in_slot(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeVar, cast
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
 
 from npusim.base.errors import ArgumentError, CapacityError, ProgramError
 from npusim.device.catalog import load_device
@@ -52,6 +52,13 @@ def candidates(kernel: K, device: str | Device, cores: int | None = None) -> Ite
         if fits(one, machine) and (alike := one.clipped) not in seen:
             seen.add(alike)
             yield cast(K, one)
+
+
+def changes(kernel: Kernel, candidate: Kernel) -> dict[str, Any]:
+    """The fields in which a candidate differs from the kernel."""
+    names = [f.name for f in fields(candidate)]  # type: ignore[arg-type]
+    values = {name: (getattr(kernel, name), getattr(candidate, name)) for name in names}
+    return {name: new for name, (old, new) in values.items() if new != old}
 
 
 def fits(kernel: Kernel, device: str | Device, *, issued: bool = True) -> Fit:

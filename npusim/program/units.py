@@ -318,8 +318,8 @@ class Units:
             return self._key(operand.slot, slots), place
         if isinstance(operand, tuple):
             return tuple([self._key(one, slots) for one in operand])
-        key: Hashable = operand
-        return key
+        # To Python 0.0 is -0.0, and 1 is True.
+        return type(operand), repr(operand) if isinstance(operand, float | np.floating) else operand
 
 
 _PACKAGE = str(FilePath(__file__).parent.parent)

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
 from npusim.isa.base import Instruction
 from npusim.isa.operands import Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES, VectorInstruction
 from npusim.program.accesses import Accesses, Pieces, Use
-from npusim.program.link import runs_of
 from npusim.program.lower import located
 from npusim.program.program import READ, WRITE, Program, Template
 from npusim.program.races import check_races
@@ -31,36 +31,46 @@ def check_slots(program: Program) -> None:
     between rows and padding are read by many instructions, which leave aside what comes of them. Of
     slots taken by earlier tasks it is known that there are such, not what they hold.
     """
-    settled = 1 + max((buffer.slots for buffer in program.buffers), default=0)
     for units in program.tasks:
-        written = _Written()
-        for number, length in runs_of(units):
-            template, turns = program.templates[number], program.templates[number].lowered.turns
-            for _ in range(min(length, settled)):  # each slot of a buffer was met by then
-                written.check(template)
-                written.pass_by(turns)
-            written.pass_by(tuple(max(0, length - settled) * taken for taken in turns), alike=True)
+        _Written(program).go(units)
     _check_earlier(program)
 
 
 class _Written:
     """What a task has written to its slots, unit after unit."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Program) -> None:
         self.bytes: dict[tuple[int, int], Mask] = {}  # by buffer and physical turn
         self.turns: dict[int, int] = {}  # taken before the unit, by buffer
+        self.templates = program.templates
+        # Iterations after which each slot was met, and one more leaves all as it finds it.
+        self.settled = 1 + max((buffer.slots for buffer in program.buffers), default=0)
 
-    def pass_by(self, turns: tuple[int, ...], *, alike: bool = False) -> None:
-        """Go on behind a unit, or several, that took so many turns of each buffer.
+    def go(self, units: IntArray) -> None:
+        """Go through units, of a loop through as many iterations as say all of the others."""
+        at = 0
+        while at < len(units):
+            size, count = _repeated(units[at:], self.settled)
+            body = units[at : at + size]
+            if count > self.settled:
+                self.go(np.tile(body, self.settled))
+                for number in body.tolist():
+                    self._pass_by(number, count - self.settled, alike=True)
+            else:
+                size = count = 1
+                self._check(self.templates[body[0]])
+                self._pass_by(body[0])
+            at += size * count
 
-        Those ``alike`` leave in the last turns what is there before them.
-        """
+    def _pass_by(self, number: int, times: int = 1, *, alike: bool = False) -> None:
+        """Go on behind a unit, or several that leave in the last turns what is there before."""
+        turns = self.templates[number].lowered.turns
         if alike:
-            self.bytes = {(b, turn + turns[b]): mask for (b, turn), mask in self.bytes.items()}
+            self.bytes = {(b, t + times * turns[b]): one for (b, t), one in self.bytes.items()}
         for buffer, taken in enumerate(turns):
-            self.turns[buffer] = self.turns.get(buffer, 0) + taken
+            self.turns[buffer] = self.turns.get(buffer, 0) + times * taken
 
-    def check(self, template: Template) -> None:
+    def _check(self, template: Template) -> None:
         """Go through the instructions of a unit."""
         rows = zip(template.told, template.instructions, template.lines, strict=True)
         starts = template.lowered.starts
@@ -88,6 +98,21 @@ class _Written:
             self.bytes[key] = np.zeros(buffer.slot_bytes, np.bool_)
         shape = region.rows, region.row_bytes
         return np.ndarray(shape, np.bool_, self.bytes[key], region.offset, (region.pitch, 1))
+
+
+#: Units that a body of a loop is looked for in, and how often the first of them may be in it.
+_BODY, _OFTEN = 1 << 16, 8
+
+
+def _repeated(units: IntArray, settled: int) -> tuple[int, int]:
+    """How many units make a body that the first ones repeat more than ``settled`` times, and how
+    often they do; (1, 1) if there is none."""
+    for size in (1 + np.flatnonzero(units[1:_BODY] == units[0])[:_OFTEN]).tolist():
+        few = units[: (settled + 1) * size]
+        if len(few) > settled * size and np.array_equal(few[size:], few[:-size]):
+            other = np.flatnonzero(units[size:] != units[:-size])
+            return size, (int(other[0]) if len(other) else len(units) - size) // size + 1
+    return 1, 1
 
 
 def _check_read(region: SlotRegion, written: Mask, instruction: Instruction) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
 from npusim.results.answer import Answer
 from npusim.results.lines import fact, page, percent_text, us_text
+from npusim.results.tables import DataFrame, frame
 from npusim.timing.trace import Bound, KernelRun
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Who is bounded, and from where the operands come.
 PROBLEM, PROGRAM = "any program", "any schedule of this one"
@@ -75,8 +73,12 @@ def on_silicon(device: Device, bounds: Iterable[Bound]) -> tuple[Least, ...]:
 
 
 def program_ends(device: Device, runs: Sequence[KernelRun]) -> Ends:
-    """Those of kernels one after another, with the reason of the one that needs most."""
-    found = [ends(device, run.problem_bounds, run.bounds) for run in runs]
+    """Those of kernels one after another."""
+    return in_turn(ends(device, run.problem_bounds, run.bounds) for run in runs)
+
+
+def in_turn(found: Iterable[Ends]) -> Ends:
+    """Those of what follows each other, with the reason of the one that needs most."""
     both = list(zip(*found, strict=True)) or [(Least(0.0, "", "", ""),)] * 2
     return Ends(*(max(one)._replace(us=sum(least.us for least in one)) for one in both))
 
@@ -122,11 +124,10 @@ class Bounded(Answer):
         return "; ".join(told)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> DataFrame:
         """A row for each bound: whose it is, where operands are, its time, what sets it."""
-        import pandas as pd  # noqa: PLC0415 - for tables only
-
-        return pd.DataFrame(self.rows())
+        rows = self.rows()
+        return frame(rows, tuple(rows[0]))
 
     def rows(self) -> list[dict[str, Any]]:
         """The same as plain values."""

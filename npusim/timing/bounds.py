@@ -73,7 +73,8 @@ def needed_bytes(program: Program) -> GmBytes:
     """What the problem of a kernel reads and writes: of each operand and result every byte once.
 
     That is the whole tensor, in the layout the kernel has it, less what the problem does not need
-    of it (``Kernel.needed_bytes``) and what the kernel itself leaves alone.
+    of it (``Kernel.needed_bytes``) and what the kernel itself leaves alone. An operand that is
+    given twice goes by its first name.
     """
     sizes = {tensor.name: tensor.size_bytes for tensor in program.tensors}
     sizes |= program.needed_bytes
@@ -82,8 +83,13 @@ def needed_bytes(program: Program) -> GmBytes:
         for place, totals in ((src, found.read), (dst, found.written)):
             if place == "GM":
                 totals[operand] = totals.get(operand, 0) + moved
-    least = ({name: min(sizes[name], moved) for name, moved in one.items()} for one in found)
-    return GmBytes(*least)
+    same = {tensor.name: tensor.same for tensor in program.tensors if tensor.same}
+    least = GmBytes({}, {})
+    for asked, needed in zip(found, least, strict=True):
+        for name, size in asked.items():
+            one = same.get(name, name)
+            needed[one] = max(needed.get(one, 0), min(sizes[name], size))
+    return least
 
 
 def problem_bounds(program: Program, resident: Mapping[str, int]) -> tuple[Bound, ...]:

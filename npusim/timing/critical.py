@@ -13,13 +13,19 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache, cached_property
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from npusim.base.integers import IntArray
+from npusim.base.integers import IntArray, ceil_div
 from npusim.base.reasons import FOLLOW
+from npusim.device.parts import CubeRate
+from npusim.device.spec import Device
+from npusim.isa.base import Instruction
 from npusim.isa.cost_parts import cost_parts
+from npusim.isa.cube import Mmad
+from npusim.isa.dsp import DspGemm
 from npusim.program.lower import Wait
 from npusim.program.program import Program
 from npusim.timing.outcome import Spans
@@ -208,7 +214,8 @@ class Walk:
         """What an instruction of a template costs alone, by part."""
         key = int(template), place
         if key not in self.costs:
-            instruction = self.program.templates[key[0]].instructions[place]
+            of = self.program.templates[key[0]]
+            instruction = (of.priced or of.instructions)[place]
             self.costs[key] = cost_parts(instruction, self.device)
         return self.costs[key]
 
@@ -350,3 +357,52 @@ class Walk:
             if same or signal.scope == "all":
                 return Place(other, int(self.spans.pipe[row]), int(self.spans.index[row]))
         return None
+
+
+def causes(program: Program, spans: Spans) -> IntArray:
+    """For each row of the timeline the row whose instruction let it start, -1 where none did.
+
+    Rows are those of ``Timeline``. An instruction that did not wait, that waited to be issued or at
+    a barrier of all cores has no cause among them.
+    """
+    order = np.lexsort((spans.index, spans.pipe, spans.core, spans.start))
+    columns = (spans.core, spans.pipe, spans.index, spans.start, spans.waited)
+    rows = [tuple(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
+    place_of = {row[:3]: number for number, row in enumerate(rows)}
+    walk = Walk(program, spans)
+    found = np.full(len(rows), -1, np.int64)
+    for number, (core, pipe, index, start, waited) in enumerate(rows):
+        if waited:
+            cause = walk.awaited(Place(core, pipe, index), start)
+            if cause is not None:
+                found[number] = place_of[tuple(cause)]
+    return found
+
+
+def cube_room(program: Program) -> int:
+    """Multiply-adds for which the blocks of all ``mmad``s and ``dsp_gemm``s of a program have room.
+
+    Those executed are fewer where an extent is no multiple of a block, those useful fewer still.
+    """
+    return sum(
+        int(count) * sum(_room(one, program.device) for one in template.instructions)
+        for count, template in zip(program.unit_counts, program.templates, strict=True)
+    )
+
+
+def _room(instruction: Instruction, device: Device) -> int:
+    rate = _rate(instruction, device)
+    if rate is None or not isinstance(instruction, Mmad | DspGemm):
+        return 0
+    extents = instruction.m, instruction.k * instruction.dtype.values, instruction.n
+    blocks = zip(extents, (rate.m, rate.k, rate.n), strict=True)
+    return prod(ceil_div(extent, block) * block for extent, block in blocks)
+
+
+def _rate(instruction: Instruction, device: Device) -> CubeRate | None:
+    """The block that the instruction's unit multiplies at once."""
+    if isinstance(instruction, Mmad) and device.cube is not None:
+        return device.cube.rates[instruction.math]
+    if isinstance(instruction, DspGemm) and device.gemm is not None:
+        return device.gemm.rates[instruction.dtype.name]
+    return None

@@ -7,12 +7,12 @@ last one still leaves to do.
 
 from __future__ import annotations
 
+from npusim.base.integers import RATE_BITS, fixed_rate
 from npusim.device.spec import Device
 from npusim.program import program as flows
 from npusim.program.program import Program
 from npusim.timing.bounds import link_bounds
 from npusim.timing.fast.path import NONE, Alone, Once
-from npusim.timing.sharing import reading, writing
 from npusim.timing.starts import core_starts
 
 
@@ -29,7 +29,7 @@ def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:
     once = alone.read_once() if cold else Once(0, 0)
     for begin, cycles, rest in (
         (earliest.first_read, sizes.reading(program.device, once), earliest.tail),
-        (earliest.first_write, writing(program.device, sizes.written), 0),
+        (earliest.first_write, _writing(program.device, sizes.written), 0),
     ):
         if begin < NONE:
             bounds.append(begin + int(cycles) + rest)
@@ -60,6 +60,33 @@ class _Sizes:
                     self.written += count * flow.size * factor
 
     def reading(self, device: Device, once: Once) -> float:
-        """Cycles of all reads, some of which come from main memory in any case."""
-        size = self.read + once.beside
-        return reading(device, size, once.fetched, self.requests, self.steepest)
+        """Cycles of all reads, some of which come from main memory in any case.
+
+        What else does costs its rate there; what does not costs the requests of a hit.
+        """
+        size, fetched = self.read + once.beside, once.fetched
+        main = fixed_rate(device.main_read_bytes_per_cycle) / (1 << RATE_BITS)
+        if device.l2 is None:
+            return size / main
+        rate = fixed_rate(device.l2.read_bytes_per_cycle) / (1 << RATE_BITS)
+
+        def cached(missing: float) -> float:
+            return (size + max(0.0, self.requests - missing * self.steepest)) / rate
+
+        low, high = float(min(fetched, size)), float(size)
+        if cached(low) <= low / main:
+            return fetched / main
+        # More misses take less of the L2 and more of main memory: the best is where both are equal.
+        for _ in range(40):
+            middle = (low + high) / 2
+            if cached(middle) > middle / main:
+                low = middle
+            else:
+                high = middle
+        return min(cached(high), low / main)
+
+
+def _writing(device: Device, size: float) -> float:
+    """Cycles of all writes at the rate at which cores share the L2, or main memory without one."""
+    shared = device.l2 if device.l2 is not None else device.main_memory
+    return size / (fixed_rate(shared.write_bytes_per_cycle) / (1 << RATE_BITS))

@@ -206,8 +206,7 @@ def trace_program(program: Program, l2: L2) -> Trace:
             f"{program.kernel} executes {program.instructions:,} instructions; the critical path "
             f"is looked for among up to {TRACE_LIMIT:,}: explain a smaller batch"
         )
-    from npusim.timing.critical import critical_path  # noqa: PLC0415 - for explanations only
-    from npusim.timing.cube_room import cube_room  # noqa: PLC0415
+    from npusim.timing.critical import critical_path, cube_room  # noqa: PLC0415 - for these only
 
     spans, cycles = _spans(program, l2)
     return Trace(cycles=cycles, path=critical_path(program, spans, cycles), room=cube_room(program))
@@ -215,7 +214,7 @@ def trace_program(program: Program, l2: L2) -> Trace:
 
 def trace_causes(program: Program, l2: L2) -> IntArray:
     """Simulate ``program`` as ``time_program`` does; tell what each row of its timeline awaited."""
-    from npusim.timing.causes import causes  # noqa: PLC0415 - for traces only
+    from npusim.timing.critical import causes  # noqa: PLC0415 - for traces only
 
     return causes(program, _spans(program, l2)[0])
 

@@ -172,7 +172,7 @@ def test_a_file_of_a_kernel_computes_and_answers_for_other_machines(
     assert json.loads(capsys.readouterr().out)["cycles"] == results[0].cycles
 
 
-HEAD = {
+HEAD: dict[str, Any] = {
     "kernel": "mine", "tensors": {"x": [[4096], "fp16", "in"], "y": [[4096], "fp16", "out"]},
     "buffers": {"u": {"memory": "UB", "shape": [4096], "dtype": "fp16", "slots": 1}},
 }  # fmt: skip
@@ -223,19 +223,28 @@ WRONG: dict[str, tuple[int, Any, str]] = {
     "op": (1, {"op": "data_mov"}, ":2: unknown op 'data_mov'; did you mean 'data_move'?"),
     "field": (1, {"sorce": 1}, ":2: data_move has no 'sorce'; did you mean 'src'?"),
     "lacks": (1, {"path": None}, ":2: it lacks 'path'; add it"),
-    "pipe": (1, {"pipe": "MTE3"}, ":2: pipe is MTE3; data_move u#0[0:8192B] <- x[0+0"),
+    "pipe": (1, {"pipe": "MTE3"}, ":2: pipe is MTE3; data_move u#0[0:8192B] <- x[0:81"),
     "path": (1, {"path": "GM->L7"}, ":2: ascend910b2 cannot move GM->L7"),
     "type": (1, {"dtype": "fp17"}, ":2: unknown dtype 'fp17'"),
     "tensor": (1, {"src": ["z", 0, 8192]}, ":2: no tensor or buffer of these cores is called 'z'"),
     "beyond": (1, {"src": ["x", 8, 8192]}, ":2: an operand leaves x, which has 8192 B"),
     "slot": (1, {"dst": ["u", 0, 8, 8192]}, ":2: bytes 8..8200 of u lie outside its slot of 8192"),
-    "short": (1, {"src": ["x"]}, ":2: ['x'] is no operand: behind a name it has 2 to 5 whole"),
+    "short": (1, {"src": ["x"]}, ":2: ['x'] is no operand: a name, 2 to 5 whole numbers"),
     "no list": (1, {"src": "x"}, ":2: src is 'x'; it must be an operand"),
-    "numbers": (1, {"src": ["x", "0", 8192]}, ":2: ['x', '0', 8192] is no operand: behind a name"),
+    "numbers": (1, {"src": ["x", "0", 8192]}, ":2: ['x', '0', 8192] is no operand: a name, 2 to 5"),
     "nested": (1, {"src": [["x"], 0, 8192, 1, 0, 0]}, ":2: "),
     "name": (1, {"dst": ["u", 0, 0, 8192], "src": [8, 0, 8192, 1, 0, 0]}, ":2: [8, 0, 8192, 1, 0,"),
-    "bytes": (1, {"src": ["x", 0, 4096]}, ":2: data_move u#0[0:8192B] <- x[0+0:4096B]: 4096 B in"),
-    "event": (2, {"event": "0"}, ":3: event is '0'; it must be int"),
+    "bytes": (1, {"src": ["x", 0, 4096]}, ":2: data_move u#0[0:8192B] <- x[0:4096B]: 4096 B in"),
+    "event": (2, {"event": "0"}, ":3: event is '0'; it must be a whole number, 0 to 1099511627776"),
+    "turn": (1, {"dst": ["u", 10**30, 0, 8192]}, "a name, 2 to 5 whole numbers up to 10995"),
+    "negative": (4, {"cycles": -500}, ":5: cycles is -500; it must be a whole number, 0 to 10995"),
+    "many cycles": (4, {"cycles": 10**30}, f":5: cycles is {10**30}; it must be a whole number"),
+    "truth": (4, {"cycles": True}, ":5: cycles is True; it must be a whole number"),
+    "list": (4, {"cycles": ["x", 0, 32]}, ":5: cycles is ['x', 0, 32]; it must be a whole number"),
+    "text": (4, {"name": 3}, ":5: name is 3; it must be a text"),
+    "flag's number": (4, {"op": "core_set_flag", "signals": ["0", "all"], "cycles": None,
+                          "name": None}, ":5: signals is '0'; it must be a whole number"),
+    "deep": (3, "[" * 100_000, ":4: maximum recursion depth exceeded"),
     "flag": (3, {"src": "S"}, "comes without a set_flag before it; set it first"),
 }  # fmt: skip
 
@@ -260,6 +269,18 @@ def test_what_cannot_be_read_is_refused_with_its_line(wrong: str, tmp_path: Path
     [
         ("", "mine.jsonl:1: Expecting value"),
         ({"kernel": "k", "tensors": {}}, "mine.jsonl:1: it lacks 'buffers'; add it"),
+        ({"tensors": {}, "buffers": {}}, "mine.jsonl:1: it lacks 'kernel'; add it"),
+        ({**HEAD, "kernel": None}, "mine.jsonl:1: kernel is None; it must be a text"),
+        ({**HEAD, "anywhere": "no"}, "mine.jsonl:1: anywhere is 'no'; it must be true or false"),
+        ([HEAD], "mine.jsonl:1: list indices must be integers"),
+        (
+            {**HEAD, "tensors": {"x": [[-4096], "fp16", "in"]}},
+            "mine.jsonl:1: shape of x is -4096; it must be a whole number, 1 to 1099511627776",
+        ),
+        (
+            {**HEAD, "buffers": {"u": {**HEAD["buffers"]["u"], "slots": 1.5}}},
+            "mine.jsonl:1: buffers: slots of u is 1.5; it must be a whole number, 1 to",
+        ),
         ({**HEAD, "tensors": {"x": [[4], "fp16", "into"]}}, "mine.jsonl:1: tensor x has role"),
         (
             {**HEAD, "buffers": {"u": {"memory": "UB", "shape": [2**20], "dtype": "fp16"}}},
@@ -270,6 +291,30 @@ def test_what_cannot_be_read_is_refused_with_its_line(wrong: str, tmp_path: Path
 def test_a_first_line_that_says_too_little(head: Any, reason: str, tmp_path: Path) -> None:
     with pytest.raises(npusim.ArgumentError, match=re.escape(reason)):
         npusim.simulate(load_instructions(written(tmp_path, FLAGGED, head)), "ascend910b2")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"matrices": 10**30}, f"matrices is {10**30}; it must be a whole number"),
+        ({"matrices": 10**9}, "drain of 1000000000 matrices from c_l0c#0[0:4096B], which has room"),
+        ({"matrices": 0}, "drain of 0 matrices from c_l0c#0[0:4096B], which has room for 1 to 64"),
+        ({"c0": 0}, "c0 is 0; it is 16, or 8 with channel split"),
+    ],
+)
+def test_fields_of_a_drain_that_no_chip_holds(
+    change: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    """Each took all memory, or ended in an error of Python's own."""
+    file = tmp_path / "own.jsonl"
+    npusim.save_instructions(product(32, 32, 32), "ascend910b2", file, "0")
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    (drain,) = (line for line in lines if line.get("op") == "drain")
+    drain |= change
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    where = rf"own.jsonl:{lines.index(drain) + 1}: .*{re.escape(reason)}"
+    with pytest.raises(npusim.ArgumentError, match=where):
+        npusim.simulate(load_instructions(file), "ascend910b2", cores="0")
 
 
 def test_files_without_instructions_and_kernels_that_cannot_be_written(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from npusim.base.dtypes import FP32
 from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Slot, Tensor
+from npusim.isa.vector import VecDup
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.program.build import build
 from npusim.program.kernel import Kernel, Plan
 from npusim.program.language import BufferHandle, Language
+from npusim.program.written import _Written, check_slots
 from tests.scripts import tasks_of
 
 pytestmark = pytest.mark.compiled
@@ -127,6 +129,65 @@ def test_the_body_is_issued_once_for_iterations_that_are_alike(
     assert [len(template.instructions) for template in program.templates] == emitted
     assert [len(one) for one in program.tasks] == [most, most]
     assert program.instructions == 2 * sum(emitted[unit] for unit in program.tasks[0].tolist())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(0.0, -0.0), (np.float32(0), np.float32(-0.0)), (1, 1.0), (True, 1)]
+)
+def test_what_is_issued_once_tells_numbers_apart_that_python_holds_to_be_equal(
+    one: Any, other: Any
+) -> None:
+    seen: list[Any] = []
+
+    def body(k: Language, ub: BufferHandle, total: BufferHandle, x: Tensor, y: Tensor) -> None:
+        for value in (one, other, one, float("nan"), float("nan")):
+            k.once(filled_with, k, total.next(), value)
+        k.data_move(y.at(0, N * 4, base="y"), total.last().at(0, N * 4), FP32)
+
+    def filled_with(k: Language, slot: Slot, value: Any) -> None:
+        seen.append(value)
+        k.vec_dup(slot, float(value))
+
+    program = build(Sums.of(body), TINY, (0,))
+    assert [str(value) for value in seen] == [str(one), str(other), "nan"]
+    issued = [i for template in program.templates for i in template.instructions]
+    filled = [str(i.value) for i in issued if isinstance(i, VecDup)]
+    assert filled == [str(float(value)) for value in (one, other, np.nan)]
+
+
+def test_a_long_loop_of_several_units_is_checked_like_a_short_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def body(k: Language, ub: BufferHandle, total: BufferHandle, x: Tensor, y: Tensor) -> None:
+        sums = total.next()
+        k.vec_dup(sums, 0.0)
+        for _ in k.loop(7):
+            for _ in k.loop(count):
+                k.once(add, k, ub, sums, x)
+                k.once(add, k, ub, sums, x)
+                k.vec_binary("add", sums, sums, sums, FP32)
+            k.vec_scalar("muls", sums, sums, 2.0, FP32)
+        k.data_move(y.at(0, N * 4, base="y"), sums if filled else ub.next(), FP32)
+
+    checked: list[int] = []
+    check = _Written._check
+
+    def counted(self: _Written, template: Any) -> None:
+        checked[-1] += 1
+        check(self, template)
+
+    monkeypatch.setattr(_Written, "_check", counted)
+    for filled, count in ((True, 5), (True, 5000), (False, 5000)):
+        program = build(Sums.of(body), TINY, (0,))
+        assert len(program.tasks[0]) == 7 * (3 * count + 1) + 2
+        checked.append(0)
+        if filled:
+            check_slots(program)
+        else:
+            with pytest.raises(ProgramError, match=r"nothing has written ub#\d+"):
+                check_slots(program)
+    assert checked[1] <= checked[0] < 100
+    assert checked[2] < checked[0]  # the first of two tasks has the mistake
 
 
 def test_a_long_sum_of_a_product_issues_few_instructions_and_takes_as_long() -> None:

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ import npusim
 from npusim.base.dtypes import FP16
 from npusim.base.errors import NpusimError
 from npusim.base.resources import configs
+from npusim.call.call import Call
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
@@ -30,6 +32,9 @@ from npusim.kernels.matmul import Matmul
 from npusim.kernels.tilings.cann import load_cann_tiling
 from npusim.kernels.tilings.matmul import Tiling
 from npusim.program.build import build
+from npusim.program.kernel import Kernel
+from npusim.program.traced import load_instructions, save_instructions
+from npusim.program.written import check_mistakes
 from npusim.study.space import load_study
 from npusim.validation.choices import read_choices
 from npusim.validation.profile import read_profile
@@ -122,6 +127,100 @@ stepKb: 3
 
 def _head(text: str, lines: int) -> str:
     return "\n".join(text.splitlines()[:lines]) + "\n"
+
+
+# -- instructions ------------------------------------------------------------------------------
+
+_DEVICE = "ascend910b2"
+
+#: An operation known by its time between a load and a store, ordered by flags.
+_TIMED = """\
+{"kernel": "mine", "tensors": {"x": [[64], "fp16", "in"], "y": [[64], "fp16", "out"]}, \
+"buffers": {"u": {"memory": "UB", "shape": [64], "dtype": "fp16", "slots": 1}}}
+{"core": "vector0", "pipe": "MTE2", "op": "data_move", "dst": ["u", 0, 0, 128], \
+"src": ["x", 0, 128], "path": "GM->UB", "dtype": "fp16"}
+{"core": "vector0", "pipe": "MTE2", "op": "set_flag", "to": "V", "event": 0}
+{"core": "vector0", "pipe": "V", "op": "wait_flag", "src": "MTE2", "event": 0}
+{"core": "vector0", "pipe": "V", "op": "timed", "name": "VEXP", "cycles": 500}
+{"core": "vector1", "pipe": "V", "op": "core_set_flag", "signals": [3, "group"]}
+{"core": "vector0", "pipe": "V", "op": "core_wait_flag", "awaits": [3, 1]}
+{"core": "vector0", "pipe": "MTE3", "op": "data_move", "dst": ["y", 0, 128], \
+"src": ["u", 0, 0, 128], "path": "UB->GM", "dtype": "fp16"}
+"""
+
+
+@cache
+def _trace_seeds() -> tuple[str, ...]:
+    """The kernels of a small call, one of them with a stride, and what is written by hand."""
+    kernels: dict[str, Kernel] = {}
+    launch = Call.launch
+
+    def seen(self: Call, kernel: Kernel, whole: str | None = None) -> None:
+        launch(self, kernel, whole)
+        kernels.setdefault(f"{kernel.name} {kernel.tiling_text}", kernel)
+
+    dy, x, w = (npusim.spec(one, "fp16") for one in ((1, 4, 3, 3), (1, 4, 6, 6), (4, 4, 3, 3)))
+    with patch.object(Call, "launch", seen):
+        npusim.ops.convolution_backward(
+            dy, x, w, stride=2, padding=1, device=_DEVICE, tiling="library"
+        )
+        npusim.ops.convolution_backward(dy, x, w, stride=2, padding=1, device=_DEVICE)
+    file, texts = _file(".jsonl", ""), [_TIMED]
+    for kernel in kernels.values():
+        save_instructions(kernel, _DEVICE, file, "0")
+        texts.append(file.read_text(encoding="utf-8"))
+    return tuple(texts)
+
+
+def _trace(text: str) -> None:
+    """Time the instructions of a file, and look for mistakes in them."""
+    kernel = load_instructions(_file(".jsonl", text))
+    check_mistakes(build(kernel, load_device(_DEVICE), (0, 1)))
+    if sum(tensor.size_bytes for tensor in kernel.tensors) < 1 << 24:  # some have numbers, too
+        npusim.simulate(kernel, _DEVICE, cores="0-1", check=False)
+
+
+#: What stands in the place of a value: of another type, at the end of a range, or far beyond it.
+_ODD: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, 2, -1, 7, 255, 4096, 1 << 20, 1 << 31, 1 << 62, 1 << 63, 10**30),
+    *(-(10**30), 1.5, -0.0, 1e300, float("nan"), float("inf"), "", "x", "GM", "fp32", [], {}, [1]),
+    *([[]], [[["u", 0, 0, 32]]], {"u": 1}, ["u", 0, 0, 32], ["x", 0, 32], [0, 1, 2]),
+)
+
+
+def _make_trace(texts: Sequence[str], random: Random) -> str:
+    """A text near one of these, or one of these with values in the place of others."""
+    if random.random() < 0.3:
+        return _near(texts, random)
+    try:
+        lines = [json.loads(line) for line in random.choice(texts).splitlines()]
+    except ValueError:  # of the corpus
+        return _near(texts, random)
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        _change(random.choice((lines[0], random.choice(lines))), random)
+    nested = "[" * 10_000 if random.random() < 0.02 else ""
+    return "\n".join(map(json.dumps, lines)) + nested
+
+
+def _change(at: Any, random: Random) -> None:
+    """Another value in the place of one at any depth of an object or list; a key more or less."""
+    places = list(at) if isinstance(at, dict) else list(range(len(at)))
+    if not places or (isinstance(at, dict) and random.random() < 0.1):
+        if isinstance(at, dict):
+            at[random.choice(("sixth", "matrices", "apart", "cycles", "anywhere", "slots"))] = (
+                10**30
+            )
+        return
+    place = random.choice(places)
+    if isinstance(at[place], dict | list) and random.random() < 0.8:
+        _change(at[place], random)
+    elif random.random() < 0.1:
+        del at[place]
+    elif isinstance(at, list) and random.random() < 0.1:
+        at.insert(place, deepcopy(random.choice(_ODD)))
+    else:
+        odd = random.choice((*_ODD, at[place] * 2 if isinstance(at[place], int) else None))
+        at[place] = deepcopy(odd)
 
 
 # -- command lines -----------------------------------------------------------------------------
@@ -297,6 +396,7 @@ TARGETS: dict[str, Target] = {
         lambda text: void(read_profile(_file(".csv", text), "910B2", _choices())), _near,
         lambda: [_head(t, 12) for t in _shipped("profiles", "op_summary.csv")],
     ),
+    "instructions": Target(_trace, _make_trace, lambda: list(_trace_seeds())),
     "command": Target(_command, _make_command, lambda: _words_of(COMMANDS)),
     "call": Target(_call, _make_call, lambda: [json.dumps({"operator": o, **a, "device": "tiny"})
                                                for o, a in CALLS]),
