@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.kernels.matmul import Matmul
+from npusim.kernels.tilings.matmul import Shape
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,16 @@ class LinearBackpropInput(Matmul):
 
 @dataclass(frozen=True)
 class LinearBackpropWeight(Matmul):
-    """``a`` is dy, stored rows x Cout (layout ``ND_km``), ``b`` x, ``c`` dw."""
+    """``a`` is dy, stored rows x Cout (layout ``ND_km``), ``b`` x, ``c`` dw.
+
+    With ``rounds`` a tiling without parts is to store dw in the type of the operands.
+    """
+
+    rounds: bool = False
 
     name: ClassVar[str] = "linear_backprop_weight"
     computes: ClassVar[str] = "weight"
+
+    @property
+    def shape(self) -> Shape:
+        return super().shape._replace(single=self.dtype if self.rounds else None)

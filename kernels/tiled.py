@@ -14,7 +14,7 @@ from typing import Any
 
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.costs import in_l2
-from npusim.kernels.tilings.pipeline import Ranked, every, foreseen, leading
+from npusim.kernels.tilings.pipeline import Space, every, leading
 from npusim.language import ArgumentError, Device, Kernel, Least
 
 
@@ -22,7 +22,7 @@ class Tiled(Kernel):
     """A kernel with a field ``tiling``; the last of its tensors is the result."""
 
     @abstractmethod
-    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> Sequence[Ranked]:
+    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> Sequence[Space]:
         """The tilings to choose from; ``held``: of which tensors the L2 has all at the beginning.
 
         Raises ``CapacityError`` where none fits.
@@ -40,32 +40,23 @@ class Tiled(Kernel):
                     with suppress(ArgumentError):  # some layouts of operands ask for more
                         yield self._with(one), Least(cycles, used, before)
 
-    def given(self, tilings: tuple[Any, ...], device: Device, cores: int) -> Ranked | None:
-        """A space of these tilings alone, whose columns say which it ``fits``; None by default."""
-        return None
-
-    def foreseen(
-        self, alike: Sequence[Kernel], device: Device, cores: int
-    ) -> list[tuple[float, Least] | None]:
-        ran = tuple(getattr(one, "ran", None) for one in alike)
-        space = self.given(ran, device, cores) if ran else None
-        if space is None:
-            return [None] * len(alike)
-        columns = (space.columns[name].tolist() for name in ("fits", "cores"))
-        return [
-            (time, Least(int(least), used, one.before)) if fits else None
-            for one, fits, used, time, least in zip(alike, *columns, *foreseen(space), strict=True)
-        ]
-
     def variants(self, tiling: Any, cores: int) -> Iterator[Any]:
         """Tilings for so many cores that bounds and estimates do not tell from one."""
         yield tiling
 
     def ranked(
-        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+        self,
+        device: Device,
+        cores: int,
+        few: int,
+        warm: Collection[str] = (),
+        known: tuple[float, ...] = (),
     ) -> list[tuple[float, Kernel]]:
+        """See ``Kernel.ranked``; those that take longer than times that are ``known`` may miss."""
         spaces = self.spaces(device, cores, in_l2(device, warm, *self.tensors))
-        leaders = [one for space in spaces for one in leading(space, few)]
+        leaders = list[tuple[float, Any]]()
+        for space in spaces:
+            leaders += leading(space, few, *known, *(time for time, _ in leaders))
         found: list[tuple[float, Kernel]] = []
         for cycles, tiling in sorted(leaders, key=lambda one: one[0])[:few]:
             with suppress(ArgumentError):

@@ -71,6 +71,33 @@ class CannTiling:
         """The fields under the vendor's names, as ``cann_tiling`` and tiling files take them."""
         return {word: getattr(self, name) for name, word in _WORDS.items()}
 
+    @classmethod
+    def of_base(cls, m: int, n: int, k: int, **more: Any) -> CannTiling:
+        """The tiling with ``more`` fields whose cores take one base tile at a time."""
+        single = {"single_core_m": m, "single_core_n": n, "single_core_k": k}
+        return cls(**{"base_m": m, "base_n": n, "base_k": k, **single, **more})
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What tilings of both kernels say as this one does.
+
+        Raises ``ArgumentError`` where L0A and L0B have other slots than each other, which our
+        kernels take in turns together, or where one K step is no multiple of the other.
+        """
+        if max(self.step_ka, self.step_kb) % min(self.step_ka, self.step_kb):
+            raise ArgumentError(
+                f"CANN tiling: stepKa is {self.step_ka}, stepKb {self.step_kb}; the larger must be "
+                "a multiple of the smaller"
+            )
+        if self.al0 != self.bl0:
+            raise ArgumentError(
+                f"CANN tiling: al0Pbuffer is {self.al0}, bl0Pbuffer {self.bl0}; these kernels feed "
+                "L0A and L0B in step, give both the same"
+            )
+        same = ("base_m", "base_n", "base_k", "single_core_m")
+        slots = {"l0_slots": self.al0, "l0c_slots": self.cl0}
+        return {name: getattr(self, name) for name in same} | slots
+
     def __str__(self) -> str:
         return (
             f"single {self.single_core_m}x{self.single_core_n}x{self.single_core_k}, base "
@@ -82,25 +109,14 @@ class CannTiling:
         )
 
 
+def _word(field: str) -> str:
+    """The vendor's word for a field: ``baseM``, ``al1Pbuffer``."""
+    first, *rest = field.split("_")
+    return first + "".join(map(str.capitalize, rest or ["pbuffer"]))
+
+
 #: Field by field, the vendor's word.
-_WORDS = {
-    "single_core_m": "singleCoreM",
-    "single_core_n": "singleCoreN",
-    "single_core_k": "singleCoreK",
-    "base_m": "baseM",
-    "base_n": "baseN",
-    "base_k": "baseK",
-    "step_ka": "stepKa",
-    "step_kb": "stepKb",
-    "step_m": "stepM",
-    "step_n": "stepN",
-    "al1": "al1Pbuffer",
-    "bl1": "bl1Pbuffer",
-    "al0": "al0Pbuffer",
-    "bl0": "bl0Pbuffer",
-    "cl0": "cl0Pbuffer",
-    "iterate_order": "iterateOrder",
-}
+_WORDS = {one.name: _word(one.name) for one in fields(CannTiling) if one.name != "left"}
 
 #: What other releases call the slots; a word may stand for both operands.
 _OTHER_WORDS = {
@@ -185,21 +201,3 @@ def _check(device: Device, memory: str, *terms: tuple[str, int, int]) -> None:
             f"CANN tiling on {device.name}: {memory} holds {size} B but {sums} = {used} B; use "
             f"smaller tiles, steps or fewer slots (over by {used - size} B)"
         )
-
-
-def same_slots(t: CannTiling) -> int:
-    """Slots of L0A and of L0B, which our kernels take in turns together.
-
-    Raises ``ArgumentError`` where they differ, or where one K step is no multiple of the other.
-    """
-    if max(t.step_ka, t.step_kb) % min(t.step_ka, t.step_kb):
-        raise ArgumentError(
-            f"CANN tiling: stepKa is {t.step_ka}, stepKb {t.step_kb}; the larger must be a "
-            "multiple of the smaller"
-        )
-    if t.al0 != t.bl0:
-        raise ArgumentError(
-            f"CANN tiling: al0Pbuffer is {t.al0}, bl0Pbuffer {t.bl0}; these kernels feed L0A and "
-            "L0B in step, give both the same"
-        )
-    return t.al0

@@ -16,8 +16,16 @@ from functools import cached_property
 from npusim.base.dtypes import DType
 from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
-from npusim.kernels.tilings.cann_rule import HALF, Product, common_reason, down16, refuse, up16
+from npusim.kernels.tilings.cann import CannTiling, check_fits
+from npusim.kernels.tilings.cann_rule import (
+    HALF,
+    Product,
+    common_reason,
+    down16,
+    refuse,
+    rows_of,
+    up16,
+)
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.shapes.convolution import Convolution
 
@@ -64,7 +72,7 @@ def kernel_tiling(
     """
     p, t = FilterProduct(shape, dtype.bytes), tiling
     check_fits(t, device, dtype.bytes, (p.slot_a(t), p.slot_b(t)))
-    l0_slots, small = same_slots(t), min(t.step_ka, t.step_kb)
+    kept, small = t.kept, min(t.step_ka, t.step_kb)
     notes, slab = [], small * t.base_k
     if slab % p.wo and p.wo % slab and slab < p.k:
         notes.append(
@@ -75,11 +83,8 @@ def kernel_tiling(
         notes.append(f"N tiles of {t.base_n} end with the filter depth they are of")
     return (
         Tiling(
-            base_m=t.base_m,
-            base_n=t.base_n,
-            base_k=t.base_k,
+            **kept,
             slab_k=slab,
-            single_core_m=t.single_core_m,
             single_core_n=t.single_core_n,
             single_core_k=t.single_core_k,
             step_m=t.step_m,
@@ -89,8 +94,6 @@ def kernel_tiling(
             dy_slabs=t.step_ka // small,
             x_slabs=t.step_kb // small,
             keeps="x" if t.iterate_order else "dy",
-            l0_slots=l0_slots,
-            l0c_slots=t.cl0,
         ),
         notes,
     )
@@ -122,8 +125,8 @@ class FilterProduct(Product):
     def bound_b(self, t: CannTiling) -> int:
         """Elements of x that one L1 slot is given room for: whole rows of every plane touched."""
         k = t.step_kb * t.base_k
-        ho = max(1, k // self.wo) if k % self.wo == 0 or self.wo % k == 0 else k // self.wo + 2
-        hi = (ho - 1) * self.c.stride[1] + (self.c.kernel[1] - 1) * self.c.dilation[1] + 1
+        rows, (_, deep, _) = rows_of(k, self.wo), self.c.kernel
+        hi = (rows - 1) * self.c.stride[1] + (deep - 1) * self.c.dilation[1] + 1
         taps, blocks = self.c.taps, ceil_div(t.step_n * t.base_n, self.c.c0)
         planes = ceil_div(blocks, taps)
         planes += bool(taps % blocks if taps > blocks else 2 * blocks % taps)
@@ -210,13 +213,8 @@ def _steps(p: FilterProduct, base: _Base, depths: tuple[int, int]) -> CannTiling
     return _unit(
         p,
         base.mode,
-        CannTiling(
-            single_core_m=base.m,
-            single_core_n=base.n,
-            single_core_k=base.k,
-            base_m=base.m,
-            base_n=base.n,
-            base_k=base.k,
+        CannTiling.of_base(
+            *(base.m, base.n, base.k),
             step_ka=ka,
             step_kb=kb,
             step_m=min(step_m, ceil_div(p.m, base.m)),

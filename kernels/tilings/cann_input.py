@@ -8,15 +8,16 @@ fp16 and bf16, one real group (hicann/ops-nn at e5c3fa9, conv/conv3d_backprop_in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
-from npusim.kernels.tilings.cann import CannTiling, check_fits, same_slots
+from npusim.kernels.tilings.cann import CannTiling, check_fits
 from npusim.kernels.tilings.cann_rule import (
     HALF,
     SUMS,
@@ -24,6 +25,7 @@ from npusim.kernels.tilings.cann_rule import (
     common_reason,
     down16,
     refuse,
+    rows_of,
     up16,
 )
 from npusim.kernels.tilings.implicit_gemm import Tiling
@@ -33,14 +35,9 @@ from npusim.shapes.convolution import Convolution
 _L2_SHARE = 144 * 2**20
 
 
-def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:
-    """Why the rule does not apply to this input gradient; empty where it does."""
-    return common_reason(shape, device, dtype)
-
-
 def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DType) -> CannTiling:
     """What the library would choose on ``cores`` cube cores; ``ArgumentError`` outside the rule."""
-    reason = reason_outside(shape, device, dtype)
+    reason = common_reason(shape, device, dtype)
     if reason:
         raise refuse(reason)
     problem = _Product(shape, dtype.bytes)
@@ -85,16 +82,11 @@ def kernel_tiling(
         )
     return (
         Tiling(
-            base_m=t.base_m,
-            base_n=t.base_n,
-            base_k=t.base_k,
+            **t.kept,
             step_planes=t.step_ka * t.base_k // p.line,
             step_columns=t.step_kb * t.base_k // c0,
             l1_slots=t.al1,
             weight_slots=t.bl1,
-            l0_slots=same_slots(t),
-            l0c_slots=t.cl0,
-            single_core_m=t.single_core_m,
             resident=t.bl1 == 1 and t.step_kb * t.base_k >= p.k,
         ),
         notes,
@@ -136,9 +128,7 @@ class _Product(Product):
 
     def rows(self, m: int) -> int:
         """Rows of dy, zeros inserted, that ``m`` positions of dx are given room for."""
-        whole = m % self.wi == 0 or self.wi % m == 0
-        h = max(1, m // self.wi) if whole else m // self.wi + 2
-        reach = h - 1 + (self.c.kernel[1] - 1) * self.c.dilation[1] + 1
+        reach = rows_of(m, self.wi) + (self.c.kernel[1] - 1) * self.c.dilation[1]
         return min(reach, (self.c.out[1] - 1) * self.c.stride[1] + 1)
 
     def row_a(self, m: int) -> int:
@@ -158,6 +148,10 @@ class _Product(Product):
         small, large = sorted((t.step_ka, t.step_kb))
         steps = (small * t.base_k % self.line, large * t.base_k % self.line, large % small)
         return not any(steps)
+
+    def first(self, device: Device, tilings: Iterable[CannTiling]) -> CannTiling | None:
+        """The first of the tilings that is legal; None where none is."""
+        return next((t for t in tilings if self.whole(t) and self.fits(t, device)), None)
 
     def depth_k(self, k: int) -> int:
         """``k`` lowered by 16 until it divides a block's K or is a multiple of it."""
@@ -180,44 +174,26 @@ def _base(p: _Product) -> tuple[int, int, int]:
 
 def _stepped(p: _Product, device: Device, base: tuple[int, int, int]) -> CannTiling | None:
     """The tiling with its L1 steps, its base shrunk where L1 demands; None if nothing fits."""
-    if p.c.kernel[0] == 1:
-        found = _resident(p, device, _tiling(base))
-        if found is not None:
-            return found
-    for smaller in _shrinking(p, base):
-        found = _doubled(p, device, _tiling(smaller, (2, 2)))
-        if found is not None:
-            return found
+    resident = _resident(p, device, _tiling(base)) if p.c.kernel[0] == 1 else None
     last = (16, 16, p.depth_k(16))
-    single = (_doubled(p, device, _tiling(last, slots)) for slots in ((2, 1), (1, 2), (1, 1)))
-    return next((found for found in single if found is not None), None)
+    tilings = chain(
+        (_tiling(smaller, (2, 2)) for smaller in _shrinking(p, base)),
+        (_tiling(last, slots) for slots in ((2, 1), (1, 2), (1, 1))),
+    )
+    stepped = (found for t in tilings if (found := _doubled(p, device, t)))
+    return resident or next(stepped, None)
 
 
 def _tiling(base: tuple[int, int, int], slots: tuple[int, int] = (2, 1)) -> CannTiling:
-    m, n, k = base
-    return CannTiling(
-        single_core_m=m,
-        single_core_n=n,
-        single_core_k=k,
-        base_m=m,
-        base_n=n,
-        base_k=k,
-        step_ka=1,
-        step_kb=1,
-        al1=slots[0],
-        bl1=slots[1],
-        iterate_order=1,
-    )
+    al1, bl1 = slots
+    return CannTiling.of_base(*base, step_ka=1, step_kb=1, al1=al1, bl1=bl1, iterate_order=1)
 
 
 def _resident(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """All of B in one slot, and as much of A beside it as fits."""
     count = ceil_div(p.k, t.base_k)
-    for step in range(count, 0, -1):
-        now = replace(t, step_ka=step, step_kb=count)
-        if count % step == 0 and p.whole(now) and p.fits(now, device):
-            return now
-    return None
+    steps = (step for step in range(count, 0, -1) if count % step == 0)
+    return p.first(device, (replace(t, step_ka=step, step_kb=count) for step in steps))
 
 
 def _doubled(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
@@ -239,18 +215,13 @@ def _halves(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     small = next(c for c in range(min(a, b), 0, -1) if max(a, b) % c == 0)
     a, b = (small, b) if a < b else (a, small)
     scale = max(1, p.line // t.base_k)
-    found = replace(t, step_ka=a * scale, step_kb=b * scale)
-    return found if p.whole(found) and p.fits(found, device) else None
+    return p.first(device, [replace(t, step_ka=a * scale, step_kb=b * scale)])
 
 
 def _equal(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """The same step for both, from the filter's taps downwards."""
     first = min(ceil_div(p.k, t.base_k), p.c.taps)
-    for step in range(first, 0, -1):
-        found = replace(t, step_ka=step, step_kb=step)
-        if p.whole(found) and p.fits(found, device):
-            return found
-    return None
+    return p.first(device, (replace(t, step_ka=s, step_kb=s) for s in range(first, 0, -1)))
 
 
 def _shrinking(p: _Product, base: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:

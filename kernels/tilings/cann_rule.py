@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
+from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
 from npusim.kernels.tilings.cann import CannTiling
 from npusim.shapes.convolution import Convolution
@@ -45,6 +46,11 @@ def down16(value: int) -> int:
 def up16(value: int) -> int:
     """The smallest multiple of 16 that is not below."""
     return -(-value // 16) * 16
+
+
+def rows_of(positions: int, width: int) -> int:
+    """Rows that so many positions of a picture touch, wherever the rule takes them to begin."""
+    return ceil_div(positions, width) + (positions % width > 0 and width % positions > 0)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,16 @@ def write_rate(device: Device) -> float:
     return float(shared.write_bytes_per_cycle)
 
 
+def evicting_cycles(device: Device, written: Numbers) -> Numbers:
+    """Cycles in which all cores write so many bytes: what the L2 has no room for drives out what
+    was written before, which goes to main memory."""
+    if device.l2 is None:
+        return 0
+    room = np.minimum(written, device.l2.size_bytes)
+    behind = (written - room) / float(device.main_memory.write_bytes_per_cycle)
+    return room / write_rate(device) + behind
+
+
 def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
     """Bytes per cycle that all cores together can read of what the L2 holds.
 
@@ -112,7 +122,7 @@ def way_out(device: Device) -> Path:
 
 
 def drain_cycles(
-    device: Device, m: Numbers, n: Numbers, size: int, lines: Numbers = 1
+    device: Device, m: Numbers, n: Numbers, size: Numbers, lines: Numbers = 1
 ) -> tuple[Numbers, Numbers]:
     """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes in pieces of
     so many lines, positions of one following each other; and after which the next can follow.

@@ -84,34 +84,56 @@ def _fitted(s: Convolution, dtype: DType, device: Device, cores: int, least: int
     wanted = min(FULL_CHUNK, max(least, s.n * height * wide // MANY_CHUNKS))
     room = min(wanted, slot // (taps * channels))  # positions of a chunk
     rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
-    per_column = taps * channels * (FP32.bytes + (dtype.bytes if dtype is not FP32 else 0))
-    per_column += 2 * rows * width * dtype.bytes
+    columns = columns_in(device, dtype, taps * channels, rows * width, s.cin_per_group)
+    return Tiling(channels=channels, taps=taps, columns=max(1, columns), rows=rows, width=width)
+
+
+def columns_in(device: Device, dtype: DType, rows: int, depth: int, most: int) -> int:
+    """Columns of ``rows`` sums and of two slots of B that AM holds, of at most so many; or 0.
+
+    They are whole blocks of the micro-kernel where they are some of all.
+    """
+    per_column = rows * (FP32.bytes + (dtype.bytes if dtype is not FP32 else 0))
+    per_column += 2 * depth * dtype.bytes
     # Buffers are rounded up to the alignment of AM: leave one such piece to each of the four.
     am = device.memory("AM")
-    fit = max(1, (am.size_bytes - 4 * am.align_bytes) // per_column)
+    fit = max(0, (am.size_bytes - 4 * am.align_bytes) // per_column)
     block = device.gemm.rates[dtype.name].n if device.gemm else 1
-    if fit < s.cin_per_group and fit > block:
+    if block < fit < most:
         fit -= fit % block
-    columns = min(s.cin_per_group, fit, DMA_FIELD * 4 // dtype.bytes)
-    return Tiling(channels=channels, taps=taps, columns=columns, rows=rows, width=width)
+    return min(most, fit, DMA_FIELD * 4 // dtype.bytes)
 
 
 def _estimate(s: Convolution, dtype: DType, device: Device, t: Tiling, cores: int) -> float:
     """Cycles of the busiest core or of main memory, whichever takes longer, with the launch."""
-    own, path, gemm = ceil_div(s.cout, cores), device.path("GM", "SM"), device.gemm
-    assert gemm is not None
-    rate = gemm.rates[dtype.name]
-    tiles = ceil_div(own, t.channels) * ceil_div(s.taps, t.taps)
+    tiles = ceil_div(ceil_div(s.cout, cores), t.channels) * ceil_div(s.taps, t.taps)
     tiles *= ceil_div(s.cin_per_group, t.columns)
     chunks = s.n * ceil_div(s.spatial[0], t.rows) * ceil_div(s.spatial[1], t.width)
     positions, e = t.rows * t.width, dtype.bytes
-    blocks = ceil_div(t.taps * t.channels, rate.m) * ceil_div(t.columns, rate.n)
-    product = blocks * (gemm.overhead_cycles + positions * rate.cycles)
     frames = [(t.channels * e, t.taps * positions), (t.columns * e, positions)]
-    move: float = (t.taps * t.rows + 1) * path.startup_cycles
-    move += sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
+    product = t.taps * t.channels, t.columns, positions
+    chunk = chunk_cycles(device, dtype, product, t.taps * t.rows + 1, frames)
     shared = sum(n * size for size, n in frames) * chunks * tiles * cores
     memory = shared / float(device.main_memory.read_bytes_per_cycle)
-    return max(tiles * chunks * max(product, move), memory) + float(
-        launch_cycles(device, "dsp", cores)
-    )
+    return max(tiles * chunks * chunk, memory) + float(launch_cycles(device, "dsp", cores))
+
+
+def chunk_cycles(
+    device: Device,
+    dtype: DType,
+    product: tuple[int, int, int],
+    starts: int,
+    frames: list[tuple[int, int]],
+) -> float:
+    """Cycles of a chunk: of its product, or of the loads that this waits for.
+
+    ``product`` are rows, columns and depth; ``starts`` moves bring ``frames``, each of them the
+    bytes of one and how many there are.
+    """
+    path, gemm, (rows, columns, depth) = device.path("GM", "SM"), device.gemm, product
+    assert gemm is not None  # the operator has asked for it
+    rate = gemm.rates[dtype.name]
+    blocks = ceil_div(rows, rate.m) * ceil_div(columns, rate.n)
+    move = sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
+    move += starts * path.startup_cycles
+    return max(float(blocks * (gemm.overhead_cycles + depth * rate.cycles)), move)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.base.dtypes import FP32, DType
+from npusim.base.dtypes import DType
 from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD
+from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, chunk_cycles, columns_in
 
 #: Least positions of a tile to try: more of them reuse the weights, fewer leave room for taps.
 LEAST_POSITIONS = (8, 16, 32, 64, 128, 256)
@@ -62,8 +62,6 @@ def _fitting(s: Extents, dtype: DType, device: Device, cores: int) -> Iterator[T
     """Tiles that fill half of SM with A, and AM with two slots of B and the accumulator."""
     height, wide = s.height, s.width
     slot = device.memory("SM").size_bytes // 2 // dtype.bytes
-    am = device.memory("AM")
-    block = device.gemm.rates[dtype.name].n if device.gemm else 1
     for least in LEAST_POSITIONS:
         few = min(least, height * wide, slot)
         channels = min(s.read, slot // few)
@@ -71,29 +69,19 @@ def _fitting(s: Extents, dtype: DType, device: Device, cores: int) -> Iterator[T
         share = max(few, ceil_div(s.images * height * wide, cores))  # so that every core has a tile
         room = min(slot // (chunk * channels), share, DMA_FIELD)
         rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
-        per_column = 2 * chunk * channels * dtype.bytes + rows * width * FP32.bytes
-        per_column += rows * width * dtype.bytes if dtype is not FP32 else 0
-        fit = (am.size_bytes - 4 * am.align_bytes) // per_column
-        if fit < 1:
-            continue
-        if block < fit < s.made:
-            fit -= fit % block
-        columns = min(s.made, fit, DMA_FIELD * 4 // dtype.bytes)
-        yield Tiling(rows=rows, width=width, columns=columns, taps=chunk, channels=channels)
+        columns = columns_in(device, dtype, rows * width, chunk * channels, s.made)
+        if columns:
+            yield Tiling(rows=rows, width=width, columns=columns, taps=chunk, channels=channels)
     yield Tiling(rows=1, width=1, columns=1, taps=1, channels=1)
 
 
 def _estimate(s: Extents, dtype: DType, device: Device, cores: int, t: Tiling) -> float:
     """Cycles of the busiest core: the products of a chunk, or the loads that it waits for."""
-    path, gemm, e = device.path("GM", "SM"), device.gemm, dtype.bytes
-    assert gemm is not None  # the operator has asked for it
-    rate, count = gemm.rates[dtype.name], t.rows * t.width
+    e, count, depth = dtype.bytes, t.rows * t.width, t.taps * t.channels
     tiles = s.images * s.groups * ceil_div(s.height, t.rows) * ceil_div(s.width, t.width)
     tiles *= ceil_div(s.made, t.columns)
     chunks = ceil_div(s.taps, t.taps) * ceil_div(s.read, t.channels)
-    blocks = ceil_div(count, rate.m) * ceil_div(t.columns, rate.n)
-    product = blocks * (gemm.overhead_cycles + t.taps * t.channels * rate.cycles)
-    frames = [(t.channels * e, t.taps * count), (t.columns * e, t.taps * t.channels)]
-    move: float = t.taps * (t.rows + 1) * path.startup_cycles
-    move += sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
-    return ceil_div(tiles, cores) * chunks * max(float(product), move)
+    frames = [(t.channels * e, t.taps * count), (t.columns * e, depth)]
+    product = count, t.columns, depth
+    chunk = chunk_cycles(device, dtype, product, t.taps * (t.rows + 1), frames)
+    return ceil_div(tiles, cores) * chunks * chunk

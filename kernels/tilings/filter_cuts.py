@@ -50,10 +50,11 @@ class Cut(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def cuts(s: Convolution, form: str, window_bytes: int, close: bool) -> tuple[Cut, ...]:
+def cuts(s: Convolution, form: str, window_bytes: int, dy_bytes: int) -> tuple[Cut, ...]:
     """Even cuts of the output plane into whole rows or parts of rows.
 
-    ``close``: whether columns of dy may lie in L1 without rows between them.
+    Loads of x fetch so many bytes at once, those of dy ``dy_bytes``: 0 where columns of dy may not
+    lie in L1 without rows between them.
     """
     height, width = (s.axis(i).longest(form) for i in (1, 2))
     found: list[Cut] = []
@@ -67,8 +68,8 @@ def cuts(s: Convolution, form: str, window_bytes: int, close: bool) -> tuple[Cut
             found.append(_cut(s, form, slab_k, plane, window_bytes))
             if form != "taps" and comes_whole(s, plane):
                 some = _of_images(s, form, found[-1], plane)
-                on = close and runs_on(s, form)
-                found += [_run(s, one, window_bytes) for one in some] if on else some
+                on, windows = dy_bytes and runs_on(s, form), (window_bytes, dy_bytes)
+                found += [_run(s, one, windows) for one in some] if on else some
     return tuple(found)
 
 
@@ -84,13 +85,13 @@ def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
     return [one._replace(images=count, runs=count, x_moves=float(count)) for count in counts]
 
 
-def _run(s: Convolution, one: Cut, window_bytes: int) -> Cut:
+def _run(s: Convolution, one: Cut, windows: tuple[int, int]) -> Cut:
     """The same images, with steps that go on from one to the next."""
     pixels, each = one.most_pixels, s.out[1] * s.out[2]
     count = round_up(one.images * each, 16)
     fetch, dy_fetch = (
-        Window(one.images, wide, stride_w=step).fetches(0, count, window_bytes) / count
-        for wide, step in ((pixels, s.step(2)), (each, 1))
+        Window(one.images, wide, stride_w=step).fetches(0, count, size) / count
+        for wide, step, size in zip((pixels, each), (s.step(2), 1), windows, strict=True)
     )
     # The last load may be of fewer images, which are not fetched in the same ratio.
     one = one._replace(mean_fetch=0.0, largest=0.0, rest=16)

@@ -26,10 +26,10 @@ from npusim.kernels.tilings.pipeline import (
     Columns,
     Waits,
     chosen,
+    deepest,
     joined,
     with_l0,
 )
-from npusim.kernels.tilings.work import Work
 
 #: Longest side of a tile in elements.
 _MOST_SIDE = 512
@@ -66,8 +66,8 @@ class Space(Gradient):
         return dict(zip(("m", "n", "planes", "most_planes"), found.T, strict=True))
 
     @cached_property
-    def columns(self) -> Columns:
-        """Fields of all candidates that fit the device's buffers, one entry per candidate."""
+    def rows(self) -> Columns:
+        """Fields of all that fits the device's buffers, one entry for each."""
         size, sides = cube_sizes(self.device), self.sides
         axes = (np.arange(len(self.cuts)), np.arange(len(sides["m"])), np.arange(2))
         cut, side, slots = (a.reshape(-1) for a in np.meshgrid(*axes, indexing="ij"))
@@ -84,12 +84,11 @@ class Space(Gradient):
         fits &= (of["runs"] == of["images"]) | (blocks <= MOST_BLOCKS)
         fits &= (t["slots"] == 2) | (2 * (x + dy) > size["L1"])  # no reason for one if two fit
         t = self._hopeful(chosen(t, np.flatnonzero(fits)))
-        t = self._l0(t)
         t = joined(self._parts(t), self._groups(t, of_x=True), self._groups(t, of_x=False))
         rounds = -(-t["shares"] // self.cores)
         t["cores"] = -(-t["shares"] // np.maximum(1, rounds))
         t["items"] = t["shares"] * t["group"] * t["passes"]
-        return t
+        return deepest(t, t["most_k"])
 
     def _hopeful(self, t: Columns) -> Columns:
         """Without candidates whose pipes take much longer than others' in any case."""
@@ -109,8 +108,8 @@ class Space(Gradient):
         keep = (whole <= _HOPELESS * whole.min()) | (split <= _HOPELESS * split.min())
         return chosen(t, np.flatnonzero(keep))
 
-    def _l0(self, t: Columns) -> Columns:
-        """With the choices that L0 leaves: depths of a step, and how the next tile may begin."""
+    def spread(self, t: Columns) -> Columns:
+        """See ``pipeline.Space``."""
         depths = [self._depth(t, *way) for way in L0_WAYS]
         return with_l0(t, depths, t["m"] * t["n"] * 4, self.device)
 
@@ -178,14 +177,12 @@ class Space(Gradient):
             found.append(chosen(t | fields, np.flatnonzero(fits)))
         return joined(*found)
 
-    @property
-    def clears(self) -> npt.NDArray[np.bool_]:
+    def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether parts of K add into the result, which a kernel before this one clears."""
-        return np.asarray(self.columns["parts"] > 1) & (not self.deterministic)
+        return np.asarray(t["parts"] > 1) & (not self.deterministic)
 
-    def tiling(self, i: int, cores: int) -> Tiling:
-        """Candidate ``i`` on so many cores."""
-        t = {name: int(column[i]) for name, column in self.columns.items()}
+    def tiling(self, t: dict[str, int]) -> Tiling:
+        """See ``pipeline.Space``."""
         cut = self.cuts[t["cut"]]
         return Tiling(
             base_m=t["m"],
@@ -201,7 +198,7 @@ class Space(Gradient):
             unit_flag=bool(t["unit_flag"]),
             images=cut.images,
             **self._group(t),
-            cores=cores if cores < self.cores else 0,
+            cores=t["cores"] if t["cores"] < self.cores else 0,
         )
 
     def _group(self, t: dict[str, int]) -> dict[str, Any]:
@@ -212,17 +209,12 @@ class Space(Gradient):
         slabs = {f"{name}_slots": t["stay"], f"{name}_slabs": t["stay"]}
         return {"group": t["group"], "passes": t["passes"], "keeps": name, **slabs}
 
-    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
-        """See ``pipeline.Ranked``."""
-        return self._work(chosen(self.columns, which) | {"cores": cores}, sure=sure)
-
-    @property
-    def waits(self) -> Waits:
+    def waits(self, t: Columns) -> Waits:
         """See ``pipeline``: the smallest load of each operand, and the drain of the smallest tile.
 
         Under the unit flag that begins with the last product.
         """
-        t, s, port = self.columns, self.shape, self.device.path("GM", "L1")
+        s, port = self.shape, self.device.path("GM", "L1")
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
         sides = (s.plan.cout_g, t["m"]), (s.plan.cin1_g * self.taps * s.c0, t["n"])
         m, n = (np.where(side % tile, side % tile, tile) for side, tile in sides)

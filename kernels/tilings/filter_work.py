@@ -11,27 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.base.integers import IntArray
-from npusim.device.spec import Device
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.filter_cuts import Cut, cuts
-from npusim.kernels.tilings.pipeline import Columns, as_columns, full, uneven
+from npusim.kernels.tilings.pipeline import Columns, Space, as_columns, full, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 from npusim.kernels.tilings.work import Floats, Work
 from npusim.shapes.convolution import Convolution
 
+#: How dy comes to L0A by img2col, on devices that can.
+_OF_DY = ("L1", "L0A", "load3d_transpose")
+
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(Space):
     """A gradient on one device, and what is asked of candidates with such and such columns."""
 
     shape: Convolution
-    device: Device
-    cores: int
     rate: str
     element: int
     deterministic: bool
     form: str
-    held: tuple[bool, ...]  # whether the L2 holds the first operand, and the second
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -39,8 +38,8 @@ class Gradient:
         path = self.device.path("L1", "L0B", "load3d")
         # Layers of other channels have the same.
         flat = replace(self.shape, cin=1, cout=1, groups=1)
-        close = self.device.has_path("L1", "L0A", "load3d_transpose")
-        return cuts(flat, self.form, path.window_bytes, close)
+        dy = self.device.path(*_OF_DY).window_bytes if self.device.has_path(*_OF_DY) else 0
+        return cuts(flat, self.form, path.window_bytes, dy)
 
     @cached_property
     def of_cut(self) -> Columns:
@@ -58,7 +57,8 @@ class Gradient:
         tiles = s.plan.real_groups * s.kernel[0] * -(-s.plan.cout_g // t["m"]) * along_n
         return np.asarray(tiles, np.int64)
 
-    def _work(self, t: Columns, *, sure: bool) -> Work:
+    def work(self, t: Columns, *, sure: bool = False) -> Work:
+        """See ``pipeline.Space``."""
         s, device = self.shape, self.device
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
         if sure:
@@ -91,7 +91,7 @@ class Gradient:
         asked = (x_bytes / x_every + dy_bytes / dy_every) * loads * t["items"]
         x_moves, dy_moves = (1, 1) if sure else self._moves(t, of, dy_planes)
         once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
-        missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
+        missing = self.missing(*once)
         drain, stored = self._out(t, (m, n), sure=sure)
         lacks = self._lacking(t, (x_bytes * loads, dy_bytes * loads), (x_every, dy_every), once)
         # The only slab may stay for the next tile, which estimates leave out.
@@ -162,7 +162,7 @@ class Gradient:
 
     def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
         """Moves that bring x to L1, and so many ``planes`` of dy."""
-        close = self.device.has_path("L1", "L0A", "load3d_transpose")
+        close = self.device.has_path(*_OF_DY)
         x_moves = of["x_moves"] + of["x_plane_moves"] * t["planes"]
         return x_moves, np.maximum(of["dy_plane_moves"] * planes, 1 if close else of["images"])
 
@@ -289,8 +289,8 @@ class Gradient:
     ) -> dict[str, Any]:
         """Cycles of the loads to L0 and the product of one step, ``sure`` without delays."""
         device, s, (m, n, k) = self.device, self.shape, size
-        direct = device.has_path("L1", "L0A", "load3d_transpose")
-        into_a = device.path("L1", "L0A", "load3d_transpose" if direct else "transpose")
+        direct = device.has_path(*_OF_DY)
+        into_a = device.path(*_OF_DY) if direct else device.path("L1", "L0A", "transpose")
         into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
         if sure:
             two = two & ((t["group"] == 1) | (t["stay"] > 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from npusim.base.dtypes import DType
+from npusim.base.errors import CapacityError
 from npusim.device.spec import Device
 
 #: The memories of a cube core that every product of matrices goes through.
@@ -33,3 +34,27 @@ def holds(device: Device) -> str:
     drains = " (results leave through it in two pieces of up to 1024 B)"
     texts = [f"{role} {n} B" + drains * (role == "UB") for role, n in rest]
     return ", ".join([f"{first} holds {size} B", *texts])
+
+
+def no_tile(device: Device) -> CapacityError:
+    """The error of a matrix product for whose smallest tile memories are too small."""
+    return CapacityError(
+        f"{device.name}: {holds(device)}; the smallest tile takes 1024 B of each, and 2048 B of "
+        "L1; no tiling fits, choose a device with larger memories"
+    )
+
+
+def no_product(device: Device, c0: int, dtype: DType) -> CapacityError:
+    """The error of an implicit product in blocks of ``c0`` channels for which L1 is too small."""
+    return CapacityError(
+        f"{device.name}: {holds(device)}, but the input that one output position reads takes 32 B "
+        f"per channel block and one weight column {16 * c0 * dtype.bytes} B; no tiling fits"
+    )
+
+
+def no_filter(device: Device, c0: int) -> CapacityError:
+    """The same of a filter gradient."""
+    return CapacityError(
+        f"{device.name}: {holds(device)}, but 16 positions of {c0} channels of both operands take "
+        f"{16 * 2 * 32} B; no tiling fits"
+    )

@@ -26,7 +26,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
 from npusim.kernels.tilings.fit import cube_sizes
 from npusim.kernels.tilings.implicit_gemm import Tiling as GemmTiling
@@ -103,11 +102,6 @@ def divisors(number: int, most: int = 0) -> list[int]:
 def lowered(total: int, most: int) -> int:
     """The largest divisor of ``total`` that is not above ``most``, at least 1."""
     return divisors(total, max(1, most))[-1]
-
-
-def rows_of(positions: int, width: int) -> int:
-    """Rows that so many positions of a picture touch, wherever the rule takes them to begin."""
-    return ceil_div(positions, width) + (positions % width > 0 and width % positions > 0)
 
 
 def around(total: int, base: int, cap: int, multiple: int = 1) -> list[int]:

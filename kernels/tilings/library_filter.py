@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice, product
+from math import prod
 
 from npusim.base.dtypes import FP32
-from npusim.base.errors import CapacityError
 from npusim.base.integers import ceil_div
 from npusim.device.spec import Device
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.kernels.tilings.costs import way_out
-from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
+from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_filter
 from npusim.shapes.convolution import Convolution
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)
@@ -40,10 +41,7 @@ def library_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
         best = min(found, key=lambda one: one[0], default=None)
         if best is not None:
             return best[1]
-    raise CapacityError(
-        f"{device.name}: {holds(device)}, but 16 positions of "
-        f"{shape.c0} channels of both operands take {16 * 2 * 32} B; no tiling fits"
-    )
+    raise no_filter(device, shape.c0)
 
 
 @dataclass(frozen=True)
@@ -95,27 +93,22 @@ def _candidates(shape: Convolution, device: Device, form: str) -> Iterator[tuple
             if base_k < 16 or base_m * base_n * 4 > size["L0C"] or base_m > rows:
                 continue
             l0c = 2 if base_m * base_n * 8 <= size["L0C"] else 1
-            for slots in (2, 1):
-                fitting = (
-                    k
-                    for k in _SLABS
-                    if slots * _l1_bytes(sizes, base_m, base_n, cut_of(k)) <= size["L1"]
+            fitting = (
+                (slots, k)
+                for slots, k in product((2, 1), _SLABS)
+                if slots * _l1_bytes(sizes, base_m, base_n, cut_of(k)) <= size["L1"]
+            )
+            for slots, slab_k in islice(fitting, 1):
+                tiling = Tiling(
+                    base_m=base_m,
+                    base_n=base_n,
+                    base_k=min(base_k, 256),
+                    slab_k=slab_k,
+                    l1_slots=slots,
+                    l0c_slots=l0c,
+                    form=form,
                 )
-                slab_k = next(fitting, None)
-                if slab_k is not None:
-                    yield (
-                        Tiling(
-                            base_m=base_m,
-                            base_n=base_n,
-                            base_k=min(base_k, 256),
-                            slab_k=slab_k,
-                            l1_slots=slots,
-                            l0c_slots=l0c,
-                            form=form,
-                        ),
-                        cut_of(slab_k),
-                    )
-                    break
+                yield tiling, cut_of(slab_k)
 
 
 def _l1_bytes(sizes: _Sizes, base_m: int, base_n: int, cut: Plane) -> int:
@@ -150,14 +143,17 @@ def _estimate(
     size = 32 // shape.c0  # bytes of an operand element
     y_bytes = k * m * size
     steps = max(loads, k / t.base_k)
-    cube = k * m * n / _macs(device, size) + steps * 4
+    name = "fp16" if size == 2 else "fp32"
+    macs = float(device.cube.macs_per_cycle(name)) if device.cube else 1
+    cube = k * m * n / macs + steps * 4
     into_a = device.path("L1", "L0A", "transpose")
     into_b = device.path("L1", "L0B", "load3d")
     mte1 = into_a.estimate(k * m * size, steps) + into_b.estimate(k * n * size, steps)
     port = device.path("GM", "L1")
     mte2 = port.estimate(x_bytes + y_bytes, 2 * loads)
     shared = items * (x_bytes + y_bytes) / device.shared_read_rate / rounds
-    main = _unique_bytes(shape) / float(device.main_memory.read_bytes_per_cycle) / rounds
+    places = shape.cin1 * prod(shape.spatial) + shape.cout1 * prod(shape.out)
+    main = shape.n * 32.0 * places / float(device.main_memory.read_bytes_per_cycle) / rounds
     body = max(cube, mte1, mte2, shared, main)
     if t.l1_slots == 1:
         body = mte2 + max(cube, mte1)
@@ -165,18 +161,3 @@ def _estimate(
     first = mte2 / loads + mte1 / steps
     clear = device.launch.cycles("vector", device.count("vector")) if parts > 1 else 0
     return rounds * (body + drain) + first + clear
-
-
-def _macs(device: Device, size: int) -> float:
-    """Peak multiply-adds per cycle for operand elements of ``size`` bytes."""
-    return float(device.cube.macs_per_cycle("fp16" if size == 2 else "fp32")) if device.cube else 1
-
-
-def _unique_bytes(shape: Convolution) -> float:
-    _, h, w = shape.spatial
-    _, ho, wo = shape.out
-    return (
-        shape.n
-        * 32.0
-        * (shape.cin1 * shape.spatial[0] * h * w + shape.cout1 * shape.out[0] * ho * wo)
-    )

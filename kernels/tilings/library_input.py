@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from math import ceil
 
 from npusim.base.dtypes import DType
-from npusim.base.errors import CapacityError
 from npusim.base.integers import ceil_div
-from npusim.device.parts import Path
 from npusim.device.spec import Device
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.plane import Plane, cut_plane
-from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
+from npusim.kernels.tilings.costs import move_cycles, write_rate
+from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_product
 from npusim.kernels.tilings.implicit_gemm import Tiling
 
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
@@ -43,11 +42,7 @@ def library_tiling(geometry: Geometry, device: Device, cores: int, dtype: DType)
             best = min(found, key=lambda one: one[0], default=None)
             if best is not None:
                 return best[1]
-    raise CapacityError(
-        f"{device.name}: {holds(device)}, but the input that one "
-        f"output position reads takes 32 B per channel block and one weight column "
-        f"{16 * geometry.c0 * dtype.bytes} B; no tiling fits"
-    )
+    raise no_product(device, geometry.c0, dtype)
 
 
 def _forms(g: Geometry) -> tuple[str, ...]:
@@ -156,11 +151,8 @@ def _estimate(
     rounds = ceil_div(items, cores)
     kd = sum(depths) / len(depths)
     # In one round the core with the largest slab is the last; in several they even out.
-    m = (
-        ceil_div(cut.most_positions, 16) * 16
-        if rounds == 1
-        else ceil_div(cut.positions, 16 * slabs) * 16
-    )
+    positions, of = (cut.most_positions, 1) if rounds == 1 else (cut.positions, slabs)
+    m = ceil_div(positions, 16 * of) * 16
     reads = cut.reads / slabs
     taps = cut.products / cut.positions
     k = kd * g.planes_in * taps * g.c0
@@ -226,23 +218,16 @@ def _scatter(g: Geometry, device: Device, cut: Plane, n: int, dtype: DType) -> f
         return lines * path.estimate(length * n * dtype.bytes, pieces)
     plain, rows = device.path("L0C", "GM"), device.path("L0C", "GM", "nz2nd")
     if across == 1:
-        return lines * _piece(plain, length * n * dtype.bytes)
-    single = length * _piece(plain, n * dtype.bytes)
+        return lines * float(move_cycles(plain, length * n * dtype.bytes))
+    single = length * float(move_cycles(plain, n * dtype.bytes))
     if g.c0 == 8 and g.planes_out > 1:  # half a column of fractals leaves row by row only
         return lines * single
-    apart = across * block % rows.align_bytes > 0
-    return lines * min(single, blocks * _piece(rows, length * block, length if apart else 0))
-
-
-def _piece(path: Path, size: int, unaligned: int = 0) -> float:
-    """Cycles of one drain, rows of which may lie badly."""
-    work = path.estimate(size, 1) + unaligned * float(path.unaligned_cycles)
-    return max(path.floor_cycles, work)
+    bad = length if across * block % rows.align_bytes > 0 else 0
+    return lines * min(single, blocks * float(move_cycles(rows, length * block, unaligned=bad)))
 
 
 def _clearing(g: Geometry, device: Device, dtype: DType) -> float:
     """Cycles of the kernel that writes zeros first."""
     size = g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * dtype.bytes
     start = device.launch.cycles("vector", device.count("vector"))
-    shared = device.l2 if device.l2 is not None else device.main_memory
-    return start + size / float(shared.write_bytes_per_cycle)
+    return start + size / write_rate(device)

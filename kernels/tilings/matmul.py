@@ -11,20 +11,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType
-from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
 from npusim.device.spec import Device
 from npusim.kernels.parts.tile_order import Order
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import way_out
-from npusim.kernels.tilings.fit import cube_sizes, holds, most_rows
+from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_tile
 
 
 class Shape(NamedTuple):
     """A product: sizes, types of operands and result, the cube's rate, and how often it occurs.
 
-    It ``splits`` where parts of K may add up in its result; the bias of one that is ``biased`` has
-    room in BT for the columns of a tile.
+    It ``splits`` where parts of K may add up in its result, which one without parts stores in the
+    type ``single`` if that is another; the bias of one that is ``biased`` has room in BT for the
+    columns of a tile. ``turned``: whether A is stored K x M, and B N x K.
     """
 
     m: int
@@ -36,6 +37,8 @@ class Shape(NamedTuple):
     groups: int = 1
     splits: bool = False
     biased: bool = False
+    single: DType | None = None
+    turned: tuple[bool, bool] = (False, False)
 
     @property
     def unit(self) -> int:
@@ -134,10 +137,7 @@ def auto_tiling(shape: Shape, device: Device, cores: int) -> Tiling:
     """
     candidates = list(_candidates(shape, device))
     if not candidates:
-        raise CapacityError(
-            f"{device.name}: {holds(device)}; the smallest tile takes 1024 B of each, and 2048 B "
-            "of L1; no tiling fits, choose a device with larger memories"
-        )
+        raise no_tile(device)
     times = [_estimate(shape, t, device, cores) for t in candidates]
     return candidates[times.index(min(times))]
 

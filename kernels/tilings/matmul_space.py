@@ -7,9 +7,10 @@ whose filter has one tap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,13 @@ import numpy.typing as npt
 from npusim.base.dtypes import FP32
 from npusim.base.integers import IntArray, ceil_div, even_parts, round_up
 from npusim.device.parts import Path
-from npusim.device.spec import Device
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.matmul import Shape, Tiling, order_of
 from npusim.kernels.tilings.pipeline import (
     L0_WAYS,
     Columns,
-    Waits,
+    Space,
     chosen,
     joined,
     uneven,
@@ -39,27 +39,21 @@ _MOST_K, _STEPS = 512, (1, 2, 4, 8)
 _SIDES, _EVEN = np.array([16, 32, 64, 96, 128, 192, 256, 384, 512]), 8
 #: Most parts of K that are dealt to a core.
 _PARTS = 3
+#: How A comes to L0A if it is stored K x M, on devices that can.
+_ACROSS = ("L1", "L0A", "load3d_transpose")
 #: Rows, and places of them, that stand for all where pieces of rows are counted.
 _ROWS, _PLACES = 16, 4
 
 
 @dataclass(frozen=True)
-class Space:
+class Products(Space):
     """Candidates for one product on one device: columns of fields, and what ranks them."""
 
     shape: Shape
-    device: Device
-    cores: int
-    held: tuple[bool, ...]  # whether the L2 holds A, and B
-    given: tuple[Tiling, ...] = ()  # the candidates, if they are not all that are worth comparing
-
-    waits: ClassVar[Waits] = (0, 0)
 
     @cached_property
-    def columns(self) -> Columns:
+    def rows(self) -> Columns:
         """Fields of all candidates that fit the device's buffers, one entry per candidate."""
-        if self.given:
-            return self._of_given()
         s, size, unit = self.shape, cube_sizes(self.device), self.shape.unit
         table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
         high, wide = (
@@ -84,14 +78,14 @@ class Space:
         t["cores"] = -(-t["items"] // -(-t["items"] // self.cores))
         return t
 
-    def _of_given(self) -> Columns:
-        """Fields of the candidates that were given, and whether such a one ``fits`` and is known.
+    def given(self, tilings: Sequence[Tiling]) -> Columns:
+        """Fields of such candidates, and whether each ``fits`` and is known.
 
         Blocks of several tiles are dealt as wholes: the core with most has a share of ``dealt``.
         """
         s, size = self.shape, cube_sizes(self.device)
         names = [field.name for field in fields(Tiling)]
-        g = {name: np.array([getattr(one, name) for one in self.given]) for name in names}
+        g = {name: np.array([getattr(one, name) for one in tilings]) for name in names}
         m, n, k = g["base_m"], g["base_n"], g["base_k"]
         a, b = (k * g[f"step_k{side}"] for side in "ab")
         whole = round_up(s.k, 16)
@@ -145,14 +139,12 @@ class Space:
         fits = (deepest > 0) & ((split == 1) | (steps * unit <= t["depth"]))
         return round_up(-(-t["depth"] // steps), unit), fits
 
-    @property
-    def clears(self) -> npt.NDArray[np.bool_]:
+    def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether parts of K add into the result, which a kernel before this one clears."""
-        return np.asarray(self.columns["depth"] < self.shape.k)
+        return np.asarray(t["depth"] < self.shape.k)
 
-    def tiling(self, i: int, cores: int) -> Tiling:
-        """Candidate ``i`` on so many cores."""
-        t = {name: int(column[i]) for name, column in self.columns.items()}
+    def tiling(self, t: dict[str, int]) -> Tiling:
+        """See ``pipeline.Space``."""
         return Tiling(
             base_m=t["m"],
             base_n=t["n"],
@@ -163,20 +155,20 @@ class Space:
             l0c_slots=t["l0c_slots"],
             unit_flag=bool(t["unit_flag"]),
             single_core_k=t["depth"] if t["depth"] < self.shape.k else 0,
-            cores=cores if cores < min(self.cores, t["items"]) else 0,
+            cores=t["cores"] if t["cores"] < min(self.cores, t["items"]) else 0,
             **order_of(self.shape, self.device),
         )
 
-    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
-        """See ``pipeline.Ranked``."""
-        t, s, device = chosen(self.columns, which) | {"cores": cores}, self.shape, self.device
+    def work(self, t: Columns, *, sure: bool = False) -> Work:
+        """See ``pipeline.Space``."""
+        s, device, cores = self.shape, self.device, t["cores"]
         items = t["items"] if sure else t.get("dealt", t["items"])
         e, rounds = s.dtype.bytes, -(-items // cores)
         # In one round a core with a whole tile is the last; in several they even out.
         m, n = (
             np.where(
                 (rounds == 1) & (not sure),
-                np.minimum(base, round_up(side, 16)),
+                np.minimum(base, side),
                 side / -(-side // base),
             )
             for base, side in ((t["m"], s.m), (t["n"], s.n))
@@ -187,18 +179,24 @@ class Space:
         seconds = np.maximum(1, most / (t["k"] * np.minimum(of_a, of_b)))
         seconds = seconds if sure else np.ceil(seconds)
         in_a, in_b = np.where(of_a < of_b, seconds, 1), np.where(of_b < of_a, seconds, 1)
-        slab, wide = depth / slabs, np.minimum(t["n"], s.n)
+        slab, along = depth / slabs, np.minimum(t["depth"], s.k)
         k, rest = uneven(slab, most.astype(np.float64), t["k"], steps)
         a, b = (
             self._load(
-                (m, slab / in_a), np.minimum(t["k"] * of_a, np.minimum(t["depth"], s.k)), s.k
-            ),
-            self._load((slab / in_b, n), wide, s.n),
+                (side, slab / several),
+                (np.minimum(base, whole), np.minimum(t["k"] * of, along)),
+                (whole, s.k),
+                k_rows=k_rows,
+            )
+            for side, several, base, of, whole, k_rows in (
+                (m, in_a, t["m"], of_a, s.m, s.turned[0]),
+                (n, in_b, t["n"], of_b, s.n, not s.turned[1]),
+            )
         )
         asked = (m + n) * depth * e * t["items"]
         requests = (a["rows"] * in_a + b["rows"] * in_b) * slabs * t["items"]
         once, written = (s.groups * s.m * s.k * e, s.groups * s.k * s.n * e), s.m * s.n * s.groups
-        missing = sum(size for size, held in zip(once, self.held, strict=True) if not held)
+        missing = self.missing(*once)
         short = self._step(m, n, rest)
         loads = [
             {
@@ -219,8 +217,11 @@ class Space:
             for what in loads[0]
         }
         factor = device.l2.atomic_factor if device.l2 is not None else 1
-        sums = np.where(t["depth"] < s.k, factor, 1) * s.out.bytes
+        size = np.where(t["depth"] < s.k, s.out.bytes, (s.single or s.out).bytes)
+        sums = np.where(t["depth"] < s.k, factor, 1) * size
         stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
+        if not sure:
+            stored = np.maximum(stored, costs.evicting_cycles(device, written * size))
         clear = clear_cycles(device, written * s.out.bytes) if s.splits else 0
         return Work(
             cores=cores,
@@ -235,7 +236,7 @@ class Space:
             step_slots=t["l0_slots"],
             rest_l0=short["a"] + short["b"],
             rest_m=short["m"],
-            **self._out(t, (m, n), m * n * sums),
+            **self._out(t, (m, n), size, m * n * sums, sure=sure),
             rate=self._port.rate,
             shared=costs.read_rate(device, asked, requests),
             main=device.main_read_rate,
@@ -245,12 +246,9 @@ class Space:
         )
 
     def _slabs(self, t: Columns, step: IntArray, *, sure: bool) -> tuple[Any, Any, Any, Any]:
-        """The longer slabs of a tile, with its K, the most K of one, and its base blocks.
-
-        Of parts of K that are ``sure`` the mean, for those that were given may differ.
-        """
+        """The longer slabs of a tile, with its K, the most K of one, and its base blocks."""
         depth = np.minimum(t["depth"], self.shape.k)
-        if not (sure and self.given):
+        if not (sure and "fits" in t):  # parts of K that were given may differ
             most = np.minimum(t["k"] * step, depth)
             return -(-depth // (t["k"] * step)), depth, most, np.ceil(most / t["k"])
         depth = self.shape.k / -(-self.shape.k // depth)
@@ -265,13 +263,23 @@ class Space:
             "GM", "L1", "nd2nz" if self.device.has_path("GM", "L1", "nd2nz") else ""
         )
 
-    def _load(self, size: tuple[Floats, Floats], wide: IntArray, pitch: int) -> dict[str, Floats]:
-        """Cycles of a load of rows and columns beside those of its bytes, and its rows in GM.
+    def _load(
+        self,
+        size: tuple[Floats, Floats],
+        most: tuple[IntArray, IntArray],
+        whole: tuple[int, int],
+        *,
+        k_rows: bool,
+    ) -> dict[str, Floats]:
+        """Cycles of a load beside those of its bytes, and its rows in GM.
 
-        These are as ``wide`` as no tail is, and a ``pitch`` of elements apart. Where no move makes
-        columns of NZ of rows, each column is a move of its own.
+        All sizes are across K and along it. Rows, which with ``k_rows`` are along K, are as wide as
+        the ``most`` that is no tail, and the ``whole`` operand's elements apart. Where no move
+        makes columns of NZ of rows, each column is a move of its own.
         """
-        port, e, (rows, columns) = self._port, self.shape.dtype.bytes, size
+        port, e = self._port, self.shape.dtype.bytes
+        rows, columns = size[::-1] if k_rows else size
+        wide, pitch = most[not k_rows], whole[not k_rows]
         if port.variant == "":
             moves = columns * e / 32
             return {"start": moves * port.startup_cycles, "rows": rows * moves}
@@ -283,8 +291,10 @@ class Space:
 
     def _step(self, m: Floats, n: Floats, k: Floats) -> dict[str, Any]:
         """Cycles of the loads to L0 and the product of one step of ``k`` elements."""
-        device, e = self.device, self.shape.dtype.bytes
-        into_a, into_b = (device.path("L1", memory, "load3d") for memory in ("L0A", "L0B"))
+        device, e, (km, nk) = self.device, self.shape.dtype.bytes, self.shape.turned
+        across = "load3d_transpose" if device.has_path(*_ACROSS) else "transpose"
+        into_a = device.path("L1", "L0A", across if km else "load3d")
+        into_b = device.path("L1", "L0B", "" if nk else "load3d")
         a, b = (
             path.startup_cycles + np.ceil(side / 16) * 16 * k * e * (1 / path.rate + conflict)
             for path, side in ((into_a, m), (into_b, n))
@@ -293,14 +303,24 @@ class Space:
         product = costs.mmad_cycles(device, m, k, n, self.shape.math)
         return costs.step(device, (into_a, into_b), (1, 1), (a, b, product))
 
-    def _out(self, t: Columns, size: tuple[Floats, Floats], written: Floats) -> dict[str, Any]:
-        """How tiles of ``size`` leave, which write so many bytes each."""
-        device, (m, n), e = self.device, size, self.shape.out.bytes
+    def _out(
+        self,
+        t: Columns,
+        size: tuple[Floats, Floats],
+        each: IntArray,
+        written: Floats,
+        *,
+        sure: bool,
+    ) -> dict[str, Any]:
+        """How tiles of ``size`` leave, of elements of so many bytes, which write so many each."""
+        device, (m, n), e, whole = self.device, size, each, self.shape.n
         drain, pace = costs.drain_cycles(device, m, n, e)
         if device.has_path("L0C", "GM", "nz2nd"):
             path = device.path("L0C", "GM", "nz2nd")
-            apart = m * (self.shape.n * e % path.align_bytes > 0)
-            drain = pace = costs.move_cycles(path, m * n * e, m, apart)
+            # Of tiles side by side the busiest core may have those that begin between.
+            between = (not sure) & (whole > t["n"]) & (t["n"] * e % path.align_bytes > 0)
+            apart = between | (whole * e % path.align_bytes > 0)
+            drain = pace = costs.move_cycles(path, m * n * e, m, m * apart)
         drain, pace = (
             costs.shared_drain(device, one, written, t["cores"]) for one in (drain, pace)
         )

@@ -17,12 +17,13 @@ the L2.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, reduce
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,9 @@ Columns = dict[str, npt.NDArray[Any]]
 
 #: So many times the candidates asked for are tried on fewer cores too.
 _WIDELY = 2
+
+#: Rows that are spread before the first look at what is left.
+_FIRST_ROWS = 32
 
 #: The share of a kernel's time above which launches of half of its cores are worth a look.
 _WEIGHTY = 0.1
@@ -58,9 +62,10 @@ Waits = tuple[Column, Column]
 
 def table(work: Work) -> Work:
     """Every column with one float per candidate."""
-    columns = np.broadcast_arrays(*work)
-    # Copies: of one candidate the broadcast column itself, which is read-only, would go on.
-    return Work(*(np.array(column, np.float64) for column in columns))
+    columns = np.empty((len(work), *np.broadcast_shapes((1,), *map(np.shape, work))))
+    for place, column in enumerate(work):
+        columns[place] = column
+    return Work(*columns)
 
 
 def as_columns(records: Sequence[Any], kind: type[Any]) -> Columns:
@@ -105,6 +110,12 @@ def with_l0(
     counts = [len(some) for some in which]
     slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
     return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+
+
+def deepest(rows: Columns, k: IntArray) -> Columns:
+    """Rows as candidates with steps of so much: no choice that L0 leaves takes fewer."""
+    one = np.ones_like(k)
+    return rows | {"k": k, "l0_slots": 2 * one, "l0c_slots": one, "unit_flag": 0 * one}
 
 
 def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Floats, Floats]:
@@ -200,70 +211,116 @@ def plain_core() -> ModuleType:
     return core
 
 
-class Ranked(Protocol):
-    """Candidates, and what turns them into work and one back into a tiling."""
+@dataclass(frozen=True)
+class Space(ABC):
+    """Candidates for one kernel on one device, and what turns them into work and tilings.
+
+    ``held`` says of which operands the L2 has all at the beginning.
+    """
+
+    device: Device
+    cores: int
+    held: tuple[bool, ...]
 
     @property
-    def device(self) -> Device: ...
+    @abstractmethod
+    def rows(self) -> Columns:
+        """All that fits the device's buffers, but for the choices that ``spread`` makes.
 
-    @property
-    def cores(self) -> int: ...
+        One entry for each; they have the deepest steps.
+        """
 
-    @property
-    def columns(self) -> Columns: ...
+    def spread(self, t: Columns) -> Columns:
+        """The candidates of some rows: by default these."""
+        return t
 
-    @property
-    def clears(self) -> npt.NDArray[np.bool_]:
-        """Of which candidates the result is cleared before."""
-        ...
+    @abstractmethod
+    def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
+        """Of which candidates a kernel before this one clears the result."""
 
-    def tiling(self, i: int, cores: int) -> Any: ...
+    @abstractmethod
+    def tiling(self, t: dict[str, int]) -> Any:
+        """The tiling of the candidate with these fields."""
 
-    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
-        """What so many cores do under some of the candidates, or all of them do at least."""
-        ...
+    @abstractmethod
+    def work(self, t: Columns, *, sure: bool = False) -> Work:
+        """What the cores do under each candidate, or all of them do at least."""
 
-    @property
-    def waits(self) -> Waits: ...
+    def waits(self, t: Columns) -> Waits:
+        """Cycles around the work of all cores, at least."""
+        return 0, 0
+
+    def missing(self, *once: Any) -> Any:
+        """Bytes of the operands that the L2 does not hold, of those that each has."""
+        return sum(size for size, held in zip(once, self.held, strict=True) if not held)
 
 
-def leading(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
+def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     """(estimated cycles, tiling) of about ``few`` candidates with the least estimate, best first.
 
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
     sooner and leave more of the shared memories to each. Where launches weigh much, those of a
     device with half of the cores are among them. Times that are ``known`` count among the few.
     """
-    items, cores = space.columns["items"], space.columns["cores"]
-    some = few if known else _WIDELY * few
-    first = times(space.work(np.arange(len(cores)), cores), some, *known)
-    which = np.argsort(first, kind="stable")[:some]
-    which = which[np.isfinite(first[which])]
-    if not len(which):
+    t, first = _best(space, few if known else _WIDELY * few, known)
+    if not len(first):
         return []
-    pairs = zip(which.tolist(), cores[which].tolist(), strict=True)
-    found = dict(zip(pairs, first[which].tolist(), strict=True))
-    items = items[which]
-    rounds = -(-items // cores[which])
-    fewer = [-(-items // (rounds * more)) for more in (2, 3, 4)]
-    fewer.append(-(-items // (rounds + 1)))
-    pairs = zip(np.tile(which, len(fewer)).tolist(), np.concatenate(fewer).tolist(), strict=True)
-    new = [pair for pair in dict.fromkeys(pairs) if pair not in found]
-    if new:
-        of, on = np.array(new).T
-        more = times(space.work(of, on), few, *found.values(), *known)
-        found |= zip(new, more.tolist(), strict=True)
-    best = sorted(found.items(), key=lambda one: one[1])[:few]
-    tilings = {space.tiling(*one): time for one, time in best if time < np.inf}
+    rounds = -(-t["items"] // t["cores"])
+    fewer = [-(-t["items"] // (rounds * more)) for more in (2, 3, 4)]
+    fewer.append(-(-t["items"] // (rounds + 1)))
+    places = np.arange(len(first))
+    pairs = np.array([np.tile(places, len(fewer)), np.concatenate(fewer)])
+    new = np.unique(pairs[:, pairs[1] != np.tile(t["cores"], len(fewer))], axis=1)
+    if new.size:
+        on = chosen(t, new[0]) | {"cores": new[1]}
+        more = times(space.work(on), few, *first, *known)
+        t, first = joined(t, on), np.concatenate([first, more])
+    best = np.argsort(first, kind="stable")[:few]
+    tilings = {
+        space.tiling(one): time
+        for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
+        if time < np.inf
+    }
     # With no more tiles than half of the cores both have the same candidates.
-    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items()}
-    for time, tiling in _on_half(space, few, *tilings.values(), *known):
+    half = _on_half(space, few, *tilings.values(), *known)
+    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items()} if half else ()
+    for time, tiling in half:
         if (time, replace(tiling, cores=0)) not in same:
             tilings.setdefault(tiling, time)
     return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
 
 
-def _on_half(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
+def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
+    """The ``few`` candidates with the least estimates, and these, of all but some that are
+    ``known`` already.
+
+    Rows whose bound is above what candidates of others take are never spread.
+    """
+    rows = space.rows
+    work = table(space.work(rows))
+    least = bounds(work) + work.beside
+    left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
+    t, found = chosen(rows, left[:0]), np.zeros(0)
+    while len(left):
+        some = space.spread(chosen(rows, np.sort(left[:count])))
+        cycles = times(space.work(some), few, *found, *known)
+        keep = np.flatnonzero(np.isfinite(cycles))
+        t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)
+        found = np.concatenate([found, cycles[keep]])
+        limit = np.sort([*known, *found, *[np.inf] * few])[few - 1]
+        left, count = left[count:], len(left)
+        left = left[least[left] <= limit]
+    best = np.argsort(found, kind="stable")[:few]
+    return chosen(t, best), found[best]
+
+
+def records(t: Columns) -> list[dict[str, int]]:
+    """Candidates one by one, as fields by name."""
+    columns = (column.tolist() for column in t.values())
+    return [dict(zip(t, map(int, one), strict=True)) for one in zip(*columns, strict=True)]
+
+
+def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     """Those that lead on half of the cores, where launches of the others weigh as much.
 
     A tiling for which few cores are enough is not among those that lead on all of them.
@@ -271,27 +328,26 @@ def _on_half(space: Ranked, few: int, *known: float) -> list[tuple[float, Any]]:
     saved = space.device.launch.core_cycles * space.cores / 2
     if space.cores < 2 or saved < _WEIGHTY * min(known):
         return []
-    half = replace(cast(Any, space), cores=space.cores // 2)
+    half = replace(space, cores=space.cores // 2)
     found = leading(half, few, *known)
     return [(time, replace(one, cores=one.cores or half.cores)) for time, one in found]
 
 
-def foreseen(space: Ranked) -> tuple[list[float], list[float]]:
-    """Estimated cycles of every candidate, and those each takes at least, as of ``every``."""
-    cores = space.columns["cores"]
-    which = np.arange(len(cores))
-    sure = bounds(table(space.work(which, cores, sure=True)), space.waits)
-    return times(space.work(which, cores), len(cores)).tolist(), sure.tolist()
+def foreseen(space: Space, t: Columns) -> tuple[list[float], list[float]]:
+    """Estimated cycles of candidates, and those each takes at least, as of ``every``."""
+    sure = bounds(table(space.work(t, sure=True)), space.waits(t))
+    return times(space.work(t), len(sure)).tolist(), sure.tolist()
 
 
-def every(space: Ranked) -> Iterator[tuple[Any, int, int, bool]]:
+def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
     """The tilings of all candidates, the least bound first.
 
     With each the cycles that it takes at least, its cores, and whether the result is cleared before
     it; neither that nor launches are among the cycles.
     """
-    cores = space.columns["cores"]
-    work = table(space.work(np.arange(len(cores)), cores, sure=True))
-    least, clears = bounds(work, space.waits), space.clears
-    for i in np.argsort(least + work.beside, kind="stable").tolist():
-        yield space.tiling(i, int(cores[i])), int(least[i]), int(cores[i]), bool(clears[i])
+    t = space.spread(space.rows)
+    work = table(space.work(t, sure=True))
+    least, clears = bounds(work, space.waits(t)), space.clears(t)
+    order = np.argsort(least + work.beside, kind="stable")
+    for i, one in zip(order.tolist(), records(chosen(t, order)), strict=True):
+        yield space.tiling(one), int(least[i]), one["cores"], bool(clears[i])

@@ -19,6 +19,9 @@ MOST_STEPS = 1500
 #: makes them wait and where the L2 does; fitted to simulated kernels.
 DRIFT, DRIFT_OF_L2 = 400, 50
 
+#: Of candidates for which memories take equally long one is better by so much of a core's own time.
+_OWN = 1e-4
+
 #: How often a core is followed at most, each time at the rates that others left the time before.
 _TURNS = 3
 
@@ -74,7 +77,7 @@ def _time(w: Any, i: int, limit: float, state: Any) -> float:
             break
         held, fresh = of_l2, of_main
     least = max(state[MOVED] / shared, state[FETCHED] / main) * cores
-    return float(max(total, least, w.least[i]) + w.beside[i])
+    return float(max(total, least, w.least[i]) + w.beside[i] + _OWN * total)
 
 
 @compiled

@@ -17,10 +17,9 @@ from npusim.base.integers import IntArray, even_parts, round_up
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Waits, chosen, with_l0
+from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Waits, chosen, deepest, with_l0
 from npusim.kernels.tilings.product_cuts import Way, ways_of
 from npusim.kernels.tilings.product_work import Product
-from npusim.kernels.tilings.work import Work
 
 #: Most output channels of a tile.
 _MOST_N = 512
@@ -33,8 +32,8 @@ class Space(Product):
     """Candidates for one product on one device: columns of fields, and what ranks them."""
 
     @cached_property
-    def columns(self) -> Columns:
-        """Fields of all candidates that fit the device's buffers, one entry per candidate."""
+    def rows(self) -> Columns:
+        """Fields of all that fits the device's buffers, one entry for each."""
         g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
         wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
         wide = np.unique(round_up(wide, 16))
@@ -54,14 +53,14 @@ class Space(Product):
         t["most_k"] = np.minimum(np.minimum(most, t["columns"]), 4080 // g.c0)
         fits = (x + w <= size["L1"]) & (t["most_k"] > 0) & (m * t["n"] * 4 <= size["L0C"])
         fits &= (t["parts"] == 1) | (t["parts"] <= taps)
-        t = self._l0(chosen(t, np.flatnonzero(fits)))
+        t = chosen(t, np.flatnonzero(fits))
         t["tiles_n"] = -(-g.planes_out * g.c0 // t["n"])
         images = -(-g.images // self.of_cut["images"][t["cut"]])
         depths = sum(1 for pairs in g.live if pairs) * g.groups
         t["items"] = self.of_cut["slabs"][t["cut"]] * images * depths * t["tiles_n"]
         rounds = -(-t["items"] // self.cores)
         t["cores"] = -(-t["items"] // np.maximum(1, rounds))
-        return t
+        return deepest(t, t["most_k"])
 
     def _hopeful(
         self, cut: npt.NDArray[Any], at_n: npt.NDArray[Any], wide: npt.NDArray[Any]
@@ -86,8 +85,8 @@ class Space(Product):
         fits &= least <= _HOPELESS * np.min(least, where=fits, initial=np.inf)
         return cut[fits], at_n[fits]
 
-    def _l0(self, t: Columns) -> Columns:
-        """With the choices that L0 leaves: depths of a step, and how the next tile may begin."""
+    def spread(self, t: Columns) -> Columns:
+        """See ``pipeline.Space``."""
         m = self.of_cut["most_m"][t["cut"]]
         depths = [self._depth(t, *way) for way in L0_WAYS]
         return with_l0(t, depths, m * t["n"] * 4, self.device)
@@ -107,14 +106,12 @@ class Space(Product):
         fits = ((whole < columns) | (split == 1)) & (deepest > 0)
         return -(-columns // np.minimum(whole * split, columns)), fits
 
-    @property
-    def clears(self) -> npt.NDArray[np.bool_]:
+    def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether some outputs read nothing, which a kernel before this one clears."""
-        return np.asarray(self.of_cut["dead"][self.columns["cut"]])
+        return np.asarray(self.of_cut["dead"][t["cut"]])
 
-    def tiling(self, i: int, cores: int) -> Tiling:
-        """Candidate ``i`` on so many cores."""
-        t = {name: int(column[i]) for name, column in self.columns.items()}
+    def tiling(self, t: dict[str, int]) -> Tiling:
+        """See ``pipeline.Space``."""
         cut, g = self.cuts[t["cut"]], self.geometry
         return Tiling(
             base_m=cut.base_m,
@@ -133,21 +130,16 @@ class Space(Product):
             unit_flag=bool(t["unit_flag"]),
             images=cut.images,
             even_n=self._uneven(t["n"]),
-            cores=cores if cores < self.cores else 0,
+            cores=t["cores"] if t["cores"] < self.cores else 0,
         )
 
     def _uneven(self, n: int) -> bool:
         """Whether tiles of ``n`` channels leave a rest; then they are cut evenly instead."""
         return self.geometry.planes_out * self.geometry.c0 % n > 0
 
-    def work(self, which: IntArray, cores: IntArray, *, sure: bool = False) -> Work:
-        """See ``pipeline.Ranked``."""
-        return self._work(chosen(self.columns, which) | {"cores": cores}, sure=sure)
-
-    @property
-    def waits(self) -> Waits:
+    def waits(self, t: Columns) -> Waits:
         """See ``pipeline``: the smallest load of the input."""
-        t, port = self.columns, self.device.path("GM", "L1")
+        port = self.device.path("GM", "L1")
         even = (self.geometry.planes_in % t["planes"] == 0) & (self.geometry.groups == 1)
         planes = np.where(even, t["planes"], 1)
         size = planes * self.of_cut["least_pixels"][t["cut"]] * 32

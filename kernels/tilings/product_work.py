@@ -12,29 +12,25 @@ import numpy.typing as npt
 
 from npusim.base.dtypes import DType
 from npusim.base.integers import IntArray, round_up
-from npusim.device.spec import Device
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Columns, as_columns, uneven
+from npusim.kernels.tilings.pipeline import Columns, Space, as_columns, uneven
 from npusim.kernels.tilings.product_cuts import Cut, cuts_of
 from npusim.kernels.tilings.streams import clear_cycles
 from npusim.kernels.tilings.work import Floats, Work
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(Space):
     """A product on one device, and what is asked of candidates with such and such columns."""
 
     geometry: Geometry
-    device: Device
-    cores: int
     dtype: DType
     rate: str
     rotated: bool
     forms: tuple[str, ...]
-    held: tuple[bool, ...]  # whether the L2 holds the first operand, and the second
 
     @cached_property
     def cuts(self) -> list[Cut]:
@@ -54,7 +50,8 @@ class Product:
         """The cuts as columns."""
         return as_columns(self.cuts, Cut)
 
-    def _work(self, t: Columns, *, sure: bool) -> Work:
+    def work(self, t: Columns, *, sure: bool = False) -> Work:
+        """See ``pipeline.Space``."""
         g, device, element = self.geometry, self.device, self.dtype.bytes
         of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
         if sure:  # the last images may be fewer
@@ -101,7 +98,7 @@ class Product:
         requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
         x_once = g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
         w_once = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out * g.c0**2 * element
-        missing = self._missing(x_once * self._fetched(t, x_once), w_once)
+        missing = self.missing(x_once * self._fetched(t, x_once), w_once)
         stored = self._written / costs.write_rate(device)
         full, short = (self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest))
         return Work(
@@ -256,10 +253,6 @@ class Product:
         l2, passes = self.device.l2, self._passes(t)
         size = l2.size_bytes if l2 is not None else 0
         return np.where(once + self._written / passes > size, passes, 1)
-
-    def _missing(self, *once: Any) -> Any:
-        """Bytes of the operands that the L2 does not hold."""
-        return sum(size for size, held in zip(once, self.held, strict=True) if not held)
 
     @cached_property
     def _phases(self) -> IntArray:

@@ -137,13 +137,8 @@ def template_values(
 
 def _blocks(row: Any, dtype: DType) -> dict[str, int]:
     """The base block and the single-core block."""
-    return {
-        "base_m": row.base_m,
-        "base_n": row.base_n,
-        "base_k": row.base_k // dtype.values,
-        "single_core_m": row.single_core_m or 0,
-        "single_core_n": row.single_core_n or 0,
-    }
+    same = ("base_m", "base_n", "single_core_m", "single_core_n")
+    return {name: getattr(row, name) or 0 for name in same} | {"base_k": row.base_k // dtype.values}
 
 
 def _slots(row: Any) -> dict[str, int]:

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from npusim.base.computer import require_room
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.resources import require_room
 from npusim.call.choice import Around, K, chosen, program_of
 from npusim.call.options import Options
 from npusim.call.size import require_short
@@ -77,7 +77,6 @@ class Call:
         self._steps: list[Step] = []
         self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
         self._given: dict[str, Operand] = {}
-        self._same: dict[str, str] = {}  # the first name of what is an operand twice
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
         self._touched: set[str] = set()  # tensors that the L2 may hold
@@ -173,10 +172,10 @@ class Call:
 
         ``shape`` views the same elements differently.
         """
-        tensor = Tensor(name, tuple(value.shape) if shape is None else shape, as_dtype, "in")
-        self._operands[name] = 0
         alike = (one for one, before in self._given.items() if before is value)
-        self._same[name] = next(alike, name)
+        own = tuple(value.shape) if shape is None else shape
+        tensor = Tensor(name, own, as_dtype, "in", next(alike, ""))
+        self._operands[name] = 0
         self._given[name] = value
         self._hold(name, tensor)
         if not self.timing_only:
@@ -322,10 +321,9 @@ class Call:
 
         An array given twice, as in ``a @ a``, is one operand.
         """
-        operands: dict[str, int] = {}
-        for name, size in self._operands.items():
-            one = self._same.get(name, name)
-            operands[one] = max(operands.get(one, 0), min(size, needed.get(name, size)))
+        operands = {
+            name: min(size, needed.get(name, size)) for name, size in self._operands.items()
+        }
         held = sum(step.size_bytes for step in self._steps if isinstance(step, Tensor))
         if self.device.l2 is not None:
             held = min(held, self.device.l2.size_bytes)

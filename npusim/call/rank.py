@@ -124,40 +124,34 @@ def rank(
     machine = load_device(device)
     problem = Problem(kernel, machine, parse_core_mask(cores, machine))
     candidates = [_like(kernel, one) for one in tilings]
-    rows, left_out = list[Ranked](), list[tuple[Any, str]]()
+    known, left_out = list[tuple[float, int, int, Ratios]](), list[tuple[Any, str]]()
     told = kernel.foreseen(candidates, machine, problem.cores)
     for place, (candidate, one) in enumerate(zip(candidates, told, strict=True)):
-        tiling = getattr(candidate, "tiling", candidate)
         if one is not None:
-            least, ratios, estimate = problem.whole(candidate, one[1]), ESTIMATES, one[0]
+            known.append((one[0], place, problem.whole(candidate, one[1]), ESTIMATES))
+        elif (found := problem.bound(candidate)).reason:
+            left_out.append((getattr(candidate, "tiling", candidate), found.reason))
         else:
-            found = problem.bound(candidate)
-            least, ratios, estimate = found.cycles, PROGRAMS, float(found.cycles)
-            if found.reason:
-                left_out.append((tiling, found.reason))
-                continue
-        ends = max(least, ratios.low * estimate), max(least, ratios.high * estimate)
-        rows.append(Ranked(tiling, place, estimate, *ends, least, ratios.most * estimate))
-    rows.sort(key=lambda row: row.cycles)
-    some = min(len(rows), simulate)  # evenly spread, the first of all among them
+            known.append((float(found.cycles), place, found.cycles, PROGRAMS))
+    known.sort(key=lambda row: row[0])
+    some = min(len(known), simulate)  # evenly spread, the first of all among them
     times = {
-        i: problem.time(candidates[rows[i].place]).cycles
-        for i in (at * len(rows) // some for at in range(some))
+        i: problem.time(candidates[known[i][1]]).cycles
+        for i in (at * len(known) // some for at in range(some))
     }
-    own = [time / rows[i].cycles for i, time in times.items()]
-    probability = ESTIMATES.probability
+    own = [time / known[i][0] for i, time in times.items()]
+    probability, rows = ESTIMATES.probability, list[Ranked]()
     if len(own) >= _ENOUGH:  # of n that are drawn alike the next lies among them so probably
         probability = (len(own) - 1) / (len(own) + 1)
-        ends_of = (
-            (max(r.least, min(own) * r.cycles), max(r.least, max(own) * r.cycles)) for r in rows
-        )
-        rows = [
-            row._replace(low=low, high=high, most=max(row.most, high))
-            for row, (low, high) in zip(rows, ends_of, strict=True)
-        ]
-    for i, time in times.items():
-        known = dict.fromkeys(("cycles", "low", "high", "least", "most"), time)
-        rows[i] = rows[i]._replace(**known, simulated=True)
+    for i, (estimate, place, least, usual) in enumerate(known):
+        low, high = (min(own), max(own)) if len(own) >= _ENOUGH else (usual.low, usual.high)
+        ends = max(least, low * estimate), max(least, high * estimate)
+        most = max(usual.most * estimate, ends[1] if len(own) >= _ENOUGH else 0)
+        figures = (estimate, *ends, least, most)
+        if i in times:
+            figures = (times[i],) * 5
+        tiling = getattr(candidates[place], "tiling", candidates[place])
+        rows.append(Ranked(tiling, place, *figures, simulated=i in times))
     rows.sort(key=lambda row: row.cycles)
     return Ranking(kernel, machine, tuple(rows), tuple(left_out), probability)
 

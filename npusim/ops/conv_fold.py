@@ -9,7 +9,7 @@ problem and the figures of the device that estimates look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
@@ -52,6 +52,9 @@ from npusim.shapes.convolution import Convolution
 #: What was chosen for a gradient: the rows and columns of a fold, or these, or nothing.
 _WAYS: Answers[list[int]] = Answers("fold", 256, list, list)
 _THIN = [0, 0]
+
+#: How much longer than on fewer cores a leading tiling may take on all of them.
+_FEWER = 1.1
 
 
 class Way(NamedTuple):
@@ -111,58 +114,56 @@ def best_way(device: Device, groups: int, c: Convolution, math: CubeMath, *, gra
     That is the time of the product on so many ``groups`` of cores, with its launch, and of the
     conversions. Of equal ones the plain way is taken, also where no way fits the device.
     """
-    return min(
-        ways(device, c, math, gradient=gradient), key=lambda way: _estimate(way, device, groups)
-    )
+    least = inf
+    best, *others = ways(device, c, math, gradient=gradient)
+    for way in (best, *others):
+        time = _estimate(way, device, groups, least)
+        if time < least:
+            best, least = way, time
+    return best
 
 
 def ways(device: Device, c: Convolution, math: CubeMath, *, gradient: bool) -> list[Way]:
     """All ways to compute a gradient, the plain one first."""
-    return list((_gradient_ways if gradient else _filter_ways)(device, c, math))
+    dtype, found = math.dtype, list[Way]()
+    dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
+    x = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "out" if gradient else "in")
+    w = Tensor("w", c.w_shape, dtype if gradient else FP32, "in" if gradient else "out")
+    kind = "from_fracz"
+    if gradient:
+        kind = "to_fracz_transposed" if dtype is FP32 else "to_fracz"
+    folds = (gradient_folds, folded_gradient) if gradient else (input_folds, folded_input)
+    for other in _others(c, *folds):
+        filters = filter_change(c, other, kind)
+        maps = map_change(c, other, loads_plain=not gradient)
+        weights, blocked = _made("weights", w, filters), _made("blocked", x, maps)
+        product: ImplicitGemm | ConvBackpropFilter
+        if gradient:
+            kernel = ConvForward if isinstance(other, FoldedConvolution) else ConvBackpropInput
+            product = kernel(other or c, ANY_PRODUCT, dy, weights, blocked, math.hf32)
+            around = changed(filters, w, weights), changed(maps, blocked, x)
+        else:
+            product = ConvBackpropFilter(other or c, ANY_GRADIENT, blocked, dy, weights, math.hf32)
+            around = changed(maps, x, blocked), changed(filters, weights, w)
+        if other is None or all(one.fits(device) for one in around):
+            found.append(Way(other, product, around))
+    return found
 
 
-def _estimate(way: Way, device: Device, groups: int) -> float:
+def _estimate(way: Way, device: Device, groups: int, least: float) -> float:
+    """Cycles of a way; infinite where it is found to take longer than ``least``."""
     cores = groups * device.core_kind(way.product.role).per_group
     vectors = groups * device.core_kind("vector").per_group
     if not way.product.has_work:
         return inf
+    streams = (one.stream(device, vectors) for one in way.around)
+    around = sum(float(times(device, vectors, stream).min()) for stream in streams)
     try:
-        time = way.product.ranked(device, cores, 1)[0][0]
+        limit = _FEWER * (least - around)
+        found = way.product.ranked(device, cores, 2, known=(limit,) * 2)
     except CapacityError:
         return inf
-    streams = (one.stream(device, vectors) for one in way.around)
-    return time + sum(float(times(device, vectors, stream).min()) for stream in streams)
-
-
-def _gradient_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way]:
-    dtype = math.dtype
-    dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
-    w, dx = (
-        Tensor("w", c.w_shape, dtype, "in"),
-        Tensor("dx", (c.n, c.cin, *c.spatial), dtype, "out"),
-    )
-    kind = "to_fracz_transposed" if dtype is FP32 else "to_fracz"
-    for other in _others(c, gradient_folds, folded_gradient):
-        kernel = ConvForward if isinstance(other, FoldedConvolution) else ConvBackpropInput
-        filters = filter_change(c, other, kind)
-        maps = map_change(c, other, loads_plain=False)
-        weights, made = _made("weights", w, filters), _made("made", dx, maps)
-        around = changed(filters, w, weights), changed(maps, made, dx)
-        if other is None or all(one.fits(device) for one in around):
-            yield Way(other, kernel(other or c, ANY_PRODUCT, dy, weights, made, math.hf32), around)
-
-
-def _filter_ways(device: Device, c: Convolution, math: CubeMath) -> Iterator[Way]:
-    dtype = math.dtype
-    dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
-    x, dw = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "in"), Tensor("dw", c.w_shape, FP32, "out")
-    for other in _others(c, input_folds, folded_input):
-        maps, filters = map_change(c, other, loads_plain=True), filter_change(c, other)
-        read, made = _made("read", x, maps), _made("made", dw, filters)
-        around = changed(maps, x, read), changed(filters, made, dw)
-        product = ConvBackpropFilter(other or c, ANY_GRADIENT, read, dy, made, math.hf32)
-        if other is None or all(one.fits(device) for one in around):
-            yield Way(other, product, around)
+    return around + found[0][0] if found else inf
 
 
 def _others(

@@ -19,6 +19,7 @@ from npusim.kernels.bias_grad import BiasGrad
 from npusim.kernels.cast import cast
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.mem_set import MemSet
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings.imported import Imported
 from npusim.ops.cube_math import cube_math
@@ -123,6 +124,7 @@ def launch_product(
     *,
     tuned: bool = False,
     rounded: bool = False,
+    cleared: bool = False,
 ) -> None:
     """Launch a product, with the best tiling there is unless one was given for matmul.
 
@@ -130,6 +132,7 @@ def launch_product(
     has a table for it (BT), sums begin from there, after a cast if it is bf16. Elsewhere the
     product leaves its sums in fp32, to which ``bias_add`` adds a bias in fp32; a cast rounds them.
     With ``rounded`` it is there added to the rounded result in its type, as of convolutions.
+    With ``cleared`` the result is set to zero before, also by tilings that do not add to it.
     """
     c, table = kernel.c, call.device.has_path("L1", "BT")
     kind = c.dtype if rounded else kernel.sums
@@ -145,7 +148,7 @@ def launch_product(
     kernel = replace(kernel, tiling=given or START)
     if given is None:
         kernel = call.tuned(call.choose(kernel))
-    for needed in (*kernel.before, kernel):
+    for needed in (*(kernel.before or [MemSet(kernel.c)] * cleared), kernel):
         call.launch(needed)
     if bias is not None and not table:
         call.launch_spread(BiasAdd(kernel.c, bias, saturate=call.device.saturates))
@@ -181,7 +184,7 @@ def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
         launch_product(call, kernel)
         return
     sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)
-    best = call.choose(replace(kernel, c=sums, tiling=START), _rounded)
+    best = call.choose(replace(kernel, c=sums, tiling=START, rounds=True), _rounded)
     if best.atomic:
         call.workspace(sums.name, sums.shape, FP32)
     for one in _rounded(best):
@@ -192,5 +195,5 @@ def _rounded(kernel: LinearBackpropWeight) -> Sequence[Kernel]:
     """What makes the gradient in the type of the operands: parts are added in fp32, and rounded."""
     result = replace(kernel.c, name=kernel.c.name.removesuffix("_fp32"), dtype=kernel.dtype)
     if not kernel.atomic:
-        return (replace(kernel, c=result),)
+        return (replace(kernel, c=result, rounds=False),)
     return (*kernel.before, kernel, cast(kernel.c, result))

@@ -66,12 +66,6 @@ class Problem:
         )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def changes(self, candidate: Kernel) -> Changes:
-        """The fields in which a candidate differs from the kernel."""
-        names = [f.name for f in fields(candidate)]  # type: ignore[arg-type]
-        values = {name: (getattr(self.kernel, name), getattr(candidate, name)) for name in names}
-        return {name: new for name, (old, new) in values.items() if new != old}
-
     def candidate(self, changes: Changes) -> Kernel:
         """The kernel with some fields changed."""
         return replace(self.kernel, **changes)  # type: ignore[type-var]

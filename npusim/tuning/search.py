@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.program.kernel import Kernel
-from npusim.tuning.problem import Problem, neighbours
+from npusim.program.tunable import changes
+from npusim.tuning.problem import Found, Problem, neighbours
 from npusim.tuning.workers import Workers
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
@@ -196,8 +197,7 @@ class Search:
     def _bound(self, rows: Iterable[int], workers: Workers) -> None:
         """Bounds from programs; what cannot run or runs like another leaves the search."""
         chosen = list(rows)
-        kernels = [self.rows[i].kernel for i in chosen]
-        found = workers.look("bound", [self.problem.changes(kernel) for kernel in kernels])
+        found = self._look("bound", chosen, workers)
         for i, one in zip(chosen, found, strict=True):
             row = self.rows[i]
             self.bounded += 1
@@ -211,13 +211,20 @@ class Search:
         self._tell()
 
     def _time(self, chosen: list[int], workers: Workers) -> None:
-        found = workers.look("time", [self.problem.changes(self.rows[i].kernel) for i in chosen])
+        found = workers.look(
+            "time", [changes(self.problem.kernel, self.rows[i].kernel) for i in chosen]
+        )
         for i, one in zip(chosen, found, strict=True):
             row = self.rows[i]
             row.cycles, row.state = one.cycles, SIMULATED
             self._best = min(self._best, one.cycles)
             self.simulated += 1
         self._tell()
+
+    def _look(self, stage: str, chosen: list[int], workers: Workers) -> list[Found]:
+        """What is found of rows at a stage."""
+        kernel = self.problem.kernel
+        return workers.look(stage, [changes(kernel, self.rows[i].kernel) for i in chosen])
 
     def _tell(self) -> None:
         if self.report is not None:

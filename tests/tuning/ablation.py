@@ -52,10 +52,9 @@ Patch = pytest.MonkeyPatch
 
 
 def simulated(count: int) -> Callable[[Patch], None]:
-    """So many candidates are simulated, whatever the estimates of the next promise."""
+    """At most so many candidates are simulated."""
 
     def fixed(patch: Patch) -> None:
-        patch.setattr(choice, "FEW_SIMULATED", count)
         patch.setattr(choice, "MOST_SIMULATED", count)
 
     return fixed
@@ -82,28 +81,33 @@ def without(**plain: int) -> Callable[[Patch], None]:
     """Only candidates in which each of these fields, where they have it, has the usual value."""
 
     def narrow(patch: Patch) -> None:
+        def narrowed(t: Any) -> Any:
+            keep = np.ones(len(t["cores"]), np.bool_)
+            for name, value in plain.items():
+                if name in t:
+                    keep &= t[name] == value
+            return chosen(t, np.flatnonzero(keep)) if keep.any() else t
+
         for space in (ProductSpace, FilterSpace):
-            whole = vars(space)["columns"].func
+            every = vars(space)["rows"].func
 
-            def columns(self: Any, whole: Any = whole) -> Any:
-                t = whole(self)
-                keep = np.ones(len(t["cores"]), np.bool_)
-                for name, value in plain.items():
-                    if name in t:
-                        keep &= t[name] == value
-                return chosen(t, np.flatnonzero(keep)) if keep.any() else t
+            def rows(self: Any, whole: Any = every) -> Any:
+                return narrowed(whole(self))
 
-            narrowed = cached_property(columns)
-            narrowed.__set_name__(space, "columns")
-            patch.setattr(space, "columns", narrowed)
+            def spread(self: Any, t: Any, whole: Any = space.spread) -> Any:
+                return narrowed(whole(self, t))
+
+            kept = cached_property(rows)
+            kept.__set_name__(space, "rows")
+            patch.setattr(space, "rows", kept)
+            patch.setattr(space, "spread", spread)
 
     return narrow
 
 
 MECHANISMS: dict[str, Callable[[Patch], None]] = {
     "the best estimate alone, not simulated": simulated(1),
-    "three simulated": simulated(3),
-    "eight simulated": simulated(8),
+    "at most three simulated": simulated(3),
     "tilings that are alike, too": alike_too,
     "what the L2 lacks": without_l2,
     "three slots of L0": without(l0_slots=2),

@@ -16,7 +16,6 @@ from npusim.base.dtypes import FP32
 from npusim.call import choice
 from npusim.call.choice import (
     CHOICES,
-    FEW_SIMULATED,
     MOST_LEADING,
     MOST_SIMULATED,
     chosen,
@@ -26,7 +25,8 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.kernels.tilings.pipeline import leading, table, times
+from npusim.kernels.tilings import pipeline
+from npusim.kernels.tilings.pipeline import Columns, leading, records, table, times
 from npusim.kernels.tilings.work import Work
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
@@ -126,11 +126,11 @@ def test_estimates_know_a_third_slot_of_l0(layer: str, which: str) -> None:
     assert estimates == pytest.approx(cycles, rel=0.02)
 
 
-def of_unlike_columns(space: Any) -> list[int]:
+def of_unlike_columns(space: Any) -> Columns:
     """Candidates that go through all slabs for some columns first, of which cores have unlike."""
-    t = space.columns
+    t = space.spread(space.rows)
     passes = t["tiles_n"] // np.gcd(t["cores"], t["tiles_n"])
-    return [int(i) for i in np.flatnonzero((t["resident"] > 0) & (passes > 1))]
+    return pipeline.chosen(t, np.flatnonzero((t["resident"] > 0) & (passes > 1)))
 
 
 @pytest.mark.parametrize(("share", "rel"), [(1, 0.06), (4, 0.2)])
@@ -145,12 +145,11 @@ def test_estimates_know_cores_that_go_over_the_input_in_turn(share: int, rel: fl
     shape = replace(layers("vgg16")["features.7"], n=2)
     kernel: Any = kernel_of(Gradient("features.7", shape, "dx"))
     (space,) = spaces(kernel, slow)
-    cores = space.columns["cores"]
-    some = np.array(of_unlike_columns(space))
-    found = times(space.work(some, cores[some]), 3)
-    for place in np.argsort(found)[:3]:
-        estimate, i = found[place], int(some[place])
-        tried = replace(kernel, tiling=space.tiling(i, int(cores[i])))
+    some = of_unlike_columns(space)
+    found = times(space.work(some), 3)
+    best = np.argsort(found)[:3]
+    for estimate, one in zip(found[best], records(pipeline.chosen(some, best)), strict=True):
+        tried = replace(kernel, tiling=space.tiling(one))
         assert estimate == pytest.approx(simulated(tried, slow), rel=rel)
 
 
@@ -227,13 +226,16 @@ def test_of_tilings_that_are_alike_one_is_simulated(
 
     monkeypatch.setattr(choice._Trial, "run", noted)
     machine = load_device("ascend910b2")
+    most = 0
     for layer in LAYERS:
         looked_at.clear()
         chosen(kernel_of(gradient(layer, "dx", 4)), machine, tuple(range(machine.groups)))
         plain = {"base_k": 16, "unit_flag": False, "l0c_slots": 1}
         plain |= dict.fromkeys(("l1_slots", "weight_slots", "l0_slots"), 2)
         shapes = [replace(one, **plain) for one in looked_at]
-        assert len(set(shapes)) == len(looked_at) > 1
+        assert len(set(shapes)) == len(looked_at)
+        most = max(most, len(looked_at))
+    assert most > 1
 
 
 def test_what_is_too_long_to_simulate_wins_over_nothing_that_was(
@@ -281,6 +283,17 @@ def test_leading_candidates_are_all_different() -> None:
     for space in spaces(kernel, machine):
         found = leading(space, MOST_LEADING)
         assert len({repr(tiling) for _, tiling in found}) == len(found) > 1
+
+
+@pytest.mark.parametrize("which", WHICH)
+def test_no_row_that_is_not_spread_has_a_leading_candidate(which: str) -> None:
+    machine = load_device("ascend910b2")
+    for space in spaces(kernel_of(gradient("res4_3x3", which, 8)), machine):
+        t = space.spread(space.rows)
+        every = sorted(times(space.work(t), MOST_LEADING))
+        found = [time for time, _ in leading(space, MOST_LEADING)]
+        assert len(found) == MOST_LEADING < len(t["cores"])
+        assert all(one <= other for one, other in zip(found, every, strict=False))
 
 
 def spaces(kernel: Any, device: Device) -> list[Any]:
@@ -377,15 +390,15 @@ def test_estimates_know_what_the_call_left_in_the_l2() -> None:
     assert least < 45_000, "it took 63,965 cycles with 512 KiB, 52,350 with 256 KiB"
 
 
-def test_more_than_three_are_simulated_where_estimates_were_too_short(timed: list[int]) -> None:
-    """The best estimate of a strided gradient was 10 % too short, the third 12 % off the best."""
+def test_more_are_simulated_where_estimates_were_too_short(timed: list[int]) -> None:
+    """The best estimates of a strided gradient are too short, that of the other is not."""
     machine = load_device("ascend910b2")
     counts = []
     for layer in ("res5_3x3_down", "res4_3x3"):
         timed.clear()
         chosen(kernel_of(gradient(layer, "dx", 1)), machine, tuple(range(machine.groups)))
         counts.append(len(timed))
-    assert FEW_SIMULATED == counts[1] < counts[0] <= MOST_SIMULATED
+    assert 1 <= counts[1] < counts[0] <= MOST_SIMULATED
 
 
 def test_a_large_choice_takes_no_more_than_three_times_its_first() -> None:
@@ -397,6 +410,10 @@ def test_a_large_choice_takes_no_more_than_three_times_its_first() -> None:
             tried = super().run(kernels, left)
             spent.append((left, tried.work))
             return tried
+
+        def ranked(self, kernel: Kernel, few: int) -> list[tuple[float, Kernel]]:
+            """Estimates that promise more than comes true."""
+            return [(time / 2, one) for time, one in super().ranked(kernel, few)]
 
     trial = Noted(machine, tuple(range(machine.groups)), ())
     kernel = kernel_of(Product(8192, 4096, 4096))

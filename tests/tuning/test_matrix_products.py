@@ -73,7 +73,7 @@ def test_long_k_is_split_over_the_cores(name: str) -> None:
     a, b = npusim.spec((m, k), "fp16"), npusim.spec((k, n), "fp16")
     whole = auto_tiling(Shape(*sizes), device, device.count("cube"))
     slow = npusim.ops.matmul(a, b, device=device, tiling=whole, timeline=False).time_us
-    assert time_us(sizes, device) < 0.4 * slow
+    assert time_us(sizes, device) < 0.5 * slow
 
 
 def test_sums_of_parts_are_right() -> None:

@@ -14,7 +14,7 @@ from npusim.base.errors import NpusimError
 from npusim.call.call import planning
 from npusim.call.tune import tune
 from npusim.device.catalog import load_device
-from npusim.kernels.tilings.pipeline import bounds, times
+from npusim.kernels.tilings.pipeline import bounds, chosen, records, times
 from npusim.program.kernel import Kernel
 from npusim.tuning.problem import Problem, neighbours
 from tests.drawn import slow_if
@@ -95,11 +95,12 @@ def test_bounds_are_below_the_simulation(layer: str, name: str, device: str, dty
     problem = Problem(kernel, machine, tuple(range(machine.groups)))
     every, near = list(problem.candidates()), dict[Any, float]()
     for space in kernel.spaces(machine, problem.cores, (False,) * 3):
-        which, cores = np.arange(len(space.columns["cores"])), space.columns["cores"]
-        estimate = space.work(which, cores)
-        least_of = bounds(space.work(which, cores, sure=True), space.waits)
-        share = least_of / (times(estimate, len(which)) - estimate.beside)
-        near |= {space.tiling(i, int(cores[i])): share[i] for i in np.argsort(-share)[:6].tolist()}
+        t = space.spread(space.rows)
+        estimate = space.work(t)
+        least_of = bounds(space.work(t, sure=True), space.waits(t))
+        share = least_of / (times(estimate, len(t["cores"])) - estimate.beside)
+        best = np.argsort(-share)[:6]
+        near |= zip(map(space.tiling, records(chosen(t, best))), share[best].tolist(), strict=True)
     nearest = sorted(near, key=lambda tiling: -near[tiling])[:4]
     some = [one for one in every if any_kernel(one[0]).tiling in nearest]
     some += Random(f"{layer} {name} {device} {dtype}").sample(every, min(9, len(every)))
