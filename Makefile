@@ -124,7 +124,8 @@ speed: $(VENV)/.installed
 steps: $(VENV)/.installed
 	mkdir -p build
 	$(BIN)/npusim validate --networks --json > build/steps.json && mv build/steps.json docs/model/steps.json
-	$(BIN)/python -m tests.documents errors steps "parts of a step"
+	$(BIN)/python -m tests.documents.kernels_910
+	$(BIN)/python -m tests.documents errors steps "parts of a step" "kernels of a 910"
 
 scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)

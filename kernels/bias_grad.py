@@ -9,6 +9,7 @@ for job (channel block, part of all images and positions) of this core:
     for item (run of images, or piece of a long row) of the job:      # one task each
         UB dy tile <- GM, as fp32                                     # MTE2, V
         UB acc += tile of every image, element by element             # V
+                  or, by rows, the sum of each row of the image       # V
     UB sums <- acc summed along its rows                              # V
     db, or one column of the workspace if there are parts <- sums     # V, MTE3
 if there are parts: all cores meet; one sums the rows of the workspace into db
@@ -23,10 +24,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.hand_over import with_meeting
+from npusim.kernels.parts.room import converted, piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
+    BLOCK_BYTES,
     FP32,
     ArgumentError,
     IntArray,
@@ -37,6 +40,7 @@ from npusim.language import (
     Tensor,
     ceil_div,
     grid,
+    in_pieces,
     in_runs,
     round_up,
 )
@@ -47,8 +51,6 @@ TILE = 16 * 1024
 LEAST_PART = 4 * 1024
 #: Images in UB begin at multiples of so many elements: whole blocks in any type.
 GRAIN = 16
-#: What the cores do after their sums: nothing, meet, or meet and then sum the parts.
-SUM, MEET, GATHER = range(3)
 
 
 def channel_parts(shape: tuple[int, ...], cores: int) -> int:
@@ -61,13 +63,12 @@ def channel_parts(shape: tuple[int, ...], cores: int) -> int:
 
 
 class Item(NamedTuple):
-    """``columns`` positions of ``images`` images and some channels, or what follows the sums.
+    """``columns`` positions of ``images`` images and some channels.
 
-    ``width`` is that of the accumulator, also for a short piece; the meeting counts its parts in
-    ``columns``.
+    ``width`` is that of the accumulator, also for a short piece. An item without channels is where
+    all cores meet; one of them then sums as many parts as it has ``columns``.
     """
 
-    stage: int
     channels: int
     images: int
     columns: int
@@ -81,12 +82,17 @@ class BiasGrad(Spread):
     """Sum ``dy`` into ``db``; ``partial`` (C, parts) fp32 is the workspace of cut channels.
 
     ``saturate`` keeps fp16 results finite (see ``Device.saturates``).
+
+    ``by_rows`` is the form that stands for the vendor's on chips whose moves are of whole blocks of
+    32 B: a core has the results of at least one block of the type of ``dy``, and each row of an
+    image is reduced to one number before it is added. It has no ``partial``.
     """
 
     dy: Tensor
     db: Tensor
     partial: Tensor | None = None
     saturate: bool = False
+    by_rows: bool = False
 
     name: ClassVar[str] = "bias_grad"
     computes: ClassVar[str] = "bias"
@@ -112,7 +118,8 @@ class BiasGrad(Spread):
     @property
     def tiling_text(self) -> str:
         parts = "part" if self.parts == 1 else "parts"
-        return f"tile up to {TILE}, {self.parts} {parts} of a channel"
+        cut = "row by row" if self.by_rows else f"{self.parts} {parts} of a channel"
+        return f"tile up to {TILE}, {cut}"
 
     @property
     def images(self) -> int:
@@ -134,6 +141,10 @@ class BiasGrad(Spread):
         """Parts of a channel that the workspace has room for, 1 without it."""
         return self.partial.shape[1] if self.partial else 1
 
+    def used(self, cores: int) -> int:
+        blocks = ceil_div(self.channels * self.dy.dtype.bytes, BLOCK_BYTES)
+        return super().used(min(cores, blocks) if self.by_rows else cores)
+
     def stream(self, device: Device, cores: int) -> Stream:
         count = prod(self.dy.shape)
         tasks = np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE))
@@ -151,17 +162,30 @@ class BiasGrad(Spread):
         """Items of every job in order; behind them, with parts, the meeting of all cores."""
         channels = self._block(tile, cores)
         items = self._items(tile, channels)
-        parts = min(self.parts, len(items["dy"]))  # others would be left without an item
-        jobs = [(c, part) for part in range(parts) for c in range(0, self.channels, channels)]
-        tables = [
-            self._job(core, c, channels, (part, parts), items)
-            for core, (c, part) in zip(in_runs(len(jobs), cores).tolist(), jobs, strict=True)
-        ]
+        total, starts = len(items["dy"]), np.arange(0, self.channels, channels)
+        parts = min(self.parts, total)  # others would be left without an item
+        jobs = parts * len(starts)
+        job, item = grid(np.arange(jobs), np.arange(total))
+        own = ((item + 1) * parts - 1) // total == job // len(starts)
+        job, item = job[own], item[own]
+        part, channel = job // len(starts), starts[job % len(starts)]
+        begins = np.diff(job, prepend=-1) != 0
+        columns = {
+            "channels": np.minimum(channels, self.channels - channel),
+            **{name: items[name][item] for name in ("images", "columns", "width")},
+            "first": begins,
+            "last": np.append(begins[1:], True),
+        }
+        bases = {
+            "dy": (items["dy"][item] + channel * self.positions) * self.dy.dtype.bytes,
+            "db": channel * self.db.dtype.bytes,
+            "partial": (channel * self.parts + part) * 4,
+        }
+        tasks = Tasks(in_runs(jobs, cores)[job], Item, columns, bases)
         if self.partial:
-            tables.append(_meeting(cores, parts))
-        table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
-        bases = {name: table.pop(name) for name in ("dy", "db", "partial")}
-        return Tasks(table.pop("core"), Item, table, bases)
+            tasks = with_meeting(tasks, cores, last=True)
+            tasks.columns["columns"][-cores] = parts  # the first core goes on to sum them
+        return tasks
 
     def _block(self, tile: int, cores: int) -> int:
         """Channels of one job: several only if their whole rows fit a tile."""
@@ -176,42 +200,13 @@ class BiasGrad(Spread):
         run = 1
         if piece == self.positions:
             run = max(1, min(tile // round_up(channels * piece, GRAIN), share // piece))
-        image, position = grid(np.arange(0, self.images, run), np.arange(0, self.positions, piece))
+        axes = (self.images, run), (self.positions, piece)
+        (image, position), (images, columns) = in_pieces(*axes)
         return {
-            "images": np.minimum(run, self.images - image),
-            "columns": np.minimum(piece, self.positions - position),
-            "width": np.full(len(image), piece),
+            "images": images,
+            "columns": columns,
+            "width": np.full(len(image), 1 if self.by_rows else piece),
             "dy": image * self.channels * self.positions + position,
-        }
-
-    def _job(
-        self,
-        core: int,
-        channel: int,
-        channels: int,
-        part: tuple[int, int],
-        items: dict[str, IntArray],
-    ) -> dict[str, IntArray]:
-        """The tasks of one job: share ``part`` = (i, of how many) of a channel block's items."""
-        (i, parts), total, e = part, len(items["dy"]), self.dy.dtype.bytes
-        own = {
-            name: column[total * i // parts : total * (i + 1) // parts]
-            for name, column in items.items()
-        }
-        count = len(own["dy"])
-        same = {
-            "core": core,
-            "stage": SUM,
-            "channels": min(channels, self.channels - channel),
-            "db": channel * self.db.dtype.bytes,
-            "partial": (channel * self.parts + i) * 4,
-        }
-        return {
-            **{name: np.full(count, value) for name, value in same.items()},
-            **own,
-            "first": np.arange(count) == 0,
-            "last": np.arange(count) == count - 1,
-            "dy": (own["dy"] + channel * self.positions) * e,
         }
 
 
@@ -223,14 +218,15 @@ class _Nest:
         dtype, wide = kernel.dy.dtype, 4 if kernel.dy.dtype != FP32 else 0
         shape = kernel.channels, round_up(kernel.parts, GRAIN)
         gather = prod(shape) * 4 if kernel.partial else 0
-        # Two tiles, one as fp32, the accumulator, and a sum and a result per channel.
-        element = 2 * dtype.bytes + wide + 4 + 8
+        # Two tiles, one as fp32, the accumulator, and two sums and a result per channel.
+        element = 2 * dtype.bytes + wide + 4 + 8 + 4 * kernel.by_rows
         tile = piece(k, kernel.name, TILE, element, multiple=16, besides=gather + 1024)
         blocks = min(tile, kernel.channels)
         self.tile = tile
         self.dy = k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub")
         self.acc = k.buffer("UB", (tile,), FP32, name="acc_ub")
         self.sums = k.buffer("UB", (blocks,), FP32, name="sum_ub")
+        self.rows = k.buffer("UB", (blocks,), FP32, name="row_ub") if kernel.by_rows else None
         self.wide = k.buffer("UB", (tile,), FP32, name="fp32_ub") if wide else None
         to = kernel.db.dtype
         self.db = k.buffer("UB", (blocks,), to, name="db_ub") if to is not FP32 else None
@@ -241,9 +237,9 @@ class _Nest:
     def emit(self, u: Item) -> None:
         """Sum a piece into the accumulator; at the end its rows; or meet and gather."""
         k = self.k
-        if u.stage != SUM:
+        if not u.channels:
             k.core_barrier()
-            if u.stage == GATHER:
+            if u.columns:
                 self._gather(u.columns)
             return
         acc = self.acc.next() if u.first else self.acc.last()
@@ -254,7 +250,12 @@ class _Nest:
         piece = u.channels * u.columns
         target, apart = acc.at(0, piece * 4), round_up(piece, GRAIN) * 4
         for image in range(u.images):
-            k.vec_binary("add", target, target, tile.at(image * apart, piece * 4), FP32)
+            added = tile.at(image * apart, piece * 4)
+            if self.rows is not None:
+                rows, target = self.rows.next(), whole
+                k.vec_reduce("add", rows, added, u.channels, u.columns, FP32)
+                added = rows.at(0, u.channels * 4)
+            k.vec_binary("add", target, target, added, FP32)
         if u.last:
             sums = self.sums.next()
             k.vec_reduce("add", sums, whole, u.channels, u.width, FP32)
@@ -281,13 +282,10 @@ class _Nest:
 
     def _store(self, sums: Slot, channels: int) -> None:
         """Round the sums once and write them to db."""
-        db, result = self.kernel.db, sums
-        target = db.at(0, channels * db.dtype.bytes, base="db")
-        if self.db is not None:
-            result, saturate = self.db.next(), self.kernel.saturate
-            rounded = result.at(0, target.size)
-            self.k.vec_cast(rounded, sums, FP32, db.dtype, saturate=saturate)
-        self.k.data_move(target, result, db.dtype)
+        db, held = self.kernel.db, sums.at(0, channels * FP32.bytes)
+        types, saturate = (FP32, db.dtype), self.kernel.saturate
+        result = converted(self.k, held, types, self.db, saturate=saturate)
+        self.k.data_move(db.at(0, result.size, base="db"), result, db.dtype)
 
     def _gather(self, parts: int) -> None:
         """Sum the parts of every channel in order and write db."""
@@ -302,15 +300,3 @@ class _Nest:
         )
         self.k.vec_reduce("add", sums, rows, channels, parts, FP32)
         self._store(sums, channels)
-
-
-def _meeting(cores: int, parts: int) -> dict[str, IntArray]:
-    """One task per core; the first core goes on to sum the parts in use."""
-    core = np.arange(cores)
-    unused = ("channels", "images", "width", "first", "last", "dy", "db", "partial")
-    return {
-        **{name: np.zeros(cores, np.int64) for name in unused},
-        "core": core,
-        "stage": np.where(core == 0, GATHER, MEET),
-        "columns": np.full(cores, parts),
-    }

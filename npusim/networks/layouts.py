@@ -57,6 +57,7 @@ class Plan:
 Cost = Callable[[str, str], float | None]
 
 
+@dataclass(frozen=True)
 class Problem:
     """The operations' ways, values that exist before (``given``) and pairs that are ``tied``.
 
@@ -64,14 +65,10 @@ class Problem:
     of the first in the next step, so that both have one format.
     """
 
-    def __init__(
-        self,
-        ways: Sequence[Sequence[Way]],
-        cost: Cost,
-        given: Mapping[str, Sequence[str]],
-        tied: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self.ways, self.cost, self.given, self.tied = ways, cost, given, tied
+    ways: Sequence[Sequence[Way]]
+    cost: Cost
+    given: Mapping[str, Sequence[str]]
+    tied: Sequence[tuple[str, str]] = ()
 
     def evaluated(self, chosen: Sequence[int], given: Mapping[str, str]) -> Plan | None:
         """The plan of these ways and formats, None where it needs what no kernel converts."""

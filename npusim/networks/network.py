@@ -4,33 +4,35 @@ Every layer is a timing-only ``convolution_backward``, going forward ``convoluti
 layouts, so conversions, clearing and casts are in its time. Layers of one shape are simulated once.
 """
 
-# ``npusim`` imports this module at once, because the public function has the module's name, and
-# is to be light: what takes time to import is imported late.
-# ruff: noqa: PLC0415
-
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from npusim.base.dtypes import DType
+from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
-from npusim.networks.reports import NetworkReports
+from npusim.call.call import Call
+from npusim.call.in_turn import notes_of
+from npusim.call.options import Options
+from npusim.device.spec import Device
+from npusim.ops.of_layers import LayerRuns
+from npusim.results import Result, network_rows, network_text
+from npusim.results.advice import WORTH_A_LINE, slow_kernels
+from npusim.results.answer import Reported
+from npusim.results.energy import Energy, energy_of
+from npusim.results.plots import Axes, draw
+from npusim.results.progress import in_notebooks, of_layers
+from npusim.results.report import Report
+from npusim.results.tables import DataFrame, frame
+from npusim.reuse.cache import answers_in
+from npusim.timing.trace import KernelRun
 from npusim.version import __version__
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pandas as pd
-
-    from npusim.base.dtypes import DType
-    from npusim.device.spec import Device
-    from npusim.ops.of_layers import LayerRuns
-    from npusim.results import Result
-    from npusim.results.energy import Energy
-    from npusim.workloads import Layer, Workload
+from npusim.workloads import Layer, Workload, read_network
 
 #: What can be asked for, in the order of ``output_mask``.
 GRADIENTS = ("input", "weight", "bias")
@@ -71,9 +73,14 @@ class LayerTime:
         """Cycles of all ``count`` layers of this kind, 0 where there is no result."""
         return self.layer.count * self.result.cycles if self.result is not None else 0
 
+    @property
+    def runs(self) -> tuple[KernelRun, ...]:
+        """The kernels of one layer."""
+        return self.result.runs if self.result is not None else ()
+
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkResult(NetworkReports):
+class NetworkResult(Reported):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
     ``untrained`` are the layers whose input has no gradient, because nothing trained is before it.
@@ -90,9 +97,7 @@ class NetworkResult(NetworkReports):
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
-        from npusim.results.network_text import missing_text
-
-        missing = "" if self.complete else f", {missing_text(self.to_json())}"
+        missing = "" if self.complete else f", {network_text.missing_text(self.to_json())}"
         return (
             f"<NetworkResult {self.workload.name} on {self.device.name}: {self.time_us:.3f} us, "
             f"{self.cycles} cycles{missing}>"
@@ -126,10 +131,7 @@ class NetworkResult(NetworkReports):
     @cached_property
     def spent(self) -> Energy:
         """The energy of all layers by figure of the device, repetitions included."""
-        from npusim.results.energy import energy_of
-
-        known = ((one.layer.count, one.result) for one in self.timed if one.result is not None)
-        runs = (run for count, result in known for run in count * result.runs)
+        runs = (run for one in self.timed for run in one.layer.count * one.runs)
         return energy_of(self.device, runs, self.time_us)
 
     @property
@@ -140,21 +142,16 @@ class NetworkResult(NetworkReports):
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
-        from npusim.call.in_turn import notes_of
-        from npusim.results.network_text import left_out
-
         notes, figures = notes_of(self.device, [one.result for one in self.timed if one.result])
         if self.untrained:
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
             notes = [f"{first} (every_input=True, --every-input: with it)", *notes]
-        return (*notes, *self._slow_kernels, *left_out(self.workload), *figures)
+        return (*notes, *self._slow_kernels, *network_text.left_out(self.workload), *figures)
 
     @cached_property
     def _slow_kernels(self) -> tuple[str, ...]:
         """Why kernels that matter are far from their bounds; their layers are simulated again."""
-        from npusim.results.advice import WORTH_A_LINE, slow_kernels
-
         return tuple(
             f"{one.layer.name}: {text}"
             for one in self.timed
@@ -163,7 +160,7 @@ class NetworkResult(NetworkReports):
         )
 
     @cached_property
-    def layers(self) -> pd.DataFrame:
+    def layers(self) -> DataFrame:
         """One row per layer: ``total_us`` of all ``count``, every other time of one of them.
 
         ``total_us`` adds up to the network's ``time_us``; ``one_us`` is its ``count``th part.
@@ -177,22 +174,17 @@ class NetworkResult(NetworkReports):
         ``own_problem_us`` and ``own_problem_bound`` that of any for their problems. Where
         ``error`` says why there is no time, figures are missing.
         """
-        from npusim.results.tables import frame
-
         return frame(self.layer_rows(), LAYER_COLUMNS)
 
     @cached_property
-    def kernels(self) -> pd.DataFrame:
+    def kernels(self) -> DataFrame:
         """One row per kind of kernel, longest first, repetitions of layers included.
 
         ``time_us`` includes ``launch_us``; ``cycles`` does not. ``macs`` are executed, padding
         included; ``useful_macs`` are those the layers need. ``problem_us`` is the least time of
         any programs for the same problems.
         """
-        from npusim.results.network_rows import KERNEL_COLUMNS
-        from npusim.results.tables import frame
-
-        return frame(self.kernel_rows(), KERNEL_COLUMNS)
+        return frame(self.kernel_rows(), network_rows.KERNEL_COLUMNS)
 
     @cached_property
     def split(self) -> dict[str, float]:
@@ -201,11 +193,9 @@ class NetworkResult(NetworkReports):
         They add up to ``time_us``, so that the first, the ``bottleneck``, is what saves most if it
         takes half as long.
         """
-        from npusim.results.network_rows import split
-
         cycles = Counter[str]()
         for one in self.timed:
-            cycles.update(split(one.result.runs if one.result else (), one.layer.count))
+            cycles.update(network_rows.split(one.runs, one.layer.count))
         return {name: self.device.time_us(n) for name, n in cycles.most_common()}
 
     @property
@@ -218,7 +208,6 @@ class NetworkResult(NetworkReports):
         return [self._layer_row(one) for one in self.timed]
 
     def _layer_row(self, one: LayerTime) -> Row:
-        from npusim.results.network_rows import figures
 
         sizes = {name: value for name, value in vars(one.layer).items() if name in LAYER_COLUMNS}
         row: Row = dict.fromkeys(LAYER_COLUMNS) | sizes
@@ -232,19 +221,13 @@ class NetworkResult(NetworkReports):
             "share": one.cycles / self.cycles if self.cycles else 0.0,
             "problem_us": one.result.problem_us,
             "problem_bound": one.result.problem_bounds[0].resource,
-            **figures(self.device, one.result.runs),
+            **network_rows.figures(self.device, one.result.runs),
         }
 
     def kernel_rows(self) -> list[Row]:
         """``kernels`` as plain values."""
-        from npusim.results.network_rows import kernel_rows
-
-        runs = (
-            (one.layer.count, run)
-            for one in self.timed
-            for run in (one.result.runs if one.result is not None else ())
-        )
-        return kernel_rows(self.device, runs, self.cycles)
+        runs = ((one.layer.count, run) for one in self.timed for run in one.runs)
+        return network_rows.kernel_rows(self.device, runs, self.cycles)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values, ready for ``json.dumps``; missing figures are null."""
@@ -275,6 +258,59 @@ class NetworkResult(NetworkReports):
             "layers": self.layer_rows(),
             "kernels": self.kernel_rows(),
         }
+
+    # -- views -------------------------------------------------------------------------------
+
+    def time_us_on(self, device: Device) -> float:
+        """``time_us`` on a variant of the device, with the tilings of this result.
+
+        Layers without a result are in neither. Raises as ``Result.time_us_on`` does.
+        """
+        known = [(one.layer.count, one.result) for one in self.timed if one.result is not None]
+        return float(sum(count * result.time_us_on(device) for count, result in known))
+
+    @property
+    def time_range_us(self) -> tuple[float, float]:
+        """Ends of ``time_us``: those of its layers summed, for what is wrong is so in all of them.
+
+        Every layer is timed again as for ``Result.time_range``; reports show it from then on.
+        """
+        ranges = [(one.layer.count, one.result.time_range) for one in self.timed if one.result]
+        return sum(n * r.low_us for n, r in ranges), sum(n * r.high_us for n, r in ranges)
+
+    def known_range_us(self) -> list[float] | None:
+        """``time_range_us`` if it has been computed."""
+        known = [one.result.known_time_range for one in self.timed if one.result]
+        return list(self.time_range_us) if known and all(known) else None
+
+    def text(self) -> str:
+        """The report for people: totals, layers, kernels, and what could not be simulated."""
+        return network_text.render(self.to_json())
+
+    @property
+    def table(self) -> DataFrame:
+        """The layers."""
+        return self.layers
+
+    def write(self, path: str | Path) -> None:
+        """Write ``layers`` as CSV, where lists of sizes read ``3x3``, or as Parquet."""
+        if Path(path).suffix.lower() == ".parquet":
+            super().write(path)
+            return
+        rows = self.layer_rows()
+        network_rows.write_csv(Path(path), tuple(rows[0]), rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the time of every layer by what it computes, repetitions included."""
+        from npusim.results.figures import stacks  # noqa: PLC0415 - drawn when asked for
+
+        return draw(stacks.layers(self.to_json()), ax)
+
+    def as_report(self) -> Report:
+        """The report as data; the page and what a notebook shows are made of it."""
+        from npusim.results.reports import network  # noqa: PLC0415 - made when asked for
+
+        return network.report(self.to_json(), self.device, self.timed)
 
 
 def network(
@@ -311,14 +347,6 @@ def network(
     A layer that the device refuses does not stop the others: see ``NetworkResult.failed``.
     Raises ``ArgumentError`` where no layer can be simulated.
     """
-    from npusim.base.dtypes import dtype as element_type
-    from npusim.call.call import Call
-    from npusim.call.options import Options
-    from npusim.ops.of_layers import LayerRuns
-    from npusim.results.progress import in_notebooks, of_layers
-    from npusim.reuse.cache import answers_in
-    from npusim.workloads import read_network
-
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
     if jobs < 1:

@@ -49,10 +49,11 @@ class Simulated:
                     progress(new[at].operation.kind, "operations", done, len(new))
 
     def _attempt(self, what: Task) -> Timed:
-        quiet = replace(self.launcher, options=replace(self.launcher.options, progress=_silent))
+        # What takes reports of progress has long kernels simulated, whatever they take.
+        options = replace(self.launcher.options, progress=lambda *_: None)
         try:
             with answers_in(self.store):
-                return Timed(quiet.run(what))
+                return Timed(replace(self.launcher, options=options).run(what))
         except StoreError:
             raise
         except NpusimError as error:
@@ -62,10 +63,6 @@ class Simulated:
         if what not in self.known:
             self.known[what] = self._attempt(what)
         return self.known[what]
-
-
-def _silent(*_: object) -> None:
-    """Takes reports of progress: long kernels are simulated whatever they take."""
 
 
 class Formats:
@@ -100,10 +97,6 @@ class Formats:
         if len(formats_of(value)) < 2 or value.kind == "bits":
             return None
         return conversion_task(value, format, warm=warm)
-
-    def home(self, name: str, format: str) -> str:
-        """The other format of a value."""
-        return next(one for one in formats_of(self.step.values[name]) if one != format)
 
     def size(self, name: str, format: str) -> int:
         """Bytes of a value in a format."""
@@ -196,7 +189,7 @@ def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Ite
         for name in one.reads:
             if (name, way[name]) in left:
                 left.discard((name, way[name]))
-                yield Launch(None, {}, name, formats.home(name, way[name]), way[name])
+                yield Launch(None, {}, name, plan.homes[name], way[name])
         yield Launch(one, way)
 
 
@@ -206,10 +199,6 @@ class Cache:
     def __init__(self, device: Device) -> None:
         self.room = device.l2.size_bytes if device.l2 is not None else 0
         self.held: dict[tuple[str, str], int] = {}  # by value and format, the oldest first
-
-    def warm(self, name: str, format: str) -> bool:
-        """Whether it holds the value."""
-        return (name, format) in self.held
 
     def touch(self, name: str, format: str, size: int) -> None:
         """A kernel has read or written the value."""
@@ -231,7 +220,7 @@ def tasks(
     """
     cache = Cache(device)
     for one in launches:
-        warm = [name for name, format in one.reads if cache.warm(name, format)]
+        warm = [name for name, format in one.reads if (name, format) in cache.held]
         if one.operation is not None:
             what: Task | None = formats.task(one.operation, one.formats, warm)
         else:

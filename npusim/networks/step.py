@@ -1,8 +1,8 @@
 """One training step of a network as it runs: kernel after kernel, with what is launched between.
 
 The graph of the network becomes operations (``training``), some of which one kernel computes
-together (``fusions``); a plan gives each value a format (``layouts``, ``planning``); each operation
-is simulated by itself (``launches``), equal ones once.
+together; a plan gives each value a format (``layouts``, ``planning``); each operation is simulated
+by itself (``launches``), equal ones once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.spec import Device
-from npusim.networks import fusions as table
 from npusim.networks.cards import Reduced, all_reduce, figures_of
 from npusim.networks.launches import Launcher, Task
 from npusim.networks.layouts import Plan
@@ -32,9 +31,10 @@ from npusim.networks.planning import (
     problem,
     tasks,
 )
+from npusim.networks.rules import Fusion, tables
 from npusim.networks.step_result import Launched, Setting, StepResult, Timed
-from npusim.networks.training import Kinds, Training, training
-from npusim.workloads import Workload, read_network
+from npusim.networks.training import Kinds, Operation, Training, training
+from npusim.workloads import ConvLayer, Workload, read_network
 
 #: How a step runs, and what its launches and layouts are unless asked for otherwise.
 MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framework", "usual")}
@@ -84,12 +84,11 @@ def step(
     """
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
-    launch, *_ = usual_of(mode)
+    usual_of(mode)
     if passes not in ("training", "forward", "backward"):
         raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
     net = read_network(workload, input_shape)
-    usual = {"launch": launch, "tiling": "library"}
-    given = Options.of(step, usual | options, without=("timeline", "check"))
+    given = options_of(step, mode, options)
     how = setting(
         given.machine,
         mode=mode,
@@ -101,7 +100,6 @@ def step(
         norm=normalisation,
         cards=cards,
     )
-    given = replace(given, timeline=False)
     ready = prepared(net, given, how, batch=batch, jobs=jobs, store=store)
     times = ready.formats.times
     times.all([what for _, what, _ in ready.todo])
@@ -120,6 +118,13 @@ def usual_of(mode: str) -> tuple[str, str, str]:
         known = ", ".join(MODES)
         raise ArgumentError(f"mode is {mode!r}{suggest(mode, MODES)}; it is one of {known}")
     return MODES[mode]
+
+
+def options_of(function: Any, mode: str, options: Mapping[str, Any]) -> Options:
+    """The options of what a public function calls in a mode, with the keywords it was given."""
+    usual = {"launch": usual_of(mode)[0], "tiling": "library"}
+    given = Options.of(function, {**usual, **options}, without=("timeline", "check"))
+    return replace(given, timeline=False)
 
 
 def setting(
@@ -150,7 +155,7 @@ def setting(
             f"mode is {mode!r}; the cube of {device.name} multiplies no {maps.name} and no fp16, "
             "which the kernels of a step take: use another device, or npusim.network for its layers"
         )
-    names = tuple(one.name for one in table.chosen(usual[2] if fusions is None else fusions))
+    names = tuple(one.name for one in chosen(usual[2] if fusions is None else fusions))
     return Setting(
         mode=mode,
         layouts=layouts or usual[1],
@@ -212,7 +217,7 @@ def prepared(
         settings=settings,
     )
     device = options.machine
-    made = table.fused(step, table.chosen(setting.fusions), device)
+    made = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
     formats = Formats(step, Simulated(Launcher(options, batch, plain=plain), store, jobs))
     fixed, plan = setting.layouts == "as_framework", None
@@ -236,3 +241,82 @@ def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched
         found = [(device.time_us(now), one.sizes[name]) for name in one.writes if name in wanted]
         ready += found if not one.value else []
     return all_reduce(device, cards, ready, device.time_us(end))
+
+
+# -- fusions: which operations one kernel computes together -------------------------------------
+
+
+def chosen(fusions: str | Collection[str]) -> tuple[Fusion, ...]:
+    """The rows of "usual", "all", "none", or of names; ``ArgumentError`` for an unknown name."""
+    known = tables().fusions
+    if fusions == "none":
+        return ()
+    if fusions in ("usual", "all"):
+        return tuple(one for one in known if one.usual or fusions == "all")
+    names = fusions.split(",") if isinstance(fusions, str) else list(fusions)
+    for name in names:
+        words = ("usual", "all", "none", *(one.name for one in known))
+        if name not in words:
+            raise ArgumentError(
+                f"fusions: unknown name {name!r}{suggest(name, words)}; known are "
+                f"{', '.join(words)}"
+            )
+    return tuple(one for one in known if one.name in names)
+
+
+def fused(step: Training, fusions: Collection[Fusion], device: Device) -> dict[str, int]:
+    """Rewrite the operations of a step; returns how often each fusion was made."""
+    made: dict[str, int] = {}
+    through_ub = not device.has_path("L0C", "GM")
+    for fusion in fusions:
+        done = True
+        while done:
+            readers = step.readers()
+            done = any(
+                _join(step, at, fusion, readers, through_ub=through_ub)
+                for at in range(len(step.operations) - 1, -1, -1)
+            )
+            made[fusion.name] = made.get(fusion.name, 0) + done
+    return {name: count for name, count in made.items() if count}
+
+
+def _join(
+    step: Training,
+    at: int,
+    fusion: Fusion,
+    readers: dict[str, list[Operation]],
+    *,
+    through_ub: bool,
+) -> bool:
+    """Make the operation at this place part of the one before it, if the fusion applies."""
+    second = step.operations[at]
+    values = [step.values[name] for name in (*second.reads, *second.writes)]
+    maps = {value.shape for value in values if value.kind in ("map", "rows")}
+    if second.kind != fusion.second or second.chain is None or len(maps) > 1:
+        return False  # blocks of other axes hold other elements
+    for place in range(at - 1, -1, -1):
+        first = step.operations[place]
+        inner = [name for name in first.writes if name in second.reads]
+        if first.kind not in fusion.first or not inner or (first.core and not through_ub):
+            continue
+        if not (fusion.kept or len(readers[inner[0]]) == 1) or not _dense(first):
+            continue
+        between = step.operations[place + 1 : at]
+        if any(set(first.writes) & set(one.reads) for one in between) and not fusion.kept:
+            continue
+        chain = second.chain
+        if first.chain is not None:
+            chain = first.chain.then(second.chain, inner[0], kept=fusion.kept)
+        kind, stored = f"{first.kind} + {second.kind}", first.stored and fusion.kept
+        one = replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
+        where = place if fusion.kept else at
+        step.operations[where] = one
+        del step.operations[at if fusion.kept else place]
+        return True
+    return False
+
+
+def _dense(one: Operation) -> bool:
+    """Whether a product leaves its result in one piece: a strided gradient does so by phases."""
+    strided = isinstance(one.layer, ConvLayer) and set(one.layer.stride) != {1}
+    return not (strided and one.core == "convolution.input")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from npusim.call.in_turn import notes_of
 from npusim.device.spec import Device
@@ -21,17 +21,15 @@ from npusim.networks.layouts import Plan
 from npusim.networks.training import PHASES, Kinds, Training
 from npusim.results import Result
 from npusim.results.answer import Reported
+from npusim.results.bounded import Ends, in_turn
 from npusim.results.energy import Energy, energy_of
-from npusim.results.network_text import TRAFFIC
+from npusim.results.network_text import TRAFFIC, render_step
+from npusim.results.plots import Axes, draw
+from npusim.results.report import Report
+from npusim.results.tables import DataFrame, frame
 from npusim.timing.trace import KernelRun
 from npusim.version import __version__
 from npusim.workloads import Workload
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from npusim.results.report import Report
 
 #: What the kernels that clear are counted as, and those that change layouts.
 CLEARING, CONVERSIONS = "clearing", "layouts"
@@ -170,6 +168,15 @@ class StepResult(Reported):
         return self.compute_us + (self.reduced.added_us if self.reduced else 0.0)
 
     @property
+    def at_least(self) -> Ends:
+        """What no programs for its operations, one after another, are faster than.
+
+        Conversions of layouts and the exchange of gradients are none of them.
+        """
+        results = (one.timed.result for one in self.launched if not one.value)
+        return in_turn(result.at_least for result in results if result is not None)
+
+    @property
     def images_per_second(self) -> float:
         """Images of all cards a second."""
         return self.batch * self.setting.cards / self.time_us * 1e6
@@ -258,26 +265,22 @@ class StepResult(Reported):
         return sorted(rows, key=lambda row: (PHASES.index(row["phase"]), -row["us"]))
 
     @cached_property
-    def operations(self) -> pd.DataFrame:
+    def operations(self) -> DataFrame:
         """One row per operation and conversion in the order of launch.
 
         ``kernels`` are all that it launches, ``us`` includes ``launch_us``; bytes are those of the
         values it reads and writes. ``converts`` and ``to`` name a value and its new format.
         """
-        from npusim.results.tables import frame
-
         return frame(self.operation_rows(), OPERATION_COLUMNS)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> DataFrame:
         """The operations."""
         return self.operations
 
     @cached_property
-    def kinds(self) -> pd.DataFrame:
+    def kinds(self) -> DataFrame:
         """One row per phase and kind of operation, longest first in each phase."""
-        from npusim.results.tables import frame
-
         return frame(self.kind_rows(), KIND_COLUMNS)
 
     @property
@@ -339,6 +342,7 @@ class StepResult(Reported):
             "cycles": self.cycles,
             "compute_us": self.compute_us,
             "time_us": self.time_us,
+            "at_least_us": [one.us for one in self.at_least],
             "images_per_second": self.images_per_second,
             "all_reduce": None if reduced is None else reduced._asdict(),
             "plan": None
@@ -356,14 +360,11 @@ class StepResult(Reported):
 
     def text(self) -> str:
         """The report for people: totals, phases and kinds, conversions that remain, notes."""
-        from npusim.results.network_text import render_step
-
         return render_step(self.to_json())
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of each phase by kind of operation."""
         from npusim.results.figures import stacks
-        from npusim.results.plots import draw
 
         return draw(stacks.phases(self.to_json()), ax)
 

@@ -12,11 +12,10 @@ import numpy as np
 from npusim.base.errors import ArgumentError
 from npusim.base.shown import Shown
 from npusim.base.yamltree import suggest
-from npusim.call.options import Options
 from npusim.call.spec import Array
 from npusim.networks.launches import PLAIN, Placed, conversion_task
 from npusim.networks.planning import Launch
-from npusim.networks.step import prepared, setting, usual_of
+from npusim.networks.step import options_of, prepared, setting
 from npusim.networks.step_result import StepResult, Timed
 from npusim.networks.training import Value
 from npusim.results import Result
@@ -52,9 +51,7 @@ class Trainer(Shown):
         **options: Any,
     ) -> None:
         net = read_network(workload, input_shape)
-        usual: dict[str, Any] = {"launch": usual_of(mode)[0], "tiling": "library"}
-        options = {**usual, **options, "device": device}
-        given = Options.of(type(self), options, without=("timeline", "check"))
+        given = options_of(type(self), mode, {**options, "device": device})
         how = setting(
             given.machine,
             mode=mode,
@@ -66,7 +63,6 @@ class Trainer(Shown):
             norm=normalisation,
             cards=1,
         )
-        given = replace(given, timeline=False)
         self._ready = prepared(net, given, how, batch=batch, settings=settings)
         if "labels" not in self._ready.step.values:
             raise ArgumentError(

@@ -180,8 +180,7 @@ class _Builder:
         layer, batch = node.layer, self.batch
         names = {f"x{i}": name for i, name in enumerate(node.inputs, 1)} | {"x": node.inputs[0]}
         out = _shape_out(layer, batch)
-        kind = "rows" if isinstance(layer, LinearLayer) or len(out) == 2 else "map"
-        names["y"] = self.step.value(Value(node.name, out, self.kinds.maps, kind))
+        names["y"] = self.step.value(Value(node.name, out, self.kinds.maps, _kind(out, layer)))
         for symbol, kind in rule.parameters.items():
             if symbol == "b" and not getattr(layer, "bias", False):
                 continue
@@ -361,19 +360,15 @@ class _Builder:
                 made = tables().chains[op].writes
                 named = {s: f"{name}.{s}" for s in (*state, *made)} | {"w_new": f"{name}_new"}
                 named = {s: one for s, one in named.items() if s in (*state, *made)}
-                for one in named.values():
-                    self.step.value(value._replace(name=one))
+                for made_of in named.values():
+                    self.step.value(value._replace(name=made_of))
                 chain = chain_of(
                     op, {"w": name, "g": gradient, **named}, f"{name}.{op}", 1, self.settings
                 )
-                self.step.operations.append(
-                    Operation(f"{name}.{op}", _updates(op), "optimizer", chain=chain)
-                )
+                kind = op if op == "decay" else "update"
+                updated = Operation(f"{name}.{op}", kind, "optimizer", chain=chain)
+                self.step.operations.append(updated)
                 gradient = named.get("g_new", gradient)
-
-
-def _updates(op: str) -> str:
-    return op if op == "decay" else "update"
 
 
 def _rule(layer: Layer | ElementwiseLayer) -> Rule:

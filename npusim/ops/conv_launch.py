@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from npusim.base.dtypes import FP32, DType, dtype, promote
@@ -11,7 +10,6 @@ from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import is_library
 from npusim.isa.operands import Tensor
-from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.cast import cast
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
@@ -27,7 +25,13 @@ from npusim.ops.conv_fold import (
     map_change,
 )
 from npusim.ops.cube_math import CubeMath
-from npusim.ops.gradients import launch_filter_gradient, launch_product, require_time
+from npusim.ops.gradients import (
+    launch,
+    launch_bias,
+    launch_filter_gradient,
+    product,
+    require_time,
+)
 from npusim.shapes.convolution import Convolution
 
 
@@ -116,7 +120,8 @@ class Launcher:
         name = "grad_input_folded" if folded else "grad_input_blocked"
         made = call.workspace(name, back.blocked_shape(shape), self.math.dtype)
         kernel = ConvForward if self.transposed or folded else ConvBackpropInput
-        launch_product(call, kernel, other or s, source, weights, made, self.math.hf32)
+        one = product(call, kernel, other or s, source, weights, made, self.math.hf32)
+        launch(call, one, made)
         return self._leave("grad_input", made, shape, self._wider("input"), back)
 
     def weight_grad(self) -> Tensor:
@@ -146,13 +151,8 @@ class Launcher:
     def bias_grad(self) -> Tensor:
         """gradBias: gradOutput as it came, summed in fp32 and rounded once."""
         dy, call = self.operand("grad_output"), self.call
-        n, c, *size = dy.shape
-        flat = Tensor(dy.name, (n, c, prod(size)), dy.dtype)
-        db = call.output("grad_bias", (c,), dy.dtype)
-        kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates))
-        parts = channel_parts(flat.shape, kernel.used(call.vector_cores))
-        partial = call.workspace("grad_bias_parts", (c, parts), FP32) if parts > 1 else None
-        call.launch(replace(kernel, partial=partial))
+        db = call.output("grad_bias", dy.shape[1:2], dy.dtype)
+        launch_bias(call, dy, db, "grad_bias_parts")
         return db
 
     # -- operands --------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import asked_tiling, is_library, is_tuned
+from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
+from npusim.kernels.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
@@ -37,18 +39,20 @@ ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
 ANY_GRADIENT = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=1, form="taps")
 
 
-def launch_product(
-    call: Call,
-    kernel: type[ImplicitGemm],
-    c: Convolution,
-    source: Tensor,
-    weights: Tensor,
-    out: Tensor,
-    hf32: bool = False,
-    epilogue: Epilogue | None = None,
-) -> None:
-    """An input gradient or a forward convolution of the 3-D ``c``: clearing and the kernel."""
-    _launch(call, product(call, kernel, c, source, weights, out, hf32, epilogue), out)
+def launch_bias(call: Call, dy: Tensor, db: Tensor, parts: str) -> None:
+    """The sum of a plain ``dy`` (N, C, positions...) over all but channels, into ``db`` (C,).
+
+    Channels that are cut need a workspace, which is called ``parts``; the library cuts none.
+    """
+    flat, library = (
+        replace(dy, shape=(*dy.shape[:2], prod(dy.shape[2:]))),
+        call.device.library_rules,
+    )
+    by_rows = library and is_library(call.options.tiling, BiasGrad.name) and flat.shape[2] > 1
+    kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates, by_rows=by_rows))
+    count = 1 if by_rows else channel_parts(flat.shape, kernel.used(call.vector_cores))
+    partial = call.workspace(parts, (dy.shape[1], count), FP32) if count > 1 else None
+    call.launch(replace(kernel, partial=partial))
 
 
 def product(
@@ -61,8 +65,18 @@ def product(
     hf32: bool = False,
     epilogue: Epilogue | None = None,
 ) -> ImplicitGemm:
-    """The kernel of an input gradient or forward convolution, as the call wants it tiled."""
-    tiling = _product_tiling(call, kernel, c, source.dtype)
+    """The kernel of an input gradient or forward convolution of the 3-D ``c``.
+
+    It is tiled as the call wants it; ``launch`` does the rest.
+    """
+    dtype = source.dtype
+
+    def ruled(device: Device) -> tuple[GemmTiling, str]:
+        made = kernel.geometry_of(c), kernel.rotated
+        return library.of_product(c, *made, device, call.cube_cores, dtype)
+
+    # the vendor's words and rule are for input gradients only
+    tiling = _asked(call, kernel, GemmTiling, (c, dtype), cann_input, ruled)
     made = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32, epilogue=epilogue)
     return call.choose(made) if tiling is None and made.has_work else made
 
@@ -79,10 +93,10 @@ def launch_filter_gradient(
     kernel = filter_gradient(call, c, x, dy, dw, hf32)
     last = _filter_launches(kernel)[-1]
     if not isinstance(last, SumParts):
-        _launch(call, kernel, dw)
+        launch(call, kernel, dw)
         return
     copies = call.workspace(last.parts.name, last.parts.shape, FP32)
-    _launch(call, replace(kernel, dw=copies), copies)
+    launch(call, replace(kernel, dw=copies), copies)
     call.launch_spread(last)
 
 
@@ -151,7 +165,7 @@ def blocked_product(
     source_gm = call.input(names[1], source, FP16, (c.n, read[0], others, *read[1:], 16))
     weights_gm = call.input(names[2], weights, FP16)
     require_time(call, whole, 1, FP16)
-    launch_product(call, kernel, whole, source_gm, weights_gm, out)
+    launch(call, product(call, kernel, whole, source_gm, weights_gm, out), out)
     pixels = prod(made[1:])
     if bias is not None:
         added = call.input(names[3], bias, result)
@@ -190,7 +204,11 @@ def filter_gradient(
     call: Call, c: Convolution, x: Tensor, dy: Tensor, dw: Tensor, hf32: bool = False
 ) -> ConvBackpropFilter:
     """The kernel of a filter gradient, as the call wants it tiled."""
-    tiling = _filter_tiling(call, c, x.dtype)
+
+    def ruled(device: Device) -> tuple[FilterTiling, str]:
+        return library.of_filter(c, device, call.cube_cores)
+
+    tiling = _asked(call, ConvBackpropFilter, FilterTiling, (c, x.dtype), cann_filter, ruled)
     made = ConvBackpropFilter(c, tiling or ANY_GRADIENT, x, dy, dw, hf32)
     if call.options.deterministic:
         made = replace(made, tiling=replace(made.tiling, deterministic=True))
@@ -221,7 +239,7 @@ def require_time(call: Call, c: Convolution, products: int, dtype: DType) -> Non
     call.require_time(3 * products * int(padded // most), macs)
 
 
-def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -> None:
+def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -> None:
     """The kernel, tuned if asked for, and clearing where it adds or leaves gaps."""
     if kernel.has_work and not call.options.deterministic:
         kernel = call.tuned(kernel)
@@ -239,38 +257,13 @@ def _launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) 
         call.launch(kernel)
 
 
-def _product_tiling(
-    call: Call, kernel: type[ImplicitGemm], c: Convolution, dtype: DType
-) -> GemmTiling | None:
-    """What the call asks for; the vendor's words and rule are for input gradients only.
-
-    None for the best there is.
-    """
-
-    def ruled() -> tuple[GemmTiling, str]:
-        made = kernel.geometry_of(c), kernel.rotated
-        # a library does not know how its kernels are launched
-        return library.of_product(c, *made, call.device.launching("single"), call.cube_cores, dtype)
-
-    return _asked(call, kernel, GemmTiling, (c, dtype), cann_input, ruled)
-
-
-def _filter_tiling(call: Call, c: Convolution, dtype: DType) -> FilterTiling | None:
-    """What the call asks for: by the vendor's rule, or as given; None for the best."""
-
-    def ruled() -> tuple[FilterTiling, str]:
-        return library.of_filter(c, call.device.launching("single"), call.cube_cores)
-
-    return _asked(call, ConvBackpropFilter, FilterTiling, (c, dtype), cann_filter, ruled)
-
-
 def _asked(
     call: Call,
     kernel: type[ImplicitGemm | ConvBackpropFilter],
     kind: type[T],
     of: tuple[Convolution, DType],
     rule: Any,
-    ruled: Callable[[], tuple[T, str]],
+    ruled: Callable[[Device], tuple[T, str]],
 ) -> T | None:
     """The tiling that a call asks for, None for the best; ``rule`` is the vendor's.
 
@@ -280,7 +273,7 @@ def _asked(
     option = call.options.tiling
     asked: Any = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
     if asked == "library":
-        tiling, told = ruled()
+        tiling, told = ruled(call.device.launching("single"))  # as the library knows no other
         call.notes += [f"{kernel.name}: {told}"] * bool(told)
         return tiling
     if asked == "production":

@@ -22,7 +22,7 @@ from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
 from npusim.validation.sheet import shipped_steps
 from npusim.workloads.elementwise import KINDS
-from tests.documents import tilings_table
+from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
 from tests.documents.language_table import language
 from tests.documents.operator_table import operator_table
@@ -51,9 +51,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 @cache
 def demo() -> npusim.Result:
     """The demo's call, shapes only: time does not depend on data."""
-    x = npusim.spec((2, 16, 14, 14, 16), "fp16")
+    x, dy = (npusim.spec((2, 16, 14, 14, 16), "fp16") for _ in range(2))
     para = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
-    return npusim.ops.conv2d_backprop_filter(x, x, [256, 256, 3, 3], para, device="ascend910")
+    return npusim.ops.conv2d_backprop_filter(x, dy, [256, 256, 3, 3], para, device="ascend910")
 
 
 def report() -> str:
@@ -280,6 +280,12 @@ def step_parts() -> str:
     return table(("part of the step", "measured us", "simulated us", "error"), rows)
 
 
+def library_910() -> str:
+    """Kernels of convolutions on a 910 by tiling."""
+    head = ("pass", "measured", *(f"`{tiling}`" for tiling in kernels_910.TILINGS))
+    return table(head, kernels_910.table_rows())
+
+
 def other_errors() -> str:
     """Errors of times of kernels beside the headline, with the constants that ship."""
     head = ("what", "measured", "mean error", "median error", "rank correlation")
@@ -357,6 +363,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "errors": errors,
     "steps": steps,
     "parts of a step": step_parts,
+    "kernels of a 910": library_910,
     "other errors": other_errors,
     "busy": busy,
     "speed": speed,

@@ -16,10 +16,10 @@ import pytest
 
 from npusim.base.dtypes import FP16
 from npusim.device.catalog import load_device
-from npusim.networks.fusions import chosen, fused
 from npusim.networks.launches import BLOCKED, FRACTAL, PLAIN
 from npusim.networks.layouts import Plan, Problem, Way
 from npusim.networks.planning import Cache, Formats, each_call, planned, problem, tasks
+from npusim.networks.step import chosen, fused
 from npusim.networks.training import training
 from npusim.workloads import Workload, load_workload, workloads
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, network
@@ -228,11 +228,11 @@ def test_the_l2_holds_the_latest_values_that_it_has_room_for() -> None:
     cache.room = 100
     cache.touch("a", PLAIN, 60)
     cache.touch("b", PLAIN, 40)
-    assert [cache.warm(name, PLAIN) for name in "ab"] == [True, True]
-    assert not cache.warm("a", BLOCKED)
+    assert [(name, PLAIN) in cache.held for name in "ab"] == [True, True]
+    assert ("a", BLOCKED) not in cache.held
     cache.touch("a", PLAIN, 60)  # now b is the oldest
     cache.touch("c", PLAIN, 30)
-    assert [cache.warm(name, PLAIN) for name in "abc"] == [True, False, True]
+    assert [(name, PLAIN) in cache.held for name in "abc"] == [True, False, True]
     cache.touch("d", PLAIN, 101)  # streams through and leaves nothing whole
     assert cache.held == {}
 
@@ -240,7 +240,7 @@ def test_the_l2_holds_the_latest_values_that_it_has_room_for() -> None:
 def test_a_device_without_an_l2_finds_nothing_there() -> None:
     cache = Cache(load_device("tiny"))
     cache.touch("a", PLAIN, 1)
-    assert cache.warm("a", PLAIN) is (load_device("tiny").l2 is not None)
+    assert (("a", PLAIN) in cache.held) is (load_device("tiny").l2 is not None)
 
 
 def test_tasks_know_what_the_kernel_before_left(block: Workload) -> None:

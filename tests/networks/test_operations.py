@@ -14,8 +14,8 @@ from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
 from npusim.device.catalog import load_device
 from npusim.networks import rules
-from npusim.networks.fusions import chosen, fused
 from npusim.networks.rules import Rule, chain_of, tables
+from npusim.networks.step import chosen, fused
 from npusim.networks.training import Kinds, training
 from npusim.workloads import Workload, load_workload
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
@@ -203,6 +203,7 @@ FORMULAS: dict[str, Any] = {
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
     "sigmoid": sigmoid,
     "silu": lambda x: x * sigmoid(x),
+    "gelu": lambda x: x * sigmoid(np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)),
     "hard_swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
 }
 

@@ -17,6 +17,7 @@ from npusim.networks.cards import all_reduce
 from npusim.networks.launches import Launcher, task
 from npusim.networks.step_result import Launched, StepResult, Timed
 from npusim.networks.training import Training, training
+from npusim.results.lines import us_text
 from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
 
@@ -34,6 +35,44 @@ def graph(block: Workload) -> StepResult:
 @pytest.fixture(scope="module")
 def eager(block: Workload) -> StepResult:
     return npusim.step(block, device="ascend910b2", batch=4, mode="eager")
+
+
+# -- what the vendor's library does on a 910 ---------------------------------------------------
+
+BIASED = """\
+description: convolutions with biases and an activation whose gradient reads its input
+layers:
+  one: {cin: 3, cout: 64, spatial: [16, 16], kernel: 3, padding: 1, bias: yes}
+  two: {cin: 64, cout: 64, spatial: [16, 16], kernel: 3, padding: 1, bias: yes}
+  fc: {cin: 64, cout: 10, rows: 1, bias: yes}
+graph:
+  - input > one > silu > two > relu > two > gelu > avg_pool > fc
+"""
+
+
+def test_what_the_library_does_on_a_910_is_in_its_steps(tmp_path: Path) -> None:
+    workload = network(BIASED, tmp_path)
+
+    def runs(**options: Any) -> dict[str, list[tuple[str, int]]]:
+        found = npusim.step(workload, batch=4, fusions="usual", **options).launched
+        named = ("fc.weight", "one.bias")
+        backward = [one for one in found if one.name in named and one.phase == "backward"]
+        return {one.name: [(run.name, run.cores) for run in one.timed.runs] for one in backward}
+
+    library, ours = runs(device="ascend910"), runs(device="ascend910", tiling="auto")
+    other = runs(device="ascend910b2")
+    assert library["one.bias"] == [("bias_grad", 4)], "64 results of 2 B are 4 blocks of 32 B"
+    assert ours["one.bias"][0][1] > 4
+    assert [name for name, _ in library["fc.weight"]] == ["mem_set", "linear_backprop_weight"]
+    assert [len(one["fc.weight"]) for one in (ours, other)] == [1, 1]
+
+
+def test_a_drain_applies_gradients_by_mask_alone(tmp_path: Path) -> None:
+    """The graph compiler's pass takes ReluGradV2; gradients that read values are kernels."""
+    found = npusim.step(network(BIASED, tmp_path), device="ascend910", batch=4)
+    kinds = {one.name: one.kind for one in found.launched}
+    assert kinds["relu.gradient"] == "convolution input + activation gradient"
+    assert kinds["silu.gradient"] == kinds["gelu.gradient"] == "activation gradient by value"
 
 
 # -- numbers -------------------------------------------------------------------------------------
@@ -106,6 +145,30 @@ def test_parts_of_a_step_add_up(graph: StepResult, eager: StepResult) -> None:
     assert graph.plan.proved
     assert eager.time_us > graph.time_us
     assert len(eager.conversions) > len(graph.conversions) == 3
+
+
+def test_a_trace_has_phases_operations_and_kernels(graph: StepResult, tmp_path: Path) -> None:
+    graph.perfetto(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    tracks = {at: [e for e in events if e["ph"] == "X" and e["tid"] == at] for at in (1, 2, 3)}
+    assert [one["name"] for one in tracks[1]] == ["forward", "backward", "optimizer"]
+    assert [one["name"] for one in tracks[2]] == [one.name for one in graph.launched]
+    for slices in tracks.values():  # each track is full from the first launch to the last kernel
+        assert sum(one["dur"] for one in slices) == pytest.approx(graph.compute_us)
+
+
+def test_the_least_time_of_a_step_is_that_of_its_operations(graph: StepResult) -> None:
+    ends = [one.timed.result.at_least for one in graph.launched if one.timed.result]
+    conversions = [one.timed.result.at_least for one in graph.conversions if one.timed.result]
+    cached, cold = (
+        sum(one[i].us for one in ends) - sum(one[i].us for one in conversions) for i in (0, 1)
+    )
+    assert graph.at_least.cached.us == pytest.approx(cached)
+    assert graph.at_least.cold.us == pytest.approx(cold)
+    assert 0 < cached < cold
+    assert cached < graph.time_us
+    assert graph.to_json()["at_least_us"] == [graph.at_least.cached.us, graph.at_least.cold.us]
+    assert f"\nat least    {us_text(cached)} us (operands in the L2), " in graph.text()
 
 
 def test_the_best_layouts_take_no_more_time_than_the_framework_s(
