@@ -32,7 +32,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     in_runs,
     round_up,
 )
@@ -133,16 +133,15 @@ class BiasAdd(Spread):
         block = c0 * self.y.dtype.bytes
         tile = min(most, ceil_div(blocks * every * everywhere, cores))
         images, positions = max(1, tile // everywhere), min(tile, everywhere)
-        c1, image, position = grid(
-            np.arange(blocks), np.arange(0, every, images), np.arange(0, everywhere, positions)
-        )
+        axes = (blocks, 1), (every, images), (everywhere, positions)
+        (c1, image, position), (_, some, run) = in_pieces(*axes)
         core = in_runs(len(c1), cores)
         return Tasks(
             core,
             Tile,
             {
-                "images": np.minimum(images, every - image),
-                "positions": np.minimum(positions, everywhere - position),
+                "images": some,
+                "positions": run,
                 "channels": np.minimum(c0, self.bias.shape[0] - c1 * c0),
                 "fresh": (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0),
             },

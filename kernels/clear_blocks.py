@@ -27,7 +27,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     in_runs,
 )
 from npusim.layout import GroupPlan
@@ -113,12 +113,8 @@ class ClearBlocks(Kernel):
         rows = min(g.cout_g, most // row)
         share = ceil_div(planes * g.cin1_g * taps, cores)
         columns = max(1, min(most // (rows * row), taps, share)) if rows == g.cout_g else 1
-        plane, block, tap, first = grid(
-            np.arange(planes),
-            np.arange(g.cin1_g),
-            np.arange(0, taps, columns),
-            np.arange(0, g.cout_g, rows),
-        )
+        axes = (planes, 1), (g.cin1_g, 1), (taps, columns), (g.cout_g, rows)
+        (plane, block, tap, first), (*_, across, down) = in_pieces(*axes)
         place = ((plane * g.cin1_g + block) * taps + tap) * g.cout_g + first
         real = plane // self.depth
         return Tasks(
@@ -126,9 +122,9 @@ class ClearBlocks(Kernel):
             Piece,
             {
                 "block": block,
-                "columns": np.minimum(columns, taps - tap),
+                "columns": across,
                 "first": first,
-                "rows": np.minimum(rows, g.cout_g - first),
+                "rows": down,
                 "groups": np.minimum(g.mag_factor, g.groups - real * g.mag_factor),
             },
             {"dw": place * row},

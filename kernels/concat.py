@@ -31,7 +31,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     round_up,
 )
 
@@ -106,8 +106,7 @@ class Concat(Spread):
         for number, part in enumerate(self.parts):
             row = part.size_bytes // lines
             run = max(1, min(lines, most // round_up(row, BLOCK_BYTES)))
-            first, at = grid(np.arange(0, lines, run), np.arange(0, row, most))
-            rows, size = np.minimum(run, lines - first), np.minimum(most, row - at)
+            (first, at), (rows, size) = in_pieces((lines, run), (row, most))
             place = first * (self.whole.size_bytes // lines) + before + at
             tables.append((np.full(len(first), number), rows, size, first * row + at, place))
             before += row

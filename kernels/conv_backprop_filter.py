@@ -35,10 +35,9 @@ from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window, load_ima
 from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.conv_filter import Tiling, require_form, runs_on
 from npusim.kernels.tilings.filter_space import Space
-from npusim.kernels.tilings.fit import holds
+from npusim.kernels.tilings.fit import no_filter
 from npusim.language import (
     FP32,
-    CapacityError,
     IntArray,
     Kernel,
     Language,
@@ -176,15 +175,12 @@ class ConvBackpropFilter(Tiled):
         rows = window and self.shape.kernel[1] == 1 < self.shape.step(1)
         for form in ("window",) * window + ("rows",) * rows + ("taps",):
             ordered = self.tiling.deterministic
-            space = Space(self.shape, device, cores, rate, kind.bytes, ordered, form, held[:2])
-            if (apart or not found or form == "rows") and len(space.columns["cut"]):
+            space = Space(device, cores, held[:2], self.shape, rate, kind.bytes, ordered, form)
+            if (apart or not found or form == "rows") and len(space.rows["cut"]):
                 found.append(space)
         if found:
             return found
-        raise CapacityError(
-            f"{device.name}: {holds(device)}, but 16 positions of {self.shape.c0} channels of both "
-            f"operands take {16 * 2 * 32} B; no tiling fits"
-        )
+        raise no_filter(device, self.shape.c0)
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
         return Plan(self.tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
@@ -273,19 +269,15 @@ class _Nest:
         """Expand and transpose into L0 what lies in L1, and accumulate."""
         kernel, k, c0, dtype = self.kernel, self.k, self.kernel.shape.c0, self.kernel.x.dtype
         window, columns = self._window(u), (u.tap * c0, u.f * c0)
-        plane, positions, base_k = (
-            window.h * window.w * 32,
-            u.rows * u.columns,
-            kernel.tiling.base_k,
-        )
+        plane, positions = window.h * window.w * 32, u.rows * u.columns
         of_x, of_dy = _planes(u.x_tap, u.x_f, kernel.taps) * plane, self._dy_bytes(u)
         maps = (
             images_window(u.images, u.dy_m // c0, positions),
             images_window(u.images, of_x // plane, plane // 32, kernel.shape.step(2)),
         )
         runs, length = (1, u.images * positions) if self.runs_on else (u.images, positions)
-        for i, k0 in product(range(runs), range(0, length, base_k)):
-            kk = min(base_k, length - k0)
+        for i, k0 in product(range(runs), range(0, length, kernel.tiling.base_k)):
+            kk = min(kernel.tiling.base_k, length - k0)
             a, b = self.a.next(), self.b.next()
             if self.runs_on:
                 load_images(k, a, (y1, maps[0]), (k0, kk), (u.dy_at * c0, u.m), dtype)
@@ -308,25 +300,16 @@ class _Nest:
 
     def _window(self, u: Step) -> Window:
         """The img2col geometry of the part of x in L1."""
-        s = self.kernel.shape
-        pads = {
-            **{"pad_left": u.left, "pad_right": u.right},
-            **{"pad_top": u.top, "pad_bottom": u.bottom},
-        }
+        s, taps = self.kernel.shape, {}
+        if self.kernel.tiling.form != "taps":
+            taps = {
+                **{"kernel_h": s.kernel[1], "kernel_w": s.kernel[2]},
+                **{"stride_h": s.step(1) // self.kernel.apart[0], "stride_w": s.step(2)},
+                **{"dilation_h": s.dilation[1], "dilation_w": s.dilation[2]},
+            }
         h, w = s.spatial[1:] if self.whole else (u.h, u.w)
-        if self.kernel.tiling.form == "taps":
-            return Window(h=h, w=w, **pads)
-        return Window(
-            h=h,
-            w=w,
-            **pads,
-            kernel_h=s.kernel[1],
-            kernel_w=s.kernel[2],
-            stride_h=s.step(1) // self.kernel.apart[0],
-            stride_w=s.step(2),
-            dilation_h=s.dilation[1],
-            dilation_w=s.dilation[2],
-        )
+        pads = {"pad_top": u.top, "pad_bottom": u.bottom}
+        return Window(h, w, pad_left=u.left, pad_right=u.right, **pads, **taps)
 
     def _load_x(self, u: Step, x1: Slot) -> None:
         """x rows of every plane the loaded columns lie in."""

@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.kernels.implicit_gemm import ImplicitGemm
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, weight_rows
-from npusim.language import IntArray, Language, Slot, ceil_div
-from npusim.shapes.convolution import Convolution
+from npusim.kernels.parts.implicit_gemm_shape import weight_rows
+from npusim.language import FRACTAL_BYTES, IntArray, Language, Slot, ceil_div
 
 
 @dataclass(frozen=True)
@@ -40,78 +39,44 @@ class ConvBackpropInput(ImplicitGemm):
     vendor_rule: ClassVar[bool] = True
     rotated: ClassVar[bool] = True
 
-    @staticmethod
-    def geometry_of(shape: Convolution) -> Geometry:
-        s, plan = shape, shape.plan
-        depth, taps = s.gradient_axis(0), s.kernel[0]
-        reads = [
-            [(kd, depth.real(i, taps - 1 - kd)) for kd in range(taps)] for i in range(depth.out)
-        ]
-        return Geometry(
-            images=s.n,
-            depth_in=s.out[0],
-            depth_out=s.spatial[0],
-            h=s.gradient_axis(1),
-            w=s.gradient_axis(2),
-            kernel_d=s.kernel[0],
-            live=tuple(tuple((kd, at) for kd, at in pairs if at is not None) for pairs in reads),
-            groups=plan.real_groups,
-            c0=s.c0,
-            planes_in=plan.cout_g // s.c0,
-            planes_out=plan.cin1_g,
-            all_in=ceil_div(s.cout, s.c0),
-            all_out=s.cin1,
-        )
-
     @property
     def exchanged(self) -> bool:
         """Whether the weights come with the roles of their channel axes exchanged."""
         return self.x.dtype.bytes == 4
 
-    @property
-    def _row(self) -> int:
-        """Fractals in a row of the weights."""
-        g = self.geometry
-        return ceil_div(g.planes_out * g.c0, 16) if self.exchanged else g.planes_in
-
     def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
-        g = self.geometry
-        planes = g.planes_in if self.exchanged else g.planes_out
-        row = (group * g.kernel_d + kd) * planes * g.taps
         if self.exchanged:
-            return row * self.weight_row + n0 * g.c0 // 16 * 512
+            return super().weight_base(group, kd, n0)
+        g = self.geometry
+        row = (group * g.kernel_d + kd) * g.planes_out * g.taps
         return (row + n0 * g.taps) * self.weight_row
 
     @property
     def weight_row(self) -> int:
-        g = self.geometry
-        return (ceil_div(g.planes_out * g.c0, 16) if self.exchanged else g.planes_in) * 512
+        return super().weight_row if self.exchanged else self.geometry.planes_in * FRACTAL_BYTES
 
     def load_weights(
         self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
-        taps, row = len(places), self.weight_row
+        taps, all_taps = len(places), self.geometry.taps
         first, last = columns.start // taps, (columns.stop - 1) // taps
-        used, count = len(columns) // (last - first + 1), len(n)
-        low = _least_tap(columns, taps)
+        used, low = len(columns) // (last - first + 1), _least_tap(columns, taps)
         if self.exchanged:
-            start, size = first * taps + low, ceil_div(count * self.geometry.c0, 16) * 512
-            moves = [(0, range(start, start + len(columns)), places)]
-            at = n.start * self.geometry.c0 // 16 * 512
-        elif used == taps:  # whole planes: the rows of all input-channel blocks follow each other
-            moves, at = [(0, range(count * taps), places)], first * 512
-            size = (last - first + 1) * 512
+            start = first * taps + low
+            super().load_weights(k, n, b1, range(start, start + len(columns)), places)
+            return
+        if used == taps:  # whole planes: the rows of all input-channel blocks follow each other
+            rows = weight_rows(places, range(len(n) * taps), all_taps)
         else:
-            chosen = places[low : low + used]
-            moves = [(b * used, range(b * used, (b + 1) * used), chosen) for b in range(count)]
-            at, size = first * 512, (last - first + 1) * 512
-        at += 0 if self.exchanged else n.start * self.geometry.taps * row
-        for l1, rows, those in moves:
-            for r in weight_rows(those, rows, self.geometry.taps):
-                pitch = r.gm_pitch * row
-                source = self.w.at(r.gm * row + at, size, base="w", rows=r.number, pitch=pitch)
-                target = b1.at((l1 + r.l1) * size, size, rows=r.number, pitch=r.l1_pitch * size)
-                k.data_move(target, source, self.x.dtype)
+            rows = [
+                r._replace(l1=b * used + r.l1)
+                for b in range(len(n))
+                for r in weight_rows(
+                    places[low : low + used], range(b * used, (b + 1) * used), all_taps
+                )
+            ]
+        at = first * FRACTAL_BYTES + n.start * all_taps * self.weight_row
+        self.load_rows(k, b1, rows, at, (last - first + 1) * FRACTAL_BYTES)
 
     def feed_weights(
         self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int

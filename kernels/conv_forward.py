@@ -9,14 +9,11 @@ The loop nest is ``implicit_gemm``'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.kernels.implicit_gemm import ImplicitGemm
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, weight_rows
-from npusim.language import IntArray, Language, Slot, ceil_div
-from npusim.shapes.convolution import Convolution
+from npusim.language import Language, Slot, ceil_div
 
 
 @dataclass(frozen=True)
@@ -27,48 +24,6 @@ class ConvForward(ImplicitGemm):
     computes: ClassVar[str] = "input"  # of the transposed convolution
     library: ClassVar[tuple[str, ...]] = ("Conv2D", "Conv3D")
     rotated: ClassVar[bool] = False
-
-    @staticmethod
-    def geometry_of(shape: Convolution) -> Geometry:
-        s, plan = shape, shape.plan
-        depth, taps = s.axis(0), s.kernel[0]
-        reads = [[(kd, depth.real(o, kd)) for kd in range(taps)] for o in range(depth.out)]
-        return Geometry(
-            images=s.n,
-            depth_in=s.spatial[0],
-            depth_out=s.out[0],
-            h=s.axis(1),
-            w=s.axis(2),
-            kernel_d=s.kernel[0],
-            live=tuple(tuple((kd, at) for kd, at in pairs if at is not None) for pairs in reads),
-            groups=plan.real_groups,
-            c0=s.c0,
-            planes_in=plan.cin1_g,
-            planes_out=plan.cout_g // s.c0,
-            all_in=s.cin1,
-            all_out=ceil_div(s.cout, s.c0),
-        )
-
-    def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
-        g = self.geometry
-        row = (group * g.kernel_d + kd) * g.planes_in * g.taps
-        return row * self.weight_row + n0 * g.c0 // 16 * 512
-
-    @property
-    def weight_row(self) -> int:
-        return self.shape.plan.cout_g // 16 * 512
-
-    def load_weights(
-        self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
-    ) -> None:
-        row, c0 = self.weight_row, self.geometry.c0
-        first, size = n.start * c0 // 16 * 512, ceil_div(len(n) * c0, 16) * 512
-        for r in weight_rows(places, columns, self.geometry.taps):
-            source = self.w.at(
-                r.gm * row + first, size, base="w", rows=r.number, pitch=r.gm_pitch * row
-            )
-            target = b1.at(r.l1 * size, size, rows=r.number, pitch=r.l1_pitch * size)
-            k.data_move(target, source, self.x.dtype)
 
     def feed_weights(
         self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int

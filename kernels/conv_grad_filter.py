@@ -15,9 +15,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from npusim.kernels.deconv_grad_filter import Chunk, DeconvGradFilter, Nest
+from npusim.kernels.deconv_grad_filter import DeconvGradFilter
 from npusim.kernels.tilings.deconv_grad_filter import Tiling
-from npusim.language import FP32, IntArray, Language, Slot
 
 __all__ = ["ConvGradFilter", "Tiling"]
 
@@ -26,30 +25,4 @@ class ConvGradFilter(DeconvGradFilter):
     """The kernel for ``x`` and ``dy`` of the layer underneath, which are dy and x here."""
 
     name: ClassVar[str] = "conv_grad_filter"
-
-    def places(self, tile: dict[str, IntArray]) -> IntArray:
-        s = self.shape
-        column = tile["group"] * s.cin_per_group + tile["n0"]
-        return (column * s.taps + tile["t0"]) * s.cout_per_group + tile["oc0"]
-
-    def nest(self, k: Language) -> Nest:
-        return _Turned(self, k)
-
-
-class _Turned(Nest):
-    """The same program with another way out."""
-
-    def store(self, acc: Slot, u: Chunk) -> None:
-        s, dw = self.kernel.shape, self.kernel.dw
-        done, e, count = acc, dw.dtype.bytes, u.taps * u.oc * u.n
-        if self.out is not None:
-            done = self.out.next()
-            self.k.dsp_cast(done, acc.at(0, count * FP32.bytes), FP32, dw.dtype)
-        row = s.cout_per_group * e
-        for tap in range(u.taps):
-            for channel in range(u.oc):
-                self.k.data_move(
-                    dw.at(tap * row + channel * e, e, base="dw", rows=u.n, pitch=s.taps * row),
-                    done.at((tap * u.oc + channel) * u.n * e, u.n * e),
-                    dw.dtype,
-                )
+    turned: ClassVar[bool] = True

@@ -32,9 +32,9 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.device.spec import Device
+from npusim.kernels.parts.dsp import NONE, DspGradient, DspNest, Tap
 from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling, ranked_tilings
 from npusim.language import (
-    FP32,
     ArgumentError,
     IntArray,
     Kernel,
@@ -45,8 +45,8 @@ from npusim.language import (
     Tensor,
     ceil_div,
     grid,
+    in_pieces,
 )
-from npusim.shapes.convolution import Convolution
 
 __all__ = ["DeconvGradFilter", "Tiling"]
 
@@ -54,33 +54,27 @@ __all__ = ["DeconvGradFilter", "Tiling"]
 class Chunk(NamedTuple):
     """A tile (channels ``oc``, taps from ``t0``, ``n`` columns) and a chunk of positions.
 
-    Of the chunk's reach in dy the rows ``above`` to ``below`` and columns ``left`` to ``right``
-    exist. The ``first`` chunk of a tile starts its sums, the ``last`` stores them.
+    The positions look like ``pattern``. The ``first`` chunk of a tile starts its sums, the ``last``
+    stores them.
     """
 
     oc: int
     t0: int
     taps: int
     n: int
-    rows: int
-    cols: int
-    above: int
-    below: int
-    left: int
-    right: int
+    pattern: int
     first: bool
     last: bool
 
 
 @dataclass(frozen=True)
-class DeconvGradFilter(Kernel):
+class DeconvGradFilter(DspGradient):
     """The kernel for ``x``, ``dy`` and ``dw`` in the layouts above.
 
     ``rows`` (cores, elements) is the workspace of the documentation that a caller may pass: rows of
     im2row are written to the core's chunk of it, and the multiplication reads them from there.
     """
 
-    shape: Convolution
     tiling: Tiling
     x: Tensor
     dy: Tensor
@@ -88,7 +82,8 @@ class DeconvGradFilter(Kernel):
     rows: Tensor | None = None
 
     name: ClassVar[str] = "deconv_grad_filter"
-    role: ClassVar[str] = "dsp"
+    #: Whether the axes of channels are the other way round in dw: those of x outside the taps.
+    turned: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         wide, tiling = self.shape.spatial[1], self.tiling
@@ -97,10 +92,6 @@ class DeconvGradFilter(Kernel):
                 f"tiling has {tiling.rows} rows of width {tiling.width}; the input is {wide} wide, "
                 "use one row or the full width"
             )
-
-    @property
-    def useful_macs(self) -> int:
-        return self.shape.useful_macs
 
     @property
     def needed_bytes(self) -> dict[str, int]:
@@ -123,151 +114,87 @@ class DeconvGradFilter(Kernel):
         return [(time, replace(self, tiling=tiling)) for time, tiling in found]
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        return Plan(self._tasks(min(cores, self.tiling.cores or cores)), self.nest(k).emit)
-
-    def nest(self, k: Language) -> Nest:
-        """The program of a chunk."""
-        return Nest(self, k)
-
-    def places(self, tile: dict[str, IntArray]) -> IntArray:
-        """The element of dw where each tile begins."""
-        s = self.shape
-        channel = tile["group"] * s.cout_per_group + tile["oc0"]
-        return (channel * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"]
+        return Plan(self._tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
 
     # -- who computes what -----------------------------------------------------------------
 
     def _tasks(self, cores: int) -> Tasks[Chunk]:
         s, e = self.shape, self.x.dtype.bytes
-        tiles, chunks = list(self._tiles(cores)), list(self._chunks())
-        tile = _columns(tiles, ("core", "group", "oc0", "oc", "t0", "taps", "n0", "n"))
-        chunk = _columns(chunks, ("x", "dy", "rows", "cols", "above", "below", "left", "right"))
-        t, b, c = grid(*map(np.arange, (len(tiles), s.n, len(chunks))))
-        borders = ("rows", "cols", "above", "below", "left", "right")
+        tile, chunks = self._tiles(cores), len(self.pieces)
+        t, b, c = grid(*map(np.arange, (len(tile["core"]), s.n, chunks)))
         columns = {
             **{name: tile[name][t] for name in ("oc", "t0", "taps", "n")},
-            **{name: chunk[name][c] for name in borders},
+            "pattern": np.array(self.numbered)[c],
             "first": (b == 0) & (c == 0),
-            "last": (b == s.n - 1) & (c == len(chunks) - 1),
+            "last": (b == s.n - 1) & (c == chunks - 1),
         }
         channel = tile["group"] * s.cout_per_group + tile["oc0"]
         image_x, image_dy = (h * w * n for (h, w), n in ((s.spatial, s.cin), (s.out, s.cout)))
-        x = (b * image_x + chunk["x"][c]) + (tile["group"] * s.cin_per_group + tile["n0"])[t]
-        dy = (b * image_dy + chunk["dy"][c]) + channel[t]
-        dw = self.places(tile)[t]
-        bases = {"x": x * e, "dy": dy * e, "dw": dw * e}
+        places = np.array([(i.start, j.start, i.base, j.base) for i, j in self.pieces]).T
+        row, column, row_dy, column_dy = places[:, c]
+        x = b * image_x + (row * s.spatial[1] + column) * s.cin
+        x = x + (tile["group"] * s.cin_per_group + tile["n0"])[t]
+        dy = b * image_dy + (row_dy * s.out[1] + column_dy) * s.cout + channel[t]
+        sides = [(s.cout_per_group, tile["oc0"]), (s.cin_per_group, tile["n0"])]
+        (outer, first), (inner, second) = sides[::-1] if self.turned else sides
+        dw = ((tile["group"] * outer + first) * s.taps + tile["t0"]) * inner + second
+        bases = {"x": x * e, "dy": dy * e, "dw": dw[t] * e}
         if self.rows is not None:
             bases["rows"] = tile["core"][t] * self.rows.shape[1] * e
         return Tasks(tile["core"][t], Chunk, columns, bases)
 
-    def _tiles(self, cores: int) -> Iterator[tuple[int, ...]]:
-        """(core, group, first and count of channels, of taps, of columns), core by core."""
-        s, t = self.shape, self.tiling
+    def _tiles(self, cores: int) -> dict[str, IntArray]:
+        """Core, group, first and count of channels, of taps and of columns, core by core."""
+        s, t, tables = self.shape, self.tiling, []
+        taps, columns = (s.taps, t.taps), (s.cin_per_group, t.columns)
         for core in range(cores):
             first, end = s.cout * core // cores, s.cout * (core + 1) // cores
             for group in range(first // s.cout_per_group, ceil_div(end, s.cout_per_group)):
-                low, high = (
-                    max(first - group * s.cout_per_group, 0),
-                    min(end - group * s.cout_per_group, s.cout_per_group),
-                )
-                channels, taps, columns = (
-                    [(i, min(step, stop - i)) for i in range(start, stop, step)]
-                    for start, stop, step in (
-                        (low, high, t.channels),
-                        (0, s.taps, t.taps),
-                        (0, s.cin_per_group, t.columns),
-                    )
-                )
-                for (oc0, oc), (t0, tn), (n0, n) in product(channels, taps, columns):
-                    yield core, group, oc0, oc, t0, tn, n0, n
-
-    def _chunks(self) -> Iterator[tuple[int, ...]]:
-        """(offsets in an image of x and dy, extents, border distances), in order of positions.
-
-        ``above`` and ``below`` bound the rows of dy that exist, ``left`` and ``right`` the
-        columns, both counted from where tap (0, 0) of the chunk's first position falls and cut
-        to the chunk's reach: chunks inside dy are alike.
-        """
-        s, t = self.shape, self.tiling
-        (height, wide), (oh, ow) = s.spatial, s.out
-        for ih, iw in product(range(0, height, t.rows), range(0, wide, t.width)):
-            rows, cols = min(t.rows, height - ih), min(t.width, wide - iw)
-            r, c = (i * st - p for i, st, (p, _) in zip((ih, iw), s.stride, s.padding, strict=True))
-            reach = [
-                (count - 1) * st + (k - 1) * d + 1
-                for count, st, k, d in zip(
-                    (rows, cols), s.stride, s.kernel, s.dilation, strict=True
-                )
-            ]
-            above, below = _inside(r, oh, reach[0])
-            left, right = _inside(c, ow, reach[1])
-            seen = above < below and left < right
-            dy = (r * ow + c) * s.cout if seen else 0
-            yield (ih * wide + iw) * s.cin, dy, rows, cols, above, below, left, right
+                low, high = (at - group * s.cout_per_group for at in (first, end))
+                low, high = max(low, 0), min(high, s.cout_per_group)
+                found, sizes = in_pieces((high - low, t.channels), taps, columns)
+                same = np.full_like(found[0], core), np.full_like(found[0], group)
+                tables.append((*same, low + found[0], *found[1:], *sizes))
+        names = ("core", "group", "oc0", "t0", "n0", "oc", "taps", "n")
+        return dict(zip(names, np.concatenate(tables, axis=1), strict=True))
 
 
-class Nest:
-    """The program of a chunk, on the buffers of one core."""
+class _Nest(DspNest):
+    """The program of a chunk."""
+
+    kernel: DeconvGradFilter
 
     def __init__(self, kernel: DeconvGradFilter, k: Language) -> None:
-        self.kernel, self.k = kernel, k
-        s, t, dtype = kernel.shape, kernel.tiling, kernel.x.dtype
+        s, t = kernel.shape, kernel.tiling
         positions = min(t.rows, s.spatial[0]) * min(t.width, s.spatial[1])
-        rows, columns = (
-            min(t.taps, s.taps) * min(t.channels, s.cout_per_group),
-            min(t.columns, s.cin_per_group),
-        )
-        self.a = k.buffer("SM", (positions, rows), dtype, slots=2, name="im2row")
-        self.b = k.buffer("AM", (positions, columns), dtype, slots=2, name="x_am")
-        self.acc = k.buffer("AM", (rows, columns), FP32, name="acc")
-        self.out = (
-            k.buffer("AM", (rows, columns), dtype, name="dw_am") if dtype is not FP32 else None
-        )
+        rows = min(t.taps, s.taps) * min(t.channels, s.cout_per_group)
+        columns = min(t.columns, s.cin_per_group)
+        sizes = (positions, rows), (positions, columns), (rows, columns)
+        super().__init__(kernel, k, sizes, ("x", "dw"))
 
     def emit(self, u: Chunk) -> None:
         """Load x, gather dy, multiply; store after the last chunk."""
-        m, positions, dtype = u.taps * u.oc, u.rows * u.cols, self.kernel.x.dtype
+        sides, dtype = self.kernel.patterns[u.pattern], self.dtype
+        m, positions = u.taps * u.oc, sides[0].size * sides[1].size
         a, b = self.a.next(), self.b.next()
-        self._load_x(b, u)
-        self._im2row(a, u)
+        self._load_x(b, positions, u.n)
+        found = {tap.number: tap for tap in self.kernel.taps(sides)}
+        taps = [found.get(i, Tap(i, NONE, NONE)) for i in range(u.t0, u.t0 + u.taps)]
+        self.im2row(a, u.oc, taps, sides, gaps=True)
         if self.kernel.rows is not None:
             a = self._through(self.kernel.rows, a, positions * m)
         acc = self.acc.next() if u.first else self.acc.last()
         self.k.dsp_gemm(acc, a, b, m, positions, u.n, dtype, init=u.first, transpose_a=True)
         if u.last:
-            self.store(acc, u)
+            self._store(acc, u)
 
-    def _load_x(self, b: Slot, u: Chunk) -> None:
+    def _load_x(self, b: Slot, positions: int, n: int) -> None:
         """A chunk of x: a frame of columns per position, or one piece where that is contiguous."""
-        x, positions = self.kernel.x, u.rows * u.cols
-        pitch, size = self.kernel.shape.cin * x.dtype.bytes, u.n * x.dtype.bytes
+        x, e = self.kernel.x, self.dtype.bytes
+        pitch, size = self.kernel.shape.cin * e, n * e
         whole = size == pitch and positions * size <= DMA_FIELD * 4
-        source = (
-            x.at(0, positions * size, base="x")
-            if whole
-            else x.at(0, size, base="x", rows=positions, pitch=pitch)
-        )
-        self.k.data_move(b, source, x.dtype)
-
-    def _im2row(self, a: Slot, u: Chunk) -> None:
-        """A chunk of im2row(dy): per tap, frames of channels, and zeros outside dy."""
-        k, dy, s = self.k, self.kernel.dy, self.kernel.shape
-        e = dy.dtype.bytes
-        frame, row = u.oc * e, u.taps * u.oc * e
-        pitch = s.stride[1] * s.cout * e
-        loads = []
-        # Zeros first: a scalar store after a DMA into the same slot would wait for it.
-        for tap in range(u.taps):
-            inside = self._frames(u, u.t0 + tap)
-            for first, count in _gaps(inside, u.rows * u.cols):
-                k.fill(a.at(first * row + tap * frame, frame, rows=count, pitch=row), 0, dy.dtype)
-            loads += [(tap, *run) for run in inside]
-        for tap, first, count, offset in loads:
-            k.data_move(
-                a.at(first * row + tap * frame, frame, rows=count, pitch=row),
-                dy.at(offset * e, frame, base="dy", rows=count, pitch=pitch),
-                dy.dtype,
-            )
+        rows, run = (1, positions * size) if whole else (positions, size)
+        self.k.data_move(b, x.at(0, run, base="x", rows=rows, pitch=pitch), x.dtype)
 
     def _through(self, rows: Tensor, built: Slot, count: int) -> Slot:
         """Write a chunk of ``count`` elements to the workspace, and read it as the product does."""
@@ -280,57 +207,16 @@ class Nest:
             self.k.data_move(read.at(at, size), rows.at(at, size, base="rows"), rows.dtype)
         return read
 
-    def _frames(self, u: Chunk, tap: int) -> list[tuple[int, int, int]]:
-        """Runs of positions that ``tap`` finds in dy: (first, count, element offset in dy)."""
-        s = self.kernel.shape
-        (sh, sw), out_w = s.stride, s.out[1]
-        dr, dc = tap // s.kernel[1] * s.dilation[0], tap % s.kernel[1] * s.dilation[1]
-        low = min(max(ceil_div(u.left - dc, sw), 0), u.cols)
-        high = min(max(ceil_div(u.right - dc, sw), low), u.cols)
-        runs: list[tuple[int, int, int]] = []
-        for i in range(u.rows):
-            if not u.above <= i * sh + dr < u.below or low == high:
-                continue
-            first, count = i * u.cols + low, high - low
-            offset = ((i * sh + dr) * out_w + low * sw + dc) * s.cout
-            if runs:
-                start, length, begin = runs[-1]
-                if start + length == first and begin + length * sw * s.cout == offset:
-                    runs[-1] = (start, length + count, begin)
-                    continue
-            runs.append((first, count, offset))
-        return runs
-
-    def store(self, acc: Slot, u: Chunk) -> None:
-        """acc (taps, channels, columns) to dw, where channels are outside the taps."""
-        s, dw = self.kernel.shape, self.kernel.dw
-        done, e = acc, dw.dtype.bytes
-        if self.out is not None:
-            done, count = self.out.next(), u.taps * u.oc * u.n
-            self.k.dsp_cast(done, acc.at(0, count * FP32.bytes), FP32, dw.dtype)
-        row, frame = s.cin_per_group * e, u.n * e
-        for tap in range(u.taps):
+    def _store(self, acc: Slot, u: Chunk) -> None:
+        """acc (taps, channels, columns) to dw: rows of columns, or columns of single elements."""
+        s, dw, turned = self.kernel.shape, self.kernel.dw, self.kernel.turned
+        done, e = self.rounded(acc, u.taps * u.oc * u.n), dw.dtype.bytes
+        row = (s.cout_per_group if turned else s.cin_per_group) * e
+        each, rows, count = (e, u.n, u.oc) if turned else (u.n * e, u.oc, 1)
+        for tap, channel in product(range(u.taps), range(count)):
+            at, size = tap * row + channel * e, each * rows
             self.k.data_move(
-                dw.at(tap * row, frame, base="dw", rows=u.oc, pitch=s.taps * row),
-                done.at(tap * u.oc * frame, u.oc * frame),
+                dw.at(at, each, base="dw", rows=rows, pitch=s.taps * row),
+                done.at((tap * count + channel) * size, size),
                 dw.dtype,
             )
-
-
-def _columns(rows: list[tuple[int, ...]], names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """A table as named columns."""
-    return dict(zip(names, np.array(rows, np.int64).T, strict=True))
-
-
-def _inside(start: int, size: int, reach: int) -> tuple[int, int]:
-    """Which of ``reach`` places from ``start`` on lie in 0..size-1: from, to (excluded)."""
-    return min(max(-start, 0), reach), min(max(size - start, 0), reach)
-
-
-def _gaps(runs: list[tuple[int, int, int]], total: int) -> Iterator[tuple[int, int]]:
-    """(first, count) of the positions below ``total`` that no run covers."""
-    at = 0
-    for first, count, _ in (*runs, (total, 0, 0)):
-        if first > at:
-            yield at, first - at
-        at = first + count

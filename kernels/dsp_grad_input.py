@@ -35,21 +35,20 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.windows import Piece, phase_pieces, window_pieces
+from npusim.kernels.parts.dsp import NONE, DspGradient, DspNest, Side, Sides, Tap
+from npusim.kernels.parts.windows import Piece, phase_pieces
 from npusim.kernels.tilings.dsp_grad_input import Extents, Tiling
 from npusim.language import (
-    FP32,
     ArgumentError,
-    Kernel,
     Language,
     Plan,
     Slot,
     Tasks,
     Tensor,
-    grid,
+    in_pieces,
     in_runs,
 )
-from npusim.shapes.convolution import Convolution, Sizes
+from npusim.shapes.convolution import Sizes
 
 __all__ = ["ConvGradInput", "DeconvGradInput", "Tiling"]
 
@@ -69,34 +68,19 @@ class Chunk(NamedTuple):
     last: bool
 
 
-class Side(NamedTuple):
-    """Positions along one axis, how far apart they are, and the ``taps`` of a ``Piece``."""
-
-    size: int
-    hop: int
-    taps: tuple[tuple[int, int, int, int], ...]
-
-
-class Tap(NamedTuple):
-    """A tap, and per axis (first position that it reads for, what it reads there, count)."""
-
-    number: int
-    down: list[int]
-    across: list[int]
-
-
 @dataclass(frozen=True)
-class ConvGradInput(Kernel):
-    """The kernel of an ordinary layer; ``shape`` is the plain convolution of both kinds."""
+class DeconvGradInput(DspGradient):
+    """The kernel of a transposed layer, whose gradient is an ordinary convolution of dy.
 
-    shape: Convolution
+    ``shape`` is the plain convolution underneath.
+    """
+
     tiling: Tiling
     dy: Tensor
     w: Tensor
     dx: Tensor
 
-    name: ClassVar[str] = "conv_grad_input"
-    role: ClassVar[str] = "dsp"
+    name: ClassVar[str] = "deconv_grad_input"
 
     def __post_init__(self) -> None:
         s, t = self.shape, self.tiling
@@ -112,26 +96,6 @@ class ConvGradInput(Kernel):
                 f"all {self.depth} channels of a group of {s.groups}, so that no bit depends on it"
             )
 
-    @property
-    def positions(self) -> Sizes:
-        """Height and width of dx."""
-        return self.shape.spatial
-
-    @property
-    def read(self) -> Sizes:
-        """Height and width of dy."""
-        return self.shape.out
-
-    @property
-    def depth(self) -> int:
-        """Channels of dy in a group."""
-        return self.shape.cout_per_group
-
-    @property
-    def width(self) -> int:
-        """Channels of dx in a group."""
-        return self.shape.cin_per_group
-
     @cached_property
     def extents(self) -> Extents:
         """What its tiling depends on; residues modulo the stride count as images."""
@@ -143,19 +107,6 @@ class ConvGradInput(Kernel):
         taps = [max((len(p.taps) for p in pieces), default=1) for pieces in (rows, columns)]
         images = s.n * max(1, len(rows) * len(columns))
         return Extents(images, high, wide, s.groups, self.depth, self.width, prod(taps))
-
-    @property
-    def steps(self) -> Sizes:
-        """Pixels of dy between neighbouring reads of a tap."""
-        return (1, 1)
-
-    def cut(self, axis: int, step: int) -> list[Piece]:
-        """The positions along an axis in pieces, with what every tap reads."""
-        return phase_pieces(self.shape, axis, step)
-
-    @property
-    def useful_macs(self) -> int:
-        return self.shape.useful_macs
 
     @property
     def needed_bytes(self) -> dict[str, int]:
@@ -174,12 +125,7 @@ class ConvGradInput(Kernel):
             found += product(each, columns if row.taps else zeros)
         return found
 
-    @cached_property
-    def patterns(self) -> list[tuple[Side, Side]]:
-        """Pieces that look alike share a pattern."""
-        return list(dict.fromkeys(map(_pattern, self.pieces)))
-
-    def chunks(self, pattern: tuple[Side, Side]) -> list[tuple[int, int, int, int]]:
+    def chunks(self, pattern: Sides) -> list[tuple[int, int, int, int]]:
         """(first tap, taps, first channel, channels) of the chunks of a tile."""
         t, (rows, columns) = self.tiling, pattern
         taps = len(rows.taps) * len(columns.taps)
@@ -196,25 +142,15 @@ class ConvGradInput(Kernel):
     def _tasks(self, cores: int) -> Tasks[Chunk]:
         s, t, e, width = self.shape, self.tiling, self.dy.dtype.bytes, self.width
         (_, wide), (height_read, wide_read) = self.positions, self.read
-        number = {pattern: i for i, pattern in enumerate(self.patterns)}
-        pattern = np.array([number[_pattern(piece)] for piece in self.pieces], np.int64)
+        pattern = np.array(self.numbered, np.int64)
         read = np.array([r.base * wide_read + c.base for r, c in self.pieces], np.int64)
         made = np.array([r.start * wide + c.start for r, c in self.pieces], np.int64)
         chunks = [self.chunks(one) for one in self.patterns]
         counts = np.array([len(one) for one in chunks], np.int64)
-        b, p, g, n0 = (
-            one.ravel()
-            for one in grid(
-                np.arange(s.n),
-                np.arange(len(self.pieces)),
-                np.arange(s.groups),
-                np.arange(0, width, t.columns),
-            )
-        )
-        core, empty = (
-            np.zeros(len(p), np.int64),
-            np.array([not r.taps or not c.taps for r, c in self.pieces])[p],
-        )
+        axes = (s.n, 1), (len(self.pieces), 1), (s.groups, 1), (width, t.columns)
+        (b, p, g, n0), _ = in_pieces(*axes)
+        core = np.zeros(len(p), np.int64)
+        empty = np.array([not r.taps or not c.taps for r, c in self.pieces])[p]
         for alike in (empty, ~empty):  # every core has its part of the work and of the zeros
             core[alike] = in_runs(int(alike.sum()), cores)
         many = counts[pattern[p]]
@@ -246,69 +182,61 @@ class ConvGradInput(Kernel):
         )
 
 
-class DeconvGradInput(ConvGradInput):
-    """The kernel of a transposed layer, whose gradient is an ordinary convolution of dy."""
+class ConvGradInput(DeconvGradInput):
+    """The kernel of an ordinary layer: the positions by their residue modulo the stride."""
 
-    name: ClassVar[str] = "deconv_grad_input"
+    name: ClassVar[str] = "conv_grad_input"
 
     @property
     def positions(self) -> Sizes:
-        return self.shape.out
+        return self.layer.spatial
 
     @property
     def read(self) -> Sizes:
-        return self.shape.spatial
+        return self.layer.out
 
     @property
     def depth(self) -> int:
-        return self.shape.cin_per_group
+        return self.layer.cout_per_group
 
     @property
     def width(self) -> int:
-        return self.shape.cout_per_group
+        return self.layer.cin_per_group
 
     @property
     def steps(self) -> Sizes:
-        return self.shape.stride
+        return (1, 1)
 
     def cut(self, axis: int, step: int) -> list[Piece]:
-        return window_pieces(self.shape, axis, step)
+        return phase_pieces(self.layer, axis, step)
 
 
-class _Nest:
-    """The program of a chunk, on the buffers of one core."""
+class _Nest(DspNest):
+    """The program of a chunk."""
 
-    def __init__(self, kernel: ConvGradInput, k: Language) -> None:
-        self.kernel, self.k = kernel, k
-        s, t, dtype = kernel.shape, kernel.tiling, kernel.dy.dtype
+    kernel: DeconvGradInput
+
+    def __init__(self, kernel: DeconvGradInput, k: Language) -> None:
+        s, t = kernel.shape, kernel.tiling
         rows = max((r.size * c.size for r, c in kernel.pieces), default=1)
         chunk = min(t.taps, s.taps) * min(t.channels, kernel.depth)
         columns = min(t.columns, kernel.width)
-        self.a = k.buffer("SM", (rows, chunk), dtype, slots=2, name="im2row")
-        self.b = k.buffer("AM", (chunk, columns), dtype, slots=2, name="w_am")
-        self.acc = k.buffer("AM", (rows, columns), FP32, name="acc")
-        self.out = k.buffer("AM", (rows, columns), dtype, name="dx_am") if dtype != FP32 else None
+        sizes = (rows, chunk), (chunk, columns), (rows, columns)
+        super().__init__(kernel, k, sizes, ("w", "dx"))
 
     def emit(self, u: Chunk) -> None:
         """Load the weights, gather dy, multiply; store after the last chunk."""
-        rows, columns = self.kernel.patterns[u.pattern]
-        a, b, dtype = self.a.next(), self.b.next(), self.kernel.dy.dtype
+        sides = rows, columns = self.kernel.patterns[u.pattern]
+        a, b, dtype = self.a.next(), self.b.next(), self.dtype
         positions = rows.size * columns.size
-        taps = self._taps(rows, columns)[u.t0 : u.t0 + u.taps]
+        # Where no tap reads anything the first stands for zeros.
+        taps = (self.kernel.taps(sides) or [Tap(0, NONE, NONE)])[u.t0 : u.t0 + u.taps]
         self._load_weights(b, u, taps)
-        self._im2row(a, u, taps, (rows.size, columns.size))
+        self.im2row(a, u.oc, taps, sides, gaps=False)
         acc = self.acc.next() if u.first else self.acc.last()
         self.k.dsp_gemm(acc, a, b, positions, u.taps * u.oc, u.n, dtype, init=u.first)
         if u.last:
             self._store(acc, u, rows, columns)
-
-    def _taps(self, rows: Side, columns: Side) -> list[Tap]:
-        """The taps that read anything for positions; without any the first, which reads nothing."""
-        wide = self.kernel.shape.kernel[1]
-        return [
-            Tap(kh * wide + kw, down, across)
-            for (kh, *down), (kw, *across) in product(rows.taps, columns.taps)
-        ] or [Tap(0, [0, 0, 0], [0, 0, 0])]
 
     def _load_weights(self, b: Slot, u: Chunk, taps: list[Tap]) -> None:
         """Per tap, a row of columns for every channel."""
@@ -319,40 +247,11 @@ class _Nest:
             source = w.at(tap.number * row, size, base="w", rows=u.oc, pitch=s.taps * row)
             self.k.data_move(b.at(i * u.oc * size, u.oc * size), source, w.dtype)
 
-    def _im2row(self, a: Slot, u: Chunk, taps: list[Tap], size: Sizes) -> None:
-        """Per tap, frames of channels; zeros where a tap does not find dy at every position."""
-        k, dy, e = self.k, self.kernel.dy, self.kernel.dy.dtype.bytes
-        frame, row, positions = u.oc * e, u.taps * u.oc * e, size[0] * size[1]
-        for i, tap in enumerate(taps):
-            if tap.down[2] * tap.across[2] < positions:
-                k.fill(a.at(i * frame, frame, rows=positions, pitch=row), 0, dy.dtype)
-        for i, tap in enumerate(taps):
-            for first, count, pixel, hop in self._runs(tap, size[1]):
-                k.data_move(
-                    a.at(first * row + i * frame, frame, rows=count, pitch=row),
-                    dy.at(pixel * e, frame, base="dy", rows=count, pitch=hop * e),
-                    dy.dtype,
-                )
-
-    def _runs(self, tap: Tap, columns: int) -> list[tuple[int, int, int, int]]:
-        """(first position, count, element of dy, elements apart), row by row."""
-        (y, r, high), (x, c, wide) = tap.down, tap.across
-        ry, rx = self.kernel.steps
-        channels, width = self.kernel.depth * self.kernel.shape.groups, self.kernel.read[1]
-        if wide == columns and ry * width == wide * rx:
-            return [(y * columns + x, high * wide, (r * width + c) * channels, rx * channels)]
-        return [
-            ((y + i) * columns + x, wide, ((r + i * ry) * width + c) * channels, rx * channels)
-            for i in range(high)
-        ]
-
     def _store(self, acc: Slot, u: Chunk, rows: Side, columns: Side) -> None:
         """acc (positions, columns) to dx, a row of positions at a time where they are not all."""
         kernel, dx = self.kernel, self.kernel.dx
-        done, count, e = acc, rows.size * columns.size, dx.dtype.bytes
-        if self.out is not None:
-            done = self.out.next()
-            self.k.dsp_cast(done, acc.at(0, count * u.n * FP32.bytes), FP32, dx.dtype)
+        count, e = rows.size * columns.size, dx.dtype.bytes
+        done = self.rounded(acc, count * u.n)
         frame, pitch = u.n * e, kernel.width * kernel.shape.groups * e
         wide = kernel.positions[1]
         # One column alone still carries the hop of its phase, which rows in one move must not take.
@@ -369,8 +268,3 @@ class _Nest:
 def _apart(row: Piece) -> list[Piece]:
     """The rows of a piece that reads nothing, one by one."""
     return [Piece(row.start + i * row.hop, 1, 1, 0, ()) for i in range(row.size)]
-
-
-def _pattern(piece: tuple[Piece, Piece]) -> tuple[Side, Side]:
-    rows, columns = piece
-    return Side(rows.size, rows.hop, rows.taps), Side(columns.size, columns.hop, columns.taps)

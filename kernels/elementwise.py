@@ -56,7 +56,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     in_runs,
     round_up,
 )
@@ -197,21 +197,20 @@ class Elementwise(Spread):
         run = 1
         if positions == everywhere:
             run = max(1, min(images, share // round_up(everywhere * c0, GRAIN)))
-        c1, image, position = grid(
-            np.arange(blocks), np.arange(0, images, run), np.arange(0, everywhere, positions)
-        )
+        axes = (blocks, 1), (images, run), (everywhere, positions)
+        (c1, image, position), (_, some, extent) = in_pieces(*axes)
         core = in_runs(len(c1), cores)
         begins = (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0)
         start = ((image * blocks + c1) * everywhere + position) * c0
         columns = {
-            "images": np.minimum(run, images - image),
-            "positions": np.minimum(positions, everywhere - position),
+            "images": some,
+            "positions": extent,
             "first": begins,
             "last": np.append(begins[1:], True),
         }
-        extent = round_up(positions * c0, GRAIN) * (columns["images"] - 1)
-        extent = np.maximum.reduceat(extent + columns["positions"] * c0, np.flatnonzero(begins))
-        width = extent[np.cumsum(begins) - 1] if self.sums else np.zeros_like(start)
+        summed = round_up(positions * c0, GRAIN) * (some - 1) + extent * c0
+        widest = np.maximum.reduceat(summed, np.flatnonzero(begins))
+        width = widest[np.cumsum(begins) - 1] if self.sums else np.zeros_like(start)
         sizes = {bits_of(one) for one in self.maps}
         return Tasks(
             core,

@@ -34,7 +34,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     round_up,
 )
 
@@ -72,9 +72,7 @@ class Folded:
     @property
     def text(self) -> str:
         """Which way, and how many pixels share a position."""
-        return (
-            f"{'to' if self.loads_plain else 'from'} {self.fold.h}x{self.fold.w} pixels a position"
-        )
+        return self.fold.text(loads_plain=self.loads_plain)
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the folded map of a plain one."""
@@ -127,17 +125,14 @@ class FoldWork(Turning):
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[FoldTile]:
         """Runs of them for each core."""
         rows, columns = self.cut(slot_bytes, cores)
-        n, block, i0, j0 = grid(
-            np.arange(self.n),
-            np.arange(self.blocks),
-            np.arange(0, self.down, rows),
-            np.arange(0, self.across, columns),
+        (n, block, i0, j0), (*_, count, wide) = in_pieces(
+            (self.n, 1), (self.blocks, 1), (self.down, rows), (self.across, columns)
         )
-        count, first = np.minimum(rows, self.down - i0), block * self.line
+        first = block * self.line
         whole = self.h // self.fold.h  # rows of positions of which all pixels exist
         extent = {
             "rows": count,
-            "columns": np.minimum(columns, self.across - j0),
+            "columns": wide,
             "width": np.minimum(columns * self.fold.w, self.w - j0 * self.fold.w),
             "first": first % self.fold.h,
             "lane": np.minimum(self.line, self.rows - first),

@@ -79,8 +79,7 @@ class FoldedFilters:
     @property
     def text(self) -> str:
         """Which way, and how many pixels share a position."""
-        fold = self.shape.fold
-        return f"{'to' if self.loads_plain else 'from'} {fold.h}x{fold.w} pixels a position"
+        return self.shape.fold.text(loads_plain=self.loads_plain)
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the fractals of weights or filter gradient."""
@@ -166,10 +165,8 @@ class FilterWork(Work):
         """Rows of one slot to another."""
         size = self.row
         for one in every:
-            by_place, by_fold = (one.place, one.place_pitch), (one.fold, one.fold_pitch)
-            (at, apart), (start, between) = (
-                (by_fold, by_place) if self.load else (by_place, by_fold)
-            )
+            ends = [(one.fold, one.fold_pitch), (one.place, one.place_pitch)]
+            (at, apart), (start, between) = ends if self.load else ends[::-1]
             into = to.at(at * size, size, rows=one.number, pitch=apart * size)
             out = source.at(start * size, size, rows=one.number, pitch=between * size)
             k.data_move(into, out, self.plain.dtype)

@@ -26,7 +26,8 @@ from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
-from npusim.kernels.parts.patches import Grid, Patches, Piece, Side, rectangles
+from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, Side, rectangles
+from npusim.kernels.parts.room import Held
 from npusim.kernels.parts.windows import Cut, window_cuts
 from npusim.kernels.tilings.im2col import Tiling, elements
 from npusim.language import Language, Plan, Slot
@@ -55,17 +56,15 @@ class Im2col(Patches):
         return {"vector": (("muls", self.out.size_bytes),), "loads": loads}
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
-        return Plan(self.tasks(cores), _Nest(self, k).emit)
+        sizes = zip(("image", "patch"), elements(self.shape, self.tiling), strict=True)
+        held = {name: Held(self.read.dtype, size, 2) for name, size in sizes}
+        return Plan(self.tasks(cores), _Nest(self, k, held).emit)
 
 
-class _Nest:
-    """The program of a piece, on the buffers of one core."""
+class _Nest(Nest):
+    """The program of a piece."""
 
-    def __init__(self, kernel: Im2col, k: Language) -> None:
-        self.kernel, self.k, self.dtype = kernel, k, kernel.read.dtype
-        image, patches = elements(kernel.shape, kernel.tiling)
-        self.image = k.buffer("UB", (image,), self.dtype, slots=2, name="image_ub")
-        self.patch = k.buffer("UB", (patches,), self.dtype, slots=2, name="patch_ub")
+    kernel: Im2col
 
     def emit(self, piece: Piece) -> None:
         """Load the image, cut the patches of every tap, write them."""
@@ -78,7 +77,7 @@ class _Nest:
         if kernel.tiling.image and rows.span and columns.span:
             whole = self._load((0, 0), (rows.span, columns.span))
         for tap, (down, across) in enumerate(product(rows.taps, columns.taps)):
-            patch = self.patch.next()
+            patch = self.held["patch"].next()
             image = whole
             if whole is not None:
                 image = whole._replace(first=down[1] * whole.pitch + across[1])
@@ -87,29 +86,27 @@ class _Nest:
                 extent = down[2], (across[2] - 1) * sw + 1
                 image = self._load((down[1], across[1]), extent, s.stride[0])
             self._cut((patch, 0), (rows.size, columns.size), image, (down, across))
-            self._store(patch, tap * prod(s.out), rows.size, columns.size)
+            self._store(patch, tap * prod(s.out), (rows.size, columns.size))
 
     def _at_once(self, rows: Side, columns: Side, planes: int) -> None:
         """Whole planes: their images in one move, and all their patches in one."""
         s, x = self.kernel.shape, self.kernel.read
-        (lh, lw), width, patch = s.out, s.spatial[1], self.patch.next()
-        image, (each, _) = self.image.next(), self.kernel.sides[0]
-        self.k.data_move(image, x.at(0, planes * each * x.dtype.bytes, base="x"), x.dtype)
+        (lh, lw), width, patch = s.out, s.spatial[1], self.held["patch"].next()
+        each, _ = self.kernel.sides[0]
+        image = self.load("image", x.at(0, planes * each * x.dtype.bytes, base="x"))
         top = self.kernel.pieces[0][0].base * width + self.kernel.pieces[0][1].base
         taps = list(enumerate(product(rows.taps, columns.taps)))
         for plane, (tap, (down, across)) in product(range(planes), taps):
             first = plane * prod(s.spatial) + top + down[1] * width + across[1]
             place = (patch, (plane * s.taps + tap) * lh * lw)
             self._cut(place, (lh, lw), Grid(image, first, width, s.stride[1]), (down, across))
-        self._store(patch, 0, planes * s.taps * lh, lw)
+        self._store(patch, 0, (planes * s.taps * lh, lw))
 
     def _load(self, at: tuple[int, int], extent: tuple[int, int], step: int = 1) -> Grid:
         """Every ``step``-th of so many rows of pixels from (row, column) on, after the base."""
-        kernel, image = self.kernel, self.image.next()
-        s, (row, column) = kernel.shape, at
+        kernel, s, (row, column) = self.kernel, self.kernel.shape, at
         pixels = kernel.lines(kernel.read, row * s.spatial[1] + column, extent, step)
-        self.k.data_move(image, pixels, self.dtype)
-        return Grid(image, 0, extent[1], s.stride[1])
+        return Grid(self.load("image", pixels), 0, extent[1], s.stride[1])
 
     def _cut(
         self,
@@ -120,11 +117,7 @@ class _Nest:
     ) -> None:
         """The patch of one tap, at a place (slot, first window): zeros, and pixels of the image."""
         s, (patch, at) = self.kernel.shape, place
-        pixel, (rows, columns), ((y, _, high), (x, _, wide)) = (
-            s.cin * self.dtype.bytes,
-            extent,
-            taps,
-        )
+        pixel, (rows, columns), ((y, _, high), (x, _, wide)) = self.pixel, extent, taps
         if high < rows or wide < columns:
             self.k.vec_dup(patch.at(at * pixel, rows * columns * pixel), 0.0, self.dtype)
         if image is None or not high or not wide:
@@ -135,8 +128,6 @@ class _Nest:
         for target, pixels in rectangles(windows, read, (high, wide), pixel):
             self.k.vec_scalar("muls", target, pixels, 1.0, self.dtype)
 
-    def _store(self, patch: Slot, window: int, rows: int, columns: int) -> None:
+    def _store(self, patch: Slot, window: int, extent: tuple[int, int]) -> None:
         """Write rows of windows, from window ``window`` after the base on."""
-        place = self.kernel.lines(self.kernel.out, window, (rows, columns))
-        size = rows * columns * self.kernel.shape.cin * self.dtype.bytes
-        self.k.data_move(place, patch.at(0, size), self.dtype)
+        self.store(patch.at(0, prod(extent) * self.pixel), extent, at=window)

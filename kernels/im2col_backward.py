@@ -26,10 +26,11 @@ from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
-from npusim.kernels.parts.patches import Grid, Patches, Piece, rectangles
+from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, rectangles
+from npusim.kernels.parts.room import Held
 from npusim.kernels.parts.windows import Cut, cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, elements
-from npusim.language import FP32, DType, Language, Plan, Slot
+from npusim.language import DType, Language, Plan, Slot
 
 __all__ = ["Im2colBackward", "Tiling"]
 
@@ -63,30 +64,31 @@ class Im2colBackward(Patches):
         loads = 1 if self.tiling.at_once else self.shape.taps
         return {"vector": (("add", summed),), "loads": loads}
 
+    @property
+    def wide(self) -> DType:
+        return self.sums
+
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
-        return Plan(self.tasks(cores), _Nest(self, k).emit)
+        dtype, sums, mixed = self.read.dtype, self.sums, self.read.dtype != self.sums
+        pixels, patches = elements(self.shape, self.tiling)
+        held = {"grad": Held(dtype, patches, 2), "acc": Held(sums, pixels, 1 if mixed else 2)}
+        if mixed:
+            held |= {"wide": Held(sums, patches), "out": Held(dtype, pixels, 2)}
+        return Plan(self.tasks(cores), _Nest(self, k, held).emit)
 
 
-class _Nest:
-    """The program of a piece, on the buffers of one core."""
+class _Nest(Nest):
+    """The program of a piece."""
 
-    def __init__(self, kernel: Im2colBackward, k: Language) -> None:
-        self.kernel, self.k = kernel, k
-        dtype, sums = kernel.read.dtype, kernel.sums
-        pixels, patches = elements(kernel.shape, kernel.tiling)
-        mixed = dtype != sums
-        self.grad = k.buffer("UB", (patches,), dtype, slots=2, name="grad_ub")
-        self.acc = k.buffer("UB", (pixels,), sums, slots=1 if mixed else 2, name="acc_ub")
-        self.wide = k.buffer("UB", (patches,), sums, name="wide_ub") if mixed else None
-        self.out = k.buffer("UB", (pixels,), dtype, slots=2, name="out_ub") if mixed else None
+    kernel: Im2colBackward
 
     def emit(self, piece: Piece) -> None:
         """Clear the piece, add every tap of every plane, write it."""
         (rows, _, row_taps, _), (columns, _, column_taps, _) = self.kernel.patterns[piece.pattern]
-        s, (lh, lw), sums = self.kernel.shape, self.kernel.shape.out, self.kernel.sums
-        acc, loaded = self.acc.next(), None
-        size = piece.planes * rows * columns * s.cin
-        self.k.vec_dup(acc.at(0, size * sums.bytes), 0.0, sums)
+        s, (lh, lw), kernel = self.kernel.shape, self.kernel.shape.out, self.kernel
+        acc, loaded = self.held["acc"].next(), None
+        whole = acc.at(0, piece.planes * rows * columns * self.pixel)
+        self.k.vec_dup(whole, 0.0, self.wide)
         if self.kernel.tiling.at_once:
             loaded = self._load(0, (piece.planes * s.taps * lh, lw))
         for plane in range(piece.planes):
@@ -100,35 +102,13 @@ class _Nest:
                 else:
                     source = Grid(loaded, at, lw, 1)
                 first = (plane * rows + y) * columns + x
-                self._add(
-                    Grid(acc, first, s.stride[0] * columns, s.stride[1]), source, (high, wide)
-                )
-        self._store(acc, piece.planes * rows, columns)
+                target = Grid(acc, first, s.stride[0] * columns, s.stride[1])
+                for place, patch in rectangles(target, source, (high, wide), self.pixel):
+                    self.k.vec_binary(
+                        "add", place, place, patch, self.wide, saturate=kernel.saturate
+                    )
+        self.store(whole, (piece.planes * rows, columns))
 
     def _load(self, at: int, extent: tuple[int, int]) -> Slot:
         """(rows, windows) of grad from window ``at`` on, in the sums' type."""
-        kernel, grad = self.kernel, self.grad.next()
-        source = kernel.lines(kernel.read, at, extent)
-        self.k.data_move(grad, source, kernel.read.dtype)
-        if self.wide is None:
-            return grad
-        wide = self.wide.next()
-        self.k.vec_cast(wide, grad.at(0, source.size), kernel.read.dtype, kernel.sums)
-        return wide
-
-    def _add(self, target: Grid, source: Grid, extent: tuple[int, int]) -> None:
-        """Add a rectangle of windows."""
-        sums, saturate = self.kernel.sums, self.kernel.saturate
-        pixel = self.kernel.shape.cin * sums.bytes
-        for place, patch in rectangles(target, source, extent, pixel):
-            self.k.vec_binary("add", place, place, patch, sums, saturate=saturate)
-
-    def _store(self, acc: Slot, rows: int, columns: int) -> None:
-        """Round the sums if they are wider, and write ``rows`` rows of the piece."""
-        kernel, place = self.kernel, self.kernel.lines(self.kernel.out, 0, (rows, columns))
-        dtype, sums = kernel.out.dtype, kernel.sums
-        if self.out is not None:
-            wide = acc.at(0, place.size // dtype.bytes * FP32.bytes)
-            acc = self.out.next()
-            self.k.vec_cast(acc, wide, sums, dtype, saturate=kernel.saturate)
-        self.k.data_move(place, acc, dtype)
+        return self.load("grad", self.kernel.lines(self.kernel.read, at, extent))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from typing import ClassVar, NamedTuple
 
@@ -34,26 +34,29 @@ from npusim.kernels.parts.epilogue import Epilogue, EpilogueStore, Target
 from npusim.kernels.parts.implicit_gemm_input import Part, load_input, side_by_side
 from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
+    Rows,
     filter_places,
     forms_of,
     output_lines,
+    product_of,
     shifted,
     spread,
     stack,
     weight_loads,
+    weight_rows,
     window,
 )
 from npusim.kernels.parts.implicit_gemm_walk import Step, Walk, Weights
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.parts.transposed import images_window
 from npusim.kernels.tiled import Tiled
-from npusim.kernels.tilings.fit import holds
+from npusim.kernels.tilings.fit import no_product
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.product_space import Space
 from npusim.language import (
     FP32,
+    FRACTAL_BYTES,
     ArgumentError,
-    CapacityError,
     IntArray,
     Kernel,
     Language,
@@ -73,7 +76,7 @@ __all__ = ["Epilogue", "ImplicitGemm", "Tiling"]
 
 @dataclass(frozen=True)
 class ImplicitGemm(Tiled):
-    """Base of the two kernels; a subclass gives the geometry and moves the weights.
+    """Base of the two kernels; a subclass says which way it goes, and how weights feed L0B.
 
     An ``epilogue`` works on tiles of the output before they are stored, where they pass UB.
     Estimates of tilings do not know it.
@@ -98,14 +101,13 @@ class ImplicitGemm(Tiled):
                 "filters and dilation to 255; use form 'taps' or 'phases', or tiling 'auto'"
             )
         planes = g.planes_in
-        columns = 0
         if self.tiling.resident:  # to cut a huge plane takes time
             columns = planes * self.plane.live().most_taps
-        if self.tiling.step_columns < columns:
-            raise ArgumentError(
-                f"tiling is resident with step_columns {self.tiling.step_columns}; weights that "
-                f"stay in L1 are loaded at once, all {columns} columns"
-            )
+            if self.tiling.step_columns < columns:
+                raise ArgumentError(
+                    f"tiling is resident with step_columns {self.tiling.step_columns}; weights "
+                    f"that stay in L1 are loaded at once, all {columns} columns"
+                )
         if self.tiling.resident_input and self.tiling.step_planes < planes:
             raise ArgumentError(
                 f"tiling is resident_input with step_planes {self.tiling.step_planes}; a slab that "
@@ -129,25 +131,38 @@ class ImplicitGemm(Tiled):
                 "or columns to L1 with gaps between them; set images=1, or form='phases'"
             )
 
-    @staticmethod
-    @abstractmethod
-    def geometry_of(shape: Convolution) -> Geometry:
+    @classmethod
+    def geometry_of(cls, shape: Convolution) -> Geometry:
         """The product this kernel makes of a convolution."""
+        return product_of(shape, gradient=cls.rotated)
 
-    @abstractmethod
     def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
         """Byte offset of the weights of a real group, filter depth and first output plane."""
+        g = self.geometry
+        row = (group * g.kernel_d + kd) * g.planes_in * g.taps
+        return row * self.weight_row + n0 * g.c0 // 16 * FRACTAL_BYTES
 
     @property
-    @abstractmethod
     def weight_row(self) -> int:
         """Bytes of a row of the weights: a filter place of a plane."""
+        return ceil_div(self.geometry.planes_out * self.geometry.c0, 16) * FRACTAL_BYTES
 
-    @abstractmethod
     def load_weights(
         self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
         """L1 <- weights of ``columns`` (c1 * taps + tap of ``places``) for output blocks ``n``."""
+        c0, rows = self.geometry.c0, weight_rows(places, columns, self.geometry.taps)
+        size = ceil_div(len(n) * c0, 16) * FRACTAL_BYTES
+        self.load_rows(k, b1, rows, n.start * c0 // 16 * FRACTAL_BYTES, size)
+
+    def load_rows(self, k: Language, b1: Slot, rows: list[Rows], at: int, size: int) -> None:
+        """L1 <- the ``size`` bytes of each row of the weights that lie ``at`` bytes in it."""
+        row = self.weight_row
+        for r in rows:
+            pitch = r.gm_pitch * row
+            source = self.w.at(r.gm * row + at, size, base="w", rows=r.number, pitch=pitch)
+            target = b1.at(r.l1 * size, size, rows=r.number, pitch=r.l1_pitch * size)
+            k.data_move(target, source, self.x.dtype)
 
     @abstractmethod
     def feed_weights(
@@ -176,7 +191,7 @@ class ImplicitGemm(Tiled):
     @cached_property
     def geometry(self) -> Geometry:
         """The sizes of the product."""
-        return _geometry(type(self), self.shape)
+        return self.geometry_of(self.shape)
 
     @cached_property
     def plane(self) -> Plane:
@@ -261,23 +276,13 @@ class ImplicitGemm(Tiled):
         """
         g, rate = self.geometry, "hf32" if self.hf32 else self.x.dtype.name
         for some in (forms_of(g), ("taps",)):
-            space = Space(g, device, cores, self.x.dtype, rate, self.rotated, some, held[:2])
-            if some and len(space.columns["cut"]):
+            space = Space(device, cores, held[:2], g, self.x.dtype, rate, self.rotated, some)
+            if some and len(space.rows["cut"]):
                 return [space]
-        raise CapacityError(
-            f"{device.name}: {holds(device)}, but the input that one output position reads takes "
-            f"32 B per channel block and one weight column {16 * g.c0 * self.x.dtype.bytes} B; no "
-            "tiling fits"
-        )
+        raise no_product(device, g.c0, self.x.dtype)
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
         return Plan(self.walk.tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
-
-
-@lru_cache(maxsize=64)
-def _geometry(kind: type[ImplicitGemm], shape: Convolution) -> Geometry:
-    """The same product, whatever its tiling: candidates ask for it by the dozen."""
-    return kind.geometry_of(shape)
 
 
 class _Tile(NamedTuple):
@@ -419,11 +424,8 @@ class _Nest:
         """
         k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
         block, n, m = self._block, len(tile.n) * g.c0, len(tile.m)
-        h, w, images = slab
-        plane, lines = (
-            g.h.out * g.w.out * block,
-            output_lines(g, images, *self._reading(h, w), block),
-        )
+        (h, w, images), plane = slab, g.h.out * g.w.out * block
+        lines = output_lines(g, images, *self._reading(h, w), block)
         at = tile.n.start * g.c0 // c0 * plane + tile.m.start * block
         whole = len(lines) == 1 and (m == 1 or lines[0].pitch == block)
         if self.epilogue:

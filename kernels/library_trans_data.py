@@ -39,7 +39,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     round_down,
     round_up,
 )
@@ -127,17 +127,14 @@ class _LibraryWork(Turning):
 
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[Tile]:
         units, sizes = self._units(), (self.left, self.blocks, self.right)
-        axes = [np.arange(0, n, unit) for n, unit in zip(sizes, units, strict=True)]
-        axis, share = split([len(one) for one in axes], cores)
         order = (1, 0, 2) if self.load else (2, 1, 0)  # the outermost loop first
-        found = grid(*(np.arange(len(axes[i])) for i in order))
-        index = [found[order.index(i)] for i in range(3)]
-        core = index[axis] // share
-        sorted_by_core = np.argsort(core, kind="stable")
-        core, index = core[sorted_by_core], [one[sorted_by_core] for one in index]
-        firsts = q, b, p = [axes[i][index[i]] for i in range(3)]
-        lines, blocks, positions = (
-            np.minimum(unit, n - first) for unit, n, first in zip(units, sizes, firsts, strict=True)
+        axis, share = split([ceil_div(*one) for one in zip(sizes, units, strict=True)], cores)
+        found = in_pieces(*((sizes[i], units[i]) for i in order))
+        core = found[0][order.index(axis)] // units[axis] // share
+        by_core = np.argsort(core, kind="stable")
+        core = core[by_core]
+        (q, b, p), (lines, blocks, positions) = (
+            [side[order.index(i)][by_core] for i in range(3)] for side in found
         )
         before = np.diff(np.stack([core, b]), prepend=-1) != 0
         d, start = p // self.plane, p % self.plane

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.parts.hand_over import HandOver, cube_cores
+from npusim.kernels.parts.room import converted
 from npusim.kernels.sum_parts import SumParts
 from npusim.language import (
     BLOCK_BYTES,
@@ -222,10 +223,7 @@ class _Finish:
     def _store(self, piece: SlotRegion, first: int, count: int, n: int) -> None:
         """Narrow a piece and write its rows."""
         out, e = self.kernel.out, self.kernel.out.dtype.bytes
-        if self.narrow is not None:
-            narrow = self.narrow.next().at(0, piece.size // FP32.bytes * e)
-            self.k.vec_cast(narrow, piece, FP32, out.dtype)
-            piece = narrow
+        piece = converted(self.k, piece, (FP32, out.dtype), self.narrow)
         width, pitch = piece.size // count, out.shape[1] * e
         target = out.at(first * pitch, n * e, base="out", rows=count, pitch=pitch)
         self.k.data_move(target, piece.slot.at(0, n * e, rows=count, pitch=width), out.dtype)

@@ -45,8 +45,8 @@ from itertools import product
 from math import inf, prod
 from typing import ClassVar, NamedTuple
 
-from npusim.kernels.parts.patches import Grid, Piece, Side
-from npusim.kernels.parts.pooling import Nest, Pooling
+from npusim.kernels.parts.patches import Grid, Nest, Piece, Side
+from npusim.kernels.parts.pooling import Pooling, PoolNest
 from npusim.kernels.parts.room import Held
 from npusim.kernels.parts.windows import Cut, cuts, window_cuts
 from npusim.kernels.tilings.im2col_backward import Tiling
@@ -86,15 +86,15 @@ def pooled(
     )
 
 
-class _Pool(Nest):
+class _Pool(PoolNest):
     """The program of a piece of windows."""
 
     def emit(self, piece: Piece) -> None:
         """Load pixels, join the taps of all windows, make masks or means, store."""
         rows, columns = self.kernel.patterns[piece.pattern]
         extent = piece.planes, rows.size, columns.size
-        out, size = self.held["out"].next(), prod(extent) * self.pixel
-        tiles = [self.held["sums"].next() if self.mixed else out] * self.kernel.shape.taps
+        out, size = self.held["sums" if self.mixed else "out"].next(), prod(extent) * self.pixel
+        tiles = [out] * self.kernel.shape.taps
         if self.kernel.mask:
             maxima = self.held["maxima"].next()
             tiles = [*(maxima.behind(tap * size) for tap in range(len(tiles) - 1)), out]
@@ -106,7 +106,7 @@ class _Pool(Nest):
             self._mark(tiles, out.at(0, size))
         self.divide(tiles[-1], (rows, columns), extent)
         rows_of_all = prod(extent[:2]), columns.size
-        self.store(tiles[-1].at(0, size), rows_of_all, out if self.mixed else None)
+        self.store(tiles[-1].at(0, size), rows_of_all)
 
     def _image(self, rows: Side, columns: Side, planes: int) -> Grid | None:
         """The pixels of a piece; of whole planes all."""
@@ -212,19 +212,21 @@ class _Run(NamedTuple):
     wide: int
 
 
-class _PoolGrad(Nest):
+class _PoolGrad(PoolNest):
     """The program of a piece of the map."""
+
+    rounds: ClassVar[str] = "dx"
 
     def emit(self, piece: Piece) -> None:
         """Clear the piece, add every tap of the windows that reach it, store it."""
-        sides, held = self.kernel.patterns[piece.pattern], self.held
+        sides = self.kernel.patterns[piece.pattern]
         rows = piece.planes * sides[0].size, sides[1].size
-        sums = held["sums"].next()
+        sums = self.held["sums"].next()
         everything = sums.at(0, prod(rows) * self.pixel)
         self.k.vec_dup(everything, 0.0, self.wide)
         for run in self._runs(*sides):
             self._add(sums, run, sides, piece.planes)
-        self.store(everything, rows, held["dx"].next() if self.mixed else None)
+        self.store(everything, rows)
 
     def _runs(self, rows: Side, columns: Side) -> Iterator[_Run]:
         """What is read of the windows: as a whole where their rows are, else row by row."""

@@ -32,7 +32,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.device.spec import Device
-from npusim.kernels.parts.room import Held, declare, piece
+from npusim.kernels.parts.room import Held, converted, declare, piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
@@ -44,6 +44,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
+    in_pieces,
     in_runs,
 )
 
@@ -112,8 +113,7 @@ class SoftmaxLoss(Spread):
         batch, classes = self.x.shape
         most = max(1, min(ceil_div(batch, cores), _TILE // classes))
         most = piece(k, self.name, most, sum(one.size for one in self.held.values()))
-        first = np.arange(0, batch, most)
-        rows = np.minimum(most, batch - first)
+        (first,), (rows,) = in_pieces((batch, most))
         bases = {one.name: first * (one.size_bytes // batch) for one in self.tensors}
         tasks = Tasks(in_runs(len(first), cores), Rows, {"rows": rows}, bases)
         return Plan(tasks, _Nest(self, k, most).emit)
@@ -153,10 +153,7 @@ class _Nest:
         count, dtype = sizes[0] * sizes[1], tensor.dtype
         rows = self.held[name].next().at(0, count * dtype.bytes)
         self.k.data_move(rows, tensor.at(0, rows.size, base=tensor.name), dtype)
-        if dtype != FP32:
-            narrow, rows = rows, self.held[f"{name}_fp32"].next().at(0, count * FP32.bytes)
-            self.k.vec_cast(rows, narrow, dtype, FP32)
-        return rows
+        return converted(self.k, rows, (dtype, FP32), self.held.get(f"{name}_fp32"))
 
     def _subtract(self, x: SlotRegion, row: SlotRegion, spread: SlotRegion) -> None:
         """From every row its number, which is spread over the classes before."""
@@ -167,8 +164,5 @@ class _Nest:
 
     def _store(self, grad: Tensor, x: SlotRegion) -> None:
         """The gradient, rounded; it is no larger than ``scale``."""
-        target = grad.at(0, x.size // FP32.bytes * grad.dtype.bytes, base=grad.name)
-        if grad.dtype != FP32:
-            wide, x = x, self.held["grad"].next().at(0, target.size)
-            self.k.vec_cast(x, wide, FP32, grad.dtype)
-        self.k.data_move(target, x, grad.dtype)
+        x = converted(self.k, x, (FP32, grad.dtype), self.held.get("grad"))
+        self.k.data_move(grad.at(0, x.size, base=grad.name), x, grad.dtype)

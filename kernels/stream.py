@@ -25,25 +25,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.parts.expression import Step
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.language import (
     BLOCK_BYTES,
     ArgumentError,
-    DType,
     GmRegion,
     Kernel,
     Language,
     Plan,
     Slot,
-    SlotRegion,
     Tasks,
     Tensor,
     ceil_div,
     grid,
+    in_pieces,
     in_runs,
     round_up,
 )
@@ -161,38 +161,25 @@ class CopyInNz(CopyIn):
 # -- element-wise ------------------------------------------------------------------------------
 
 
-class Operation(Protocol):
-    """Issues the instructions of one piece: ``z`` from the regions of the inputs."""
-
-    def __call__(
-        self, k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType
-    ) -> None: ...
-
-
-def _add(k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
-    x, y = inputs
-    k.vec_binary("add", z, x, y, dtype)
-
-
-def _relu(k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
-    k.vec_scalar("maxs", z, inputs[0], 0.0, dtype)
-
-
-def _gate(k: Language, z: SlotRegion, inputs: tuple[SlotRegion, ...], dtype: DType) -> None:
-    k.vec_scalar("muls", z, inputs[0], 0.25, dtype)
-    k.vec_scalar("adds", z, z, 0.5, dtype)
-    k.vec_scalar("maxs", z, z, 0.0, dtype)
-    k.vec_scalar("mins", z, z, 1.0, dtype)
-    k.vec_binary("mul", z, z, inputs[0], dtype)
-
-
-#: What ``Elementwise`` computes, with the number of its inputs: x + y; max(x, 0); and
+#: What ``Elementwise`` computes, step by step in place: x + y; max(x, 0); and
 #: x * clip(x / 4 + 1/2, 0, 1), which is GELU with a gate of straight lines.
-OPERATIONS: Mapping[str, tuple[Operation, int]] = {
-    "add": (_add, 2),
-    "relu": (_relu, 1),
-    "gated": (_gate, 1),
+OPERATIONS: Mapping[str, tuple[Step, ...]] = {
+    "add": (Step("z", "add", "x", "y"),),
+    "relu": (Step("z", "maxs", "x", 0.0),),
+    "gated": (
+        Step("z", "muls", "x", 0.25),
+        Step("z", "adds", "z", 0.5),
+        Step("z", "maxs", "z", 0.0),
+        Step("z", "mins", "z", 1.0),
+        Step("z", "mul", "z", "x"),
+    ),
 }
+
+
+def inputs_of(operation: str) -> tuple[str, ...]:
+    """What the steps call the inputs of an operation."""
+    read = {name for step in OPERATIONS[operation] for name in step.reads}
+    return tuple(name for name in ("x", "y") if name in read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +216,7 @@ class Elementwise(Kernel):
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
-        (_, count), z = OPERATIONS[self.operation], self.z
+        count, z = len(inputs_of(self.operation)), self.z
         wrong = any((x.shape, x.dtype) != (z.shape, z.dtype) for x in self.inputs)
         if len(self.inputs) != count or wrong:
             given = ", ".join(f"{x.name} {x.shape} {x.dtype}" for x in self.inputs)
@@ -247,14 +234,19 @@ class Elementwise(Kernel):
         pieces = [
             k.buffer("UB", shape, t.dtype, slots=slots, name=f"{t.name}_ub") for t in self.tensors
         ]
-        run, _ = OPERATIONS[self.operation]
+        names = (*inputs_of(self.operation), "z")
 
         def emit(piece: Piece) -> None:
             size = piece.size * dtype.bytes
             *sources, target = (handle.next().at(0, size) for handle in pieces)
             for tensor, source in zip(self.inputs, sources, strict=True):
                 k.data_move(source, tensor.at(0, size, base=tensor.name), dtype)
-            run(k, target, tuple(sources), dtype)
+            places = dict(zip(names, (*sources, target), strict=True))
+            for step in OPERATIONS[self.operation]:
+                if isinstance(step.b, str):
+                    k.vec_binary(step.operation, target, places[step.a], places[step.b], dtype)
+                else:
+                    k.vec_scalar(step.operation, target, places[step.a], step.b, dtype)
             k.data_move(self.z.at(0, size, base=self.z.name), target, dtype)
 
         return Plan(self._tasks(cores), emit)
@@ -335,11 +327,11 @@ class NdToNz(Kernel):
             target = self.y.at(0, column, base="y", rows=blocks, pitch=m * BLOCK_BYTES)
             k.data_move(target, nz.at(0, column, rows=blocks, pitch=pitch), dtype)
 
-        row, column = grid(np.arange(0, m, t.rows), np.arange(0, n, t.columns))
+        (row, column), (rows, columns) = in_pieces((m, t.rows), (n, t.columns))
         tasks = Tasks(
             in_runs(len(row), cores),
             Tile,
-            {"rows": np.minimum(t.rows, m - row), "columns": np.minimum(t.columns, n - column)},
+            {"rows": rows, "columns": columns},
             {"x": (row * n + column) * e, "y": (column // c0 * m + row) * BLOCK_BYTES},
         )
         return Plan(tasks, emit)

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, NamedTuple
 
-import numpy as np
-
 from npusim.device.spec import Device
 from npusim.kernels.parts.hand_over import with_meeting
-from npusim.kernels.parts.room import piece
+from npusim.kernels.parts.room import converted, piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import SUM_BYTES, Stream, summing
 from npusim.language import (
@@ -33,6 +31,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
+    in_pieces,
     in_runs,
     round_up,
 )
@@ -93,17 +92,15 @@ class SumParts(Spread):
                 more = nexts.next()
                 k.data_move(more, self.parts.at(part * size, chunk.size, base="at"), FP32)
                 k.vec_binary("add", total, total, more, FP32)
-            if narrow is not None:
-                wide, total = total, narrow.next().at(0, chunk.size // FP32.bytes * to.bytes)
-                k.vec_cast(total, wide, FP32, to)
+            total = converted(k, total, (FP32, to), narrow)
             k.data_move(self.out.at(0, total.size, base="to"), total, to)
 
         step = min(count * FP32.bytes, round_up(ceil_div(size, cores), 512))
-        start = np.arange(0, size, step)
+        (start,), (sizes,) = in_pieces((size, step))
         tasks = Tasks(
             in_runs(len(start), cores),
             Chunk,
-            {"size": np.minimum(step, size - start)},
+            {"size": sizes},
             {"at": start, "to": start // FP32.bytes * to.bytes},
         )
         return Plan(with_meeting(tasks, cores, last=False) if self.meets else tasks, emit)

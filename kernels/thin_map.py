@@ -29,7 +29,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     round_up,
 )
 
@@ -88,10 +88,8 @@ class ThinWork(Turning):
         most = most_in_task(self.row_bytes, total, slot_bytes, cores)
         rows = even(self.rows, most)
         blocks = even(self.c1, max(1, most // self.rows)) if rows == self.rows else 1
-        n, b0, i0 = grid(
-            np.arange(self.n), np.arange(0, self.c1, blocks), np.arange(0, self.rows, rows)
-        )
-        count, tall = np.minimum(blocks, self.c1 - b0), np.minimum(rows, self.rows - i0)
+        axes = (self.n, 1), (self.c1, blocks), (self.rows, rows)
+        (n, b0, i0), (_, count, tall) = in_pieces(*axes)
         pixel = ((n * self.c + b0 * self.c0) * self.h + i0 * self.down) * self.w
         place = ((n * self.c1 + b0) * self.rows + i0) * self.columns
         columns = {
@@ -101,9 +99,6 @@ class ThinWork(Turning):
             "pixels": np.minimum(tall * self.down, self.h - i0 * self.down),
         }
         return self.in_runs(cores, ThinTile, columns, (pixel, place))
-
-    def clear(self, k: Language, first: Slot, second: Slot, u: ThinTile) -> None:
-        """Nothing: channels that are missing are cleared behind those that are loaded."""
 
     def turn(self, k: Language, first: Slot, second: Slot, u: ThinTile) -> Slot:
         """Positions of rows of pixels; or the reverse, zeros between them."""

@@ -32,7 +32,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     round_down,
     round_up,
 )
@@ -78,18 +78,14 @@ class MapWork(Turning):
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[MapTile]:
         """Whole planes of several blocks, or a chunk of one plane."""
         blocks, planes, positions = self._tile(slot_bytes, cores)
-        n, b0, d0, p0 = grid(
-            np.arange(self.n),
-            np.arange(0, self.c1, blocks),
-            np.arange(0, self.d, planes),
-            np.arange(0, self.hw, positions),
+        (n, b0, d0, p0), (_, count, deep, run) = in_pieces(
+            (self.n, 1), (self.c1, blocks), (self.d, planes), (self.hw, positions)
         )
-        count = np.minimum(blocks, self.c1 - b0)
         columns = {
             "blocks": count,
             "channels": np.minimum(count * self.c0, self.c - b0 * self.c0),
-            "planes": np.minimum(planes, self.d - d0),
-            "positions": np.minimum(positions, self.hw - p0),
+            "planes": deep,
+            "positions": run,
         }
         element = (n * self.c + b0 * self.c0) * self.d * self.hw + d0 * self.hw + p0
         lane = ((n * self.d + d0) * self.c1 + b0) * self.hw + p0

@@ -29,6 +29,7 @@ import numpy as np
 
 from npusim.device.spec import Device
 from npusim.kernels.parts.conversion import SMALL_TASK, unit_counts
+from npusim.kernels.parts.room import converted
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
@@ -46,7 +47,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     in_runs,
     round_up,
 )
@@ -265,9 +266,8 @@ class Transpose(Spread):
     def _tasks(self, tile: tuple[int, ...], cores: int) -> tuple[list[list[int]], Tasks[Box]]:
         """The extents that occur, and boxes of at most ``tile`` in contiguous runs per core."""
         axes, e, names = self.axes, self.x.dtype.bytes, range(len(tile))
-        starts = grid(*(np.arange(0, axes.sizes[a], tile[a]) for a in names))
-        extents = np.stack([np.minimum(tile[a], axes.sizes[a] - starts[a]) for a in names], axis=1)
-        found, which = np.unique(extents, axis=0, return_inverse=True)
+        starts, extents = in_pieces(*zip(axes.sizes, tile, strict=True))
+        found, which = np.unique(np.stack(extents, axis=1), axis=0, return_inverse=True)
         into, out = axes.strides(names), axes.strides(axes.perm)
         places = np.stack(starts, axis=1)
         tasks = Tasks(
@@ -296,10 +296,7 @@ class _Turner:
         """Issue the transposes; returns the slot with the tile in the rows ``store`` wants."""
         k, dtype, wide = self.k, self.turned, self.narrowed is not None
         size = region.size // self.dtype.bytes * dtype.bytes
-        if wide:
-            target = self.turning.next().at(0, size)
-            k.vec_cast(target, region, self.dtype, dtype)
-            region = target
+        region = converted(k, region, (self.dtype, dtype), self.turning if wide else None)
         for i, (count, rows, columns) in enumerate(turns):
             last = i == len(turns) - 1 and not wide
             slot = self.turning.next()

@@ -166,9 +166,8 @@ class Expression:
                 raise ArgumentError(f"{called}: {step} reads {missing[0]}, which nothing made")
             known.add(step.result)
         made = {step.result for step in self.steps}
-        if missing := sorted({one.name for one in self.writes} - made):
-            raise ArgumentError(f"{called}: no step makes {missing[0]}")
-        if missing := sorted({*self.summed} - known):
+        unmade = sorted({one.name for one in self.writes} - made)
+        if missing := [*unmade, *sorted({*self.summed} - known)]:
             raise ArgumentError(f"{called}: no step makes {missing[0]}")
         if len(self.summed) != len(self.sums):
             raise ArgumentError(

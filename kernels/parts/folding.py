@@ -30,6 +30,10 @@ class Fold(NamedTuple):
     h: int
     w: int
 
+    def text(self, *, loads_plain: bool) -> str:
+        """Which way a map or filter is changed, and how many pixels share a position."""
+        return f"{'to' if loads_plain else 'from'} {self.h}x{self.w} pixels a position"
+
     def lane(self, c0: int) -> int:
         """Channels of a block that are of one column."""
         return c0 // self.w

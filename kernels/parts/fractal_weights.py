@@ -29,7 +29,7 @@ from npusim.language import (
     Tasks,
     Tensor,
     ceil_div,
-    grid,
+    in_pieces,
     in_runs,
     round_up,
 )
@@ -101,19 +101,9 @@ class WeightWork(Turning):
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[Turn]:
         """Tiles of all real groups; tiles between the groups only where they must be written."""
         rows, blocks, planes, taps = self._tile(slot_bytes, cores)
-        real, d0, b0, r0, p0 = grid(
-            np.arange(self.real),
-            np.arange(0, self.kd, planes),
-            np.arange(0, self.blocks, blocks),
-            np.arange(0, self.rows, rows),
-            np.arange(0, self.taps, taps),
-        )
-        extent = {
-            "rows": np.minimum(rows, self.rows - r0),
-            "blocks": np.minimum(blocks, self.blocks - b0),
-            "planes": np.full(len(real), planes),
-            "taps": np.minimum(taps, self.taps - p0),
-        }
+        axes = (self.kd, planes), (self.blocks, blocks), (self.rows, rows), (self.taps, taps)
+        (real, d0, b0, r0, p0), (_, *sizes) = in_pieces((self.real, 1), *axes)
+        extent = dict(zip(("planes", "blocks", "rows", "taps"), sizes, strict=True))
         out, cin = (r0, extent["rows"]), (b0 * self.c0, extent["blocks"] * self.c0)
         if self.turned:
             out, cin = cin, out

@@ -7,7 +7,7 @@ of the block, and raises a flag back, which the cube core awaits before it uses 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,13 +43,16 @@ class HandOver:
         nth[order] = np.arange(len(core)) - first
         return core * self.slots + nth % self.slots, nth >= self.slots
 
-    def shares(self, table: Tiles) -> Shares:
-        """The rows of each tile that each reader takes; the last one may have none."""
+    def shares(self, table: Tiles) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """The rows of each tile that each reader takes; the last one may have none.
+
+        One row per tile and reader: which they are, its first row of the tile, and how many.
+        """
         reader = np.tile(np.arange(self.readers), len(table.m))
         tile = np.repeat(np.arange(len(table.m)), self.readers)
         each = -(-table.m[tile] // self.readers)
         first = np.minimum(reader * each, table.m[tile])
-        return Shares(tile, reader, first, np.minimum(each, table.m[tile] - first))
+        return tile, reader, first, np.minimum(each, table.m[tile] - first)
 
     def reuse(self, k: Language) -> None:
         """Hold the drain until all readers have done with the block."""
@@ -66,15 +69,6 @@ class HandOver:
     def leave(self, k: Language) -> None:
         """Tell the cube core that this reader has loaded its rows."""
         k.core_set_flag(k.pipe_of("GM", "UB"), FREE, "group")
-
-
-class Shares(NamedTuple):
-    """One row per tile and reader: which they are, and the rows the reader takes."""
-
-    tile: IntArray
-    reader: IntArray
-    first: IntArray
-    rows: IntArray
 
 
 def with_meeting(tasks: Tasks[Task], cores: int, *, last: bool) -> Tasks[Task]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from npusim.language import Line, Window, ceil_div, round_up
 from npusim.shapes.axis import Axis, Reading
+from npusim.shapes.convolution import Convolution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,37 @@ class Geometry:
     def taps(self) -> int:
         """Filter positions in the plane."""
         return self.h.kernel * self.w.kernel
+
+
+@lru_cache(maxsize=64)  # candidates of tilings ask for the same product by the dozen
+def product_of(s: Convolution, *, gradient: bool) -> Geometry:
+    """The product that a forward pass or the input gradient of a convolution is."""
+    plan, taps = s.plan, s.kernel[0]
+    depth, h, w = ((s.gradient_axis if gradient else s.axis)(i) for i in range(3))
+    live = [
+        [(kd, depth.real(at, taps - 1 - kd if gradient else kd)) for kd in range(taps)]
+        for at in range(depth.out)
+    ]
+    sides = [
+        (s.spatial[0], plan.cin1_g, s.cin1),
+        (s.out[0], plan.cout_g // s.c0, ceil_div(s.cout, s.c0)),
+    ]
+    read, made = sides[::-1] if gradient else sides
+    return Geometry(
+        images=s.n,
+        depth_in=read[0],
+        depth_out=made[0],
+        h=h,
+        w=w,
+        kernel_d=taps,
+        live=tuple(tuple((kd, at) for kd, at in pairs if at is not None) for pairs in live),
+        groups=plan.real_groups,
+        c0=s.c0,
+        planes_in=read[1],
+        planes_out=made[1],
+        all_in=read[2],
+        all_out=made[2],
+    )
 
 
 def weight_loads(

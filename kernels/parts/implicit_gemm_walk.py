@@ -182,21 +182,11 @@ class Walk:
             place = numbered(share, depth, *inside)
         order = np.argsort(place, kind="stable")
         share = np.unique(share[order], return_inverse=True)[1].reshape(-1)
-        row, column, image, depth, group, n0, n, planes = (
-            c[order] for c in (row, column, image, depth, group, n0, n, planes)
-        )
-        return {
-            "row": row,
-            "column": column,
-            "image": image,
-            "images": np.minimum(self.tiling.images, g.images - image),
-            "depth": depth,
-            "group": group,
-            "n0": n0,
-            "n": n,
-            "planes": planes,
-            "share": share,
-        }
+        names = ("row", "column", "image", "depth", "group", "n0", "n", "planes")
+        columns = (row, column, image, depth, group, n0, n, planes)
+        items = {name: one[order] for name, one in zip(names, columns, strict=True)}
+        images = np.minimum(self.tiling.images, g.images - items["image"])
+        return items | {"images": images, "share": share}
 
     def _bases(
         self,

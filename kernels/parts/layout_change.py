@@ -110,9 +110,8 @@ class Turning(Work):
         for pieces in stored(tile):
             move(k, target, slot, pieces, store=True)
 
-    @abstractmethod
     def clear(self, k: Language, first: Slot, second: Slot, tile: Any) -> None:
-        """Zeros that slots must hold before the tile is loaded into the first."""
+        """Zeros that slots must hold before the tile is loaded into the first, if any."""
 
     @abstractmethod
     def turn(self, k: Language, first: Slot, second: Slot, tile: Any) -> Slot:

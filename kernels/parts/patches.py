@@ -9,7 +9,7 @@ look alike run one program.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -17,7 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.base.objects import Abstract
 from npusim.device.spec import Device
+from npusim.kernels.parts.room import Held, converted, declare
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.parts.windows import Cut
 from npusim.kernels.tilings.im2col_backward import patches, pixels
@@ -25,7 +27,9 @@ from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     BLOCK_BYTES,
     ArgumentError,
+    DType,
     GmRegion,
+    Language,
     Slot,
     SlotRegion,
     Tasks,
@@ -105,6 +109,11 @@ class Patches(Spread):
         """What is written along axis 0 (rows) or 1 (columns) in pieces."""
 
     @property
+    def wide(self) -> DType:
+        """The type in which the kernel computes."""
+        return self.read.dtype
+
+    @property
     def extent(self) -> tuple[int, ...]:
         """Rows and columns of what is written."""
         return self.shape.out if self.cuts_image else self.shape.spatial
@@ -182,6 +191,41 @@ class Patches(Spread):
             rows, size = 1, rows * size
         base = "out" if written else self.base
         return tensor.at(at * pixel, size, base=base, rows=rows, pitch=pitch)
+
+
+class Nest(Abstract):
+    """The program of a piece, on the buffers of one core: what is ``held`` in UB, by name.
+
+    "wide" is what is read in the type in which the kernel computes, where this is another one.
+    """
+
+    kernel: Any
+    #: The buffer in which results of type ``wide`` are rounded.
+    rounds: ClassVar[str] = "out"
+
+    def __init__(self, kernel: Patches, k: Language, held: Mapping[str, Held]) -> None:
+        self.kernel, self.k, self.held = kernel, k, declare(k, held)
+        self.dtype, self.wide = kernel.read.dtype, kernel.wide
+        self.mixed, self.pixel = self.dtype != self.wide, kernel.shape.cin * kernel.wide.bytes
+
+    @abstractmethod
+    def emit(self, piece: Piece) -> None:
+        """Issue it."""
+
+    def load(self, name: str, source: GmRegion) -> Slot:
+        """Rows of what is read, in the type in which the kernel computes."""
+        slot = self.held[name].next()
+        self.k.data_move(slot, source, self.dtype)
+        types = self.dtype, self.wide
+        return converted(self.k, slot.at(0, source.size), types, self.held.get("wide")).slot
+
+    def store(self, values: SlotRegion, extent: tuple[int, int], at: int = 0) -> None:
+        """Rows of what is written, from pixel ``at`` on, rounded in ``rounds`` if there are any."""
+        target, types = self.kernel.lines(self.kernel.out, at, extent), (self.wide, self.dtype)
+        if self.mixed:
+            made, saturate = self.held[self.rounds], self.kernel.saturate
+            values = converted(self.k, values, types, made, saturate=saturate)
+        self.k.data_move(target, values, self.dtype)
 
 
 def rectangles(

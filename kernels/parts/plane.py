@@ -86,16 +86,15 @@ class Plane:
     def table(self) -> dict[str, IntArray]:
         """What a kernel needs to know of each pair: of its rows, then of its columns.
 
-        Place and extent among the outputs, what is read of the virtual inputs with padding on
-        either side, and of the real ones.
+        Place and extent among the outputs, extent of what is read of the virtual inputs, padding
+        on either side, and place among the real ones.
         """
         rows = np.repeat(np.arange(len(self.rows)), len(self.columns))
         columns = np.tile(np.arange(len(self.columns)), len(self.rows))
-        read = ("first", "count", "start", "size", "before", "after", "first_real", "real", "skip")
+        read = ("first", "count", "size", "before", "after", "first_real")
         names = (
-            *("row", "rows", "h_start", "h", "top", "bottom", "real_row", "real_h", "skip_h"),
-            *("column", "columns", "w_start", "w", "left", "right"),
-            *("real_column", "real_w", "skip_w"),
+            *("row", "rows", "h", "top", "bottom", "real_row"),
+            *("column", "columns", "w", "left", "right", "real_column"),
         )
         found = [getattr(self.rows, name)[rows] for name in read]
         found += [getattr(self.columns, name)[columns] for name in read]

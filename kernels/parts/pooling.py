@@ -7,7 +7,7 @@ does not fit, a tile is a part of it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import prod
@@ -15,17 +15,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npusim.base.objects import Abstract
 from npusim.device.spec import Device
-from npusim.kernels.parts.patches import Grid, Patches, Piece, Side, rectangles
-from npusim.kernels.parts.room import Held, declare
+from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, Side, rectangles
+from npusim.kernels.parts.room import Held
 from npusim.kernels.parts.windows import Cut
 from npusim.kernels.tilings.im2col_backward import Tiling
 from npusim.language import (
     FP32,
     INT8,
     ArgumentError,
-    BufferHandle,
     DType,
     GmRegion,
     Language,
@@ -117,7 +115,7 @@ class Pooling(Patches):
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         tiling = self.tiling or self._fitting(k.memory("UB").size_bytes, cores)
         own = replace(self, tiling=tiling)
-        return Plan(own.tasks(cores), own.nest(own, k, declare(k, own._held(tiling))).emit)
+        return Plan(own.tasks(cores), own.nest(own, k, own._held(tiling)).emit)
 
     def tasks(self, cores: int) -> Tasks[Piece]:
         found = super().tasks(cores)
@@ -183,34 +181,10 @@ class Pooling(Patches):
         return self.buffers(image * each, windows * each)
 
 
-class Nest(Abstract):
-    """The program of a piece, on the buffers of one core."""
+class PoolNest(Nest):
+    """The program of a piece of windows, or of a map."""
 
-    def __init__(self, kernel: Pooling, k: Language, held: Mapping[str, BufferHandle]) -> None:
-        self.kernel, self.k, self.held = kernel, k, held
-        self.dtype, self.wide = kernel.read.dtype, kernel.wide
-        self.mixed, self.pixel = self.dtype != self.wide, kernel.shape.cin * kernel.wide.bytes
-
-    @abstractmethod
-    def emit(self, piece: Piece) -> None:
-        """Issue it."""
-
-    def load(self, name: str, source: GmRegion) -> Slot:
-        """Rows of what is read, in the type in which taps are joined."""
-        slot = self.held[name].next()
-        self.k.data_move(slot, source, self.dtype)
-        if self.mixed:
-            narrow, slot = slot.at(0, source.size), self.held["wide"].next()
-            self.k.vec_cast(slot, narrow, self.dtype, self.wide)
-        return slot
-
-    def store(self, values: SlotRegion, extent: tuple[int, int], narrow: Slot | None) -> None:
-        """Rows of what is written, rounded into ``narrow`` where there is one."""
-        kernel, k, target = self.kernel, self.k, self.kernel.lines(self.kernel.out, 0, extent)
-        if narrow:
-            wide, values = values, narrow.at(0, target.size)
-            k.vec_cast(values, wide, self.wide, self.dtype, saturate=kernel.saturate)
-        k.data_move(target, values, self.dtype)
+    kernel: Pooling
 
     def bits(self, at: int, windows: int) -> tuple[GmRegion, int]:
         """The masks of windows from ``at`` after the base on, and bytes between rows of them in UB.

@@ -11,6 +11,7 @@ from npusim.language import (
     CapacityError,
     DType,
     Language,
+    SlotRegion,
     round_down,
     round_up,
 )
@@ -36,6 +37,26 @@ def declare(k: Language, held: Mapping[str, Held], times: int = 1) -> dict[str, 
         name: k.buffer("UB", (times * one.elements,), one.dtype, slots=one.slots, name=f"{name}_ub")
         for name, one in held.items()
     }
+
+
+def converted(
+    k: Language,
+    region: SlotRegion,
+    types: tuple[DType, DType],
+    made: BufferHandle | None,
+    *,
+    saturate: bool = False,
+) -> SlotRegion:
+    """What a region holds in the second of two types, in the next slot of ``made``.
+
+    The region itself where there is no such buffer, as the types are one.
+    """
+    if made is None:
+        return region
+    dtype, to = types
+    target = made.next().at(0, region.size // dtype.bytes * to.bytes)
+    k.vec_cast(target, region, dtype, to, saturate=saturate)
+    return target
 
 
 def piece(

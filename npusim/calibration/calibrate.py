@@ -28,9 +28,8 @@ from npusim.validation.broken import broken
 from npusim.validation.profile import read_data
 from npusim.validation.rows import CallRow, Declined, KernelRow, ProfiledRow, Unreadable
 from npusim.validation.sheet import Row
-from npusim.validation.simulate import Outcome, device_name
+from npusim.validation.simulate import Outcome, Task, Workers, device_name
 from npusim.validation.tables import NONE, figure, percent, scorecard
-from npusim.validation.workers import Task, Workers
 from npusim.version import __version__
 
 #: Called as progress(what, done, total) after every simulated row.
@@ -189,8 +188,8 @@ def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
 
 def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
     """Rows to fit to, and those that were not simulated or cannot be as they are read."""
-    cube = (one.check for one in broken(outcomes) if one.check.least.resource == "pipe M")
-    wrong = {id(check.row): check.least.us for check in cube}
+    cube = (one for one in broken(outcomes) if one.least.resource == "pipe M")
+    wrong = {id(one.row): one.least.us for one in cube}
     base, left = [], []
     for outcome in outcomes:
         if outcome.simulated is None:

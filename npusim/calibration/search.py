@@ -14,9 +14,8 @@ from fractions import Fraction
 import numpy as np
 
 from npusim.validation import fit
-from npusim.validation.constants import STEPS, Constant
-from npusim.validation.simulate import Outcome
-from npusim.validation.workers import Task
+from npusim.validation.constants import STEPS, Constant, stated
+from npusim.validation.simulate import Outcome, Task
 
 #: Simulates tasks; the text says what for.
 Run = Callable[[Sequence[Task], str], list[Outcome]]
@@ -61,8 +60,7 @@ class Found:
 
 def changed_figures(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, str]:
     """Figures by dotted path, as text, of constants with values other than the shipped ones."""
-    moved = (one.figures(value) for one, value in values if value != one.shipped)
-    return {path: text for figures in moved for path, text in figures.items()}
+    return stated((one, value) for one, value in values if value != one.shipped)
 
 
 @dataclass

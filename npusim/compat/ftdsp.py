@@ -44,7 +44,7 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.limits.facts import PARAM
 from npusim.limits.table import check
-from npusim.ops.arguments import frozen
+from npusim.ops.arguments import declared, frozen
 from npusim.ops.dsp import facts, weight_shape
 from npusim.ops.dsp_gradients import CARDS
 from npusim.results import Result
@@ -96,24 +96,18 @@ def _function(form: _Form) -> Callable[..., Result]:
     shared = form.storage == "shared"
     names = (*form.operands, "param", *(("core_mask",) if shared else ()))
     each = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    taken = Signature([*each, Parameter("options", Parameter.VAR_KEYWORD)])
+    takes = Signature([*each, Parameter("options", Parameter.VAR_KEYWORD)])
 
-    def call(*arguments: Any, **options: Any) -> Result:
-        try:
-            given = taken.bind(*arguments, **options).arguments
-        except TypeError as error:
-            more = " and a core_mask" if shared else "; the private form has no core_mask"
-            text = f"{form.name}: {error}; it takes {', '.join(names[:4])}{more}"
-            raise ArgumentError(text) from None
+    def run(given: dict[str, Any]) -> Result:
         dy, other, result, param = (given[name] for name in names[:4])
         mask = {name: given[name] for name in names[4:]}
-        return _run(form, (dy, other, result), param, mask | given.get("options", {}))
+        return _run(form, (dy, other, result), param, mask | given["options"])
 
     where = "the cores of ``core_mask``" if shared else "one core with operands in its own memory"
-    call.__name__ = call.__qualname__ = form.name
-    call.__doc__ = f"Write the {form.dtype.numpy.name} gradient to ``{names[2]}``, on {where}."
-    call.__signature__ = taken  # type: ignore[attr-defined]
-    return call
+    doc = f"Write the {form.dtype.numpy.name} gradient to ``{names[2]}``, on {where}."
+    more = " and a core_mask" if shared else "; the private form has no core_mask"
+    usage = f"it takes {', '.join(names[:4])}{more}"
+    return declared(form.name, __name__, doc, takes, run, usage)
 
 
 _FORMS = [

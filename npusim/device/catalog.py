@@ -22,9 +22,8 @@ from npusim.device.config import (
     describe,
     figure_text,
     figures,
-    replace_figures,
 )
-from npusim.device.files import ALIASES, Source, devices, is_file, lineage, shipped_file
+from npusim.device.files import ALIASES, devices, is_file, lineage, shipped_file
 from npusim.device.parts import Provenance
 from npusim.device.spec import Device
 
@@ -64,7 +63,7 @@ def load_device(
     else:
         name = os.fspath(device)
         loaded = _own(name) if is_file(name) else _shipped(name)
-    return replace_figures(loaded, overrides) if overrides else loaded
+    return loaded.origin.rebuild(loaded, overrides) if overrides else loaded
 
 
 def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
@@ -154,10 +153,8 @@ def _shipped(name: str) -> Device:
     return _build(lineage(shipped_file(name)))
 
 
-@lru_cache(maxsize=32)
-def _build(sources: tuple[Source, ...]) -> Device:
-    """Return the device of some texts; a ``Device`` is never changed, so calls share it."""
-    return build_device(sources)
+#: The device of some texts; a ``Device`` is never changed, so calls share it.
+_build = lru_cache(maxsize=32)(build_device)
 
 
 def _names() -> str:

@@ -78,10 +78,8 @@ def _check_roles(device: Device, root: Node) -> None:
         held: dict[str, str] = {}
         for part in parts.values():
             node, what = _at(root, section, part.name), type(part).__name__.lower()
-            if part.role and part.role not in known:
-                raise node.mapping()["role"].fail(
-                    f"unknown role {part.role!r}{suggest(part.role, known)}"
-                )
+            if part.role:
+                node.mapping()["role"].word("role", known)
             if part.called in held:
                 raise node.fail(
                     f"role {part.called} is held by {what} {held[part.called]!r} already; kernels "
@@ -130,12 +128,9 @@ def _check_links(device: Device, root: Node) -> None:
         node = _at(root, "links", link.name)
         if not re.fullmatch(r"\w+", link.name):
             raise node.fail("expected letters, digits and _ as a link's name; rename it")
-        if link.scope not in SCOPES:
-            where = node.mapping()["scope"]
-            raise where.fail(f"unknown scope {link.scope!r}{suggest(link.scope, SCOPES)}")
+        node.mapping()["scope"].word("scope", SCOPES)
         for item in node.mapping()["traffic"].items() if link.traffic else ():
-            if item.text() not in TRAFFIC:
-                raise item.fail(f"unknown traffic {item.text()!r}{suggest(item.text(), TRAFFIC)}")
+            item.word("traffic", TRAFFIC)
         if link.name not in used and not link.traffic:
             raise node.fail(
                 "nothing uses this link; name it in 'links' of a path, give it 'traffic', or "
@@ -194,8 +189,7 @@ def _check_units(device: Device, root: Node) -> None:
     """Element types are known, rates are of the device's, and a role that multiplies has any."""
     known = [dtype.name for dtype in DEVICE_DTYPES]
     for item in _at(root, "dtypes").items():
-        if item.text() not in known:
-            raise item.fail(f"unknown dtype {item.text()!r}{suggest(item.text(), known)}")
+        item.word("dtype", known)
     for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
         for dtype, rate in unit.rates.items() if unit else ():
             node = _at(root, key, "rates", dtype)

@@ -31,7 +31,7 @@ from npusim.base.quantities import (
 )
 from npusim.base.yamltree import Node, TextFile, nearest, suggest
 from npusim.device.checks import CHECKS
-from npusim.device.edit import edited, part_name
+from npusim.device.edit import edited, key_of, part_name, put
 from npusim.device.files import Source, lineage, merged
 from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance
 from npusim.device.spec import Device
@@ -66,11 +66,6 @@ def parse_device(source: TextFile | str, name: str = "") -> Device:
 def build_device(sources: tuple[Source, ...]) -> Device:
     """Read a device from the texts of its file and of its bases (``npusim.device.files``)."""
     return _build(*merged(sources))
-
-
-def replace_figures(device: Device, values: Mapping[str, FigureValue]) -> Device:
-    """Return ``device`` with several figures set at once, then checked like a file."""
-    return device.origin.rebuild(device, values)
 
 
 def figures(device: Device) -> dict[str, Figure]:
@@ -126,7 +121,7 @@ class _Tree:
     def _rebuilt(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
         """The same, with the errors of a file."""
         known = _known(device)
-        root = _with(self.root, ("sources", USER[0]), USER[1])
+        root = put(self.root, ("sources", USER[0]), USER[1])
         for path, value in values.items():
             part = part_name(path) if path not in known and isinstance(value, str) else None
             if part is not None and (value in ("yes", "no") or str(value).startswith("{")):
@@ -144,7 +139,7 @@ class _Tree:
             most = f"{path}{AT_MOST}"  # that was measured of a rate which is no more
             stale = most in known and known[most].value and most not in values
             for name in (path, most) if stale else (path,):
-                root = _with(root, known[name].keys, f"{text} (assumed, {USER[0]})")
+                root = put(root, known[name].keys, f"{text} (assumed, {USER[0]})")
         built = _build(root, self.names, self.read).launching(device.launch_mode)
         memory = device.main_memory_key
         return built if memory == "main_memory" else built.with_operands_in(memory)
@@ -163,20 +158,10 @@ def _base_units(path: str, value: object, kind: str) -> str:
     return format_quantity(value, kind)
 
 
-def _with(node: Node, keys: tuple[str, ...], text: str) -> Node:
-    """Return a copy of a tree of mappings with ``text`` at ``keys``."""
-    if not keys:
-        return replace(node, value=text)
-    entries = node.mapping()
-    path = f"{node.path}.{keys[0]}" if node.path else keys[0]
-    child = entries.get(keys[0], Node("", node.file, node.line, path))
-    return replace(node, value={**entries, keys[0]: _with(child, keys[1:], text)})
-
-
 def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[Figure]:
     """Yield the figures of a spec dataclass, in its own order."""
     for f in fields(value):
-        here, item = (*keys, _key(f)), getattr(value, f.name)
+        here, item = (*keys, key_of(f)), getattr(value, f.name)
         kind = f.metadata.get("unit", "")
         if f.name in _BUILT:
             continue
@@ -199,11 +184,6 @@ def _plain(value: Any) -> Quantity:
         return value.m, value.k, value.n, value.cycles
     number: Fraction = value
     return number
-
-
-def _key(field: Field[Any]) -> str:
-    """Return the YAML key of a field."""
-    return str(field.metadata.get("key", field.name))
 
 
 def _has_default(field: Field[Any]) -> bool:
@@ -273,7 +253,7 @@ def _entries(cls: type, node: Node, *, named: bool) -> dict[str, Node]:
     for f in fields(cls):
         if f.name not in skip:
             may_lack = _has_default(f) or type(None) in get_args(hints[f.name])
-            (optional if may_lack else required).append(_key(f))
+            (optional if may_lack else required).append(key_of(f))
     return node.mapping(required, optional)
 
 
@@ -309,7 +289,7 @@ class _Reader:
         for f in fields(cls):
             if f.name in values:
                 continue
-            child = entries.get(_key(f))
+            child = entries.get(key_of(f))
             if child is not None:
                 kind = f.metadata.get("unit", "")
                 values[f.name] = (

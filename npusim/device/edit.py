@@ -49,7 +49,7 @@ def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
     if section:
         parts = entries[section].mapping() if section in entries else {}
     if section and text.startswith("{"):
-        return _put(root, section, {**parts, name: _part(root, section, name, text, source)})
+        return put(root, (section,), {**parts, name: _part(root, section, name, text, source)})
     path = f"{section}.{name}" if section else name
     if text not in ("yes", "no"):
         keys = ", or its keys as {key: value}" if section else ""
@@ -61,20 +61,29 @@ def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
     kept = {key: part for key, part in parts.items() if key != name}
     if not section:
         return replace(root, value=kept)
-    root = _put(root, section, kept)
+    root = put(root, (section,), kept)
     return _without_memory(root, name) if section == "memories" else root
 
 
-def _put(root: Node, section: str, parts: dict[str, Node]) -> Node:
-    entries = root.mapping()
-    held = entries.get(section, Node({}, root.file, root.line, section))
-    return replace(root, value={**entries, section: replace(held, value=parts)})
+def put(node: Node, keys: tuple[str, ...], value: str | dict[str, Node]) -> Node:
+    """Return a copy of a tree of mappings with ``value`` at ``keys``."""
+    if not keys:
+        return replace(node, value=value)
+    entries = node.mapping()
+    path = f"{node.path}.{keys[0]}" if node.path else keys[0]
+    child = entries.get(keys[0], Node("", node.file, node.line, path))
+    return replace(node, value={**entries, keys[0]: put(child, keys[1:], value)})
+
+
+def key_of(field: Field[Any]) -> str:
+    """Return the YAML key of a field of a part."""
+    return str(field.metadata.get("key", field.name))
 
 
 def _part(root: Node, section: str, name: str, text: str, source: str) -> Node:
     """The node of a part that is put in."""
     node = load_tree(text, f"{section}.{name}")
-    figures = {_key(f) for f in fields(PARTS[section]) if "unit" in f.metadata}
+    figures = {key_of(f) for f in fields(PARTS[section]) if "unit" in f.metadata}
     known = {}
     for key, child in node.mapping().items():
         value = child.value
@@ -82,10 +91,6 @@ def _part(root: Node, section: str, name: str, text: str, source: str) -> Node:
             value = f"{value} (assumed, {source})"
         known[key] = Node(value, root.file, root.line, f"{section}.{name}.{key}")
     return Node(known, root.file, root.line, f"{section}.{name}")
-
-
-def _key(field: Field[Any]) -> str:
-    return str(field.metadata.get("key", field.name))
 
 
 def _without_memory(root: Node, memory: str) -> Node:
@@ -101,4 +106,4 @@ def _without_memory(root: Node, memory: str) -> Node:
         own = node.mapping()
         kept = [one for one in own["memories"].items() if one.text() != memory]
         cores[name] = replace(node, value={**own, "memories": replace(own["memories"], value=kept)})
-    return _put(_put(root, "paths", paths), "cores", cores)
+    return put(put(root, ("paths",), paths), ("cores",), cores)

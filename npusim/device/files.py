@@ -11,14 +11,10 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from npusim.base.errors import ConfigError
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, read_text, suggest
-
-if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
-    from importlib.abc import Traversable
 
 #: Other names of shipped devices: a family's own name means its commonest bin.
 ALIASES = {"ascend910b": "ascend910b2"}
@@ -36,7 +32,7 @@ def devices() -> list[str]:
     return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
-def shipped_file(name: str) -> Traversable:
+def shipped_file(name: str) -> TextFile:
     """Return the file of a shipped device, by its name or an alias."""
     return configs() / "devices" / f"{ALIASES.get(name, name)}.yaml"
 
@@ -104,7 +100,7 @@ def _base(text: str, file: str) -> Node | None:
     return _tree(text, file).mapping().get("base")
 
 
-def _base_file(key: Node) -> Path | Traversable:
+def _base_file(key: Node) -> TextFile:
     """Return the file a ``base`` names."""
     name = key.text()
     if is_file(name):

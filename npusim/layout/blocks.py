@@ -78,36 +78,39 @@ def to_5hd(x: Array, c0: int) -> Array:
 
     A 1-D feature map is one with H = 1.
     """
-    check_rank("to_5hd", x, "N, C, H, W")
-    check_positive("to_5hd", "c0", (c0,))
-    return fresh(split_axis(x, 1, c0).transpose(0, 1, 3, 4, 2))
+    return _blocked("to_5hd", x, "N, C, H, W", c0)
 
 
 def from_5hd(x: Array, channels: int) -> Array:
     """Turn (N, C1, H, W, C0) into (N, ``channels``, H, W), dropping the padding."""
-    check_rank("from_5hd", x, "N, C1, H, W, C0")
-    check_positive("from_5hd", "channels C0", (channels, x.shape[4]))
-    n, _, h, w, c0 = x.shape
-    why = f"{channels} channels in blocks of {c0}"
-    check_shape("from_5hd", x, (n, ceil_div(channels, c0), h, w, c0), why)
-    return fresh(join_axis(x.transpose(0, 1, 4, 2, 3), 1, channels))
+    return _plain("from_5hd", x, "N, C1, H, W, C0", channels)
 
 
 def to_6hd(x: Array, c0: int) -> Array:
     """Turn (N, C, D, H, W) into (N, D, C1, H, W, C0); channels go where ``to_5hd`` puts them."""
-    check_rank("to_6hd", x, "N, C, D, H, W")
-    check_positive("to_6hd", "c0", (c0,))
-    return fresh(split_axis(x, 1, c0).transpose(0, 3, 1, 4, 5, 2))
+    return _blocked("to_6hd", x, "N, C, D, H, W", c0)
 
 
 def from_6hd(x: Array, channels: int) -> Array:
     """Turn (N, D, C1, H, W, C0) into (N, ``channels``, D, H, W), dropping the padding."""
-    check_rank("from_6hd", x, "N, D, C1, H, W, C0")
-    check_positive("from_6hd", "channels C0", (channels, x.shape[5]))
-    n, d, _, h, w, c0 = x.shape
+    return _plain("from_6hd", x, "N, D, C1, H, W, C0", channels)
+
+
+def _blocked(function: str, x: Array, axes: str, c0: int) -> Array:
+    """Channels in blocks of ``c0``: C1 goes before H, C0 to the end."""
+    check_rank(function, x, axes)
+    check_positive(function, "c0", (c0,))
+    return fresh(np.moveaxis(split_axis(x, 1, c0), (1, 2), (-4, -1)))
+
+
+def _plain(function: str, x: Array, axes: str, channels: int) -> Array:
+    """The other way round."""
+    check_rank(function, x, axes)
+    check_positive(function, "channels C0", (channels, x.shape[-1]))
+    *lead, _, h, w, c0 = x.shape
     why = f"{channels} channels in blocks of {c0}"
-    check_shape("from_6hd", x, (n, d, ceil_div(channels, c0), h, w, c0), why)
-    return fresh(join_axis(x.transpose(0, 2, 5, 1, 3, 4), 1, channels))
+    check_shape(function, x, (*lead, ceil_div(channels, c0), h, w, c0), why)
+    return fresh(join_axis(np.moveaxis(x, (-4, -1), (1, 2)), 1, channels))
 
 
 def nchw_to_nhwc(x: Array) -> Array:

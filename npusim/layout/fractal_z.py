@@ -69,26 +69,12 @@ def _diagonal(plan: GroupPlan) -> Iterator[tuple[slice, tuple[int, slice, slice]
         yield slice(group * og, (group + 1) * og), block
 
 
-def _dense(w: Array, plan: GroupPlan, columns: int) -> Array:
-    """Turn (Cout, Cin/groups, ...) into one (cout_g, ``columns``, ...) matrix per real group."""
-    dense = np.zeros((plan.real_groups, plan.cout_g, columns, *w.shape[2:]), w.dtype)
-    for channels, block in _diagonal(plan):
-        dense[block] = w[channels]
-    return dense
-
-
-def _undense(dense: Array, plan: GroupPlan) -> Array:
-    """Undo ``_dense``, reading the diagonal blocks only."""
-    w = np.empty((plan.cout, plan.cin_per_group, *dense.shape[3:]), dense.dtype)
-    for channels, block in _diagonal(plan):
-        w[channels] = dense[block]
-    return w
-
-
 def _pack(w: Array, plan: GroupPlan) -> Array:
     """Turn (Cout, Cin/groups, KD, KH, KW) into FRACTAL_Z_3D."""
     kernel = w.shape[2:]
-    dense = _dense(w, plan, plan.cin1_g * plan.c0)
+    dense = np.zeros((plan.real_groups, plan.cout_g, plan.cin1_g * plan.c0, *kernel), w.dtype)
+    for channels, block in _diagonal(plan):
+        dense[block] = w[channels]
     cout1 = plan.cout_g // FRACTAL
     split = dense.reshape(plan.real_groups, cout1, FRACTAL, plan.cin1_g, plan.c0, *kernel)
     fractals = split.transpose(0, 5, 3, 6, 7, 1, 2, 4)  # real_g, KD, cin1_g, KH, KW, ...
@@ -104,7 +90,10 @@ def _unpack(name: str, z: Array, kernel: tuple[int, ...], plan: GroupPlan) -> Ar
     split = z.reshape(plan.real_groups, kd, plan.cin1_g, kh, kw, cout1, FRACTAL, plan.c0)
     axes = split.transpose(0, 5, 6, 2, 7, 1, 3, 4)  # real_g, cout1, 16, cin1_g, C0, KD, KH, KW
     dense = axes.reshape(plan.real_groups, plan.cout_g, plan.cin1_g * plan.c0, *kernel)
-    return _undense(dense, plan)
+    w = np.empty((plan.cout, plan.cin_per_group, *kernel), dense.dtype)
+    for channels, block in _diagonal(plan):
+        w[channels] = dense[block]
+    return w
 
 
 def _plan(name: str, shape: Sequence[int], groups: int, c0: int) -> GroupPlan:

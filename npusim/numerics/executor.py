@@ -80,29 +80,6 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-class _Batch:
-    """Cores that run the same templates one after another, and their memories."""
-
-    def __init__(
-        self, program: Program, cores: list[int], gm: GlobalMemory, ordered: frozenset[str]
-    ) -> None:
-        self.program = program
-        self.cores = cores
-        self.memory = CoreMemory(program, gm, len(cores), ordered)
-
-    def units(self) -> Iterator[Template]:
-        """Enter unit after unit; the template of each."""
-        program, turns = self.program, [0] * len(self.program.buffers)
-        tables = [program.cores[i].bases for i in self.cores]
-        for unit, variant in enumerate(program.cores[self.cores[0]].variants):
-            template = program.templates[program.variants[variant].template]
-            bases = np.array([table[unit] for table in tables])
-            named, lowered = dict(zip(program.base_names, bases.T, strict=True)), template.lowered
-            self.memory.begin_unit(named, turns, lowered.starts)
-            turns = [a + b for a, b in zip(turns, lowered.turns, strict=True)]
-            yield template
-
-
 # -- whether the order of cores can matter -----------------------------------------------------
 
 
@@ -177,13 +154,13 @@ def _run_side_by_side(
 ) -> None:
     """All cores, none of which sees what another does; then the stores whose order matters."""
     workers = (os.cpu_count() or 1) if program.macs >= THREADED_MACS else 1
-    batches = [_Batch(program, c, gm, sharing.ordered) for c in _alike(program, workers)]
+    batches = [CoreMemory(program, gm, c, sharing.ordered) for c in _alike(program, workers)]
     lock, done = Lock(), 0
 
-    def run(batch: _Batch) -> None:
+    def run(batch: CoreMemory) -> None:
         nonlocal done
         for template in batch.units():
-            _run(template, range(len(template.instructions)), batch.memory)
+            _run(template, range(len(template.instructions)), batch)
             if progress is not None:
                 with lock:
                     done += len(template.instructions) * len(batch.cores)
@@ -199,7 +176,7 @@ def _run_side_by_side(
     places = {core: (b, i) for b in batches for i, core in enumerate(b.cores)}
     with np.errstate(all="ignore"):
         for _, (batch, i) in sorted(places.items(), key=lambda item: item[0]):
-            batch.memory.catch_up(i)
+            batch.catch_up(i)
 
 
 def _alike(program: Program, workers: int) -> list[list[int]]:
@@ -223,11 +200,7 @@ def _run(template: Template, part: range, memory: CoreMemory) -> None:
         for i in part:
             instruction = template.instructions[i]
             try:
-                if instruction.batched:
-                    instruction.execute(memory)
-                else:
-                    for lane in range(memory.batch):
-                        instruction.execute(memory.lane(lane))
+                instruction.execute(memory)
             except ProgramError:
                 with located(template.lines[i], instruction):
                     raise
@@ -240,8 +213,7 @@ def _run_in_turns(program: Program, gm: GlobalMemory, progress: Progress | None)
     """One core after another, each as far as barriers and flags let it."""
     sync = _CoreSync(program, progress)
     running = {
-        i: _run_core(i, _Batch(program, [i], gm, frozenset()), sync)
-        for i in range(len(program.cores))
+        i: _run_core(i, CoreMemory(program, gm, (i,)), sync) for i in range(len(program.cores))
     }
     while running:
         before = sync.events
@@ -299,7 +271,7 @@ class _CoreSync:
             self.progress(self.done)
 
 
-def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
+def _run_core(core: int, batch: CoreMemory, sync: _CoreSync) -> Iterator[str]:
     """One core; yields whenever it has to wait for another."""
     barriers = 0
     for template in batch.units():
@@ -307,7 +279,7 @@ def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
         for i, instruction in enumerate(template.instructions):
             if not instruction.between_cores:
                 continue
-            _run(template, range(first, i), batch.memory)
+            _run(template, range(first, i), batch)
             first = i + 1
             if instruction.meets:
                 sync.arrived[barriers] = sync.arrived.get(barriers, 0) + 1
@@ -322,5 +294,5 @@ def _run_core(core: int, batch: _Batch, sync: _CoreSync) -> Iterator[str]:
                 with located(template.lines[i], instruction):
                     sync.send(core, instruction.signals)
             sync.events += 1
-        _run(template, range(first, len(template.instructions)), batch.memory)
+        _run(template, range(first, len(template.instructions)), batch)
         sync.end_unit(template)

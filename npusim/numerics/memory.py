@@ -5,7 +5,7 @@ Cores with the same templates run together, one core to a lane; arrays have a le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -18,7 +18,7 @@ from npusim.base.integers import IntArray
 from npusim.base.rounding import round_to
 from npusim.isa.operands import GmRegion, Region, SlotRegion
 from npusim.numerics.slots import Content, PhysicalSlot, content_of, extent, place_of, widen
-from npusim.program.program import Program
+from npusim.program.program import Program, Template
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
@@ -102,28 +102,33 @@ class CoreMemory:
         self,
         program: Program,
         gm: GlobalMemory,
-        batch: int = 1,
+        cores: Sequence[int] = (0,),
         ordered: frozenset[str] = frozenset(),
     ) -> None:
-        self.gm, self.batch, self.ordered = gm, batch, ordered
+        self.program, self.gm, self.cores, self.ordered = program, gm, cores, ordered
+        self.batch = batch = len(cores)
         self.slots = [
             [PhysicalSlot(batch, b.slot_bytes) for _ in range(b.slots)] for b in program.buffers
         ]
         self.turns = [0] * len(program.buffers)  # from where those of this unit count
         self.seen = [0] * len(program.buffers)  # taken so far, also inside this unit
         self.bases: dict[str, IntArray] = {}
-        self.stores: list[tuple[range, GmRegion, IntArray, Array, DType, bool]] = []
+        self.stores: list[tuple[GmRegion, IntArray, Array, DType, bool]] = []
 
-    def begin_unit(
-        self, bases: dict[str, IntArray], turns: list[int], starts: tuple[int, ...]
-    ) -> None:
-        """Enter a unit: its GM bases per core, the turns taken before, and where its own start."""
-        self.bases = bases
-        self.turns = [a - b for a, b in zip(turns, starts, strict=True)]
+    def units(self) -> Iterator[Template]:
+        """Enter unit after unit of the cores, which run the same templates; the template of each.
 
-    def lane(self, index: int) -> LaneMemory:
-        """What one core of the batch sees."""
-        return LaneMemory(self, index)
+        What instructions name are from then on GM bases of the unit, and turns from its start.
+        """
+        program, turns = self.program, list(self.turns)
+        tables = [program.cores[i].bases for i in self.cores]
+        for unit, variant in enumerate(program.cores[self.cores[0]].variants):
+            template = program.templates[program.variants[variant].template]
+            bases, lowered = np.array([table[unit] for table in tables]), template.lowered
+            self.bases = dict(zip(program.base_names, bases.T, strict=True))
+            self.turns = [a - b for a, b in zip(turns, lowered.starts, strict=True)]
+            turns = [a + b for a, b in zip(turns, lowered.turns, strict=True)]
+            yield template
 
     def read(
         self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
@@ -136,7 +141,7 @@ class CoreMemory:
         """Store elements row by row; ``values`` (batch, ...) must not change from now on."""
         values = np.asarray(values, dtype.numpy)
         if isinstance(region, GmRegion):
-            self._store(region, values, dtype, lanes=range(self.batch), atomic=False)
+            self._store(region, values, dtype, atomic=False)
         else:
             values = values.reshape(self.batch, -1) if len(values) != self.batch else values
             self._slot(region).put(place_of(region), dtype, content_of(values))
@@ -158,44 +163,30 @@ class CoreMemory:
             full = (self.batch, *shape)
             content = Content(lambda wide: arrange(source.get(wide=wide).reshape(full)))
         if isinstance(dst, GmRegion):
-            self._store(dst, content.get(), dtype, lanes=range(self.batch), atomic=False)
+            self._store(dst, content.get(), dtype, atomic=False)
         else:
             self._slot(dst).put(place_of(dst), dtype, content)
 
     def add(self, region: Region, values: Array, dtype: DType) -> None:
         """GM += values, rounded to ``dtype``; integers wrap around."""
         assert isinstance(region, GmRegion)
-        self._store(region, values, dtype, lanes=range(self.batch), atomic=True)
-
-    def write_unit(
-        self, lane: int, region: Region, values: Array, dtype: DType, *, atomic: bool = False
-    ) -> None:
-        """Store or add ``values`` (rows, elements per row) for one core."""
-        values = np.asarray(values, dtype.numpy)
-        if isinstance(region, GmRegion):
-            self._store(region, values, dtype, lanes=range(lane, lane + 1), atomic=atomic)
-        else:
-            self._slot(region).set(place_of(region), lane, values)
+        self._store(region, values, dtype, atomic=True)
 
     def catch_up(self, lane: int) -> None:
         """Do the ``stores`` of one of the cores."""
-        for lanes, region, offsets, values, dtype, atomic in self.stores:
-            if lane in lanes:
-                at = slice(lane - lanes.start, lane - lanes.start + 1)
-                self.gm.store(region, offsets[at], values[at], dtype, atomic=atomic)
+        at = slice(lane, lane + 1)
+        for region, offsets, values, dtype, atomic in self.stores:
+            self.gm.store(region, offsets[at], values[at], dtype, atomic=atomic)
 
     def _content(self, region: Region, dtype: DType) -> Content:
         if isinstance(region, GmRegion):
             return self.gm.load(region, self._offsets(region), dtype)
         return self._slot(region).get(place_of(region), dtype)
 
-    def _store(
-        self, region: GmRegion, values: Array, dtype: DType, *, lanes: range, atomic: bool
-    ) -> None:
-        offsets = self._offsets(region)[lanes.start : lanes.stop]
-        values = values.reshape(len(lanes), -1)
+    def _store(self, region: GmRegion, values: Array, dtype: DType, *, atomic: bool) -> None:
+        offsets, values = self._offsets(region), values.reshape(self.batch, -1)
         if region.tensor.name in self.ordered:
-            self.stores.append((lanes, region, offsets, values, dtype, atomic))
+            self.stores.append((region, offsets, values, dtype, atomic))
         else:
             self.gm.store(region, offsets, values, dtype, atomic=atomic)
 
@@ -221,39 +212,3 @@ class CoreMemory:
             slots[self.seen[buffer.index] % buffer.slots].take()
             self.seen[buffer.index] += 1
         return slots[turn % buffer.slots]
-
-
-class LaneMemory:
-    """One core's part of a ``CoreMemory``, for instructions that take one core at a time."""
-
-    batch = 1
-
-    def __init__(self, memory: CoreMemory, index: int) -> None:
-        self.memory, self.index = memory, index
-
-    def read(
-        self, region: Region, dtype: DType, shape: tuple[int, ...] = (), *, wide: bool = False
-    ) -> Array:
-        """Elements of a region as ``shape``, by default (rows, elements per row)."""
-        values: Array = self.memory.read(region, dtype, shape, wide=wide)[self.index]
-        return values
-
-    def write(self, region: Region, values: Array, dtype: DType) -> None:
-        """Store elements row by row."""
-        self.memory.write_unit(self.index, region, values, dtype)
-
-    def move(
-        self,
-        dst: Region,
-        src: Region,
-        dtype: DType,
-        shape: tuple[int, ...] = (),
-        arrange: Callable[[Array], Array] | None = None,
-    ) -> None:
-        """dst = arrange(src as ``shape``)."""
-        values = self.read(src, dtype, shape)
-        self.write(dst, values if arrange is None else arrange(values), dtype)
-
-    def add(self, region: Region, values: Array, dtype: DType) -> None:
-        """GM += values, rounded to ``dtype``; integers wrap around."""
-        self.memory.write_unit(self.index, region, values, dtype, atomic=True)

@@ -120,12 +120,6 @@ class PhysicalSlot:
         self.pending[place] = dtype, content
         self.known[place, dtype.name] = content
 
-    def set(self, place: Place, lane: int, values: Array) -> None:
-        """Store ``values`` (rows, elements per row) for one core."""
-        target = self.view(place, values.dtype)[lane]
-        target[...] = values.reshape(target.shape)
-        self._forget(place)
-
     def _forget(self, place: Place) -> None:
         """Drop what is known of bytes that are about to change."""
         start, end = place[0], place[0] + extent(place)

@@ -15,14 +15,25 @@ T = TypeVar("T")
 
 
 def declared(
-    name: str, module: str, doc: str | None, takes: Signature, run: Callable[[dict[str, Any]], T]
+    name: str,
+    module: str,
+    doc: str | None,
+    takes: Signature,
+    run: Callable[[dict[str, Any]], T],
+    usage: str = "",
 ) -> Callable[..., T]:
-    """The function of a row: ``run``, given arguments by their names, defaults included."""
+    """The function of a row: ``run``, given arguments by their names, defaults included.
+
+    Others than it takes are a ``TypeError``, as in Python; with ``usage``, an ``ArgumentError``
+    that ends with it.
+    """
 
     def call(*arguments: Any, **named: Any) -> T:
         try:
             bound = takes.bind(*arguments, **named)
         except TypeError as error:
+            if usage:
+                raise ArgumentError(f"{name}: {error}; {usage}") from None
             raise TypeError(f"{name}() {error}") from None
         bound.apply_defaults()
         return run(bound.arguments)

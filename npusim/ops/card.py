@@ -115,10 +115,6 @@ class Sample(Generic[P]):
     device: Device
 
 
-def _as_it_is(_: Any, array: Array) -> Array:
-    return array
-
-
 @dataclass(frozen=True, kw_only=True)
 class Output(Generic[P]):
     """A tensor that comes out, by its name in the result.
@@ -133,7 +129,7 @@ class Output(Generic[P]):
     expected: Callable[[Sample[P]], Array]
     limit: Callable[[Sample[P]], float]
     layout: str = ""
-    unpack: Callable[[P, Array], Array] = _as_it_is
+    unpack: Callable[[P, Array], Array] = lambda _, array: array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,14 @@
 """Gradients of a convolution as functions of the vendor's tensor compiler, blocked layouts.
 
 Each takes two fp16 operands, lists of sizes and a ``para_dict``, and is made of its row in
-``npusim.limits.forms.FORMS``; a class here says what one does.
+``npusim.limits.forms.FORMS``; here stands what one does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, getdoc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError
@@ -31,11 +31,8 @@ from npusim.ops.blocked import (
 )
 from npusim.ops.card import Card, Input
 from npusim.ops.gradients import blocked_gradient, fractal_gradient
-from npusim.ops.layer import (
-    Wanted,
-)
+from npusim.ops.layer import Wanted
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
 
 #: Parts of a ``para_dict`` that no limit speaks of.
 _UNLIMITED = ("kernel_name", "tensor_bias")
@@ -92,14 +89,61 @@ def _run(name: str, arguments: dict[str, Any]) -> Result:
     return blocked_gradient(call, checked, dy, first, bias)
 
 
-def _function(name: str, says: type) -> Callable[..., Result]:
-    """The function of a row."""
+# -- cards -------------------------------------------------------------------------------------
+
+
+def _card(function: Callable[..., Result]) -> Card[Wanted]:
+    """The card of a function."""
+    name = function.__name__
+    form, depthwise = FORMS[name], name.startswith("depthwise")
+    dims, biased = 3 if "3d" in name else 2, "tensor_bias" in form.optional
+
+    def call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+        first = given["x" if form.of_filter else "w"]
+        groups, bias = {"groups": p.c.groups, "group_dict": group_dict(p.c.plan)}, given.get("bias")
+        more = groups | {"tensor_bias": bias}
+        para = form.para(p.c, **{name: more[name] for name in form.optional})
+        return function(first, given["dy"], *form.sizes(p.c), para, **options)
+
+    dy = blocked_map("dy", dims)
+    bias: Input[Wanted] = Input(
+        name="bias", axes="Cin,", shape=lambda p: (p.c.cin,), wanted=lambda p: p.bias
+    )
+    read = (blocked_map("x", dims), dy) if form.of_filter else (dy, fractal_filter(dims))
+    tilings: Mapping[Any, type[Any]] = {ConvBackpropInput: GemmTiling}
+    if form.of_filter:
+        tilings = {ConvBackpropFilter: FilterTiling}
+    output = (fractal_filter_grad if form.of_filter else blocked_input_grad)(dims)
+    return Card(
+        function=function,
+        problem=stated_blocked(dims, depthwise=depthwise),
+        inputs=(*read, bias) if biased else read,
+        outputs=lambda _: (output,),
+        call=call,
+        dtypes=(FP16,),
+        tilings=tilings,
+        without=() if form.of_filter else ("deterministic",),
+    )
+
+
+def _of_row(says: Callable[[], None]) -> Callable[..., Result]:
+    """The function of the row that bears this name, with its card."""
+    name = says.__name__
     options = Parameter("options", Parameter.VAR_KEYWORD, annotation="Any")
     takes = FORMS[name].takes("Array | Spec", "Any", "Result", options)
-    return declared(name, __name__, getdoc(says), takes, lambda given: _run(name, given))
+    function = declared(name, __name__, getdoc(says), takes, lambda given: _run(name, given))
+    CARDS[name] = _card(function)
+    return function
 
 
-class _PlaneFilter:
+CARDS: dict[str, Card[Any]] = {}
+
+
+# -- the functions -----------------------------------------------------------------------------
+
+
+@_of_row
+def conv2d_backprop_filter() -> None:
     """Gradient of a 2-D convolution's filter.
 
     ``input_x`` (N, C1, H, W, 16) and ``out_backprop`` (N, Co1, Ho, Wo, 16) are fp16 arrays, or
@@ -117,7 +161,8 @@ class _PlaneFilter:
     """
 
 
-class _DepthwiseFilter:
+@_of_row
+def depthwise_conv2d_backprop_filter() -> None:
     """Gradient of a depth-wise 2-D convolution's filter.
 
     ``input_x`` (N, C1, H, W, 16) and ``out_backprop`` (N, C1, Ho, Wo, 16) are fp16 arrays, or
@@ -133,7 +178,8 @@ class _DepthwiseFilter:
     """
 
 
-class _VolumeFilter:
+@_of_row
+def conv3d_backprop_filter() -> None:
     """Gradient of a 3-D convolution's filter.
 
     ``x`` (N, D, C1, H, W, 16) and ``out_backprop`` (N, Do, Co1, Ho, Wo, 16) are fp16 arrays, or
@@ -150,7 +196,8 @@ class _VolumeFilter:
     """
 
 
-class _PlaneInput:
+@_of_row
+def conv2d_backprop_input() -> None:
     """Gradient of a 2-D convolution's input.
 
     ``filters`` is FRACTAL_Z (real_g * cin1_g * KH * KW, cout_g / 16, 16, 16) and ``out_backprop``
@@ -167,7 +214,8 @@ class _PlaneInput:
     """
 
 
-class _DepthwiseInput:
+@_of_row
+def depthwise_conv2d_backprop_input() -> None:
     """Gradient of a depth-wise 2-D convolution's input.
 
     ``filters`` is FRACTAL_Z (C1 * KH * KW, 1, 16, 16), weights on the diagonals of its fractals,
@@ -183,7 +231,8 @@ class _DepthwiseInput:
     """
 
 
-class _VolumeInput:
+@_of_row
+def conv3d_backprop_input() -> None:
     """Gradient of a 3-D convolution's input.
 
     ``filter`` is FRACTAL_Z_3D (real_g * KD * cin1_g * KH * KW, cout_g / 16, 16, 16) and
@@ -198,63 +247,3 @@ class _VolumeInput:
     the vendor's function, ``input_size`` is not written to. Keywords are those of
     ``npusim.call.Options``. Raises ``RuleError`` or ``ArgumentError`` naming the argument.
     """
-
-
-# -- cards -------------------------------------------------------------------------------------
-
-
-def _card(function: Callable[..., Result]) -> Card[Wanted]:
-    """The card of a function."""
-    name = function.__name__
-    form, depthwise = FORMS[name], name.startswith("depthwise")
-    dims, biased = 3 if "3d" in name else 2, "tensor_bias" in form.optional
-
-    def call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
-        first = given["x" if form.of_filter else "w"]
-        return function(first, given["dy"], *form.sizes(p.c), _para(form, p.c, given), **options)
-
-    dy = blocked_map("dy", dims)
-    bias: Input[Wanted] = Input(
-        name="bias", axes="Cin,", shape=lambda p: (p.c.cin,), wanted=lambda p: p.bias
-    )
-    read = (blocked_map("x", dims), dy) if form.of_filter else (dy, fractal_filter(dims))
-    output = (fractal_filter_grad if form.of_filter else blocked_input_grad)(dims)
-    return Card(
-        function=function,
-        problem=stated_blocked(dims, depthwise=depthwise),
-        inputs=(*read, bias) if biased else read,
-        outputs=lambda _: (output,),
-        call=call,
-        dtypes=(FP16,),
-        tilings={ConvBackpropFilter: FilterTiling} if form.of_filter else _INPUT_TILINGS,
-        without=() if form.of_filter else ("deterministic",),
-    )
-
-
-def _para(form: Form, c: Convolution, given: Mapping[str, Operand]) -> dict[str, Any]:
-    """The ``para_dict`` of a convolution, with the groups and the bias where the form has them."""
-    more = {"groups": c.groups, "group_dict": group_dict(c.plan), "tensor_bias": given.get("bias")}
-    return form.para(c, **{name: more[name] for name in form.optional})
-
-
-_INPUT_TILINGS: Mapping[Any, type[Any]] = {ConvBackpropInput: GemmTiling}
-
-#: What says what a function does, by its name.
-_SAYS: Mapping[str, type] = {
-    "conv2d_backprop_filter": _PlaneFilter,
-    "conv2d_backprop_input": _PlaneInput,
-    "conv3d_backprop_filter": _VolumeFilter,
-    "conv3d_backprop_input": _VolumeInput,
-    "depthwise_conv2d_backprop_filter": _DepthwiseFilter,
-    "depthwise_conv2d_backprop_input": _DepthwiseInput,
-}
-
-CARDS: Mapping[str, Card[Any]] = {
-    name: _card(_function(name, says)) for name, says in _SAYS.items()
-}
-globals().update({name: card.function for name, card in CARDS.items()})
-
-if TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Callable[..., Result]:
-        """The functions, which are made of their rows."""

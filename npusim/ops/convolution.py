@@ -21,7 +21,7 @@ from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
 from npusim.ops.cube_math import cube_math, cube_math_number
-from npusim.ops.gradients import launch_product, require_time
+from npusim.ops.gradients import launch, product, require_time
 from npusim.ops.layer import (
     Wanted,
     sample_math,
@@ -129,7 +129,8 @@ class Forward(Launcher):
         whole = back.blocked_shape(shape)
         blocked = call.workspace("output_blocked", whole, kind)
         kernel = ConvBackpropInput if self.transposed else ConvForward
-        launch_product(call, kernel, s, source, weights, blocked, self.math.hf32)
+        made = product(call, kernel, s, source, weights, blocked, self.math.hf32)
+        launch(call, made, blocked)
         if "bias" in self.operands:
             flat = call.view(blocked, (*whole[:3], prod(size[1:]), self.c0))
             call.launch_spread(BiasAdd(flat, self._bias(), saturate=call.device.saturates))

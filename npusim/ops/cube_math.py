@@ -64,16 +64,10 @@ def cube_math(promoted: DType, number: int | str, device: Device) -> CubeMath:
     """
     number = cube_math_number(frozen(number))  # no limits have judged it where there are none
     rates = device.cube.rates if device.cube is not None else {}
-    if promoted is FP16 or (number == 2 and promoted in (FP32, BF16)):
-        wanted = CubeMath(FP16, False)
-    elif promoted is FP32 and number in (1, 3) and "hf32" in rates:
-        wanted = CubeMath(FP32, True)
-    elif promoted is FP32 and number == 1 and "fp32" not in rates:
-        wanted = CubeMath(FP16, False)
-    elif promoted is FP32 and number == 3:
-        wanted = CubeMath(FP32, True)
-    else:
-        wanted = CubeMath(promoted, False)
+    hf32 = promoted is FP32 and (number == 3 or (number == 1 and "hf32" in rates))
+    down = promoted is FP32 and number == 1 and not hf32 and "fp32" not in rates
+    half = down or (number == 2 and promoted in (FP32, BF16))
+    wanted = CubeMath(FP16 if half else promoted, hf32)
     math = wanted.name
     if math not in rates or (promoted is BF16 and "bf16" not in rates):
         raise ArgumentError(

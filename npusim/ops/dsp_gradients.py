@@ -1,6 +1,6 @@
 """Gradients of ordinary and transposed convolutions, NHWC, on a DSP cluster.
 
-Each function is made of its row, a kernel and an example; a class here says what one does.
+Each function is made of its kernel and its name; here stands what one does.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import Parameter, Signature, getdoc
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, dtype
 from npusim.call.spec import Array, Operand
@@ -25,108 +25,6 @@ from npusim.ops.layer import stated_layer
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
-
-
-class _DeconvFilter:
-    """Gradient of a 2-D transposed convolution's filter.
-
-    ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one
-    type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param`` has the 18
-    integers of the C interface (``npusim.limits.facts.PARAM``), and up to two more that are not
-    read. There is no padding below or to the right: dy ends at out_h and out_w, and reads beyond
-    it are zero.
-
-    The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group) of the
-    operands' type, with out_c before kernel_h and kernel_w in the middle axis: the whole gradient,
-    nothing is added to what dw held before.
-
-    ``storage`` "shared" puts the operands into main memory and uses the cores of ``core_mask``
-    (bit i is core i; None: all), with the same bits whatever the mask; "gsm" is the same with the
-    operands in the on-chip memory that the cores of a cluster share; "private" puts them into the
-    memory of one core and takes no mask. With an address in ``param[17]`` that is not 0 the rows of
-    im2row go through a workspace beside the operands, one chunk for each core, which
-    ``Result.workspace_bytes`` counts; with 0 they are built in SM and stay there.
-
-    Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
-    does not fit or that the library refuses, ``ArgumentError`` for the rest.
-    """
-
-
-class _ConvFilter:
-    """Gradient of a 2-D convolution's filter, channels last.
-
-    ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one type,
-    fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param``, ``core_mask`` and
-    ``storage`` are those of ``deconv_grad_filter``, the workspace of im2row in ``param[17]`` too.
-    The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group); out_h
-    and out_w say where dy ends, x reads as zero around it.
-
-    No page of this function of the library was at hand: signature and limits are assumed to be
-    those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
-    or a ``npusim.kernels.conv_grad_filter.Tiling``. Raises ``RuleError`` or ``ArgumentError``
-    naming the argument.
-    """
-
-
-class _DeconvInput:
-    """Gradient of a 2-D transposed convolution's input.
-
-    ``dy`` (batch, out_h, out_w, out_c) and ``w`` (group, out_c / group * kernel_h * kernel_w,
-    in_c / group) are arrays of one type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a
-    timing-only run. ``param``, ``core_mask`` and ``storage`` are those of ``deconv_grad_filter``;
-    the address of a workspace, ``param[17]``, is not read. The result ``outputs[0]`` is (batch,
-    in_h, in_w, in_c); out_h and out_w say where dy ends, reads beyond it are zero.
-
-    No page of this function of the library was at hand: signature and limits are assumed to be
-    those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
-    or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
-    the argument.
-    """
-
-
-class _ConvInput:
-    """Gradient of a 2-D convolution's input.
-
-    ``dy`` (batch, out_h, out_w, out_c) and ``w`` (group, out_c / group * kernel_h * kernel_w,
-    in_c / group) are arrays of one type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a
-    timing-only run. ``param``, ``core_mask`` and ``storage`` are those of ``deconv_grad_filter``;
-    the address of a workspace, ``param[17]``, is not read. The result ``outputs[0]`` is (batch,
-    in_h, in_w, in_c); out_h and out_w say where dy ends, reads beyond it are zero.
-
-    No page of this function of the library was at hand: signature and limits are assumed to be
-    those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
-    or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
-    the argument.
-    """
-
-
-def _function(name: str, kernel: Any, says: type) -> Callable[..., Result]:
-    """The function of a row."""
-    transposed = name.startswith("deconv")
-    second = "x" if name.endswith("filter") else "w"
-    launch: Callable[..., Result] = launch_filter if second == "x" else launch_input
-
-    def run(given: dict[str, Any]) -> Result:
-        operands = {one: given.pop(one) for one in ("dy", second)}
-        return launch(begin(CARDS[name], operands, **given), kernel, transposed=transposed)
-
-    empty, kind = Parameter.empty, Parameter.POSITIONAL_OR_KEYWORD
-    each = [
-        Parameter(one, kind, default=usual, annotation=told)
-        for one, usual, told in (
-            ("dy", empty, "Array | Spec"),
-            (second, empty, "Array | Spec"),
-            ("param", empty, "Any"),
-            ("core_mask", None, "Any"),
-            ("storage", "shared", "str"),
-            ("device", "ft78ne", "str | Device"),
-        )
-    ]
-    options = Parameter("options", Parameter.VAR_KEYWORD, annotation="Any")
-    takes = Signature([*each, options], return_annotation="Result")
-    return declared(name, __name__, getdoc(says), takes, run)
-
 
 # -- cards -------------------------------------------------------------------------------------
 
@@ -257,20 +155,124 @@ def _card(function: Callable[..., Result], kernel: Any) -> Card[Wanted]:
     )
 
 
-#: The kernel of a function, and what says what it does, by its name.
-_ROWS: Mapping[str, tuple[Any, type]] = {
-    "deconv_grad_filter": (DeconvGradFilter, _DeconvFilter),
-    "conv_grad_filter": (ConvGradFilter, _ConvFilter),
-    "deconv_grad_input": (DeconvGradInput, _DeconvInput),
-    "conv_grad_input": (ConvGradInput, _ConvInput),
-}
+# -- the functions -----------------------------------------------------------------------------
 
-CARDS: Mapping[str, Card[Any]] = {
-    name: _card(_function(name, kernel, says), kernel) for name, (kernel, says) in _ROWS.items()
-}
-globals().update({name: card.function for name, card in CARDS.items()})
 
-if TYPE_CHECKING:
+def _function(kernel: Any, says: Callable[[], None]) -> Callable[..., Result]:
+    """The function that computes with ``kernel``, by its name."""
+    name = says.__name__
+    transposed = name.startswith("deconv")
+    second = "x" if name.endswith("filter") else "w"
+    launch: Callable[..., Result] = launch_filter if second == "x" else launch_input
 
-    def __getattr__(name: str) -> Callable[..., Result]:
-        """The functions, which are made of their rows."""
+    def run(given: dict[str, Any]) -> Result:
+        operands = {one: given.pop(one) for one in ("dy", second)}
+        return launch(begin(CARDS[name], operands, **given), kernel, transposed=transposed)
+
+    empty, kind = Parameter.empty, Parameter.POSITIONAL_OR_KEYWORD
+    each = [
+        Parameter(one, kind, default=usual, annotation=told)
+        for one, usual, told in (
+            ("dy", empty, "Array | Spec"),
+            (second, empty, "Array | Spec"),
+            ("param", empty, "Any"),
+            ("core_mask", None, "Any"),
+            ("storage", "shared", "str"),
+            ("device", "ft78ne", "str | Device"),
+        )
+    ]
+    options = Parameter("options", Parameter.VAR_KEYWORD, annotation="Any")
+    takes = Signature([*each, options], return_annotation="Result")
+    return declared(name, __name__, getdoc(says), takes, run)
+
+
+CARDS: dict[str, Card[Any]] = {}
+
+
+def _with(kernel: Any) -> Callable[[Callable[[], None]], Callable[..., Result]]:
+    """Make what only has name and text the function that computes with ``kernel``."""
+
+    def made(says: Callable[[], None]) -> Callable[..., Result]:
+        function = _function(kernel, says)
+        CARDS[says.__name__] = _card(function, kernel)
+        return function
+
+    return made
+
+
+@_with(DeconvGradFilter)
+def deconv_grad_filter() -> None:
+    """Gradient of a 2-D transposed convolution's filter.
+
+    ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one
+    type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param`` has the 18
+    integers of the C interface (``npusim.limits.facts.PARAM``), and up to two more that are not
+    read. There is no padding below or to the right: dy ends at out_h and out_w, and reads beyond
+    it are zero.
+
+    The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group) of the
+    operands' type, with out_c before kernel_h and kernel_w in the middle axis: the whole gradient,
+    nothing is added to what dw held before.
+
+    ``storage`` "shared" puts the operands into main memory and uses the cores of ``core_mask``
+    (bit i is core i; None: all), with the same bits whatever the mask; "gsm" is the same with the
+    operands in the on-chip memory that the cores of a cluster share; "private" puts them into the
+    memory of one core and takes no mask. With an address in ``param[17]`` that is not 0 the rows of
+    im2row go through a workspace beside the operands, one chunk for each core, which
+    ``Result.workspace_bytes`` counts; with 0 they are built in SM and stay there.
+
+    Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
+    ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
+    does not fit or that the library refuses, ``ArgumentError`` for the rest.
+    """
+
+
+@_with(ConvGradFilter)
+def conv_grad_filter() -> None:
+    """Gradient of a 2-D convolution's filter, channels last.
+
+    ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one type,
+    fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param``, ``core_mask`` and
+    ``storage`` are those of ``deconv_grad_filter``, the workspace of im2row in ``param[17]`` too.
+    The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group); out_h
+    and out_w say where dy ends, x reads as zero around it.
+
+    No page of this function of the library was at hand: signature and limits are assumed to be
+    those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
+    or a ``npusim.kernels.conv_grad_filter.Tiling``. Raises ``RuleError`` or ``ArgumentError``
+    naming the argument.
+    """
+
+
+@_with(DeconvGradInput)
+def deconv_grad_input() -> None:
+    """Gradient of a 2-D transposed convolution's input.
+
+    ``dy`` (batch, out_h, out_w, out_c) and ``w`` (group, out_c / group * kernel_h * kernel_w,
+    in_c / group) are arrays of one type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a
+    timing-only run. ``param``, ``core_mask`` and ``storage`` are those of ``deconv_grad_filter``;
+    the address of a workspace, ``param[17]``, is not read. The result ``outputs[0]`` is (batch,
+    in_h, in_w, in_c); out_h and out_w say where dy ends, reads beyond it are zero.
+
+    No page of this function of the library was at hand: signature and limits are assumed to be
+    those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
+    or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
+    the argument.
+    """
+
+
+@_with(ConvGradInput)
+def conv_grad_input() -> None:
+    """Gradient of a 2-D convolution's input.
+
+    ``dy`` (batch, out_h, out_w, out_c) and ``w`` (group, out_c / group * kernel_h * kernel_w,
+    in_c / group) are arrays of one type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a
+    timing-only run. ``param``, ``core_mask`` and ``storage`` are those of ``deconv_grad_filter``;
+    the address of a workspace, ``param[17]``, is not read. The result ``outputs[0]`` is (batch,
+    in_h, in_w, in_c); out_h and out_w say where dy ends, reads beyond it are zero.
+
+    No page of this function of the library was at hand: signature and limits are assumed to be
+    those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
+    or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
+    the argument.
+    """

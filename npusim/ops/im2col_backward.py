@@ -137,7 +137,7 @@ CARD: Card[Windows] = Card(
         Input(
             name="dy",
             axes=lambda p: p.patches,
-            shape=lambda p: p.patches_shape,
+            shape=lambda p: (*p.lead, p.c.cout, prod(p.c.out)),
         ),
     ),
     outputs=lambda p: (

@@ -47,11 +47,6 @@ class Windows(NamedTuple):
         """Shape of the image."""
         return (*self.lead, self.c.cin, *self.c.spatial)
 
-    @property
-    def patches_shape(self) -> Sizes:
-        """Shape of the patches."""
-        return (*self.lead, self.c.cout, prod(self.c.out))
-
 
 def windows(
     lead: Sizes, channels: int, size: Sizes, kernel: Sizes, settings: Mapping[str, Any]

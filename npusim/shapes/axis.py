@@ -269,26 +269,16 @@ class Axis:
 
         Runs of the same outputs, whose sums are one, follow each other.
         """
-        sums = [parts for parts in self.parts(form) if parts]
-        pieces = []
-        for i, parts in enumerate(sums):
+        every: list[Part] = []
+        pieces = [np.zeros((len(_COLUMNS), 0), np.int64)]
+        for parts in filter(None, self.parts(form)):
             first, count = parts[0].cut(step, block)
-            number = sum(map(len, sums[:i]))
-            together = [part.reach(first, count, number + j) for j, part in enumerate(parts)]
-            # [part][run] -> [run][part]
-            pieces.append(
-                [
-                    columns[0] if len(columns) == 1 else np.stack(columns, 1).reshape(-1)
-                    for columns in zip(*together, strict=True)
-                ]
-            )
-        columns = [
-            column[0] if len(column) == 1 else np.concatenate(column)
-            for column in zip(*pieces, strict=True)
-        ]
-        columns = columns or [np.zeros(0, np.int64)] * len(_COLUMNS)
-        every = tuple(part for parts in sums for part in parts)
-        return Runs(**dict(zip(_COLUMNS, columns, strict=True)), parts=every)
+            together = [part.reach(first, count, i) for i, part in enumerate(parts, len(every))]
+            # [part][column][run] -> [column][run of each part in turn]
+            pieces.append(np.stack(together, 2).reshape(len(_COLUMNS), -1))
+            every += parts
+        columns = zip(_COLUMNS, np.concatenate(pieces, axis=1), strict=True)
+        return Runs(**dict(columns), parts=tuple(every))
 
 
 @dataclass(frozen=True)

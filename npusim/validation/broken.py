@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from npusim.results.bounded import Least
@@ -26,12 +25,16 @@ _LARGE = 5 * 10**8
 
 
 class Checked(NamedTuple):
-    """A time that was measured, what it may not be below, and whether it is of the cube alone."""
+    """A time that was measured, what it may not be below, and whether it is of the cube alone.
+
+    Where it is below, ``faults`` says what may be wrong: figures, the likeliest first, or ``ROW``.
+    """
 
     row: Measured
     measured_us: float
     least: Least
     is_busy: bool
+    faults: tuple[str, ...] = ()
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -50,20 +53,7 @@ class Checked(NamedTuple):
         return (figure, "clock") if figure.startswith(_CLOCKED) else (figure,)
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A check that failed, and what is at fault: figures, the likeliest first, or ``ROW``."""
-
-    check: Checked
-    faults: tuple[str, ...]
-
-    @property
-    def row(self) -> Measured:
-        """The row of the sheet."""
-        return self.check.row
-
-
-def broken(outcomes: Iterable[Outcome]) -> list[Broken]:
+def broken(outcomes: Iterable[Outcome]) -> list[Checked]:
     """Every bound that a row breaks, in the order of the rows; those of trust C are left out.
 
     Its time may not be below any bound, nor the mean busy time of its cube below what the
@@ -78,10 +68,10 @@ def broken(outcomes: Iterable[Outcome]) -> list[Broken]:
     for one in failed:
         others = [x.share for x in checks if x.is_busy and x.kind == one.kind and x is not one]
         if one.is_busy and others and one.share > ALONE * max(others):
-            found.append(Broken(one, (ROW,)))
+            found.append(one._replace(faults=(ROW,)))
             continue
         likely = sorted(one.suspects, key=lambda name: -counts[one.row.chip, name])
-        found.append(Broken(one, tuple(likely)))
+        found.append(one._replace(faults=tuple(likely)))
     return found
 
 

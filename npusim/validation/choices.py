@@ -103,7 +103,7 @@ def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int
     if "vendor_tiling" in keys:
         node = keys["vendor_tiling"]
         try:
-            return cann_tiling({key: _number(value) for key, value in node.mapping().items()})
+            return cann_tiling({key: value.integer() for key, value in node.mapping().items()})
         except NpusimError as error:
             raise node.fail(str(error)) from error
     if "tiling" not in keys:
@@ -115,8 +115,10 @@ def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int
                 f"expected {AUTO}, {VENDOR} or the fields of a tiling, got {node.value!r}"
             )
         return node.value
-    values = ((key, value) for key, value in node.mapping().items())
-    return tuple((key, _field(value)) for key, value in values)
+    return tuple(
+        (key, value.flag() if value.text() in ("yes", "no") else value.integer())
+        for key, value in node.mapping().items()
+    )
 
 
 def _fits(launch: Launch, key: str, text: str) -> bool:
@@ -133,17 +135,6 @@ def _lines(text: str) -> tuple[int, int]:
     return (0, 0) if start is None or end is None else (start, end)
 
 
-def _number(node: Node) -> int:
-    value = digits(node.text())
-    if value is None:
-        raise node.fail(f"expected an integer, got {brief(node.text())}")
-    return value
-
-
-def _field(node: Node) -> int | bool:
-    return node.flag() if node.text() in ("yes", "no") else _number(node)
-
-
 def _sizes(node: Node) -> tuple[int, ...]:
     found = [digits(part) for part in node.text().split("x")]
     sizes = tuple(size for size in found if size is not None)
@@ -157,5 +148,5 @@ def _sizes(node: Node) -> tuple[int, ...]:
 _ATTRIBUTES: Mapping[str, Callable[[Node], Any]] = {
     **dict.fromkeys(("transpose_a", "transpose_b"), Node.flag),
     **dict.fromkeys(("kernel", "stride", "padding", "dilation", "perm"), _sizes),
-    **dict.fromkeys(("groups", "cin", "cout"), _number),
+    **dict.fromkeys(("groups", "cin", "cout"), Node.integer),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -47,6 +48,11 @@ class Constant:
         """Return the value at a step, of ``STEPS``, of the range."""
         value = self.low + (self.high - self.low) * Fraction(step, STEPS)
         return value if self.kind in _FRACTIONAL else Fraction(round(value))
+
+
+def stated(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, str]:
+    """The changed figures, by path, that give constants these values."""
+    return {path: text for one, value in values for path, text in one.figures(value).items()}
 
 
 def load_constants(source: TextFile | str = _SHIPPED, part: str = "constants") -> list[Constant]:

@@ -25,8 +25,7 @@ from npusim.validation.score import (
     busiest,
     shape_of,
 )
-from npusim.validation.simulate import Outcome, device_name
-from npusim.validation.workers import Task
+from npusim.validation.simulate import Outcome, Task, device_name
 
 #: Simulates tasks in their order.
 Simulate = Callable[[Sequence[Task]], list[Outcome]]

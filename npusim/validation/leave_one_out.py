@@ -7,11 +7,11 @@ to the others (``npusim.validation.fit``), and those left out are then simulated
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from npusim.validation import fit, score
-from npusim.validation.constants import STEPS, Constant
+from npusim.validation.constants import STEPS, Constant, stated
 from npusim.validation.rows import CallRow, KernelRow
 from npusim.validation.simulate import Outcome
 
@@ -142,17 +142,11 @@ def _left_out(
     told = fit.determination(fitted[0], constants, fitted[1]) if kind != CALL else []
     held = [number for number, one in enumerate(told) if one.is_hypothesis]
     levels = dict.fromkeys(range(len(constants)), STEPS // 2) | fit.descend(*fitted, numbers, held)
-    tasks = [(o.row, _figures(o, constants, levels)) for o in own]
+    values = [(constants[n], constants[n].level(step)) for n, step in levels.items()]
+    tasks = [
+        (o.row, stated(one for one in values if fit.device_of(o) in one[0].devices)) for o in own
+    ]
     predicted = simulate(tasks)
-    texts = tuple(c.text(c.level(levels[n])) for n, c in enumerate(constants))
+    texts = tuple(one.text(value) for one, value in values)
     errors = score.mean_time_error(own), score.mean_time_error(predicted)
     return LeftOut(kind, name, len(own), len(inside), *errors, texts, tuple(predicted))
-
-
-def _figures(
-    outcome: Outcome, constants: Sequence[Constant], levels: Mapping[int, int]
-) -> dict[str, str]:
-    """The figures of a row's device with constants, by number, at their levels."""
-    own = [(constants[n], level) for n, level in levels.items()]
-    moved = [one.figures(one.level(at)) for one, at in own if fit.device_of(outcome) in one.devices]
-    return {path: text for figures in moved for path, text in figures.items()}

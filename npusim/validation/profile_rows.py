@@ -7,7 +7,7 @@ fit compares one program with itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache, partial
 from math import gcd, prod
 from typing import Any, TypeVar
@@ -33,10 +33,11 @@ from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.ops.gradients import (
     filter_gradient,
+    launch,
     launch_filter_gradient,
-    launch_product,
     product,
 )
+from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.choices import AUTO, VENDOR
 from npusim.validation.profiler import groups_of, reported
@@ -66,12 +67,12 @@ def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
 def _simulated(row: ProfiledRow, device: Device) -> Simulated:
     if row.task not in _TASKS:
         raise Declined(f"task type {row.task} runs on no core that is simulated")
-    kind = _kind(row)
+    kind, launches = _kind(row)
     groups = groups_of(row, device, kind.role, "block dim")
     options = Options(device=device, cores=groups, rules="hardware", timeline=False)
     call = Call(kind.name, options, timing_only=True)
     notes: list[str] = []
-    kind.launch(call, row, notes)
+    launches(call, row, notes)
     if row.task in _MIXED:
         notes.append(f"task type {row.task}: only the {kind.role} cores' part is simulated")
     if row.cores is None:
@@ -167,11 +168,11 @@ def _input_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     c = _layer(row, dx, dy[0])
     if len(w) != 1:
         raise Declined("expected one filter in FRACTAL_Z or FRACTAL_Z_3D among the inputs")
-    tensors = (_blocked("dy", dy[0]), Tensor("filter", _fractals(c), dtype(w[0].dtype)))
+    filters, out = Tensor("filter", _fractals(c), dtype(w[0].dtype)), _blocked("dx", dx, "out")
     tiling, told = _gradient_tiling(row, c, InputTiling)
     notes += told
     chosen = _with_tiling(call, tiling)
-    launch_product(chosen, ConvBackpropInput, c, *tensors, _blocked("dx", dx, "out"))
+    launch(chosen, product(chosen, ConvBackpropInput, c, _blocked("dy", dy[0]), filters, out), out)
 
 
 def _filter_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
@@ -368,35 +369,25 @@ def _tensor(
 # -- which there are ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """Name and role of a kernel here, and what launches it."""
-
-    name: str
-    role: str
-    launch: _Launch
-
-
-_MATMUL = _Kind(Matmul.name, "cube", _matmul)
-_INPUT = _Kind(ConvBackpropInput.name, "cube", _input_gradient)
-_FILTER = _Kind(ConvBackpropFilter.name, "cube", _filter_gradient)
-
-#: Kernels by the op types of profiles, without the version that a library appends.
-_KINDS: Mapping[str, _Kind] = {
-    "MatMul": _MATMUL,
-    "Conv2DBackpropInput": _INPUT,
-    "Conv3DBackpropInput": _INPUT,
-    "Conv2DBackpropFilter": _FILTER,
-    "Conv3DBackpropFilter": _FILTER,
-    "TransData": _Kind(TransData.name, "vector", _trans_data),
-    "Transpose": _Kind(Transpose.name, "vector", _transpose),
-    "Cast": _Kind(Cast.name, "vector", _cast),
-    "Add": _Kind(Elementwise.name, "vector", partial(_elementwise, "add", 2)),
-    "Relu": _Kind(Elementwise.name, "vector", partial(_elementwise, "relu", 1)),
+#: Kernels by the op types of profiles, without the version that a library appends, and what
+#: launches them.
+_KINDS: Mapping[str, tuple[type[Kernel], _Launch]] = {
+    "MatMul": (Matmul, _matmul),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInput"), (ConvBackpropInput, _input_gradient)
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilter"), (ConvBackpropFilter, _filter_gradient)
+    ),
+    "TransData": (TransData, _trans_data),
+    "Transpose": (Transpose, _transpose),
+    "Cast": (Cast, _cast),
+    "Add": (Elementwise, partial(_elementwise, "add", 2)),
+    "Relu": (Elementwise, partial(_elementwise, "relu", 1)),
 }
 
 
-def _kind(row: ProfiledRow) -> _Kind:
+def _kind(row: ProfiledRow) -> tuple[type[Kernel], _Launch]:
     """The kernel of an op type; ``MatMulV3`` and ``Conv3DBackpropInputD`` are versions."""
     name = row.op.rstrip("0123456789").removesuffix("V") if row.op[-1:].isdigit() else row.op
     for known in (name, name.removesuffix("D")):

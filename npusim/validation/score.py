@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import isnan
 from statistics import fmean, median
 
 from npusim.validation.rows import KernelRow, Measured
@@ -199,14 +200,11 @@ def mean_time_error(outcomes: Iterable[Outcome]) -> float | None:
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
     """Return Spearman's coefficient; None for too few points or without any order."""
-    if len(left) < _LEAST_RANKED:
-        return None
     import pandas as pd  # noqa: PLC0415 - nothing else here needs it
 
-    ranks = pd.DataFrame({"left": left, "right": right}).rank()
-    if ranks.nunique().min() == 1:
-        return None
-    return float(ranks["left"].corr(ranks["right"]))
+    both = pd.DataFrame({"left": left, "right": right})
+    found = float(both.corr("spearman", min_periods=_LEAST_RANKED).to_numpy()[0, 1])
+    return None if isnan(found) else found
 
 
 def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:

@@ -11,17 +11,13 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npusim.base.errors import CONTROL, ArgumentError
 from npusim.base.resources import configs
-from npusim.base.yamltree import suggest, unreadable
+from npusim.base.yamltree import TextFile, suggest, unreadable
 from npusim.kernels.tilings.template import settings, table
 from npusim.validation.rows import CallRow, Declined, KernelRow, NetworkRow, Unreadable
-
-if TYPE_CHECKING:  # only types may use it: the module has moved since Python 3.10
-    from importlib.abc import Traversable
 
 Row = KernelRow | CallRow | NetworkRow
 
@@ -62,7 +58,7 @@ def told(row: KernelRow, op: str) -> dict[str, Any]:
         raise Declined(str(error)) from error
 
 
-def read_sheet(source: Path | Traversable) -> Sheet:
+def read_sheet(source: TextFile) -> Sheet:
     """Read a file of either schema.
 
     Raises ``ArgumentError`` if the file cannot be read or its header is of neither schema;
@@ -83,7 +79,7 @@ def _plain(cells: list[str]) -> list[str]:
     return cells
 
 
-def read_lines(source: Path | Traversable) -> Iterator[tuple[int, list[str]]]:
+def read_lines(source: TextFile) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line that is neither empty nor a ``#`` comment.
 
     Raises ``ArgumentError`` for a file that cannot be read, and for what is no CSV: cells too long,

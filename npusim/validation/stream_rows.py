@@ -95,7 +95,7 @@ def _nd2nz(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
 def _elementwise(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
     m, n = needed(row, "M", "N")
     kind, operation = _type(row), _STAND_INS.get(row.op, row.op)
-    inputs = stream.OPERATIONS[operation][1]
+    inputs = len(stream.inputs_of(operation))
     piece, slots = (row.base_m or 1) * (row.base_n or 0), sets.get("ub_slots", 1)
     notes, blind = [], []
     if not piece:

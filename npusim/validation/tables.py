@@ -162,9 +162,9 @@ def _refusals(outcomes: Sequence[Outcome]) -> Table:
 def _broken(outcomes: Sequence[Outcome]) -> Table:
     columns: _Columns = {
         **_WHO,
-        "measured us": lambda one: us_text(one.check.measured_us),
-        "at least": lambda one: us_text(one.check.least.us),
-        "resource": lambda one: one.check.least.resource,
+        "measured us": lambda one: us_text(one.measured_us),
+        "at least": lambda one: us_text(one.least.us),
+        "resource": lambda one: one.least.resource,
         "too slow, or wrong": lambda one: " or ".join(one.faults),
     }
     title = "Measured below the least time: a figure is too slow, or the row is wrong"

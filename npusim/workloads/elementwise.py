@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.resources import files
 
 from npusim.base.errors import ArgumentError
-from npusim.base.yamltree import suggest
+from npusim.base.yamltree import load_tree, suggest
+
+_FILE = load_tree(files("npusim.workloads") / "kinds.yaml", "kinds.yaml").mapping()
+_ROWS = {kind: row.mapping() for kind, row in _FILE["kinds"].mapping().items()}
 
 #: Every kind of element-wise layer.
-KINDS = (
-    *("relu", "clip", "leaky_relu", "prelu", "elu", "selu", "celu", "gelu", "silu", "mish", "erf"),
-    *("sigmoid", "tanh", "hard_sigmoid", "hard_swish", "softplus", "softmax", "scale"),
-    *("batch_norm", "group_norm", "instance_norm", "layer_norm", "dropout", "add", "mul"),
-    *("concat", "avg_pool", "upsample", "pad", "max_pool"),
-)
+KINDS = tuple(_ROWS)
 
 #: Kinds that have weights of their own, so that a training step has their backward pass anyway.
-WEIGHTED = ("batch_norm", "group_norm", "instance_norm", "layer_norm", "prelu")
+WEIGHTED = tuple(kind for kind, row in _ROWS.items() if "weighted" in row)
 
 #: The kind of an operation of which only the name is known.
 UNKNOWN = "unknown"
+
+
+def kinds_in(framework: str) -> dict[str, str]:
+    """Kinds of operations by their names in a framework, where these are others."""
+    named = {kind: row[framework].text() for kind, row in _ROWS.items() if framework in row}
+    return {name: kind for kind, names in named.items() for name in names.split()}
+
+
+def listed(what: str, framework: str) -> tuple[str, ...]:
+    """Names of a framework's operations that are "moves" or "constant"."""
+    return tuple(_FILE[what].mapping()[framework].text().split())
+
 
 #: (before, after) of each axis of an image.
 Sides = tuple[tuple[int, int], ...]

@@ -24,11 +24,9 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
-from reprlib import repr as brief
 from typing import Any, TypeVar
 
 from npusim.base.errors import ArgumentError, shown
-from npusim.base.integers import digits
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, suggest
 from npusim.workloads.chains import SEVERAL, Sizes, Value, fits, given, inferred, read_chains, taken
@@ -174,25 +172,17 @@ def _per_dim(node: Node, dims: int, read: Callable[[Node], T]) -> tuple[T, ...]:
 
 def _positive(node: Node) -> int:
     """Read an integer above 0."""
-    return _integer(node, 1)
+    return node.integer(1)
 
 
 def _pads(node: Node) -> tuple[int, int]:
     """Read a padding: one number for both sides or a [before, after] pair."""
     if isinstance(node.value, str):
-        return (_integer(node, 0),) * 2
-    both = [_integer(item, 0) for item in node.items()]
+        return (node.integer(0),) * 2
+    both = [item.integer(0) for item in node.items()]
     if len(both) != 2:
         raise node.fail(f"expected a number or a [before, after] pair, got a list of {len(both)}")
     return both[0], both[1]
-
-
-def _integer(node: Node, least: int) -> int:
-    """Read a decimal integer of at least ``least``."""
-    value = digits(node.text())
-    if value is None or value < least:
-        raise node.fail(f"expected an integer of at least {least}, got {brief(node.text())}")
-    return value
 
 
 #: What reads the keys of a convolution: those with one value, and those with one per dimension.
@@ -203,7 +193,7 @@ _SINGLE: Mapping[str, Callable[[Node], Any]] = {
 _EACH: Mapping[str, Callable[[Node], Any]] = {
     **dict.fromkeys(("kernel", "stride", "dilation"), _positive),
     "padding": _pads,
-    "output_padding": partial(_integer, least=0),
+    "output_padding": partial(Node.integer, least=0),
 }
 
 

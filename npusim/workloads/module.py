@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
-from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
+from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.recorder import Recorder
 
@@ -20,27 +20,15 @@ from npusim.workloads.recorder import Recorder
 _IMAGES = 101
 
 #: PyTorch's name of an operation: its kind of element-wise layer, where that is called otherwise.
-_KINDS = {
-    **{"hardtanh": "clip", "clamp": "clip", "clamp_min": "clip", "_prelu_kernel": "prelu"},
-    **{"hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid", "_softmax": "softmax"},
-    **{"_log_softmax": "softmax", "_safe_softmax": "softmax"},
-    **{"cat": "concat", "sub": "add", "div": "mul"},
-    **{"mean": "avg_pool", "native_dropout": "dropout", "native_group_norm": "group_norm"},
-    **{"native_layer_norm": "layer_norm", "native_batch_norm": "batch_norm"},
-    **{"cudnn_batch_norm": "batch_norm", "_native_batch_norm_legit": "batch_norm"},
-    **{"constant_pad_nd": "pad"},
-}
+_KINDS = kinds_in("torch")
 
 #: Operations that multiply two matrices, or two stacks of them, and the first of both operands.
 _PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}
 
 #: Operations whose result is the same whatever tensors they get, and others that compute nothing,
 #: besides those whose result is a view.
-_CONSTANT = (
-    *("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros", "new_full"),
-    *("fill", "zero", "bernoulli"),
-)
-_MOVES = (*_CONSTANT, "as_strided", "clone", "_to_copy", "copy", "_unsafe_view", "_reshape_copy")
+_CONSTANT = listed("constant", "torch")
+_MOVES = (*_CONSTANT, *listed("moves", "torch"))
 
 
 class Product(NamedTuple):

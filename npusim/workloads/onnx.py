@@ -12,7 +12,14 @@ import numpy as np
 
 from npusim.base.errors import ArgumentError, shown
 from npusim.base.resources import optional
-from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
+from npusim.workloads.elementwise import (
+    KINDS,
+    UNKNOWN,
+    WEIGHTED,
+    ElementwiseLayer,
+    kinds_in,
+    listed,
+)
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.recorder import Recorder
 
@@ -22,20 +29,10 @@ _SMALL = 4096
 _NEVER = ("If", "Loop", "Scan", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")
 
 #: Nodes that are an element-wise layer whose kind is called otherwise; others by their own name.
-_KINDS = {
-    **{"PRelu": "prelu", "Swish": "silu", "LogSoftmax": "softmax", "Sub": "add", "Div": "mul"},
-    **{"BatchNormalization": "batch_norm", "InstanceNormalization": "instance_norm"},
-    **{"GroupNormalization": "group_norm", "LayerNormalization": "layer_norm"},
-    **{"MaxPool": "max_pool", "AveragePool": "avg_pool", "GlobalAveragePool": "avg_pool"},
-    **{"ReduceMean": "avg_pool", "Resize": "upsample", "Upsample": "upsample"},
-    **{"LeakyRelu": "leaky_relu", "HardSwish": "hard_swish", "HardSigmoid": "hard_sigmoid"},
-}
+_KINDS = kinds_in("onnx")
 
 #: Nodes that compute nothing.
-_MOVES = (
-    *("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast", "CastLike"),
-    *("Expand", "Slice", "Split", "Gather", "Shape", "Size", "Constant", "ConstantOfShape"),
-)
+_MOVES = listed("moves", "onnx")
 
 
 def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Workload:
@@ -173,10 +170,6 @@ class _Graph:
         if node.op_type in ("Conv", "ConvTranspose") and weight:
             layer: Any = self._convolution(node, weight, behind=behind)
             made = [self.found.add(_name(node), layer, self.found.of(inputs))]
-        elif node.op_type in ("Gemm", "MatMul") and len(weight) == 2:
-            self.products[node.output[0]] = len(self.found.nodes)
-            layer = self._linear(node, weight, behind=behind)
-            made = [self.found.add(_name(node), layer, self.found.of(inputs[:2]))]
         else:
             made = self._products(node, inputs)
         trained = bool(made) or behind or _KINDS.get(node.op_type) in WEIGHTED
@@ -204,22 +197,20 @@ class _Graph:
         return True
 
     def _products(self, node: Any, inputs: Sequence[str]) -> list[str]:
-        """The products of two computed matrices that a node is, of one image."""
+        """The products of matrices that a node is, of one image."""
         attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
-        if node.op_type == "MatMul":
-            a, b = (self._size(node, name) for name in inputs)
-            stack = prod(max(a[:-2], b[:-2], key=prod))
-            sizes = [(stack, *a[-2:], b[-1])]
-        elif node.op_type == "Gemm":
+        if node.op_type in ("MatMul", "Gemm"):
             a, b = (self._size(node, name) for name in inputs[:2])
-            rows, cin = reversed(a) if attributes.get("transA", 0) else a
-            sizes = [(1, rows, cin, b[0 if attributes.get("transB", 0) else 1])]
+            a = a[::-1] if attributes.get("transA", 0) else a
+            b = b[::-1] if attributes.get("transB", 0) else b
+            if len(b) == 2 and inputs[1] in self.weights:  # one matrix for all rows and images
+                self.products[node.output[0]] = len(self.found.nodes)
+                sizes: list[tuple[int, ...]] = [(0, max(1, prod(a) // b[0] // self.batch), *b)]
+            else:
+                sizes = [(prod(max(a[:-2], b[:-2], key=prod)), *a[-2:], b[-1])]
         elif node.op_type == "Einsum" and len(inputs) == 2:
-            sizes = [
-                einsum_sizes(
-                    attributes["equation"].decode(), [self._size(node, name) for name in inputs]
-                )
-            ]
+            operands = [self._size(node, name) for name in inputs]
+            sizes = [einsum_sizes(attributes["equation"].decode(), operands)]
         elif node.op_type == "Attention":
             sizes = self._attention(node, attributes)
         else:
@@ -360,19 +351,6 @@ class _Graph:
             less = both // 2
             sides.append((less, both - less) if how == "SAME_UPPER" else (both - less, less))
         return tuple(sides)
-
-    def _linear(self, node: Any, weight: Sequence[int], *, behind: bool) -> LinearLayer:
-        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
-        x = self._size(node, node.input[0])
-        turned = node.op_type == "Gemm" and attributes.get("transB", 0)
-        cin, cout = reversed(weight) if turned else weight
-        return LinearLayer(
-            name="",
-            cin=int(cin),
-            cout=int(cout),
-            rows=max(1, prod(x) // int(cin) // self.batch),
-            input_gradient=behind,
-        )
 
 
 def einsum_sizes(equation: str, sizes: Sequence[Sequence[int]]) -> tuple[int, int, int, int]:

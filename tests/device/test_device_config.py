@@ -10,7 +10,7 @@ import pytest
 
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.device.catalog import devices, load_device
-from npusim.device.config import figures, parse_device, replace_figures
+from npusim.device.config import figures, parse_device
 from npusim.device.parts import CubeRate, Provenance
 from npusim.device.spec import Device
 
@@ -346,11 +346,11 @@ def test_a_new_clock_keeps_times_and_moves_cycles() -> None:
 
 def test_figures_replaced_together_are_checked_together() -> None:
     values = {"l2.block": "2KiB", "l2.size": "2KiB"}
-    l2 = replace_figures(small(), values).l2
+    l2 = load_device(small(), values).l2
     assert l2 is not None
     assert l2.size_bytes == 2048
     with pytest.raises(ConfigError, match="exceeds the cache"):
-        replace_figures(small(), {"l2.size": "2KiB"})
+        load_device(small(), {"l2.size": "2KiB"})
 
 
 @pytest.mark.parametrize(

@@ -117,13 +117,13 @@ def test_a_link_that_holds_main_memory_back_is_told() -> None:
     shipped = npusim.load_device("ascend910b2")
     assert not shipped.held_back
     faster = {"main_memory.read": "2.4TB/s"}
-    x = npusim.spec((64, 64), "fp16")
+    x, y = (npusim.spec((64, 64), "fp16") for _ in range(2))
     note = (
         "main_memory.read is 1333.3B/cycle (2400GB/s), of which links.hbm.rate lets "
         "888.89B/cycle (1600GB/s) through; raise both for a faster memory"
     )
     variant = npusim.load_device("ascend910b2", faster)
-    result = npusim.ops.matmul(x, x, device=variant)
+    result = npusim.ops.matmul(x, y, device=variant)
     assert note in result.notes
     bound = next(one for one in result.runs[0].problem_bounds if one.resource == "HBM read")
     assert bound.cycles == ceil(2 * 64 * 64 * 2 / shipped.links["hbm"].bytes_per_cycle)

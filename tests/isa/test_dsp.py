@@ -19,7 +19,7 @@ from npusim.isa import ISA
 from npusim.isa.base import Cost
 from npusim.isa.dsp import DspCast, DspGemm
 from npusim.isa.operands import Buffer, Slot, Tensor
-from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
+from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.kernel import Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
@@ -35,10 +35,10 @@ BUFFERS = tuple(
 SM, AM, AM2 = (Slot(buffer, 0) for buffer in BUFFERS)
 
 
-def memory_of(*contents: Array) -> LaneMemory:
+def memory_of(*contents: Array) -> CoreMemory:
     """Private memories whose slots begin with ``contents``, the rest poisoned."""
     program = cast(Program, SimpleNamespace(buffers=BUFFERS))
-    memory = CoreMemory(program, GlobalMemory({})).lane(0)
+    memory = CoreMemory(program, GlobalMemory({}))
     for i, content in enumerate(contents):
         data = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
         memory.write(Slot(BUFFERS[i], 0).at(0, data.size), data.view(np.int8), INT8)
@@ -174,7 +174,7 @@ def test_both_are_in_the_table_and_declare_what_they_touch() -> None:
     assert first.reads() == (first.a, first.b)
     assert later.reads() == (later.a, later.b, later.acc)
     assert first.writes() == (first.acc,)
-    assert (first.pipe, first.op, first.move()) == ("VPU", "dsp_gemm", None)
+    assert (first.pipe, first.op, first.told().move) == ("VPU", "dsp_gemm", None)
     assert str(first) == "dsp_gemm am2#0[0:32B] <- sm0#0[0:24B], am1#0[0:48B]"
 
 

@@ -26,7 +26,7 @@ from npusim.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, Tens
 from npusim.isa.sync import CoreBarrier, CoreSetFlag, CoreWaitFlag, PipeBarrier, SetFlag, WaitFlag
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar, VecTranspose
 from npusim.isa.vector_math import VecCompare, VecSelect, VecUnary
-from npusim.numerics.memory import CoreMemory, GlobalMemory, LaneMemory
+from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.program import Program
 
 TINY = load_device("tiny")
@@ -113,7 +113,7 @@ class Recorder:
 
     batch = 1
 
-    def __init__(self, memory: CoreMemory | LaneMemory) -> None:
+    def __init__(self, memory: CoreMemory) -> None:
         self.memory = memory
         self.read_regions: list[Region] = []
         self.written: list[Region] = []
@@ -155,12 +155,8 @@ def fresh_memory(seed: int = 0) -> CoreMemory:
         kind = np.float32 if buffer.memory == "L0C" else np.float16
         count = buffer.slot_bytes // np.dtype(kind).itemsize
         values = rng.integers(-8, 8, count).astype(kind).view(np.int8)
-        memory.lane(0).write(Slot(buffer, 0).at(), values, INT8)
+        memory.write(Slot(buffer, 0).at(), values, INT8)
     return memory
-
-
-def execute(instruction: Instruction, memory: CoreMemory) -> None:
-    instruction.execute(memory if instruction.batched else memory.lane(0))
 
 
 def snapshot(memory: CoreMemory) -> dict[str, Any]:
@@ -241,7 +237,7 @@ def test_costs_are_positive_and_grow_with_the_work(name: str, device: Device) ->
 def test_it_touches_what_it_declares_and_nothing_else(name: str) -> None:
     instruction = EXAMPLES[name](2)
     memory = fresh_memory()
-    recorder = Recorder(memory if instruction.batched else memory.lane(0))
+    recorder = Recorder(memory)
     before = snapshot(memory)
     instruction.execute(recorder)
     # Part of a target may keep what was there; bytes beyond it may not change.
@@ -274,12 +270,12 @@ def test_results_depend_on_declared_reads_only(name: str) -> None:
                 other[list(offsets)] = False
         data[other] ^= 0x11
         if place in private:
-            second.lane(0).write(private[place], data.view(np.int8), INT8)
+            second.write(private[place], data.view(np.int8), INT8)
         else:
             second.gm.tensors[place][:] = data
     before, changed_before = snapshot(first), snapshot(second)
-    execute(instruction, first)
-    execute(instruction, second)
+    instruction.execute(first)
+    instruction.execute(second)
     after, changed_after = snapshot(first), snapshot(second)
     for place, _ in map(bytes_of, instruction.writes()):
         set_in_one = after[place] != before[place]
@@ -304,7 +300,7 @@ def test_it_prints_as_one_readable_line(name: str) -> None:
 @names
 def test_moves_count_their_bytes_once(name: str) -> None:
     instruction = EXAMPLES[name](2)
-    move = instruction.move()
+    move = instruction.told().move
     if getattr(instruction, "path", None) is None:
         assert move is None
         return

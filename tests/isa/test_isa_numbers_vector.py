@@ -31,11 +31,12 @@ class Bench:
 
     def put(self, slot: Slot, values: Array, dtype: DType, offset: int = 0) -> SlotRegion:
         region = slot.at(offset, values.size * dtype.bytes)
-        self.memory.lane(0).write(region, values, dtype)
+        self.memory.write(region, values.reshape(1, -1).copy(), dtype)
         return region
 
     def get(self, region: SlotRegion, dtype: DType) -> Array:
-        return self.memory.lane(0).read(region, dtype).copy()
+        values: Array = self.memory.read(region, dtype)[0].copy()
+        return values
 
 
 # -- vector ------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_a_copy_keeps_what_its_source_held() -> None:
 
 @dataclass(frozen=True)
 class _Reverse(Instruction):
-    """An instruction as a user writes it, for one unit: dst = the elements of src from the end."""
+    """An instruction as a user writes it: dst = the elements of src from the end."""
 
     dst: SlotRegion
     src: SlotRegion
@@ -229,11 +229,11 @@ class _Reverse(Instruction):
         return ()
 
     def execute(self, memory: MemoryView) -> None:
-        (row,) = memory.read(self.src, FP32)
-        memory.write(self.dst, row[::-1], FP32)
+        rows = memory.read(self.src, FP32, (-1,))
+        memory.write(self.dst, rows[:, ::-1], FP32)
 
 
-def test_an_instruction_for_one_unit_runs_for_each() -> None:
+def test_an_instruction_of_ones_own_runs_on_all_cores_of_a_batch() -> None:
     def body(s: Script, k: Language, u: Any) -> None:
         a, b = load(s, k), s.ub.next().at(0, SIZE)
         k.vec_dup(SlotRegion(a.slot, 0, 1, 4, 0), 9.0, FP32)

@@ -66,11 +66,11 @@ def test_what_was_read_does_not_change_and_what_is_read_again_does() -> None:
     slot.put(row(0, 32), FP16, content_of(numbers(16)))
     before = slot.get(row(8, 8), FP16)
     slot.put(row(12, 8), FP16, content_of(numbers(4, 50)))
-    slot.set(row(8, 2), 1, np.array([[7]], np.float16))
+    slot.put(row(8, 2), FP16, content_of(np.full((UNITS, 1), 7, np.float16)))
     np.testing.assert_array_equal(before.get().reshape(UNITS, 4), numbers(16)[:, 4:8])
     after = slot.get(row(8, 8), FP16).get().reshape(UNITS, 4)
     want = numbers(16)[:, 4:8].copy()
-    want[:, 2:], want[1, 0] = numbers(4, 50)[:, :2], 7
+    want[:, 2:], want[:, 0] = numbers(4, 50)[:, :2], 7
     np.testing.assert_array_equal(after, want)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from npusim.base.dtypes import DType
 from npusim.base.errors import NpusimError
 from npusim.cli.calls import make_operands
-from npusim.cli.checks import checked
+from npusim.cli.run import checked
 from npusim.device.catalog import load_device
 from npusim.limits.table import documented_operators
 from npusim.ops import CARDS

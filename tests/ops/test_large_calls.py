@@ -10,7 +10,7 @@ import pytest
 
 import npusim
 from npusim import spec
-from npusim.base import computer
+from npusim.base import resources
 from npusim.base.errors import CapacityError
 from npusim.call import size
 from npusim.call.call import Call
@@ -98,14 +98,14 @@ def test_numbers_take_longer_than_time_alone() -> None:
 
 
 def test_a_table_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computer, "memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(resources, "memory_bytes", lambda: 1 << 20)
     assert len(grid(np.arange(32), np.arange(64))[0]) == 2048
     with pytest.raises(CapacityError, match=r"4,096 tasks; a table of them takes some 0.0 GiB"):
         grid(np.arange(64), np.arange(64))
 
 
 def test_numbers_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computer, "memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(resources, "memory_bytes", lambda: 1 << 20)
     a = np.zeros((512, 512), np.float16)
     with pytest.raises(CapacityError, match=r"tensors .* take some 0\.0 GiB, .*npusim\.spec"):
         npusim.ops.matmul(a, a, device="ascend910b2")
@@ -116,7 +116,7 @@ def test_numbers_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch)
 def test_random_operands_that_this_computer_cannot_hold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(computer, "memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(resources, "memory_bytes", lambda: 1 << 20)
     sizes = ["run", "matmul", "--device", "ascend910b2", "--m", "512", "--k", "512", "--n", "512"]
     assert main(sizes) == 2
     assert "random operands take some 0.0 GiB" in (message := capsys.readouterr().err)

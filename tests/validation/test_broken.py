@@ -37,9 +37,7 @@ def shipped(chip: str = "") -> list[Outcome]:
 def test_no_measured_row_is_faster_than_its_bound(chip: str) -> None:
     """But for one, whose cube is busy for 7 % less than its multiply-adds need: its own fault."""
     found = broken(shipped(chip))
-    assert [(one.row.id, one.check.is_busy, one.faults) for one in found] == [
-        ("C087", True, (ROW,))
-    ]
+    assert [(one.row.id, one.is_busy, one.faults) for one in found] == [("C087", True, (ROW,))]
     table = next(one for one in scorecard(shipped(chip)) if one.title.startswith("Measured below"))
     assert table.rows == (("C087", "CS-MM", "950PR", "18.479", "19.859", "pipe M", ROW),)
 
@@ -125,7 +123,7 @@ def test_one_row_alone_is_at_fault_and_several_accuse_a_figure() -> None:
     usual = [outcome(name, 10.5) for name in "abc"]
     assert broken(usual) == []
     (alone,) = broken([*usual, outcome("d", 8)])
-    assert (alone.row.id, alone.faults, alone.check.measured_us) == ("d", (ROW,), 8)
+    assert (alone.row.id, alone.faults, alone.measured_us) == ("d", (ROW,), 8)
     assert broken([*usual, outcome("d", 8, trust="C")]) == []
     assert broken([*usual, outcome("d", 8, busy_statistic="median")]) == []
     both = broken([outcome("d", 8), outcome("e", 8.2), *usual])

@@ -11,9 +11,8 @@ import pytest
 from npusim.validation.constants import Constant, load_constants
 from npusim.validation.leave_one_out import CALL, leave_one_out
 from npusim.validation.rows import CallRow, KernelRow, Simulated
-from npusim.validation.simulate import Outcome
+from npusim.validation.simulate import Outcome, Task
 from npusim.validation.tables import scorecard
-from npusim.validation.workers import Task
 
 CORE = Constant(
     "launch.core", ("ascend910b2",), "duration", Fraction(90), Fraction(330), Fraction(180)

@@ -13,8 +13,7 @@ from npusim.base.errors import ConfigError
 from npusim.validation.constants import STEPS, Constant, load_constants
 from npusim.validation.leave_one_out import FAMILY, SHAPE, SWITCH, LeftOut, Study, leave_one_out
 from npusim.validation.rows import KernelRow, Simulated
-from npusim.validation.simulate import Outcome
-from npusim.validation.workers import Task
+from npusim.validation.simulate import Outcome, Task
 
 Make = Callable[..., Outcome]
 

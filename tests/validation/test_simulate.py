@@ -15,8 +15,7 @@ from npusim.device.spec import Device
 from npusim.validation import simulate
 from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated, Unreadable
 from npusim.validation.sheet import Row, shipped_sheets
-from npusim.validation.simulate import CHIPS, Outcome, device_name, simulate_row
-from npusim.validation.workers import Workers, effort
+from npusim.validation.simulate import CHIPS, Outcome, Workers, device_name, effort, simulate_row
 
 ROOT = Path(__file__).parents[2]
 
