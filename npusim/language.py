@@ -15,7 +15,17 @@ from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Place, Region, Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES
 from npusim.program.fixpipe import Line
-from npusim.program.kernel import Alike, Column, Kernel, Least, Plan, Tasks, grid, in_runs
+from npusim.program.kernel import (
+    Alike,
+    Column,
+    Kernel,
+    Least,
+    Plan,
+    Tasks,
+    grid,
+    in_pieces,
+    in_runs,
+)
 from npusim.program.language import BufferHandle, Language
 
 __all__ = [
@@ -51,6 +61,7 @@ __all__ = [
     "Window",
     "ceil_div",
     "grid",
+    "in_pieces",
     "in_runs",
     "round_down",
     "round_up",

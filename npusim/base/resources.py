@@ -1,4 +1,4 @@
-"""Data files that ship with npusim, and where it keeps what it keeps for its user."""
+"""Data files that ship, where npusim keeps what it keeps, and what this computer can hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, RoomError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -101,13 +101,30 @@ def _of_this_process() -> Path:
     return folder
 
 
-def cache_file(name: str) -> Path:
-    """A file of this user's cache."""
-    return user_cache() / name
-
-
 def _user() -> str:
     try:
         return getpass.getuser()
     except (ImportError, KeyError, OSError):  # a user without a name, as in a container
         return str(getattr(os, "getuid", os.getpid)())
+
+
+@cache
+def memory_bytes() -> int:
+    """Its main memory; 8 GiB where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30
+
+
+def require_room(what: str, need: int, way_out: str) -> None:
+    """Raise ``RoomError`` where ``what``, of ``need`` bytes in all, cannot be held here.
+
+    Without it a system would swap for minutes or end the process without a word.
+    """
+    have = memory_bytes()
+    if need > have:
+        raise RoomError(
+            f"{what} some {need / 2**30:,.1f} GiB, this computer has {have / 2**30:,.1f} GiB: "
+            f"{way_out}"
+        )

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Protocol
 
 import yaml
 
 from npusim.base.errors import CONTROL, ConfigError
+from npusim.base.integers import digits
 
 
 class TextFile(Protocol):
@@ -56,6 +58,20 @@ class Node:
         if self.text() not in ("yes", "no"):
             raise self.fail(f"expected yes or no, got {self.text()!r}")
         return self.text() == "yes"
+
+    def integer(self, least: int | None = None) -> int:
+        """Return the number that decimal digits write, of at least ``least`` where it is given."""
+        value = digits(self.text())
+        if value is None or (least is not None and value < least):
+            limit = "" if least is None else f" of at least {least}"
+            raise self.fail(f"expected an integer{limit}, got {brief(self.text())}")
+        return value
+
+    def word(self, what: str, known: Iterable[str]) -> str:
+        """Return the scalar's text, which must be a ``known`` word of a kind, ``what``."""
+        if self.text() not in (choices := tuple(known)):
+            raise self.fail(f"unknown {what} {self.text()!r}{suggest(self.text(), choices)}")
+        return self.text()
 
     def items(self) -> list[Node]:
         """Return the nodes of a list."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import cast
 
 from npusim.base.errors import ArgumentError
 from npusim.base.quantities import parse_quantity
 from npusim.cli import calls
-from npusim.cli.files import print_json
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.files import print_result
+from npusim.cli.options import Parser, add_options
 from npusim.device.spec import Device
 from npusim.results.progress import ProgressBar
 
@@ -31,11 +29,7 @@ def execute(arguments: argparse.Namespace) -> int:
     measured = _microseconds(arguments.measured, prepared.device)
     with ProgressBar() as progress:
         result = prepared.run(timeline=False, progress=progress)
-    found = result.bound(measured)
-    if arguments.json:
-        print_json(found.to_json())
-    else:
-        sys.stdout.write(found.text())
+    print_result(result.bound(measured), arguments.json)
     return 0
 
 

@@ -13,8 +13,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.resources import user_cache
 from npusim.base.yamltree import suggest
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.options import Parser, add_options
 from npusim.results.lines import bytes_text
 from npusim.reuse.store import KINDS, MOST_BYTES, Store, files_of, opened, usual_file
 from npusim.timing.fast import library
@@ -41,7 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.action == "clear":
         _clear(arguments.names)
         return 0
-    rows = [*map(_row, KINDS), _code_row()]
+    rows = [*map(_row, (*KINDS, _CODE))]
     if getattr(arguments, "json", False):
         print_json(rows)
         return 0
@@ -64,18 +63,21 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _row(name: str) -> dict[str, Any]:
-    file, count = usual_file(name), 0
-    if file.exists():
-        with opened("", name) as kept:
-            count = len(kept)
-    return {
-        "name": name,
-        "holds": KINDS[name],
-        "count": count,
-        "bytes": sum(part.stat().st_size for part in files_of(file)),
-        "most_bytes": MOST_BYTES,
-        "place": str(file),
-    }
+    """What is told of a store, or of compiled code."""
+    if name == _CODE:
+        holds, most, place = "compiled code, a folder per version", 0, library.folder().parent
+        folders = _code()
+        files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+        count = len(folders)
+    else:
+        holds, most, place, count = KINDS[name], MOST_BYTES, usual_file(name), 0
+        if place.exists():
+            with opened("", name) as kept:
+                count = len(kept)
+        files = files_of(place)
+    size = sum(file.stat().st_size for file in files)
+    facts = {"name": name, "holds": holds, "count": count, "bytes": size}
+    return {**facts, "most_bytes": most, "place": str(place)}
 
 
 def _code() -> list[Path]:
@@ -83,19 +85,6 @@ def _code() -> list[Path]:
     places = {user_cache(), library.folder().parent}
     found = (path for place in places for path in place.glob(f"{_CODE}-*"))
     return sorted(path for path in found if path.is_dir() and any(path.iterdir()))
-
-
-def _code_row() -> dict[str, Any]:
-    folders = _code()
-    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
-    return {
-        "name": _CODE,
-        "holds": "compiled code, a folder per version",
-        "count": len(folders),
-        "bytes": sum(file.stat().st_size for file in files),
-        "most_bytes": 0,
-        "place": str(library.folder().parent),
-    }
 
 
 def _clear(names: list[str]) -> None:

@@ -17,17 +17,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from npusim.base.computer import require_room
 from npusim.base.dtypes import BF16, DTYPES, DType, dtype
 from npusim.base.errors import ArgumentError
+from npusim.base.resources import require_room
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling_text import parse_tiling
-from npusim.cli.options import add_machine, add_options, add_simulation
+from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
 from npusim.cli.own_kernel import kernel_card
-from npusim.cli.parser import Parser, collect, picked
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.limits.table import RULES
@@ -150,7 +149,9 @@ def _owners() -> Mapping[str, Sequence[str]]:
     """The operators that have an option, where not all do."""
     owners: dict[str, list[str]] = {}
     for name, card in CARDS.items():
-        for flag in _own_flags(card):
+        flags = [f"--{option.name.replace('_', '-')}" for option in card.options]
+        flags += ["--dtype"] if len(card.dtypes) > 1 else []
+        for flag in flags + (["--rules"] if "rules" not in card.without else []):
             owners.setdefault(flag, []).append(name)
     return owners
 
@@ -217,13 +218,6 @@ def card_of(arguments: argparse.Namespace) -> Card[Any]:
     if arguments.place.endswith(".jsonl"):
         return kernel_card(load_instructions(arguments.place))
     return kernel_card(make_kernel(load_kernel(arguments.place), collect("--arg", arguments.arg)))
-
-
-def _own_flags(card: Card[Any]) -> list[str]:
-    """Options that not every operator has."""
-    flags = [f"--{option.name.replace('_', '-')}" for option in card.options]
-    flags += ["--dtype"] if len(card.dtypes) > 1 else []
-    return flags + (["--rules"] if "rules" not in card.without else [])
 
 
 def _add_sizes(leaf: Parser, card: Card[Any]) -> None:

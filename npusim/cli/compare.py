@@ -13,11 +13,10 @@ from npusim.base.errors import ArgumentError
 from npusim.cli import calls
 from npusim.cli.files import PLOTS, TO_OPEN, TRACES, check_files, print_result, saying, write_files
 from npusim.cli.main import parsed
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.options import Parser, add_options
 from npusim.results import Result
-from npusim.results.compared import facts_of
 from npusim.results.comparison import Comparison, compare
+from npusim.results.differences import facts_of
 from npusim.results.network_comparison import NetworkComparison, compare_networks, is_network
 from npusim.results.progress import ProgressBar
 

@@ -7,8 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.options import Parser, add_options
 
 #: Shells that can be taught.
 SHELLS = ("bash", "zsh", "fish")

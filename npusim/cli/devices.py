@@ -8,8 +8,7 @@ from typing import Any
 
 from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import add_options, add_show
-from npusim.cli.parser import Parser, collect
+from npusim.cli.options import Parser, add_options, add_show, collect
 from npusim.device.catalog import describe, devices, figure_text, load_device, ranges
 from npusim.device.spec import Device
 from npusim.results import lines

@@ -6,9 +6,8 @@ import argparse
 import sys
 
 from npusim.cli import calls
-from npusim.cli.files import print_json
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.files import print_result
+from npusim.cli.options import Parser, add_options
 from npusim.results.progress import ProgressBar
 
 #: A line with the operator right behind "explain", where it may also stand later.
@@ -31,10 +30,8 @@ def execute(arguments: argparse.Namespace) -> int:
             progress("what if", "figures", done, total)
 
         explanation = result.explain(what_if=arguments.what_if, progress=tried)
-    if arguments.json:
-        print_json(explanation.to_json())
-    elif not sys.stdout.isatty():
-        sys.stdout.write(explanation.text())
+    if arguments.json or not sys.stdout.isatty():
+        print_result(explanation, arguments.json)
     else:
         from rich.console import Console  # noqa: PLC0415 - what goes to a file does not wait for it
 

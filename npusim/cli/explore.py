@@ -10,8 +10,7 @@ from importlib import import_module
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser, picked
+from npusim.cli.options import Parser, add_options, picked
 from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.results.lines import columns, counted, items, rate_text, wrap
 from npusim.study import Exploration, Sensitivities, explore, sensitivities

@@ -10,8 +10,7 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.calibration import Calibration, calibrate
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser, picked
+from npusim.cli.options import Parser, add_options, picked
 from npusim.validation.card import save_page, save_plot
 from npusim.validation.score import time_error
 

@@ -13,15 +13,12 @@ from functools import cache
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
 from npusim.base.written import write
-from npusim.cli.files import check_files, print_json, write_files
+from npusim.cli.files import check_files, print_result, write_files
 from npusim.cli.main import FAILED, parsed
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser
+from npusim.cli.options import Parser, add_options
 from npusim.gate import trees
 from npusim.gate.cases import Case, gate_file, read_cases
-from npusim.gate.grown import Step, grown
-from npusim.gate.judged import Finding, Judged, Times, judge, load, save, times_of
-from npusim.gate.told import for_github, junit, render
+from npusim.gate.judged import Finding, Judged, Step, Times, grown, judge, load, save, times_of
 from npusim.gate.trees import Change, Line, Tree
 
 #: Findings that are explained, those that lost most.
@@ -70,16 +67,13 @@ def execute(arguments: argparse.Namespace) -> int:
         found = judge(cases, {**stated, **(others[0] if others else {})}, after)
         found = gate.explained(found, commit) if commit else found
     judged = Judged(file=arguments.file, against=against or "nothing", findings=found)
-    if arguments.json:
-        print_json(judged.to_json())
-    else:
-        sys.stdout.write(render(judged))
+    print_result(judged, arguments.json)
     if arguments.github:
-        print(for_github(judged), end="", file=sys.stderr if arguments.json else None)
+        print(judged.for_github(), end="", file=sys.stderr if arguments.json else None)
     write_files(
         arguments,
         save=lambda path: save(path, after),
-        junit=lambda path: write(path, junit(judged)),
+        junit=lambda path: write(path, judged.junit()),
     )
     return FAILED if judged.failed else 0
 

@@ -20,7 +20,7 @@ from typing import Any
 from npusim.base.errors import NpusimError, shown
 from npusim.base.objects import collect_seldom
 from npusim.cli.completion import answer, typed
-from npusim.cli.parser import Parser
+from npusim.cli.options import Parser
 from npusim.version import __version__
 
 #: Exit statuses: a check that failed, an error, an interrupt, a reader that went away, SIGTERM. The

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.cli.files import PAGES, PLOTS, check_files, option_of, print_result, write_files
-from npusim.cli.options import add_machine, add_options, add_simulation
-from npusim.cli.parser import Parser, collect, picked
+from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
 from npusim.device.catalog import load_device
 from npusim.limits.table import RULES
 from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.options import shared_option
-from npusim.results.progress import ProgressBar, ProgressLines
+from npusim.results.progress import ProgressBar
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.
 TIMED = "batch dtype passes gradients cube_math_type every_input"
@@ -69,7 +67,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
         names = f"mode {_STEP} {OPTIONS}"
     given = {name: value for name, value in picked(arguments, names).items() if value is not None}
-    with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
+    with ProgressBar() as progress:
         result = run(
             arguments.workload,
             arguments.input_shape,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from operator import attrgetter
 from typing import Any
 
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import add_options, add_show
-from npusim.cli.parser import Parser
+from npusim.cli.options import Parser, add_options, add_show
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
 from npusim.limits.table import documented_operators, load_rules
 from npusim.ops import CARDS, operators
+
+#: What is told of a limit, and what of it that is.
+_KEYS = ("parameter", "fact", "permitted", "when", "status", "basis", "stage", "always")
+_FACTS = attrgetter(*("condition" if key == "when" else key for key in _KEYS))
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,19 +67,7 @@ def _runs(role: str, device: Device) -> bool:
 
 def _show(operator: str, device: Device, as_json: bool) -> None:
     table = load_rules(device.product, operator)
-    rows: list[dict[str, Any]] = [
-        {
-            "parameter": rule.parameter,
-            "fact": rule.fact,
-            "permitted": rule.permitted,
-            "when": rule.condition,
-            "status": rule.status,
-            "basis": rule.basis,
-            "stage": rule.stage,
-            "always": rule.always,
-        }
-        for rule in table.rules
-    ]
+    rows = [dict(zip(_KEYS, _FACTS(rule), strict=True)) for rule in table.rules]
     if as_json:
         facts = {"operator": operator, "title": table.title, "device": device.name}
         facts |= {"product": table.product, "product_title": table.product_title}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.net import TIMED, add_network
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser, collect, picked
-from npusim.results.progress import ProgressBar, ProgressLines
+from npusim.cli.options import Parser, add_options, collect, picked
+from npusim.results.progress import ProgressBar
 from npusim.reuse.cache import answers_in
 
 #: Images where nothing is said: of one image launches take most of the time, and nothing moves it.
@@ -25,8 +23,7 @@ def add_arguments(parser: Parser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
-    from npusim.study.play import Play  # noqa: PLC0415 - it takes time to import
-    from npusim.study.played import serve  # noqa: PLC0415
+    from npusim.study.play import Play, serve  # noqa: PLC0415 - it takes time to import
 
     kind, workload = arguments.kind, arguments.workload
     if kind != "net":
@@ -36,7 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if not arguments.folder.is_dir():
         raise ArgumentError(f"--folder {arguments.folder}: there is no such folder; create it")
     with answers_in(""):
-        with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
+        with ProgressBar() as progress:
             game = Play(
                 workload,
                 arguments.device,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ import numpy as np
 from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
+from npusim.call.spec import Array
 from npusim.cli import calls
 from npusim.cli.calls import Prepared
-from npusim.cli.checks import Check, checked, returned
 from npusim.cli.files import (
     PAGES,
     PLOTS,
@@ -28,13 +30,14 @@ from npusim.cli.files import (
     saying,
     write_files,
 )
+from npusim.cli.options import Parser
 from npusim.cli.own_kernel import check_expected
-from npusim.cli.parser import Parser
 from npusim.ops import CARDS
-from npusim.ops.card import Output
+from npusim.ops.card import Output, Sample
 from npusim.program.kernel import Kernel
 from npusim.results import Result
-from npusim.results.progress import ProgressBar, ProgressLines
+from npusim.results.plots import save_plot
+from npusim.results.progress import ProgressBar
 
 #: A line with the operator right behind "run", where it may also stand later.
 arrange = calls.arrange
@@ -55,28 +58,18 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run the call; the report comes first, so that nothing after it can lose it."""
     asked = {name: getattr(arguments, name) for name in FILES}
     wanted: dict[str, Path] = {name: path for name, path in asked.items() if path is not None}
-    _check_arguments(arguments, wanted)
+    _check_arguments(wanted, arguments)
     prepared = calls.prepare(arguments, timing_only=arguments.timing_only)
     if arguments.check and isinstance(prepared.problem, Kernel):
         check_expected(prepared.problem)
     if "output" in wanted:
         check_output(wanted["output"], prepared.outputs)
-    with ProgressBar() if sys.stderr.isatty() else ProgressLines() as progress:
+    with ProgressBar() as progress:
         keep = True if {*TIMELINES} & set(wanted) else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)
     write_files(arguments, **writers(arguments, result, prepared))
     return 0 if all(check.passed for check in checks) else 1
-
-
-def _check_arguments(arguments: argparse.Namespace, wanted: Mapping[str, Path]) -> None:
-    """Refuse options that do not go together before anything is computed."""
-    for option in ("check", "input"):
-        if arguments.timing_only and getattr(arguments, option):
-            raise ArgumentError(
-                f"--{option} needs numbers, which --timing-only leaves out; drop one"
-            )
-    _check_wanted(wanted, arguments)
 
 
 def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepared) -> list[Check]:
@@ -125,11 +118,14 @@ def part_of(arguments: argparse.Namespace, time_us: float) -> dict[str, Any]:
     return {"cores": tuple(arguments.shown_cores) or None, "window": window if asked else None}
 
 
-def _check_wanted(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
-    """Refuse, before anything is computed, files that cannot be written or need what is off.
+def _check_arguments(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
+    """Refuse, before anything is computed, what does not go together or cannot be written.
 
     ``wanted`` has the paths of the files asked for by the names of ``FILES``.
     """
+    for name in ("check", "input", "output"):
+        if arguments.timing_only and getattr(arguments, name):
+            raise ArgumentError(f"--{name} needs numbers, which --timing-only leaves out; drop one")
     parts = {"--from": arguments.since, "--to": arguments.until, "--core": arguments.shown_cores}
     for option, value in parts.items():
         if value not in (None, []) and not {*TIMELINES} & set(wanted):
@@ -143,8 +139,6 @@ def _check_wanted(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> 
                 f"{option} and {taken[path.resolve()]} both write {path}; give two names"
             )
         taken[path.resolve()] = option
-        if name == "output" and arguments.timing_only:
-            raise ArgumentError(f"{option} needs numbers, which --timing-only leaves out; drop one")
         if name in TIMELINES and arguments.timeline is False:
             raise ArgumentError(f"{option} needs the timeline; drop --no-timeline")
 
@@ -172,16 +166,10 @@ def writers(
     return {
         "output": output,
         "trace": saying(TO_OPEN, result.save_trace, **part),
-        "plot": saying("timeline of who worked and who waited", _draw, timeline, **part),
-        "plot_roofline": saying("roofline", _draw, roofline),
+        "plot": saying("timeline of who worked and who waited", save_plot, timeline, **part),
+        "plot_roofline": saying("roofline", save_plot, roofline),
         "report": saying("to read it, open it in a browser", result.report),
     }
-
-
-def _draw(path: Path, draw: Any, **part: Any) -> None:
-    from npusim.results.plots import save_plot  # noqa: PLC0415 - most runs draw nothing
-
-    save_plot(path, draw, **part)
 
 
 def _save_arrays(path: Path, result: Result, prepared: Prepared, framework: bool) -> str:
@@ -208,3 +196,75 @@ def _save_arrays(path: Path, result: Result, prepared: Prepared, framework: bool
 
 def _is_archive(path: Path) -> bool:
     return path.name.lower().endswith(".npz")
+
+
+# -- checks: how far outputs are from a float64 computation -------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """How far an output is from a float64 computation, in relative Frobenius norm."""
+
+    output: str
+    error: float
+    limit: float
+    where: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is within the limit; NaN is not."""
+        return self.error <= self.limit
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return (
+            f"check  {self.output} against float64: relative error {self.error:.1e} "
+            f"(limit {self.limit:.1e}): {'pass' if self.passed else f'fail; {self.where}'}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; an error that is no finite number is null, as JSON has none."""
+        return {
+            "output": self.output,
+            "relative_error": self.error if math.isfinite(self.error) else None,
+            "limit": self.limit,
+            "passed": self.passed,
+        }
+
+
+def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any]) -> list[Check]:
+    """One check per output asked for."""
+    from npusim.shapes.reference import relative_error  # noqa: PLC0415 - for checks only
+
+    found = []
+    for one in outputs:
+        got, want = one.unpack(sample.problem, returned(result, one.name)), one.expected(sample)
+        error, limit = relative_error(got, want), one.limit(sample)
+        where = "" if error <= limit else _differences(got, want, limit)
+        found.append(Check(output=one.name, error=error, limit=limit, where=where))
+    return found
+
+
+def _differences(got: Array, want: Array, limit: float) -> str:
+    """How many elements are further off than ``limit`` of the largest, and the worst of them."""
+    got, want = (np.asarray(one, np.float64) for one in (got, want))
+    with np.errstate(invalid="ignore"):
+        off = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, np.abs(got - want))
+    off[np.isnan(off)] = np.inf
+    finite = np.abs(want[np.isfinite(want)])
+    count = np.count_nonzero(off > limit * finite.max(initial=0.0))
+    worst = np.unravel_index(int(np.argmax(off)), off.shape)
+    place = ", ".join(str(int(i)) for i in worst)
+    return (
+        f"{count:,} of {off.size:,} elements differ, most at [{place}]: {got[worst]:.6g}, "
+        f"expected {want[worst]:.6g}"
+    )
+
+
+def returned(result: Result, name: str) -> Array:
+    """The array that a result has by this name."""
+    outputs = dict(zip(result.output_names, result.outputs or (), strict=False))
+    array = outputs.get(name)
+    if array is None:
+        raise ArgumentError(f"{result.operator} returned no numbers for {name}")
+    return array

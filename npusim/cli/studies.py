@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from npusim.base.errors import ArgumentError
-from npusim.cli.parser import OPTION, Parser, collect
+from npusim.cli.options import OPTION, Parser, collect
 from npusim.ops import CARDS
 from npusim.results.progress import Bar
 from npusim.study import Study, load_study, make_study

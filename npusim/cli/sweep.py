@@ -9,13 +9,12 @@ from functools import partial
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser, picked
+from npusim.cli.options import Parser, add_options, picked
 from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.results.lines import counted, items, percent_text, us_text
 from npusim.results.plots import save_plot
 from npusim.study import SweepResult, sweep
-from npusim.study.plots import KINDS
+from npusim.study.result import KINDS
 from npusim.study.subject import Row, split
 
 #: Rows printed; all of them are in the file of --csv.

@@ -8,14 +8,12 @@ import sys
 from contextlib import nullcontext
 from functools import partial
 from math import inf
-from pathlib import Path
 
 from npusim.base.written import write
 from npusim.call.tune import tune
 from npusim.cli import calls
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
-from npusim.cli.options import add_options
-from npusim.cli.parser import Parser, picked
+from npusim.cli.options import Parser, add_options, picked
 from npusim.kernels.cann_export import cann_of
 from npusim.program.kernel import Kernel
 from npusim.results.progress import Bar
@@ -56,12 +54,12 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(tuned.to_json(arguments.top))
     else:
         sys.stdout.write(tuned.text(arguments.top))
-
-    def to_cann(file: Path) -> None:
-        words = cann_of(tuned.best).words
-        write(file, json.dumps(words, indent=2) + "\n")
-
-    write_files(arguments, csv=tuned.to_csv, cann=to_cann, plot=tuned.plot)
+    write_files(
+        arguments,
+        csv=tuned.to_csv,
+        cann=lambda file: write(file, json.dumps(cann_of(tuned.best).words, indent=2) + "\n"),
+        plot=tuned.plot,
+    )
     return 0
 
 

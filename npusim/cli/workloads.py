@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import add_options, add_show
-from npusim.cli.parser import Parser
+from npusim.cli.options import Parser, add_options, add_show
 from npusim.workloads import (
     Layer,
     LinearLayer,

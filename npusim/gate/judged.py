@@ -1,19 +1,101 @@
-"""Cases of two revisions side by side, and what is said of each: a gate that passes or fails."""
+"""Cases of two revisions side by side, and what is said of each: a gate that passes or fails.
+
+It is told as text, as JUnit XML, and as annotations that GitHub shows.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as Xml
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, shown
 from npusim.base.written import write
 from npusim.gate.cases import Case
-from npusim.gate.grown import Grown
 from npusim.gate.trees import Change
-from npusim.results.compared import facts_of
+from npusim.results.differences import facts_of
+from npusim.results.lines import WIDTH, columns, counted, page, wrap
+
+#: A step of a critical path as `npusim explain --json` has it, with its kernel and its source.
+Step = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Grown:
+    """An instruction that has ``cycles`` more than before, most of them for ``reason``.
+
+    ``file`` is a path below the repository's folder, "" of what is no file of it; ``text`` is the
+    line.
+    """
+
+    kernel: str
+    pipe: str
+    op: str
+    file: str
+    line: int
+    text: str
+    cycles: int
+    reason: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.file else self.text
+        what = " ".join(filter(None, (self.pipe, self.op, place)))
+        return f"{self.kernel}: {what}: {self.cycles:+,} cycles, mostly {self.reason}"
+
+
+def grown(before: Iterable[Step], after: Iterable[Step]) -> tuple[Grown, ...]:
+    """What has more cycles in the kernels of an explanation than before, most first.
+
+    Kernels are as `npusim explain --json` tells them, to which ``npusim/gate/work.py`` adds
+    sources. A line is the one of before that has its text, else the next of its file that is left.
+    """
+    found = []
+    for old, new in _pairs([*_steps(before)], [*_steps(after)]):
+        parts = Counter[str](new["parts"])
+        parts.subtract(old.get("parts", {}))
+        cycles, reason = new["cycles"] - old.get("cycles", 0), max(parts, key=lambda n: parts[n])
+        if cycles > 0:
+            own = {name: new[name] for name in ("kernel", "pipe", "op", "file", "line", "text")}
+            found.append(Grown(**own, cycles=cycles, reason=reason))
+    return tuple(sorted(found, key=lambda one: -one.cycles))
+
+
+def _steps(kernels: Iterable[Step]) -> Iterator[Step]:
+    """The steps of all kernels, launches among them; their cycles add up to the call's."""
+    names = Counter[str]()
+    for kernel in kernels:
+        name, launch = kernel["name"], kernel["launch_cycles"]
+        names[name] += 1
+        own = {"kernel": f"{name} #{names[name]}" if names[name] > 1 else name}
+        empty = {"pipe": "", "op": "launch", "line": 0, "cycles": launch, "file": "", "text": ""}
+        yield {**empty, **own, "parts": {"launch": launch}}
+        for step in kernel["path"]:
+            line = step["line"].rpartition(":")[2]
+            given = {"file": "", **step, "text": step.get("text") or step["line"]}
+            yield {**given, **own, "line": int(line) if line.isdigit() else 0}
+
+
+def _pairs(old: list[Step], new: list[Step]) -> Iterator[tuple[Mapping[str, Any], Step]]:
+    """Each new step with the old one that it was; {} where it was none."""
+    for names in (("kernel", "pipe", "op", "file", "text"), ("kernel", "pipe", "op", "file")):
+        known: dict[tuple[str, ...], list[Step]] = defaultdict(list)
+        for step in sorted(old, key=lambda one: one["line"]):
+            known[tuple(step[name] for name in names)].append(step)
+        left = []
+        for step in sorted(new, key=lambda one: one["line"]):
+            same = known[tuple(step[name] for name in names)]
+            if same:
+                yield same.pop(0), step
+            else:
+                left.append(step)
+        old, new = [one for steps in known.values() for one in steps], left
+    yield from (({}, step) for step in new)
+
 
 #: What becomes of a case and fails the gate.
 FAILING = ("slower", "fails")
@@ -77,6 +159,39 @@ class Judged:
         """Plain values, ready for ``json.dumps``."""
         return {"passed": not self.failed, **asdict(self)}
 
+    def text(self) -> str:
+        """The gate for people, at most 80 columns wide but for lines of sources."""
+        return page([_table(self), *(_reasons(one) for one in self.failed), _verdict(self)])
+
+    def junit(self) -> str:
+        """All cases as a suite of tests in JUnit's XML."""
+        counts = {"tests": str(len(self.findings)), "failures": str(len(self.failed))}
+        suite = Xml.Element("testsuite", {"name": f"npusim gate {self.file}", **counts})
+        for one in self.findings:
+            case = Xml.SubElement(suite, "testcase", classname=one.case, name=one.part or one.case)
+            said = one.message or one.change
+            if one.verdict in FAILING:
+                made = Xml.SubElement(case, "failure", type=one.verdict, message=said)
+                made.text = "\n".join([*_reasons(one)][1:])
+            elif one.verdict == "gone":
+                Xml.SubElement(case, "skipped", message="the case is gone")
+            elif one.verdict:
+                Xml.SubElement(case, "system-out").text = f"{one.verdict} {said}".strip()
+        return shown(Xml.tostring(suite, encoding="unicode", xml_declaration=True)) + "\n"
+
+    def for_github(self) -> str:
+        """Annotations that GitHub shows where they point to; notices of what is faster."""
+        lines = []
+        for one in self.findings:
+            if one.verdict in (*FAILING, "faster"):
+                kind = "error" if one.verdict in FAILING else "notice"
+                file, line = one.place or ("", 0)
+                where = f"file={_escaped(file, ':,')},line={line}," if file else ""
+                title = _escaped(f"npusim gate: {one.name} is {one.verdict}", ":,")
+                told = "\n".join([one.message or one.change, *map(str, one.grown[:_MOST])])
+                lines.append(f"::{kind} {where}title={title}::{_escaped(told)}\n")
+        return "".join(lines)
+
 
 def times_of(answer: Mapping[str, Any]) -> Times:
     """The times in what `npusim run --json` or `npusim net --json` told."""
@@ -134,3 +249,49 @@ def load(path: str) -> dict[str, Times]:
     raise ArgumentError(
         f"{path} is no baseline of a gate; write one with `npusim gate FILE --save BASELINE.json`"
     )
+
+
+#: Changes, and instructions that grew, that are told of one case.
+_MOST = 4
+
+
+# -- texts --------------------------------------------------------------------------------------
+
+
+def _table(judged: Judged) -> Iterator[str]:
+    rows: list[Sequence[str]] = [("case", "before", "after", "change", "")]
+    for one in judged.findings:
+        if one.verdict:
+            times = ("-" if n is None else f"{n:,}" for n in (one.before, one.after))
+            share = one.change.partition(" (")[2].rstrip(")")
+            rows.append((one.name, *times, share, one.verdict))
+    if len(rows) > 1:
+        yield from columns(rows, left=(0, 4), width=WIDTH)
+    same = len(judged.findings) - len(rows) + 1
+    if same:
+        yield f"{counted(same, 'time')} as before, within the tolerance"
+
+
+def _reasons(one: Finding) -> Iterator[str]:
+    yield ""
+    yield from wrap(f"{one.name}: {one.message or one.change}", later="  ")
+    yield from (f"  changed  {line}" for line in one.culprits[:_MOST])
+    yield from (f"  grew     {line}" for line in one.grown[:_MOST])
+
+
+def _verdict(judged: Judged) -> Iterator[str]:
+    yield ""
+    failed = len(judged.failed)
+    what = f"fails: {counted(failed, 'time')} slower or failing" if failed else "passes"
+    yield from wrap(f"gate {judged.file} against {judged.against} {what}", later="  ")
+    if any(one.verdict in ("slower", "faster") for one in judged.findings):
+        yield from wrap(
+            f"to accept the times as they are: npusim gate {judged.file} --save BASELINE.json, "
+            "and --against that; or a wider tolerance of the case",
+            later="  ",
+        )
+
+
+def _escaped(text: str, marks: str = "") -> str:
+    """``text`` with the characters that have a meaning in annotations, and ``marks``, as codes."""
+    return re.sub(f"[%\r\n{marks}]", lambda found: f"%{ord(found[0]):02X}", text)

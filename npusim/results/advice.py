@@ -13,6 +13,8 @@ from npusim.timing.trace import Bound, KernelRun, Trace
 
 #: From this share of the simulated time on, only less work for the bounding resource helps.
 NEAR_BOUND = 0.9
+#: Kernels that matter, at most.
+MAX_KERNELS = 3
 #: Kernels and launches below this share of the call are not worth a sentence.
 WORTH_A_LINE = 0.05
 #: Kernels below this share of the bound of their problem get a sentence why.
@@ -32,11 +34,11 @@ _REMEDIES: Mapping[str, str] = {
 }
 
 
-def major_kernels(runs: Sequence[KernelRun], limit: int = 3) -> tuple[KernelRun, ...]:
-    """At most ``limit`` kernels that matter to the call's time, in call order."""
+def major_kernels(runs: Sequence[KernelRun]) -> tuple[KernelRun, ...]:
+    """At most ``MAX_KERNELS`` kernels that matter to the call's time, in call order."""
     whole = metrics.total_cycles(runs)
     worthy = [run for run in runs if metrics.share(run.cycles, whole) >= WORTH_A_LINE]
-    largest = sorted(worthy, key=lambda run: -run.cycles)[:limit]
+    largest = sorted(worthy, key=lambda run: -run.cycles)[:MAX_KERNELS]
     return tuple(run for run in runs if any(run is one for one in largest))
 
 
@@ -109,12 +111,8 @@ def _kernel_advice(run: KernelRun) -> str:
     pipe = metrics.critical_pipe(metrics.pipe_shares(run))
     if pipe is None:
         return f"{run.name}: no pipe worked; nothing to improve"
-    waits = [
-        (share, reason)
-        for reason, share in zip(REASONS, pipe.busiest, strict=True)
-        if reason != "busy"
-    ]
-    worst, reason = max(waits, key=lambda wait: wait[0])
+    reasons = zip(pipe.busiest, REASONS, strict=True)
+    worst, reason = max((one for one in reasons if one[1] != "busy"), key=lambda one: one[0])
     busy = percent_text(pipe.busiest[BUSY])
     behind = _behind_issue(run, pipe.busiest_core) if reason == "issue" else reason
     told = f"'{reason}'" + (f", as S waits for '{behind}'" if behind != reason else "")
@@ -126,10 +124,7 @@ def _kernel_advice(run: KernelRun) -> str:
 
 def _behind_issue(run: KernelRun, core: str) -> str:
     """What the scalar pipe of a core waits for most where it waits longer than it works."""
-    scalar = dict[str, int]()
-    for row in run.pipes:
-        if (row.core, row.pipe) == (core, "S"):
-            scalar = dict(zip(REASONS, row.cycles, strict=True))
+    scalar = metrics.reasons_of(run, core, "S")
     busy = scalar.get("busy", 0)
     waits = {why: n for why, n in scalar.items() if why not in ("busy", "not_started", "done")}
     return max(waits, key=lambda why: waits[why]) if sum(waits.values()) > busy else "issue"

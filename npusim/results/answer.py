@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.shown import Shown
 from npusim.base.written import replacing, write
-
-if TYPE_CHECKING:
-    from npusim.results.report import Report
+from npusim.results import plots
+from npusim.results.report import Report
+from npusim.results.web import page
 
 #: What makes a file, by its suffix.
 _MAKERS = {
@@ -47,20 +47,14 @@ class Answer(Shown):
 
     def save_plot(self, path: str | Path) -> None:
         """Write the figure, .png or .svg."""
-        from npusim.results.plots import save_plot  # noqa: PLC0415 - imports matplotlib
-
-        save_plot(path, self._part("plot", path))
+        plots.save_plot(path, self._part("plot", path))
 
     def report(self, path: str | Path) -> None:
         """Write one self-contained web page."""
-        from npusim.results.web import page  # noqa: PLC0415 - pages are made when asked for
-
         write(path, page.page(self.as_report()))
 
     def as_report(self) -> Report:
         """The report as data: what is said, and the table."""
-        from npusim.results.report import Report  # noqa: PLC0415 - made when asked for
-
         return Report(repr(self)[1:-1], (), "", (), (), "", markup=self._repr_html_())
 
     def save(self, path: str | Path) -> None:
@@ -89,6 +83,4 @@ class Reported(Answer):
 
     def _repr_html_(self) -> str:
         """What a notebook shows at the end of a cell."""
-        from npusim.results.web import page  # noqa: PLC0415 - made when asked for
-
         return page.notebook(self.as_report())

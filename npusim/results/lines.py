@@ -97,7 +97,6 @@ def page(sections: Iterable[Iterable[str]]) -> str:
 def columns(
     rows: Sequence[Sequence[str]],
     left: int | Collection[int] = 1,
-    indent: str = "",
     width: int | None = None,
 ) -> list[str]:
     """Align ``rows`` of cells: text to the left, numbers to the right.
@@ -111,7 +110,7 @@ def columns(
     if width is not None:
         words = [_words(cells) for cells in zip(*rows, strict=True)]
         least = [min(whole, max(_LEAST, word)) for whole, word in zip(widths, words, strict=True)]
-        widths = _fitted(widths, least, text, width - len(indent))
+        widths = _fitted(widths, least, text, width)
     lines = []
     for row in rows:
         cells = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
@@ -120,7 +119,7 @@ def columns(
                 f"{cell[at] if at < len(cell) else '':{'<' if place in text else '>'}{width}}"
                 for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
             )
-            lines.append((indent + line).rstrip())
+            lines.append(line.rstrip())
     return lines
 
 

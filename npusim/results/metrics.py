@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.base.reasons import BANDWIDTH, BUSY
+from npusim.base.reasons import BANDWIDTH, BUSY, REASONS
 from npusim.device.pipes import MATRIX_PIPES, PIPES
 from npusim.device.spec import Device
 from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
@@ -148,6 +148,12 @@ class PipeShare:
 def working(row: PipeRow) -> int:
     """Cycles in which the pipe holds an instruction: at full speed or slowed by others."""
     return row.cycles[BUSY] + row.cycles[BANDWIDTH]
+
+
+def reasons_of(run: KernelRun, core: str, pipe: str) -> dict[str, int]:
+    """Cycles of a pipe of a core by reason; nothing where the kernel has no such pipe."""
+    rows = [row.cycles for row in run.pipes if (row.core, row.pipe) == (core, pipe)]
+    return dict(zip(REASONS, rows[0], strict=True)) if rows else {}
 
 
 def pipe_shares(run: KernelRun) -> tuple[PipeShare, ...]:

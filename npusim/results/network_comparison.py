@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
-from npusim.results.compared import Differences, Facts, Row, Told, facts_of, labels_of
-from npusim.results.comparison_text import time_fact, us_or_none, value_text
-from npusim.results.lines import (
-    WIDTH,
-    columns,
-    counted,
-    fact,
-    page,
-    signed_text,
-    us_text,
-    wrap,
+from npusim.results.differences import (
+    Differences,
+    Facts,
+    Row,
+    Told,
+    besides,
+    change_texts,
+    facts_of,
+    labels_of,
+    numbered,
+    us_or_none,
 )
+from npusim.results.lines import WIDTH, columns, counted
 
 #: Layers, and kernels, that are shown; the rest is counted.
 MAX_ROWS = 20
@@ -113,25 +114,19 @@ class NetworkComparison(Differences):
 
     def pairs(self, part: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
         """Layers or kernels of either by name, those of b alone last; {} where one has none."""
-        a, b = (_named(side[f"{part}s"], part) for side in (self.a, self.b))
+        a, b = (numbered(side[f"{part}s"], part) for side in (self.a, self.b))
         for name in {**a, **b}:
             yield name, a.get(name, {}), b.get(name, {})
 
-    def text(self) -> str:
-        """The comparison for people, at most 80 columns wide."""
-        if self.empty:
-            return page([self._header(), ["", "no difference"]])
-        changes = [
-            self._changes(part, time, title) for part, (_, time, title) in _parts(self.a).items()
-        ]
-        return page([self._header(), *changes, self._others()])
+    def about(self, facts: Facts) -> str:
+        """What one of them is."""
+        return f"{facts['workload']} on {facts['device']}, batch {facts['batch']}"
 
-    def _header(self) -> Iterator[str]:
-        for name, (label, side) in zip("AB", self.sides, strict=True):
-            of = f"{label}: " if label != name else ""
-            what = f"{side['workload']} on {side['device']}, batch {side['batch']}"
-            yield from fact(name, f"{of}{what}, {us_text(side['time_us'])} us")
-        yield from time_fact(self)
+    def sections(self) -> Iterator[Iterator[str]]:
+        """What the text says below its head."""
+        for part, (_, time, title) in _parts(self.a).items():
+            yield self._changes(part, time, title)
+        yield self._others()
 
     def _changes(self, part: str, time: str, title: str) -> Iterator[str]:
         """Times of one kind of row that differ, the largest changes first."""
@@ -145,9 +140,7 @@ class NetworkComparison(Differences):
         found.sort(key=lambda one: (-one[0], one[1]))
         rows: list[Sequence[str]] = [(title, "A", "B", "change", "")]
         for _, name, a, b in found[:MAX_ROWS]:
-            change = ("", "")
-            if a is not None and b is not None:
-                change = f"{b - a:+,.1f}", signed_text(b / a - 1) if a else ""
+            change = change_texts(1, a, b)
             rows.append((f"  {name}", us_or_none(a), us_or_none(b), *change))
         yield ""
         yield from columns(rows, width=WIDTH)
@@ -165,13 +158,7 @@ class NetworkComparison(Differences):
         ]
         if not found:
             return
-        yield ""
-        yield "WHAT DIFFERS BESIDES"
-        for row in found[: 2 * MAX_ROWS]:
-            name = f"{row['name']} " if row["name"] else ""
-            a, b = (value_text(row[side], commas=False) for side in "ab")
-            text = f"{name}{row['what']}: {a} -> {b}"
-            yield from wrap(text, "  ", "    ")
+        yield from besides(found[: 2 * MAX_ROWS], ("name", "what"), commas=False)
         if len(found) > 2 * MAX_ROWS:
             yield f"  ({counted(len(found) - 2 * MAX_ROWS, 'more')}: see --json)"
 
@@ -218,15 +205,3 @@ def compare_networks(
             "give both a mode (npusim.step, --mode), or none"
         )
     return NetworkComparison(a=sides[0], b=sides[1], labels=called)
-
-
-def _named(rows: Sequence[Row], part: str) -> dict[str, Row]:
-    """Rows by name; the second of a name is called ``name #2``."""
-    found: dict[str, Row] = {}
-    for row in rows:
-        name, place = row[part], 1
-        while name in found:
-            place += 1
-            name = f"{row[part]} #{place}"
-        found[name] = row
-    return found

@@ -242,6 +242,10 @@ def _step_header(facts: Row) -> Iterator[str]:
         what += f", {facts['cards']} cards"
     yield from _of_network(facts, what, mode=asked(facts))
     yield from fact("step", f"{us_text(facts['time_us'])} us = {_cycles(facts)}" + _added(facts))
+    cached, cold = facts["at_least_us"]
+    least = f"{us_text(cached)} us (operands in the L2), {us_text(cold)} us (from main memory)"
+    share = percent_text(cached / facts["time_us"])
+    yield from fact("at least", f"{least} for any programs of its operations: {share} of the time")
     yield from fact("speed", f"{rate_text(facts['images_per_second'])} images/s")
     yield from fact("split, us", split_text(facts, KINDS))
     if facts["all_reduce"]:
@@ -253,8 +257,8 @@ def _step_header(facts: Row) -> Iterator[str]:
 
 
 def _added(facts: Row) -> str:
-    more = facts["time_us"] - facts["compute_us"]
-    return f" and {us_text(more)} us of an all-reduce" if facts["all_reduce"] else ""
+    more = us_text(facts["time_us"] - facts["compute_us"])
+    return f" and {more} us of an all-reduce" if facts["all_reduce"] else ""
 
 
 def reduced_text(reduced: Row) -> str:

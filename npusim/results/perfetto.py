@@ -412,7 +412,7 @@ def _flows(scene: _Scene) -> Iterator[str]:
     rows = call.rows
     if result.replay is None or len(rows.start) > FLOWS_LIMIT:
         return
-    first, number = 0, _first_flow(pids)
+    first, number = 0, min(pids.values(), default=0) * 10**9  # none of a call beside it has it
     for causes in result.replay.causes(result.device):
         for row in np.flatnonzero(causes >= 0).tolist():
             cause, to = first + int(causes[row]), first + row
@@ -431,8 +431,3 @@ def _flows(scene: _Scene) -> Iterator[str]:
                 )
             number += 1
         first += len(causes)
-
-
-def _first_flow(pids: dict[str, int]) -> int:
-    """A first number for the arrows of a call that no arrow of a call beside it has."""
-    return min(pids.values(), default=0) * 10**9

@@ -14,7 +14,7 @@ import io
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -36,7 +36,10 @@ from npusim.results.figure import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import matplotlib.axes
+
+#: Named here for all modules: only what draws imports matplotlib.
+Axes: TypeAlias = "matplotlib.axes.Axes"
 
 #: Colour of words and of what is drawn as they are.
 TEXT = "#222222"

@@ -59,44 +59,17 @@ class Bar:
 
 
 class ProgressBar(Bar):
-    """A bar that is a ``npusim.call.Progress``, for terminals."""
+    """A bar that is a ``npusim.call.Progress``; where there is no terminal, a line now and then."""
 
     def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
         """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
-        text, unit = _told(kernel, phase)
-        self.show(text, done, total, unit)
-
-
-class ProgressLines:
-    """Context manager that is a ``npusim.call.Progress`` where there is no terminal.
-
-    Now and then a line on stderr says how far the run is.
-    """
-
-    def __init__(self, every_s: float = EVERY_S) -> None:
-        self._every_s = every_s
-
-    def __enter__(self) -> ProgressLines:
-        """Start the clock."""
-        self._told = time.monotonic()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave the lines."""
-
-    def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
-        """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
-        now = time.monotonic()
-        if now - self._told >= self._every_s:
-            self._told = now
-            text, unit = _told(kernel, phase)
+        counted, now = phase in ("layers", "operations"), time.monotonic()
+        text, unit = (kernel, phase) if counted else (f"{kernel}: {phase}", "instructions")
+        if sys.stderr.isatty():
+            self.show(text, done, total, unit)
+        elif now - self._begin >= EVERY_S:
+            self._begin = now
             print(f"{text}, {done:,} of {total:,} {unit}", file=sys.stderr)
-
-
-def _told(kernel: str, phase: str) -> tuple[str, str]:
-    """What is being done, and what is counted."""
-    counted = phase in ("layers", "operations")
-    return (kernel, phase) if counted else (f"{kernel}: {phase}", "instructions")
 
 
 def _bar(left: bool) -> Progress:

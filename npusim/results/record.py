@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
@@ -17,10 +17,8 @@ from npusim.results.bounded import Bounded, Ends, ends, program_ends
 from npusim.results.energy import Energy, energy_of
 from npusim.results.lines import counted
 from npusim.results.uncertainty import Replay, TimeRange
+from npusim.results.verdict import Verdict, verdict
 from npusim.timing.trace import Bound, KernelRun
-
-if TYPE_CHECKING:
-    from npusim.results.verdict import Verdict
 
 Array = npt.NDArray[Any]
 
@@ -178,8 +176,6 @@ class Record:
         The kernels are timed a few times when this is first asked for. None where the result does
         not know how, or has too many instructions.
         """
-        from npusim.results.verdict import verdict  # noqa: PLC0415 - tries figures, as ``explain``
-
         if self.replay is None:
             return None
         return verdict(self.device, self.time_us, self.runs, self.replay)

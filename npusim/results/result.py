@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from npusim.results import tables
 from npusim.results.answer import Reported
 from npusim.results.energy import ENERGY_COLUMNS
+from npusim.results.plots import Axes, draw
 from npusim.results.record import Record
+from npusim.results.report import Report
+from npusim.results.text import render
+from npusim.results.verdict import Report as Tried
+from npusim.results.verdict import what_if as figures_tried
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
     from npusim.results.explanation import Explanation
-    from npusim.results.report import Report
-    from npusim.results.verdict import Report as Tried
 
 
 class Result(Record, Reported):
@@ -31,7 +31,7 @@ class Result(Record, Reported):
     """
 
     @cached_property
-    def kernels(self) -> pd.DataFrame:
+    def kernels(self) -> tables.DataFrame:
         """One row per kernel; ``cycles`` and ``bound_us`` without the launch, ``time_us`` with.
 
         ``macs`` are executed, padding included, ``useful_macs`` those the problem needs.
@@ -40,7 +40,7 @@ class Result(Record, Reported):
         return tables.frame(self._kernel_rows(), tables.KERNEL_COLUMNS)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> tables.DataFrame:
         """The kernels."""
         return self.kernels
 
@@ -48,17 +48,17 @@ class Result(Record, Reported):
         return tables.kernel_rows(self.device, self.runs)
 
     @cached_property
-    def pipes(self) -> pd.DataFrame:
+    def pipes(self) -> tables.DataFrame:
         """Cycles by reason per kernel, core and pipe; each row sums to the kernel's cycles."""
         return tables.frame(tables.pipe_rows(self.runs), tables.PIPE_COLUMNS)
 
     @cached_property
-    def traffic(self) -> pd.DataFrame:
+    def traffic(self) -> tables.DataFrame:
         """Bytes per kernel, path and operand, with L2 hits and misses for reads of GM."""
         return tables.frame(tables.traffic_rows(self.runs), tables.TRAFFIC_COLUMNS)
 
     @cached_property
-    def bounds(self) -> pd.DataFrame:
+    def bounds(self) -> tables.DataFrame:
         """Closed-form lower bounds in cycles per kernel and resource.
 
         ``of`` tells those of the "program" that ran from those of any for the same "problem".
@@ -66,7 +66,7 @@ class Result(Record, Reported):
         return tables.frame(tables.bound_rows(self.runs), tables.BOUND_COLUMNS)
 
     @cached_property
-    def energy(self) -> pd.DataFrame:
+    def energy(self) -> tables.DataFrame:
         """One row per figure of energy: bytes or multiply-adds, pJ ``each``, microjoules.
 
         No rows where the device lacks a figure that the call needs (``spent.missing``).
@@ -74,7 +74,7 @@ class Result(Record, Reported):
         return tables.frame(self.spent.table(), ENERGY_COLUMNS)
 
     @cached_property
-    def timeline(self) -> pd.DataFrame:
+    def timeline(self) -> tables.DataFrame:
         """One row per instruction, in cycles from the start of the call."""
         return tables.timeline_frame(self.operator, self.runs)
 
@@ -87,7 +87,6 @@ class Result(Record, Reported):
         or where a kernel has too many instructions.
         """
         from npusim.results.explanation import Explanation, KernelExplanation
-        from npusim.results.verdict import what_if as figures_tried
 
         replay = self._again()
         traces = replay.traces(self.device)
@@ -136,8 +135,6 @@ class Result(Record, Reported):
 
     def text(self) -> str:
         """The report for people, at most 80 columns wide."""
-        from npusim.results.text import render
-
         return render(self)
 
     def as_report(self) -> Report:
@@ -173,7 +170,6 @@ class Result(Record, Reported):
         Without ``cores``, the first and the slowest core of each kernel are shown.
         """
         from npusim.results.figures import timeline
-        from npusim.results.plots import draw
 
         return draw(timeline.plotted(self, cores, window), ax)
 
@@ -182,13 +178,11 @@ class Result(Record, Reported):
     def plot_roofline(self, ax: Axes | None = None) -> Axes:
         """Draw each kernel's attained FLOP/s under the roofs of the cores it used."""
         from npusim.results.figures import roofline
-        from npusim.results.plots import draw
 
         return draw(roofline.of_call(self), ax)
 
     def plot_traffic(self, ax: Axes | None = None) -> Axes:
         """Draw the bytes of each path, reads of GM split into L2 hits and misses."""
         from npusim.results.figures import stacks
-        from npusim.results.plots import draw
 
         return draw(stacks.traffic(self), ax)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from npusim.timing.trace import KernelRun, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Named here for all modules: only what makes one imports pandas.
+DataFrame: TypeAlias = "pd.DataFrame"
 
 Row = dict[str, Any]
 
@@ -104,11 +107,11 @@ def bound_rows(runs: Iterable[KernelRun]) -> list[Row]:
     ]
 
 
-def frame(rows: Sequence[Row], columns: Sequence[str]) -> pd.DataFrame:
+def frame(rows: Sequence[Row], columns: Sequence[str]) -> DataFrame:
     """``rows`` as a data frame that has ``columns`` even when there are no rows."""
     import pandas as pd
 
-    table: pd.DataFrame = pd.DataFrame(rows, columns=list(columns))
+    table: DataFrame = pd.DataFrame(rows, columns=list(columns))
     return table
 
 
@@ -202,7 +205,7 @@ def _joined_codes(
     return tuple(places), np.concatenate(codes)
 
 
-def timeline_frame(operator: str, runs: Sequence[KernelRun]) -> pd.DataFrame:
+def timeline_frame(operator: str, runs: Sequence[KernelRun]) -> DataFrame:
     """One row per instruction in cycles of the call; names are categories to stay small."""
     import pandas as pd
 
@@ -218,5 +221,5 @@ def timeline_frame(operator: str, runs: Sequence[KernelRun]) -> pd.DataFrame:
         )
     for name in ("start", "end", "bytes", "macs", "waited"):
         columns[name] = getattr(rows, name)
-    table: pd.DataFrame = pd.DataFrame(columns, columns=list(TIMELINE_COLUMNS))
+    table: DataFrame = pd.DataFrame(columns, columns=list(TIMELINE_COLUMNS))
     return table

@@ -6,7 +6,7 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from math import hypot
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from npusim.base.integers import IntArray
 from npusim.base.quantities import format_quantity
@@ -15,11 +15,6 @@ from npusim.device.catalog import figure_text, ranges
 from npusim.device.spec import Device
 from npusim.results import tables
 from npusim.timing.trace import Trace
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-COLUMNS = ("figure", "low", "high", "low_us", "high_us")
 
 
 class Replay(Protocol):
@@ -39,8 +34,7 @@ class Replay(Protocol):
         """By kernel, the row that each row of its timeline waited for, -1 where it did not."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effect:
+class Effect(NamedTuple):
     """The time of a call with one figure at the ends of its range and all others as they are."""
 
     figure: str
@@ -93,9 +87,9 @@ class TimeRange:
         return self.time_us + hypot(left_out, *figures)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> tables.DataFrame:
         """One row per effect: figure, both ends of its range, the time at each."""
-        return tables.frame(self._rows(), COLUMNS)
+        return tables.frame(self._rows(), Effect._fields)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for ``json.dumps``."""
@@ -103,7 +97,7 @@ class TimeRange:
         return {**ends, "figures": self._rows()}
 
     def _rows(self) -> list[dict[str, Any]]:
-        return [{name: getattr(effect, name) for name in COLUMNS} for effect in self.effects]
+        return [effect._asdict() for effect in self.effects]
 
 
 @cache
@@ -124,9 +118,7 @@ def time_range(device: Device, time_us: float, replay: Replay, *, kernels: int) 
                 for end in ends
             )
             texts = [figure_text(end, device.clock_hz) for end in ends]
-            effects.append(
-                Effect(figure=path, low=texts[0], high=texts[1], low_us=low, high_us=high)
-            )
+            effects.append(Effect(path, texts[0], texts[1], low, high))
     effects.sort(key=lambda one: -max(one.faster_us(time_us), one.slower_us(time_us)))
     # Nothing is known of invented devices.
     spread = _spreads().get((device.product, "calls" if kernels > 1 else "kernels"), (1.0, 1.0))

@@ -242,12 +242,7 @@ class WhatIf:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "figure": self.figure,
-            "value": self.value,
-            "half_us": self.half_us,
-            "double_us": self.double_us,
-        }
+        return {name: value for name, value in vars(self).items() if name != "time_us"}
 
 
 def what_if(

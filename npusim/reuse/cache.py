@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from npusim.base.sources import imported_anew, program
 from npusim.device.spec import Device
 from npusim.reuse.seen import Name, named, value_of
-from npusim.reuse.store import MOST_BYTES, Store, opened
+from npusim.reuse.store import Store, opened
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ def _ours(key: str) -> str:
 
 
 @contextmanager
-def answers_in(file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> Iterator[None]:
+def answers_in(file: str | Path | None) -> Iterator[None]:
     """Keep answers in a file too, and look for them there ("": one of the user's cache).
 
     None keeps them in memory only. Inside another such block the other file is used; other threads
@@ -97,7 +97,7 @@ def answers_in(file: str | Path | None = "", most_bytes: int = MOST_BYTES) -> It
     if file is None or _shelf.get() is not None:
         yield
         return
-    with opened(file, "runs", most_bytes) as kept:
+    with opened(file, "runs") as kept:
         shelf = _Shelf(kept)
         token = _shelf.set(shelf)
         try:

@@ -144,8 +144,7 @@ class _Mapping(Mapping[str, Any]):
 
 def _part(part: Any, place: Name, names: set[Name]) -> Any:
     """A part of a device, or all of it, that notes what is asked of it."""
-    kind = _watching(type(part))
-    made: Any = object.__new__(kind)
+    made: Any = object.__new__(_watching(type(part)))
     made.__dict__[_SOURCE] = _Source(part, place, names)
     return made
 
@@ -156,12 +155,8 @@ _KINDS: dict[type, type] = {}
 
 def _watching(kind: type) -> type:
     """A class like ``kind`` whose fields are noted."""
-    if kind not in _KINDS:
-        _KINDS[kind] = _made(kind)
-    return _KINDS[kind]
-
-
-def _made(kind: type) -> type:
+    if kind in _KINDS:
+        return _KINDS[kind]
     body: dict[str, Any] = {field.name: _Field(field.name) for field in fields(kind)}
     if kind is Device:  # what it is called is no figure
         body |= {name: _Told(name) for name in NO_FIGURES}
@@ -170,7 +165,8 @@ def _made(kind: type) -> type:
     if kind is Device:
         body |= {"digest": _digest, KEY_OF_GM: cached_property(_key_of_gm)}
         body[KEY_OF_GM].__set_name__(kind, KEY_OF_GM)
-    return type(kind.__name__, (kind,), body)
+    made = _KINDS[kind] = type(kind.__name__, (kind,), body)
+    return made
 
 
 def _has_room(memory: Memory, size: int) -> bool:

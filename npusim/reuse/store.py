@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import StoreError
-from npusim.base.resources import cache_file
+from npusim.base.resources import user_cache
 from npusim.base.sources import as_imported
 
 #: Of the table below; a file with another one is refused, not misread.
@@ -243,7 +243,7 @@ KINDS = {
 
 def usual_file(name: str) -> Path:
     """The file of a store of the user's cache."""
-    return cache_file(f"{name}.sqlite")
+    return user_cache() / f"{name}.sqlite"
 
 
 def files_of(store: Path) -> list[Path]:
@@ -252,7 +252,7 @@ def files_of(store: Path) -> list[Path]:
     return [part for part in parts if part.exists()]
 
 
-def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> Store:
+def opened(file: str | Path | None, name: str) -> Store:
     """The store ``name`` in ``file``: "" is that of the user's cache, None keeps it in memory.
 
     One of the user's cache with another schema is from another version, and begins anew; where it
@@ -260,16 +260,16 @@ def opened(file: str | Path | None, name: str, most_bytes: int = MOST_BYTES) -> 
     """
     kind = KINDS[name]
     if file != "":
-        return Store(file, kind, most_bytes)
+        return Store(file, kind)
     place = usual_file(name)
     if place.exists() and _schema(place) not in (None, SCHEMA):
         for part in files_of(place):
             part.unlink(missing_ok=True)
     try:
-        return Store(place, kind, most_bytes)
+        return Store(place, kind)
     except StoreError as error:  # nobody asked for it: a full disk, a folder that is read only
         warnings.warn(f"{error.__cause__}: {place}; nothing is kept", StoreWarning, stacklevel=3)
-        return Store(None, kind, most_bytes)
+        return Store(None, kind)
 
 
 def _schema(file: Path) -> int | None:

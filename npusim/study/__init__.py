@@ -1,9 +1,8 @@
 """Studies: one network or operator measured over many designs, options and tilings."""
 
 from npusim.study.result import Exploration, SweepResult
-from npusim.study.runner import sweep
+from npusim.study.runner import Sensitivities, sensitivities, sweep
 from npusim.study.search import explore
-from npusim.study.sensitivity import Sensitivities, sensitivities
 from npusim.study.space import Axis, Study, load_study, make_study
 
 __all__ = [

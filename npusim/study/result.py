@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.quantities import parse_quantity
 from npusim.base.yamltree import suggest
 from npusim.device.area import area_mm2, buffer_bytes, static_watt, supply
+from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.parts import ENERGY
 from npusim.device.spec import Device
 from npusim.networks.network import RESULTS
 from npusim.results.answer import Answer
-from npusim.results.tables import frame
+from npusim.results.figure import Figure
+from npusim.results.figures import studies
+from npusim.results.figures.studies import Varied
+from npusim.results.plots import Axes, draw
+from npusim.results.report import Report
+from npusim.results.reports.study import explored, report
+from npusim.results.tables import DataFrame, frame
 from npusim.study.formula import GOALS, Formula, goal, limit
 from npusim.study.space import Study
 from npusim.study.store import Measured
 from npusim.study.subject import DEVICE, Row, Setting, option_names, split
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
-    from npusim.results.report import Report
 
 #: Columns after the varied names; a promise to users. Those of gradients are a network's, those of
 #: phases a step's.
@@ -48,11 +50,11 @@ class Tabled(Answer, ABC):
 
     @property
     @abstractmethod
-    def table(self) -> pd.DataFrame:
+    def table(self) -> DataFrame:
         """What was found, a row each."""
 
     @property
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> DataFrame:
         """``table`` by its older name."""
         return self.table
 
@@ -107,7 +109,7 @@ class SweepResult(Tabled):
         return rows
 
     @cached_property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> DataFrame:
         """``rows`` as a data frame, with the columns that any point has."""
         rows = self.rows()
         held = {name for row in rows for name in row}
@@ -117,9 +119,7 @@ class SweepResult(Tabled):
 
     def as_report(self) -> Report:
         """The report as data; the page is made of it."""
-        from npusim.results.reports import study  # noqa: PLC0415  # it takes time to import
-
-        return study.report(self.study.fixed, self._values, self.rows())
+        return report(self.study.fixed, self._values, self.rows())
 
     @property
     def _values(self) -> dict[str, list[str]]:
@@ -136,9 +136,6 @@ class SweepResult(Tabled):
         one it is a line, or a heat map of two longer axes. Raises ``ArgumentError`` for names that
         were not varied.
         """
-        from npusim.results.plots import draw  # noqa: PLC0415  # plots are drawn when asked for
-        from npusim.study.plots import figure  # noqa: PLC0415
-
         for name in (x, y):
             if name and name not in self.study.varied:
                 raise ArgumentError(f"{name} was not varied{suggest(name, self.study.varied)}")
@@ -243,7 +240,7 @@ class Exploration(Tabled):
         return (f"{free}: {why}; keep in mind what the hardware would take",) if free else ()
 
     @cached_property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> DataFrame:
         """``rows`` as a data frame."""
         rows = self.rows()
         held = [name for name in COLUMNS if any(name in row for row in rows)]
@@ -251,18 +248,13 @@ class Exploration(Tabled):
         return frame(rows, [*self.study.varied, *held])
 
     @property
-    def front(self) -> pd.DataFrame:
+    def front(self) -> DataFrame:
         """The points that none beats, by the first goal; several may have the same values."""
         return self.table[self.table["front"]].sort_values(list(self.goals), ignore_index=True)
 
     def as_report(self) -> Report:
         """The report as data; the page is made of it."""
-        from npusim.results.reports.study import Explored, explored  # noqa: PLC0415  # takes time
-
-        study, more = self.study, (*self.limits, *self.notes)
-        varied = {axis.name: axis.values for axis in study.axes}
-        found = Explored(study.fixed, varied, self.goals, self.rows(), len(study), more)
-        return explored(found)
+        return explored(self)
 
     def plot(self, x: str = "", y: str = "", ax: Axes | None = None) -> Axes:
         """The points over two goals (the second and the first), with the front.
@@ -270,10 +262,6 @@ class Exploration(Tabled):
         With one goal, the best so far over the points. Raises ``ArgumentError`` for names that are
         no goals.
         """
-        from npusim.results.figures import studies  # noqa: PLC0415  # drawn when asked for
-        from npusim.results.plots import draw  # noqa: PLC0415
-        from npusim.study.plots import title  # noqa: PLC0415
-
         for name in (x, y):
             if name and name not in self.goals:
                 raise ArgumentError(f"{name} is no goal{suggest(name, self.goals)}")
@@ -296,6 +284,64 @@ def values_of(row: Row, goals: Sequence[str]) -> Values:
 def within(one: Measured, limits: Sequence[str]) -> bool:
     """Whether a point has values, and keeps all limits."""
     return not one.error and all(limit(text).value(one.row) <= 0 for text in limits)
+
+
+# -- plots --------------------------------------------------------------------------------------
+
+KINDS = ("line", "heat", "pareto")
+
+#: Values on an axis from which two of them make a heat map rather than lines.
+_MANY = 4
+
+
+def figure(
+    study: Study, varied: Varied, rows: Sequence[Row], asked: tuple[str, str, str]
+) -> Figure:
+    """``SweepResult.plot``: x, y and kind that are not ``asked`` are the varied names in order."""
+    (x, y, kind), names = asked, studies.longest_first(varied)
+    if not names or not rows:
+        raise ArgumentError("nothing to draw: no point that was varied has a time")
+    heat = len(names) == 2 and min(map(len, varied.values())) >= _MANY
+    chosen = kind or ("heat" if heat else "line")
+    if chosen not in KINDS:
+        raise ArgumentError(f"kind is {kind!r}; it is one of {', '.join(KINDS)}")
+    across = x or next(name for name in names if name != y)
+    if chosen == "line":
+        return studies.lines(varied, rows, across, title(study))
+    if chosen == "pareto":
+        return studies.over_values(across, _numbers(study, varied, across), rows, title(study))
+    down = y or next((name for name in names if name != across), "")
+    if not down:
+        raise ArgumentError("a heat map needs two varied names; use kind='line'")
+    return studies.heat(varied, rows, across, down, title(study))
+
+
+def _numbers(study: Study, varied: Varied, name: str) -> Mapping[str, float]:
+    """The values of a name by their texts, in base units."""
+    texts = varied[name]
+    device = load_device(study.fixed[DEVICE]) if DEVICE in study.fixed else None
+    figure = figures(device).get(name) if device is not None else None
+    try:
+        if device is None or figure is None:
+            return {text: float(text) for text in texts}
+        values = [parse_quantity(text, figure.kind, device.clock_hz) for text in texts]
+        numbers = [float(value) for value in values if not isinstance(value, tuple)]
+        return dict(zip(texts, numbers, strict=True))
+    except ValueError:
+        raise ArgumentError(
+            f"a Pareto front needs numbers, {name} has {', '.join(texts)}"
+        ) from None
+
+
+def title(study: Study) -> str:
+    """What is measured at all points, on one line."""
+    fixed = study.fixed
+    what = fixed.get("network") or fixed.get("operator", "")
+    others = [v if n == DEVICE else f"{n} {v}" for n, v in fixed.items() if n not in _SUBJECT]
+    return ", ".join([what, *others])
+
+
+_SUBJECT = ("network", "operator")
 
 
 # -- what no goal prices ----------------------------------------------------------------------

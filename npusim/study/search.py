@@ -32,11 +32,8 @@ from npusim.study.workers import Chunk, cpus, here
 #: Points that are looked at where nothing else is said.
 TRIALS = 100
 
-#: Points that Optuna may propose again, one after another, before one is drawn at random.
+#: Points that Optuna may propose again, one after another, before the next that is left is taken.
 _AGAIN = 10
-
-#: Random draws of a point that is not known, before the space counts as looked through.
-_DRAWS = 10_000
 
 Point = tuple[str, ...]
 
@@ -272,7 +269,7 @@ class _Search:
             if self._is_new(point):
                 return trial, point
             self._note(trial, self.known.get(point))
-        chosen = self._beside() or self._drawn()
+        chosen = self._beside() or next(self._rest(), None)
         return None if chosen is None else self._ask(chosen)
 
     def _ask(self, point: Point | None) -> tuple[Any, Point]:
@@ -316,13 +313,6 @@ class _Search:
             for step in (at - 1, at + 1):
                 if 0 <= step < len(axis.values):
                     yield (*point[:i], axis.values[step], *point[i + 1 :])
-
-    def _drawn(self) -> Point | None:
-        for _ in range(_DRAWS):
-            point = tuple(self.random.choice(axis.values) for axis in self.space.axes)
-            if self._is_new(point):
-                return point
-        return next(self._rest(), None) if len(self.space) < _DRAWS else None
 
     def _setting(self, point: Point) -> Setting:
         names = (axis.name for axis in self.space.axes)

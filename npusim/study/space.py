@@ -251,8 +251,6 @@ def load_study(source: TextFile | str) -> Study:
         raise tree["points"].fail("points stands in place of vary; keep one of them")
     fixed = {name: node.text() for name, node in nodes.items()}
     axes = tree["vary"].mapping() if "vary" in tree else {}
-    if not {NETWORK, OPERATOR} & {*fixed, *axes} and "points" not in tree:
-        raise root.fail("a study measures a network or an operator: name one of them")
     if OPERATOR in nodes:
         _named(nodes[OPERATOR], lambda: card_of(fixed))
     if DEVICE in nodes:

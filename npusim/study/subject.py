@@ -23,7 +23,7 @@ from npusim.device.catalog import load_device, read_cores
 from npusim.device.config import figures
 from npusim.device.edit import part_name
 from npusim.device.spec import Device
-from npusim.networks.network import PASSES, RESULTS, network
+from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.ops.cube_math import read_cube_math_type
@@ -214,70 +214,56 @@ def _options(parts: Split) -> dict[str, Any]:
 
 
 def _network(parts: Split) -> Row:
+    """A network layer by layer, or a whole step: its times, and what shortens it."""
     options = _options(parts)
     del options["timeline"]
     own = {"passes" if k == "pass" else k: v for k, v in parts.options.items() if k in _NET}
+    result: Any
     if "mode" in own:
         from npusim.networks.step import step  # noqa: PLC0415 - it takes time to import
 
-        return _step(step(parts.options[NETWORK], **own, **options))
-    result = network(parts.options[NETWORK], **own, **options)
+        result = step(parts.options[NETWORK], **own, **options)
+        timed, what = [(one.name, one.timed) for one in result.launched], "operations"
+    else:
+        result = network(parts.options[NETWORK], **own, **options)
+        timed, what = [(one.layer.name, one) for one in result.timed], "layers"
     if result.failed:
-        first = result.failed[0]
+        name, error = next((name, one.error) for name, one in timed if one.result is None)
         raise ArgumentError(
-            f"{len(result.failed)} of {len(result.timed)} layers cannot be simulated; "
-            f"{first.layer.name}: {first.error}"
+            f"{len(result.failed)} of {len(timed)} {what} cannot be simulated; {name}: {error}"
         )
-    rows = result.layer_rows()
-    sums = {
-        f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows)
-        for name in (*RESULTS, "other", "launch", "layout")
-    }
-    known = _design(parts.device, result.spent)
+    bottleneck, most = next(iter(result.split.items()))
     return {
         "time_us": result.time_us,
         "cycles": result.cycles,
-        **sums,
-        **known,
-        "bottleneck": result.bottleneck,
-        "bottleneck_saves": result.split[result.bottleneck] / result.time_us / 2,
+        **(_of_step(result) if "mode" in own else _of_layers(result)),
+        **_design(parts.device, result.spent),
+        "bottleneck": bottleneck,
+        "bottleneck_saves": most / result.time_us / 2,
         "tilings": {
-            f"{one.layer.name}/{name}": text
-            for one in result.timed
-            if one.result is not None
-            for name, text in _tilings(one.result).items()
+            f"{name}/{kernel}": text
+            for name, one in timed
+            for kernel, text in _tilings(one.result).items()
         },
     }
 
 
-def _step(result: Any) -> Row:
-    """A whole step: times of its phases, launches and conversions, and how it is shortened."""
-    if result.failed:
-        first = result.failed[0]
-        raise ArgumentError(
-            f"{len(result.failed)} of {len(result.launched)} operations cannot be simulated; "
-            f"{first.name}: {first.timed.error}"
-        )
-    rows, (bottleneck, most) = result.kind_rows(), next(iter(result.split.items()))
-    times = Counter[str]()
+def _of_layers(result: NetworkResult) -> Row:
+    """Times of launches, layouts and each result, of all layers."""
+    rows, names = result.layer_rows(), (*RESULTS, "other", "launch", "layout")
+    return {f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows) for name in names}
+
+
+def _of_step(result: Any) -> Row:
+    """Times of phases, launches and conversions, and what is kept."""
+    times, rows = Counter[str](), result.kind_rows()
     for row in rows:
         times[f"{row['phase']}_us"] += row["us"]
     return {
-        "time_us": result.time_us,
-        "cycles": result.cycles,
         **times,
         "launch_us": sum(row["launch_us"] for row in rows),
         "layout_us": sum(one.timed.us for one in result.conversions),
         "kept_bytes": result.kept_bytes,
-        **_design(result.device, result.spent),
-        "bottleneck": bottleneck,
-        "bottleneck_saves": most / result.time_us / 2,
-        "tilings": {
-            f"{one.name}/{name}": text
-            for one in result.launched
-            if one.timed.result is not None
-            for name, text in _tilings(one.timed.result).items()
-        },
     }
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -188,6 +189,17 @@ def test_progress_is_for_terminals(terminal: bool, monkeypatch: pytest.MonkeyPat
     sizes = ("--m", "16", "--k", "16", "--n", "16")
     assert main(["run", "matmul", "--device", "tiny", *sizes, "--engine", "simpy"]) == 0
     assert ("matmul" in screen.getvalue()) == terminal
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = iter((0.0, 30.0, 60.0, 90.0))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    with ProgressBar() as bar:
+        for done in (100, 500, 900):
+            bar("matmul", "numbers", done, 2000)
+    assert capsys.readouterr().err == "matmul: numbers, 500 of 2,000 instructions\n"
 
 
 def test_progress_waits_a_second() -> None:

@@ -57,10 +57,12 @@ REGRESSIONS = (
     _lost("scale.py", 'name="a"', SCALE),
     Seed("softmax.py", "FP32, slots=2) for _ in", "FP32, slots=1) for _ in", SOFTMAX),
     _lost("kernels/matmul.py", 'name="a_l0a"', MATMUL, "t.l0_slots"),
-    _lost("kernels/im2col.py", 'name="patch_ub"', IM2COL),
+    Seed(
+        "kernels/im2col.py", "Held(self.read.dtype, size, 2)", "Held(self.read.dtype, size)", IM2COL
+    ),
     Seed("scale.py", "1_000_000, chunk: int = 4096", "1_000_000, chunk: int = 512", SCALE),
     Seed("kernels/matmul.py", "unit_flag=t.unit_flag", "unit_flag=False", MATMUL),
-    _lost("kernels/im2col_backward.py", 'name="grad_ub"', COL2IM),
+    Seed("kernels/im2col_backward.py", "Held(dtype, patches, 2)", "Held(dtype, patches)", COL2IM),
     _barrier("softmax.py", "            k.data_move(y, b.at(0, rows * size), FP32)\n", SOFTMAX),
     _barrier("scale.py", "            k.data_move(y, b, FP16)", SCALE),
     _lost("kernels/conv_backprop_filter.py", 'name="x_l0b"', FILTER, "t.l0_slots"),
@@ -75,7 +77,7 @@ REGRESSIONS = (
     _lost("kernels/bias_add.py", 'name="y_ub"', BIAS, "SLOTS"),
     _lost("kernels/sum_parts.py", 'name="part"', SUM),
     Seed("softmax.py", "block: int = 256\n", "block: int = 64\n", SOFTMAX),
-    _lost("kernels/deconv_grad_filter.py", 'name="x_am"', DECONV),
+    _lost("kernels/parts/dsp.py", 'name=f"{other}_am"', DECONV),
     Seed("scale.py", "in_runs(len(start), cores)", "np.arange(len(start)) * 2 % cores", SCALE),
     Seed("kernels/conv_backprop_filter.py", "unit_flag=t.unit_flag", "unit_flag=False", FILTER_B),
     _lost("kernels/implicit_gemm.py", 'name="x_l0a"', INPUT, "t.l0_slots"),
@@ -94,9 +96,9 @@ REFACTORINGS = (
         INPUT,
     ),
     Seed(
-        "kernels/deconv_grad_filter.py",
-        "loads += [(tap, *run) for run in inside]",
-        "loads.extend((tap, *run) for run in inside)",
+        "kernels/parts/dsp.py",
+        "[list(self._runs(tap, columns.size)) for tap in taps]",
+        "[[*self._runs(tap, columns.size)] for tap in taps]",
         DECONV,
     ),
     Seed(
@@ -114,16 +116,14 @@ REFACTORINGS = (
     Seed("softmax.py", "folded", "reduced", SOFTMAX),
     Seed(
         "kernels/im2col.py",
-        "patch = self.patch.next()\n            image = whole",
-        "image = whole\n            patch = self.patch.next()",
+        'patch = self.held["patch"].next()\n            image = whole',
+        'image = whole\n            patch = self.held["patch"].next()',
         IM2COL,
     ),
     Seed(
         "kernels/im2col_backward.py", "if not high or not wide:", "if not (high and wide):", COL2IM
     ),
-    Seed(
-        "kernels/sum_parts.py", "if narrow is not None:", "if rounds and narrow is not None:", SUM
-    ),
+    Seed("kernels/sum_parts.py", "= 4 * FP32.bytes + (2", "= FP32.bytes * 4 + (2", SUM),
     Seed("scale.py", "chunk", "piece", "--kernel scale.py:Scale --device tiny"),
     Seed(
         "kernels/dsp_grad_input.py",

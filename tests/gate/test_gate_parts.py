@@ -14,9 +14,16 @@ from npusim.base.yamltree import load_tree
 from npusim.cli.main import parsed
 from npusim.gate import trees
 from npusim.gate.cases import Case, Tolerance, gate_file, read_cases
-from npusim.gate.grown import grown
-from npusim.gate.judged import Finding, Judged, Times, judge, load, save, times_of
-from npusim.gate.told import for_github, junit, render
+from npusim.gate.judged import (
+    Finding,
+    Judged,
+    Times,
+    grown,
+    judge,
+    load,
+    save,
+    times_of,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -188,23 +195,23 @@ def test_what_is_told_of_each_verdict() -> None:
         {"a": {"": "line 1\nline\x1b2"}, "b %,:": {"": 50}},
     )
     judged = Judged(file="f.yaml", against="main", findings=found)
-    text = render(judged)
+    text = judged.text()
     assert "b %,:     100     50  -50.0%  faster" in text
     assert text.endswith(
         "gate f.yaml against main fails: 1 time slower or failing\n"
         "to accept the times as they are: npusim gate f.yaml --save BASELINE.json, and\n"
         "  --against that; or a wider tolerance of the case\n"
     )
-    assert for_github(judged) == (
+    assert judged.for_github() == (
         "::error title=npusim gate%3A a is fails::line 1%0Aline\x1b2\n"
         "::notice title=npusim gate%3A b %25%2C%3A is faster::-50 cycles (-50.0%25)\n"
     )
-    xml = junit(judged)
+    xml = judged.junit()
     assert '<failure type="fails" message="line 1&#10;line\\x1b2">' in xml
     assert '<testcase classname="old" name="old"><skipped message="the case is gone" />' in xml
     assert "<system-out>faster -50 cycles (-50.0%)</system-out>" in xml
     passed = Judged(file="f", against="g", findings=(Finding(case="a", before=5, after=5),))
-    assert render(passed) == "1 time as before, within the tolerance\n\ngate f against g passes\n"
+    assert passed.text() == "1 time as before, within the tolerance\n\ngate f against g passes\n"
 
 
 def test_the_workflow_and_the_hook_call_it_as_it_is() -> None:

@@ -69,6 +69,9 @@ def test_an_array_given_twice_is_one_operand() -> None:
     assert once.cycles == twice.cycles
     s = npusim.spec((64, 64), "fp16")
     assert ops.matmul(s, s, device="tiny").problem_bounds == once.problem_bounds
+    for whole in (once, twice):  # and so says the row of its kernel
+        own = next(b for b in whole.runs[0].problem_bounds if b.resource == "HBM read")
+        assert own.cycles == (64 if whole is once else 2 * 64) * 64 * 2 // 64
 
 
 def test_bounds_take_the_most_that_a_memory_was_measured_to_give() -> None:

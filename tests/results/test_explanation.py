@@ -14,8 +14,7 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.kernels.matmul import Tiling
 from npusim.results import Result
-from npusim.results.explanation import Explanation, KernelExplanation
-from npusim.results.explanation_text import chapters
+from npusim.results.explanation import Explanation, KernelExplanation, chapters
 from npusim.timing import run as timing
 from tests.timing.test_engines_agree import CALLS, operator_calls
 

@@ -18,8 +18,7 @@ from bokeh.models.widgets import Div
 import npusim
 from npusim.cli.main import main
 from npusim.device.config import figures
-from npusim.study.play import Play
-from npusim.study.played import page
+from npusim.study.play import Play, page
 from tests.browser import CHROMIUM, browser
 from tests.tooltips import untold
 

@@ -122,9 +122,7 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
     return best
 
 
-def unbeaten(
-    x: Sequence[float], y: Sequence[float], names: Sequence[str] = (), *, step: bool = True
-) -> list[Mark]:
+def unbeaten(x: Sequence[float], y: Sequence[float], names: Sequence[str] = ()) -> list[Mark]:
     """Points of two figures, and a line through those that none beats in both."""
     best = front(x, y)
     more = {"name": list(names) or [""] * len(x)}
@@ -133,7 +131,7 @@ def unbeaten(
     return [
         Line(name="points", x=x, y=y, dash="", marker="o", size=4.5, colour=palette.POINT,
              more=more, tip=tip),
-        Line(name="beaten by none", x=[x[at] for at in best], y=[y[at] for at in best], step=step,
+        Line(name="beaten by none", x=[x[at] for at in best], y=[y[at] for at in best], step=True,
              marker="o", size=6, colour=palette.BEST, more=on, tip=tip),
     ]  # fmt: skip
 

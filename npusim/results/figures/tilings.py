@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,16 +13,14 @@ from npusim.results import palette
 from npusim.results.figure import Axis, Cells, Figure, Line
 from npusim.results.figures.studies import against, unbeaten
 from npusim.results.lines import binary_unit
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npusim.results.tables import DataFrame
 
 #: Fields that a map is of where they vary.
 _SIDES = ("base_n", "base_m")
 
 
 def searched(
-    frame: pd.DataFrame, fields: Sequence[str], x: str = "", y: str = ""
+    frame: DataFrame, fields: Sequence[str], x: str = "", y: str = ""
 ) -> tuple[Figure, Figure, Figure]:
     """A map over two ``fields``, and two Pareto fronts.
 
@@ -51,7 +48,7 @@ def _axis(asked: str, usual: Sequence[str], fields: Sequence[str]) -> str:
     return asked or usual[0]
 
 
-def _map(legal: pd.DataFrame, values: dict[str, list[object]]) -> Figure:
+def _map(legal: DataFrame, values: dict[str, list[object]]) -> Figure:
     """The least cycles by two fields: simulated, else the least bound; hatched: nothing runs."""
     (x, columns), (y, rows) = next(iter(values.items())), list(values.items())[-1]
     best = np.full((len(rows), len(columns)), np.nan)
@@ -77,7 +74,7 @@ def _map(legal: pd.DataFrame, values: dict[str, list[object]]) -> Figure:
     )
 
 
-def _front(legal: pd.DataFrame, column: str, label: str) -> Figure:
+def _front(legal: DataFrame, column: str, label: str) -> Figure:
     """Simulated tilings, grey the bounds of others; the line of those that none beats in both."""
     unit, size = binary_unit(legal[column].max())
     known = legal[legal[column].notna()]

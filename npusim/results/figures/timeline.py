@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -171,7 +171,7 @@ def plotted(
     )
 
 
-def interactive(result: Record, place: str = "timeline") -> Figure:
+def interactive(result: Record) -> Figure:
     """The same for a page: the whole call, the longest kernel is seen first.
 
     Where instructions are too many for a page, those of one kind that lie close together become one
@@ -205,7 +205,7 @@ def interactive(result: Record, place: str = "timeline") -> Figure:
         y=_names([track.label for track in shown]),
         marks=[*marks, Spans(y=0, spans=every)] if marks else [],
         pixels=TRACK * (len(shown) + 1) + AROUND,
-        place=place,
+        place="timeline",
         about="timeline by core and pipe",
         caption=caption,
         zoom="width",
@@ -215,7 +215,7 @@ def interactive(result: Record, place: str = "timeline") -> Figure:
     )
 
 
-def of_rows(rows: dict[str, Sequence[Span]], us: float, **more: Any) -> Figure:
+def of_rows(rows: Mapping[str, Sequence[Span]], us: float, **more: Any) -> Figure:
     """Spans in named rows, ``us`` microseconds a cycle; ``more`` is as of a figure."""
     whole = max(span.right for spans in rows.values() for span in spans) * us
     return Figure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from npusim.device.spec import Device
 from npusim.results import metrics, palette
@@ -29,7 +29,6 @@ from npusim.results.network_text import (
     shape_text,
     verdict,
 )
-from npusim.results.record import Record
 from npusim.results.report import (
     Cell,
     Colours,
@@ -48,25 +47,15 @@ from npusim.timing.trace import KernelRun
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
-#: A layer's name, how often it occurs, and its result, None where it could not be simulated.
-Layer = tuple[str, int, Record | None]
 
 
-class _Part(NamedTuple):
-    """A layer that was simulated."""
-
-    name: str
-    alike: int
-    result: Record
-
-
-def report(facts: Row, device: Device, layers: Sequence[Layer]) -> Report:
+def report(facts: Row, device: Device, timed: Sequence[Any]) -> Report:
     """All of a network; a notebook shows its layers and notes.
 
-    ``facts`` are those of ``NetworkResult.to_json``.
+    ``facts`` are those of ``NetworkResult.to_json``, ``timed`` its layers as they ran.
     """
-    parts = [_Part(name, n, result) for name, n, result in layers if result is not None]
-    runs = [run for one in parts for _ in range(one.alike) for run in one.result.runs]
+    parts = [one for one in timed if one.result is not None]
+    runs = [run for one in parts for _ in range(one.layer.count) for run in one.result.runs]
     bars = Colours([*_results(facts), ("launch", palette.LAUNCH)])
     what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
     return Report(
@@ -123,25 +112,33 @@ def _energy(facts: Row) -> Iterator[tuple[str, str]]:
         yield f"{rate_text(facts['energy_uj'] / 1e3)} mJ", "energy"
 
 
-def _timeline(device: Device, parts: Sequence[_Part]) -> Figure:
+def _timeline(device: Device, parts: Sequence[Any]) -> Figure:
     """Layers and their kernels one after another; those alike are one bar for all of them."""
     us, pieces = device.time_us(1), []
     for one in parts:
-        name = f"{one.alike} \u00d7 {one.name}" if one.alike > 1 else one.name
-        runs = one.result.runs
+        runs, alike = one.result.runs, one.layer.count
+        name = f"{alike} \u00d7 {one.layer.name}" if alike > 1 else one.layer.name
         colours = (palette.RESULT_COLOURS[run.computes or "other"] for run in runs)
-        pieces.append((name, one.alike, zip(runs, metrics.titles(runs), colours, strict=True)))
+        pieces.append((name, alike, zip(runs, metrics.titles(runs), colours, strict=True)))
     layers, kernels = timeline.in_turn(pieces, us)
     slowest = sorted(layers, key=lambda span: span.left - span.right)[:6]
-    places: list[tuple[str, float, float]] = [("whole network", 0, layers[-1].right)]
-    places += [(span.name, span.left, span.right) for span in layers if span in slowest]
+    named = [span for span in layers if span in slowest]
+    caption = "Layers in the order of the network, alike ones together."
+    return _in_rows("network", {"layer": layers, "kernel": kernels}, us, named, caption)
+
+
+def _in_rows(
+    what: str, rows: dict[str, list[Span]], us: float, named: Sequence[Span], caption: str
+) -> Figure:
+    """What runs one after another, in rows; buttons show the whole and what is ``named``."""
+    (first, wholes), _ = rows.items()
+    jumps = [(f"whole {what}", 0.0, wholes[-1].right * us)]
     return timeline.of_rows(
-        {"layer": layers, "kernel": kernels},
+        rows,
         us,
-        about="timeline of layers and kernels",
-        caption="Layers in the order of the network, alike ones together. Drag to move; zoom with "
-        "the buttons or with Ctrl and the wheel.",
-        jumps=[(name, left * us, right * us) for name, left, right in places],
+        about=f"timeline of {first}s and kernels",
+        caption=f"{caption} Drag to move; zoom with the buttons or with Ctrl and the wheel.",
+        jumps=[*jumps, *((span.name, span.left * us, span.right * us) for span in named)],
     )
 
 
@@ -206,13 +203,13 @@ def _kernels(facts: Row) -> Table:
     return Table("", (*heads, "least"), [*kernel_cells(facts)], 1)
 
 
-def _roofline(facts: Row, device: Device, parts: Sequence[_Part]) -> Iterator[Figure]:
+def _roofline(facts: Row, device: Device, parts: Sequence[Any]) -> Iterator[Figure]:
     """Every kernel that multiplies, in the colour of what it computes."""
     points, runs = [], []
     for one in parts:
         for run in one.result.runs:
             if run.macs and run.cycles:
-                named = f"{run.name} of {one.name}"
+                named = f"{run.name} of {one.layer.name}"
                 colour = palette.RESULT_COLOURS[run.computes or "other"]
                 points.append((roofline.point(device, run, named), colour))
                 runs.append(run)
@@ -289,16 +286,8 @@ def _step_timeline(device: Device, launched: Sequence[Any]) -> Figure:
         left = phases.get(one.phase, span).left
         phases[one.phase] = Span(one.phase, one.phase, left, span.right, palette.KERNEL)
     rows = [*phases.values()]
-    places: list[tuple[str, float, float]] = [("whole step", 0, rows[-1].right * us)]
-    places += [(one.name, one.left * us, one.right * us) for one in rows]
-    return timeline.of_rows(
-        {"phase": rows, "kernel": kernels},
-        us,
-        about="timeline of phases and kernels",
-        caption="Kernels in the order of launch. Drag to move; zoom with the buttons or with Ctrl "
-        "and the wheel.",
-        jumps=places,
-    )
+    drawn = {"phase": rows, "kernel": kernels}
+    return _in_rows("step", drawn, us, rows, "Kernels in the order of launch.")
 
 
 def _kinds(facts: Row) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from npusim.results import palette
 from npusim.results.figure import Figure
@@ -183,24 +183,11 @@ def failed(varied: Sequence[str], rows: Sequence[Row]) -> Items:
 # -- explorations ------------------------------------------------------------------------------
 
 
-class Explored(NamedTuple):
-    """What was ``fixed``, values ``varied`` by name, ``goals``, points, and how many there are.
-
-    ``told`` are limits, and sentences on what the front does not say.
-    """
-
-    fixed: Mapping[str, str]
-    varied: Varied
-    goals: Sequence[str]
-    rows: Sequence[Row]
-    size: int
-    told: Sequence[str] = ()
-
-
-def explored(of: Explored) -> Report:
-    """Of an exploration: what none beats first."""
-    fixed, varied = of.fixed, tuple(of.varied)
-    known = [row for row in of.rows if not row["error"] and row.get("allowed", True)]
+def explored(of: Any) -> Report:
+    """Of an ``Exploration``: what none beats first."""
+    rows, fixed, varied = of.rows(), of.study.fixed, of.study.varied
+    values = {axis.name: axis.values for axis in of.study.axes}
+    known = [row for row in rows if not row["error"] and row.get("allowed", True)]
     best = sorted((row for row in known if row["front"]), key=lambda row: row[of.goals[0]])
     what = fixed.get("network") or fixed.get("operator") or "exploration"
     *goals, last = (_named(goal)[0] for goal in of.goals)
@@ -208,14 +195,14 @@ def explored(of: Explored) -> Report:
         title=f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}",
         about=[f"{_others(fixed)}; over {', '.join(varied)}"],
         lead=_least(of, best),
-        told=of.told,
+        told=(*of.limits, *of.notes),
         cards=[*_explored_cards(of, known, best)],
         sections=(
             Section("Goals against each other", [Pair([*_charts(of, known)])]),
             Section("What none beats", [_goals(of, best)]),
-            Section("What each value does", [effects(of.varied, known)]),
+            Section("What each value does", [effects(values, known)]),
             Section("All points", [_goals(of, known, mark=True)], opened=False),
-            Section("Failed", [failed(varied, of.rows)]),
+            Section("Failed", [failed(varied, rows)]),
         ),
         origin=_ORIGIN,
     )
@@ -231,38 +218,37 @@ def _text(goal: str, value: float) -> str:
     return us_text(value) if goal.endswith("_us") else rate_text(value / called(goal)[1])
 
 
-def _least(explored: Explored, best: Sequence[Row]) -> str:
+def _least(of: Any, best: Sequence[Row]) -> str:
     """The point that is best in each goal."""
     if not best:
-        measured = any(not row["error"] for row in explored.rows)
+        measured = len(of.failed) < len(of.points)
         return f"No point has values{' within the limits' * measured}."
     told = []
-    for goal in explored.goals:
+    for goal in of.goals:
         least = min(best, key=lambda row: float(row[goal]))
         name, unit = _named(goal)
-        where = name_of(least, tuple(explored.varied))
+        where = name_of(least, of.study.varied)
         told.append(f"Least {name}: {_text(goal, least[goal])}{unit} with {where}.")
     return " ".join(told)
 
 
 def _explored_cards(
-    explored: Explored, known: Sequence[Row], best: Sequence[Row]
+    of: Any, known: Sequence[Row], best: Sequence[Row]
 ) -> Iterator[tuple[str, str]]:
-    yield f"{len(explored.rows):,}", f"points looked at, of {explored.size:,}"
+    yield f"{len(of.points):,}", f"points looked at, of {len(of.study):,}"
     yield f"{len(best):,}", "beaten by none in all goals"
-    failures = sum(bool(row["error"]) for row in explored.rows)
-    if failures:
-        yield f"{failures:,}", "failed"
-    if beyond := len(explored.rows) - failures - len(known):
+    if of.failed:
+        yield f"{len(of.failed):,}", "failed"
+    if beyond := len(of.points) - len(of.failed) - len(known):
         yield f"{beyond:,}", "beyond a limit"
-    for goal in explored.goals if known else ():
+    for goal in of.goals if known else ():
         values = [float(row[goal]) for row in known]
         yield f"{_text(goal, min(values))} to {_text(goal, max(values))}", called(goal)[0]
 
 
-def _charts(of: Explored, known: Sequence[Row]) -> Iterator[Figure]:
+def _charts(of: Any, known: Sequence[Row]) -> Iterator[Figure]:
     """Each pair of goals, or with one goal the best so far over the points."""
-    varied = tuple(of.varied)
+    varied = of.study.varied
     if known and len(of.goals) == 1:
         names = [name_of(row, varied) for row in known]
         yield studies.so_far(of.goals[0], known, names, caption="Joined: the best so far.")
@@ -270,16 +256,16 @@ def _charts(of: Explored, known: Sequence[Row]) -> Iterator[Figure]:
         yield _against(varied, other, one, known)
 
 
-def _goals(explored: Explored, rows: Sequence[Row], *, mark: bool = False) -> Table:
+def _goals(of: Any, rows: Sequence[Row], *, mark: bool = False) -> Table:
     """Points with their goals, the first goal as a bar too; ``mark`` says which none beats."""
-    first, *_ = explored.goals
+    first, *_ = of.goals
 
     def cell(goal: str, row: Row) -> Cell:
         return Cell(_text(goal, row[goal]), row[goal])
 
     columns: dict[str, Callable[[Row], Any]] = {
-        called(goal)[0]: partial(cell, goal) for goal in explored.goals
+        called(goal)[0]: partial(cell, goal) for goal in of.goals
     }
     if mark:
         columns["unbeaten"] = lambda row: Cell("yes" if row["front"] else "", float(row["front"]))
-    return _table(tuple(explored.varied), rows, (_named(first)[0], first, ""), columns)
+    return _table(of.study.varied, rows, (_named(first)[0], first, ""), columns)

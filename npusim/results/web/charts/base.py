@@ -20,7 +20,6 @@ from bokeh.models import (
     DataRange1d,
     FixedTicker,
     HoverTool,
-    LinearColorMapper,
     Range1d,
     RangeTool,
     WheelZoomTool,
@@ -32,7 +31,6 @@ from npusim.results import palette
 from npusim.results.figure import (
     MANY,
     Bars,
-    Cells,
     Coded,
     Figure,
     Line,
@@ -225,10 +223,7 @@ def _draw_line(made: Drawn, shown: Figure, line: Any) -> None:
         stroke = (made.step if line.step else made.line)("x", "y", source=source, **look, **more)
         _tagged(stroke, line.colour, "stroke")
     if line.marker:
-        fill: Any = None if line.hollow else colour
-        if line.shades is not None:
-            source.data["shade"] = list(line.shades[1])
-            fill = _shaded("shade", source)
+        fill = None if line.hollow else colour
         thick = 2 if line.marker == "_" else 1
         drawn = made.scatter("x", "y", source=source, marker=_MARKERS[line.marker],
                              size=line.size + 2, fill_color=fill, line_color=colour,
@@ -304,27 +299,10 @@ def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:
     _tagged(drawn, words.colour, "text")
 
 
-def _draw_cells(made: Drawn, shown: Figure, cells: Any) -> None:
-    values = np.asarray(cells.values, float)
-    y, x = (one.ravel().tolist() for one in np.indices(values.shape))
-    texts = [text for line in cells.texts for text in line] or [""] * len(x)
-    source = ColumnDataSource({"x": x, "y": y, "value": values.ravel(), "text": texts})
-    made.rect("x", "y", 1, 1, source=source, line_color=None, fill_color=_shaded("value", source))
-    made.text("x", "y", "text", source=source, text_align="center", text_baseline="middle",
-              text_font_size="11px", text_color="#ffffff")  # fmt: skip
-
-
-def _shaded(field: str, source: ColumnDataSource) -> dict[str, Any]:
-    """Colours by the values of a column."""
-    low, high = (float(end(source.data[field])) for end in (np.nanmin, np.nanmax))
-    colours = LinearColorMapper(palette=palette.scale(6), low=low, high=high)
-    return {"field": field, "transform": colours}
-
-
+#: Maps, and markers that are shaded by a value, are drawn in files alone.
 _DRAWN: dict[type[Mark], Callable[[Drawn, Figure, Any], None]] = {
     Line: _draw_line,
     Bars: _draw_bars,
     Spans: _draw_spans,
     Words: _draw_words,
-    Cells: _draw_cells,
 }

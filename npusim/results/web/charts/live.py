@@ -37,22 +37,26 @@ _WIDGET = """
 """
 
 
-class Slide(NamedTuple):
-    """A slider: its name, the texts of its places, and the place it begins at."""
+class Knob(NamedTuple):
+    """A figure that moves: ``shown`` and ``texts`` of its values, of which ``own`` is the device's.
 
-    name: str
+    ``texts`` are as a device file has them.
+    """
+
+    path: str
     shown: tuple[str, ...]
-    at: int
+    texts: tuple[str, ...]
+    own: int
 
 
 class Acts(NamedTuple):
-    """What the page does: a slider went to a place, a layer was chosen, a name was given to a file.
+    """What the page does: a slider went to a text, a layer was chosen, a name was given to a file.
 
     ``step`` does a piece of work that is left and says whether there was any; ``save`` returns what
     is told. ``show`` is called after each of them.
     """
 
-    move: Callable[[str, int], None]
+    move: Callable[[str, str], None]
     choose: Callable[[str], None]
     save: Callable[[str], str]
     step: Callable[[], bool]
@@ -66,7 +70,7 @@ class Live:
         self,
         document: Document,
         title: str,
-        slides: Sequence[Slide],
+        knobs: Sequence[Knob],
         layers: list[Any],
         chosen: str,
         acts: Acts,
@@ -74,7 +78,7 @@ class Live:
         self.document, self.acts = document, acts
         self.head, self.said = Div(sizing_mode="stretch_width"), Div(width=_LEFT)
         self.labels: dict[str, Div] = {}
-        self.sliders = {one.name: self._slider(one) for one in slides}
+        self.sliders = {one.path: self._slider(one) for one in knobs}
         self.select = Select(title="timeline of", options=layers, value=chosen, width=_LEFT)
         self.select.on_change("value", self._chosen)
         self.name = TextInput(title="device file", value="mine.yaml", width=_LEFT)
@@ -105,17 +109,17 @@ class Live:
         self._working = False
         self.work()
 
-    def _slider(self, one: Slide) -> Slider:
+    def _slider(self, one: Knob) -> Slider:
         last = len(one.shown) - 1
         made = Slider(
-            start=0, end=last, value=one.at, step=1, show_value=False, title="", width=_LEFT,
+            start=0, end=last, value=one.own, step=1, show_value=False, title="", width=_LEFT,
             tooltips=False,
         )  # fmt: skip
-        label = self.labels[one.name] = Div(text=_label(one, one.at), width=_LEFT)
+        label = self.labels[one.path] = Div(text=_label(one, one.own), width=_LEFT)
 
         def moved(attr: str, old: int, new: int) -> None:
             label.text = _label(one, int(new))
-            self.acts.move(one.name, int(new))
+            self.acts.move(one.path, one.texts[int(new)])
             self.work()
 
         made.on_change("value", moved)
@@ -164,11 +168,11 @@ class Live:
         old[0].x_range.end = new.x_range.end
 
 
-def _label(one: Slide, at: int) -> str:
+def _label(one: Knob, at: int) -> str:
     """What a slider is of, where it stands, and above it what its ends are."""
     ends = "".join(f"<span>{escape(text)}</span>" for text in (one.shown[0], one.shown[-1]))
     style = f"display:flex;justify-content:space-between;width:{_LEFT}px;color:var(--dim)"
-    told = f"{escape(one.name)}: <b>{escape(one.shown[at])}</b>"
+    told = f"{escape(one.path)}: <b>{escape(one.shown[at])}</b>"
     return f"{told}<div style='{style};font-size:11px'>{ends}</div>"
 
 
