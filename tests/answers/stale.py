@@ -136,7 +136,7 @@ class World:
         for name, text in self.limits.items():
             made = re.sub(r"\bmax: \d+", "max: 4", text) if low else text
             (self.folder / "constraints" / name).write_text(made, "utf-8")
-        for known in (table._load_rules, table._file, sources.limits, sources._limits):
+        for known in (table.load_rules, table._file, sources.limits, sources._limits):
             known.cache_clear()
 
     def source(self) -> None:
@@ -216,7 +216,7 @@ def world(seed: int) -> Iterator[World]:
             yield World(Path(folder).resolve(), seed, patch)
         finally:
             os.chdir(was)
-    for known in (table._load_rules, table._file, sources.limits, sources._limits):
+    for known in (table.load_rules, table._file, sources.limits, sources._limits):
         known.cache_clear()
     sys.modules.pop("steps", None)
 

@@ -385,8 +385,8 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     w = npusim.spec((16, 16, 3, 3), "fp16")
     with answers_in(file), simulated() as names:
         for n in range(1, 7):
-            both = npusim.spec((n, 16, 6, 6), "fp16")
-            npusim.ops.convolution_backward(both, both, w, padding=1, device=device, timeline=False)
+            dy, x = (npusim.spec((n, 16, 6, 6), "fp16") for _ in range(2))
+            npusim.ops.convolution_backward(dy, x, w, padding=1, device=device, timeline=False)
         assert names == []
 
 
