@@ -28,7 +28,7 @@ DECONV = "deconv_grad_filter --cin 16 --cout 32 --size 16x16 --kernel 4 --stride
 GRAD_IN = "conv_grad_input --cin 16 --cout 32 --size 16x16 --kernel 4 --stride 2 --cores 0-3"
 
 
-FILTER_B = FILTER.replace("ascend910", "ascend910b2")
+FILTER_B = FILTER.replace("ascend910", "ascend910b2").replace("res4", "res5")
 
 
 class Seed(NamedTuple):
