@@ -1,8 +1,8 @@
 """Tiled matrix product C[M, N] = A[M, K] @ B[K, N].
 
 A is row-major (``ND``), stored K x M (``ND_km``), or ``NZ``; B is K x N row-major (``ND``), stored
-N x K (``ND_nk``), or ``NZ`` of K x N; C is row-major, (parts, M, N) with one partial sum per part
-of K, or blocks in which tiles are handed over to vector cores.
+N x K (``ND_nk``), or ``NZ`` of K x N or of N x K (``NZ_nk``); C is row-major, (parts, M, N) with
+one partial sum per part of K, or blocks in which tiles are handed over to vector cores.
 
 for tile (m, n), part of K, of this core:                      # one task
     for base block along K:
@@ -40,6 +40,7 @@ from npusim.kernels.parts.matmul_operands import (
     load_left,
     load_right,
     periods,
+    scale_slots,
     steps,
 )
 from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
@@ -169,7 +170,7 @@ class Matmul(Tiled):
             return self.a.shape[1]
         if self.layouts[0] == "ND_km":
             return self.a.shape[0] // self.groups
-        if self.layouts[1] == "NZ":
+        if self.layouts[1].startswith("NZ"):
             return self.a.shape[0] * self.c0
         return self.b.shape[1] if self.layouts[1] == "ND_nk" else self.b.shape[0] // self.groups
 
@@ -195,11 +196,11 @@ class Matmul(Tiled):
     def sources(self) -> dict[str, Source]:
         """The operands in the order in which their slabs are asked for."""
         t = self.tiling
-        km, nk = self.layouts[0] == "ND_km", self.layouts[1] == "ND_nk"
+        km, nk = self.layouts[0] == "ND_km", self.layouts[1].endswith("nk")
         rows, columns = (self.n, self.k) if nk else (self.k, self.n)
         down, along = (self.k, self.m // self.groups) if km else (self.m, self.k)
         a = Operand(self.a, "a", down, along, self.layouts[0] == "NZ")
-        b = Operand(self.b, "b", rows, columns, self.layouts[1] == "NZ")
+        b = Operand(self.b, "b", rows, columns, self.layouts[1].startswith("NZ"))
         depth = round_up(self.k, t.base_k) if t.full_load_a else t.step_ka * t.base_k
         both = {
             "a": Source(a, "m", depth, t.l1a_slots, k_rows=km),
@@ -229,8 +230,8 @@ class Matmul(Tiled):
         splits = out is self.sums and groups == 1 and len(self.c.shape) == 2
         sizes = self.m // groups, self.k, self.n
         biased, (a, b) = self.bias is not None, self.layouts
-        turned = a == "ND_km", b == "ND_nk"
-        return Shape(*sizes, self.dtype, out, math, groups, splits, biased, turned=turned)
+        lie = (a == "ND_km", b.endswith("nk")), a[:2] == b[:2] == "NZ"
+        return Shape(*sizes, self.dtype, out, math, groups, splits, biased, None, *lie)
 
     def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Products]:
         # Where there is no way from UB nothing could clear the result.
@@ -243,7 +244,7 @@ class Matmul(Tiled):
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int
     ) -> list[tuple[float, Least] | None]:
-        if "NZ" in self.layouts or not alike:
+        if any(layout.startswith("NZ") for layout in self.layouts) or not alike:
             return [None] * len(alike)
         space = Products(device, cores, (False, False), self.shape)
         t = space.given([cast(Matmul, one).ran for one in alike])
@@ -318,7 +319,6 @@ class _Nest:
         t, pad, dtype = kernel.tiling, max(16, kernel.c0), kernel.dtype
         depth = min(t.single_core_k or kernel.k, kernel.k)
         m, n, base_k = kernel.ran.base_m, kernel.ran.base_n, kernel.ran.base_k
-        width = ceil_div(base_k, kernel.group)
         km = kernel.layouts[0] == "ND_km"
         across = {"m": round_up(m, pad) if km else m, "n": round_up(n, pad)}
         sources = kernel.sources.values()
@@ -328,12 +328,8 @@ class _Nest:
         self.l1 = self._slab_buffers(across, round_up(depth, pad))
         self.a0 = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="a_l0a")
         self.b0 = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="b_l0b")
-        self.s0 = [
-            k.buffer(memory, (rows, width), INT8, slots=t.l0_slots, name=f"{scales.name}_l0")
-            for rows, memory, scales in zip(
-                (m, n), ("L0A_MX", "L0B_MX"), kernel.scales, strict=False
-            )
-        ]
+        width = ceil_div(base_k, kernel.group)
+        self.s0 = scale_slots(k, kernel.scales, (m, n), width, t.l0_slots)
         self.acc = k.buffer(
             "L0C", (m, n), kernel.sums, slots=t.l0c_slots, name="c_l0c", unit_flag=t.unit_flag
         )
@@ -344,9 +340,11 @@ class _Nest:
         """L1 by operand; ``size`` are the padded extents across K, ``depth`` all of K."""
         shapes = {}
         for name, source in self.kernel.sources.items():
-            slab, scale = min(source.depth, depth), isinstance(source.operand, Scales)
-            shape = (size[source.extent], ceil_div(slab, self.kernel.group) if scale else slab)
-            shapes[name] = shape, INT8 if scale else self.kernel.dtype
+            slab, across = min(source.depth, depth), size[source.extent]
+            shapes[name] = (across, slab), self.kernel.dtype
+            if isinstance(source.operand, Scales):
+                groups = ceil_div(slab, self.kernel.group)
+                shapes[name] = (round_up(across, 32), groups), INT8
         first, second = list(shapes)[-2:]  # A and B come after scales
         (rows, slab), dtype = shapes[first]
         if self.kernel.tiling.paired:

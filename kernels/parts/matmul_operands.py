@@ -27,7 +27,7 @@ from npusim.language import (
 )
 
 #: How an operand may lie in GM.
-LAYOUTS_A, LAYOUTS_B = ("ND", "ND_km", "NZ"), ("ND", "ND_nk", "NZ")
+LAYOUTS_A, LAYOUTS_B = ("ND", "ND_km", "NZ"), ("ND", "ND_nk", "NZ", "NZ_nk")
 
 
 def steps(layouts: tuple[str, str], c0: int) -> dict[str, int]:
@@ -38,7 +38,8 @@ def steps(layouts: tuple[str, str], c0: int) -> dict[str, int]:
             f"{', '.join(LAYOUTS_B)}"
         )
     blocked_a = {"single_core_m": 16} if layouts[0] == "NZ" else {}
-    blocked_b = {"base_n": c0, "single_core_n": c0} if layouts[1] == "NZ" else {}
+    whole = {"NZ": c0, "NZ_nk": 16}.get(layouts[1])
+    blocked_b = {"base_n": whole, "single_core_n": whole} if whole else {}
     return {"base_k": c0, **blocked_a, **blocked_b}
 
 
@@ -65,9 +66,7 @@ class Tile(NamedTuple):
 
     def extent(self, axis: str, *, ahead: bool) -> int:
         """The extent along "m" or "n", of this tile or the one after it."""
-        if ahead:
-            return self.next_m if axis == "m" else self.next_n
-        return self.m if axis == "m" else self.n
+        return int(getattr(self, f"next_{axis}" if ahead else axis))
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class Operand:
 class Scales:
     """The scales of a block-scaled operand in GM: (rows, columns / group), a byte each.
 
-    ``group`` elements along K of a row share one. In L1 rows lie behind each other.
+    ``group`` elements along K of a row share one. In L1 groups lie behind each other.
     """
 
     tensor: Tensor
@@ -143,7 +142,28 @@ class Scales:
         rows, width = size[0], ceil_div(size[1], self.group)
         pitch = self.tensor.shape[1]
         source = self.tensor.at(self.offset(*at), width, base=base, rows=rows, pitch=pitch)
-        k.data_move(dst, source, self.tensor.dtype, variant="scale")
+        k.data_move(scales_in(dst, 0, width, rows), source, self.tensor.dtype, variant="scale")
+
+
+def scales_in(slot: Slot, first: int, groups: int, rows: int) -> SlotRegion:
+    """The scales of ``rows`` of some groups, from the ``first`` of a slot on.
+
+    Those of a group begin at a multiple of 32 B, as moves between L1 and L0 ask.
+    """
+    pitch = round_up(rows, 32)
+    if pitch == rows:
+        return slot.at(first * rows, groups * rows)
+    return slot.at(first * pitch, rows, rows=groups, pitch=pitch)
+
+
+def scale_slots(
+    k: Language, scales: tuple[Tensor, ...], extents: tuple[int, int], groups: int, slots: int
+) -> list[BufferHandle]:
+    """So many slots of L0 for so many groups of the scales of A and of B, where there are any."""
+    return [
+        k.buffer(memory, (round_up(rows, 32), groups), INT8, slots=slots, name=f"{one.name}_l0")
+        for one, rows, memory in zip(scales, extents, ("L0A_MX", "L0B_MX"), strict=False)
+    ]
 
 
 class Slab(NamedTuple):
@@ -261,10 +281,10 @@ class Feed:
         self, k: Language, slot: Slot, rows: int, block: tuple[int, int], group: int
     ) -> SlotRegion:
         """Bring the scales of ``rows`` and a block of K, (first element, extent), to L0."""
-        # In L1 the scales of a block of K follow each other, as L0 takes them.
-        held = slot.at(0, ceil_div(block[1], group) * rows)
-        first = (block[0] - self.slab.k0) // group * rows
-        k.data_move(held, self.slot.at(first, held.size), INT8)
+        groups = ceil_div(block[1], group)
+        held = scales_in(slot, 0, groups, rows)
+        first = (block[0] - self.slab.k0) // group
+        k.data_move(held, scales_in(self.slot, first, groups, rows), INT8)
         return held
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.dtypes import DType
 from npusim.device.parts import Path
 from npusim.device.spec import Device
 from npusim.isa.cube import MATRICES_APART
@@ -87,6 +88,12 @@ def move_cycles(path: Path, size: Numbers, rows: Numbers = 0, unaligned: Numbers
     work = np.maximum(size / path.rate, rows * float(path.row_cycles))
     work = work + unaligned * float(path.unaligned_cycles)
     return np.maximum(path.floor_cycles, path.startup_cycles + work)
+
+
+def byte_cycles(path: Path, dtype: DType) -> float:
+    """Cycles that a byte takes along a path, which may count elements too."""
+    elements = dtype.values / dtype.bytes
+    return max(1 / path.rate, elements / (path.elements_per_cycle or np.inf))
 
 
 def step(

@@ -14,7 +14,7 @@ from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
 from npusim.device.spec import Device
-from npusim.kernels.parts.tile_order import Order
+from npusim.kernels.parts.tile_order import ORDERS, Order
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import way_out
 from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_tile
@@ -25,7 +25,8 @@ class Shape(NamedTuple):
 
     It ``splits`` where parts of K may add up in its result, which one without parts stores in the
     type ``single`` if that is another; the bias of one that is ``biased`` has room in BT for the
-    columns of a tile. ``turned``: whether A is stored K x M, and B N x K.
+    columns of a tile. ``turned``: whether A is stored K x M, and B N x K;
+    ``blocked``: both as NZ.
     """
 
     m: int
@@ -39,6 +40,7 @@ class Shape(NamedTuple):
     biased: bool = False
     single: DType | None = None
     turned: tuple[bool, bool] = (False, False)
+    blocked: bool = False
 
     @property
     def unit(self) -> int:
@@ -121,9 +123,6 @@ class Tiling(Order):
         )
 
 
-#: Operands that do not stay in the L2 together: cores side by side share rows and columns.
-_BY_WINDOWS: Mapping[str, Any] = {"n_fastest": True, "window": 4, "snake": True, "strided": True}
-
 #: Places of slabs and tiles whose rows are looked at; a block has so many of the smallest parts.
 _SEEN = 4
 
@@ -145,7 +144,7 @@ def auto_tiling(shape: Shape, device: Device, cores: int) -> Tiling:
 def order_of(shape: Shape, device: Device) -> Mapping[str, Any]:
     """How tiles follow each other: by windows where the L2 cannot hold the operands."""
     size = shape.groups * (shape.m + shape.n) * shape.k * shape.dtype.bytes
-    return _BY_WINDOWS if device.l2 and size > device.l2.size_bytes else {}
+    return ORDERS[-1] if device.l2 and size > device.l2.size_bytes else {}
 
 
 def _candidates(shape: Shape, device: Device) -> Iterator[Tiling]:

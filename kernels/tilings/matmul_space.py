@@ -108,8 +108,10 @@ class Products(Space):
         t["cores"] = np.minimum(np.where(g["cores"] > 0, g["cores"], self.cores), self.cores)
         t["cores"] = np.minimum(t["cores"], blocks)
         t["dealt"] = np.minimum(-(-blocks // t["cores"]) * high * wide, t["items"]) * t["cores"]
-        fits &= ~(g["full_load_a"] | g["through_ub"])
+        fits &= ~(g["full_load_a"] | g["through_ub"]) & (g["tail_m"] * g["tail_n"] == 1)
         fits &= ~g["unit_flag"] | (costs.unit_flag_lag(self.device) >= 0)
+        cube = self.device.cube
+        fits &= cube is not None and s.math in cube.rates
         return t | {"fits": fits, "barrier": g["barrier"]}
 
     def _parts(self, t: Columns) -> Columns:
@@ -258,10 +260,9 @@ class Products(Space):
 
     @property
     def _port(self) -> Path:
-        """The way of row-major operands to L1."""
-        return self.device.path(
-            "GM", "L1", "nd2nz" if self.device.has_path("GM", "L1", "nd2nz") else ""
-        )
+        """The way of operands to L1."""
+        turning = not self.shape.blocked and self.device.has_path("GM", "L1", "nd2nz")
+        return self.device.path("GM", "L1", "nd2nz" if turning else "")
 
     def _load(
         self,
@@ -282,6 +283,8 @@ class Products(Space):
         wide, pitch = most[not k_rows], whole[not k_rows]
         if port.variant == "":
             moves = columns * e / 32
+            if self.shape.blocked:  # a move brings all columns, each of which lies in one piece
+                return {"start": port.startup_cycles + 0 * moves, "rows": moves}
             return {"start": moves * port.startup_cycles, "rows": rows * moves}
         each, which = np.unique(wide, return_inverse=True)
         pieces = np.array([_pieces(port, width * e, pitch * e) for width in each.tolist()])
@@ -296,11 +299,13 @@ class Products(Space):
         into_a = device.path("L1", "L0A", across if km else "load3d")
         into_b = device.path("L1", "L0B", "" if nk else "load3d")
         a, b = (
-            path.startup_cycles + np.ceil(side / 16) * 16 * k * e * (1 / path.rate + conflict)
+            path.startup_cycles + np.ceil(side / 16) * 16 * k * e * (each + conflict)
             for path, side in ((into_a, m), (into_b, n))
+            for each in (costs.byte_cycles(path, self.shape.dtype),)
             for conflict in (float(path.conflict_cycles) / 512,)
         )
-        product = costs.mmad_cycles(device, m, k, n, self.shape.math)
+        depth = k * self.shape.dtype.values
+        product = costs.mmad_cycles(device, m, depth, n, self.shape.math)
         return costs.step(device, (into_a, into_b), (1, 1), (a, b, product))
 
     def _out(

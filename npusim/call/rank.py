@@ -32,6 +32,9 @@ class Ratios(NamedTuple):
 ESTIMATES = Ratios(0.78, 1.16, 0.9, 1.6)
 PROGRAMS = Ratios(1.0, 1.08, 0.9, 1.3)
 
+#: Times in a smaller ratio are alike to who chooses: automatic choices may lose as much on average.
+_ALIKE = 1.02
+
 #: Simulations from which a ranking has ratios of its own.
 _ENOUGH = 9
 
@@ -75,7 +78,9 @@ class Ranking(Shown):
         return self.rows[0].tiling
 
     def keep(self, share: float = 0.25, *, certain: bool = False) -> list[Any]:
-        """The leading ``share`` of the tilings that run, best first, with all that equal the last.
+        """The leading ``share`` of the tilings that run, best first, with all up to 2 % behind.
+
+        Estimates do not tell these from the last of the share.
 
         ``certain``: instead all but those whose least time is more than another takes at most.
         """
@@ -87,7 +92,7 @@ class Ranking(Shown):
             raise ArgumentError(f"share is {share}; it is above 0 and at most 1")
         if not certain:
             leading = self.rows[: ceil(share * len(self.rows))]
-            return [row for row in self.rows if row.cycles <= leading[-1].cycles]
+            return [row for row in self.rows if row.cycles <= _ALIKE * leading[-1].cycles]
         limit = min((row.most for row in self.rows), default=0)
         return [row for row in self.rows if row.least <= limit]
 
@@ -119,14 +124,20 @@ def rank(
     Tilings are of the kernel's kind or its fields by name, or kernels like it. ``simulate`` so many
     of them, evenly spread over the order and the best first: their times are known, and from nine
     on their ratios to the estimates make the intervals of all others. Raises ``ArgumentError`` for
-    a kernel without a tiling, or a tiling that its own checks refuse.
+    a kernel without a tiling, and what is no tiling of it; one that its checks refuse is left out.
     """
     machine = load_device(device)
     problem = Problem(kernel, machine, parse_core_mask(cores, machine))
-    candidates = [_like(kernel, one) for one in tilings]
-    known, left_out = list[tuple[float, int, int, Ratios]](), list[tuple[Any, str]]()
-    told = kernel.foreseen(candidates, machine, problem.cores)
-    for place, (candidate, one) in enumerate(zip(candidates, told, strict=True)):
+    candidates, left_out = dict[int, Kernel](), list[tuple[Any, str]]()
+    for place, given in enumerate(tilings):
+        _check(kernel, given)
+        try:
+            candidates[place] = _like(kernel, given)
+        except ArgumentError as error:
+            left_out.append((given, str(error)))
+    known = list[tuple[float, int, int, Ratios]]()
+    told = kernel.foreseen([*candidates.values()], machine, problem.cores)
+    for (place, candidate), one in zip(candidates.items(), told, strict=True):
         if one is not None:
             known.append((one[0], place, problem.whole(candidate, one[1]), ESTIMATES))
         elif (found := problem.bound(candidate)).reason:
@@ -156,15 +167,21 @@ def rank(
     return Ranking(kernel, machine, tuple(rows), tuple(left_out), probability)
 
 
-def _like(kernel: Kernel, one: Any) -> Kernel:
-    """The kernel with a tiling."""
+def _check(kernel: Kernel, one: Any) -> None:
+    """Raise ``ArgumentError`` if this is no tiling of the kernel, whatever its values."""
     if isinstance(one, Kernel):
-        return one
+        return
     usual = getattr(kernel, "tiling", None)
     if usual is None:
         raise ArgumentError(f"rank: kernel {kernel.name} has no tiling; give kernels in its place")
     names, named = [field.name for field in fields(usual)], isinstance(one, Mapping)
     if not ({*one} <= {*names} if named else isinstance(one, type(usual))):
         raise ArgumentError(f"rank: {one!r} is no tiling of {kernel.name}: {', '.join(names)}")
-    tiling = replace(usual, **one) if named else one
+
+
+def _like(kernel: Kernel, one: Any) -> Kernel:
+    """The kernel with a tiling; ``ArgumentError`` where its own checks refuse it."""
+    if isinstance(one, Kernel):
+        return one
+    tiling = replace(kernel.tiling, **one) if isinstance(one, Mapping) else one  # type: ignore[attr-defined]
     return replace(kernel, tiling=tiling)  # type: ignore[type-var]

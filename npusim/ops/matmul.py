@@ -81,7 +81,8 @@ def matmul(
     call = CARD.begin(options, a=first, b=second, bias=added)
     math = _math(call, kind, cube_math_type)
     layouts = "ND_km" if turned[0] else "ND", "ND_nk" if turned[1] else "ND"
-    left, right = (_input(call, name, value, math) for name, value in (("a", first), ("b", second)))
+    left = _input(call, "a", first, math, k_rows=turned[0])
+    right = _input(call, "b", second, math, k_rows=not turned[1])
     rows = size.batch * size.m
     c = call.output("c", (rows, size.n), out)
     scales: tuple[Tensor, ...] = ()
@@ -192,11 +193,12 @@ def _math(call: Call, kind: DType, cube_math_type: int | str) -> CubeMath:
     return CubeMath(kind, False)
 
 
-def _input(call: Call, name: str, value: Operand, math: CubeMath) -> Tensor:
-    """An operand as rows, in the type that the cube multiplies."""
+def _input(call: Call, name: str, value: Operand, math: CubeMath, *, k_rows: bool) -> Tensor:
+    """An operand as rows, in the type that the cube multiplies; values are packed along K."""
     *stack, rows, columns = value.shape
     kind = dtype(value.dtype)
-    tensor = call.input(name, value, kind, (prod(stack) * rows, columns // kind.values))
+    along, across = (kind.values, 1) if k_rows else (1, kind.values)
+    tensor = call.input(name, value, kind, (prod(stack) * rows // along, columns // across))
     return converted(call, tensor, math.dtype)
 
 

@@ -15,13 +15,17 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.call.rank import Ranked, Ranking, rank
+from npusim.compat.tuners import product as tuned
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.program.kernel import Kernel
 from npusim.tuning.problem import Problem
-from tests.tuning.larger_machines import SIDES, Gradient, Product, kernel_of, layers
+from tests.tuning.larger_machines import SIDES, Gradient, kernel_of, layers
 
 DEVICES = ("ascend910b2", "ascend910", "ascend950pr")
+
+#: Of operands: one value a byte or less, two bytes each, and four.
+DTYPES = ("fp16", "bf16", "fp32", "int8", "mxfp8", "mxfp4")
 
 #: Fields of a product's tiling, and what is drawn for them.
 FIELDS: dict[str, tuple[Any, ...]] = {
@@ -37,6 +41,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "single_core_m": (0, 0, 256),
     "single_core_n": (0, 0, 512),
     "barrier": (False, False, False, True),
+    **dict.fromkeys(("tail_m", "tail_n"), (1, 1, 1, 2)),
 }
 
 
@@ -52,8 +57,10 @@ def tilings(kernel: Any, draw: Random, count: int) -> list[Any]:
 
 def product(draw: Random) -> tuple[Kernel, Device]:
     """A random product on a random device."""
-    kernel = kernel_of(Product(*(draw.choice(SIDES) for _ in range(3))))
-    return kernel, load_device(draw.choice(DEVICES))
+    device = load_device(draw.choice(DEVICES))
+    kinds = [one for one in DTYPES if one in device.dtypes]
+    m, k, n = (draw.choice(SIDES) for _ in range(3))
+    return tuned(m, k, n, draw.choice(kinds)), device
 
 
 def simulated(ranking: Ranking, draw: Random, count: int) -> Iterator[tuple[Ranked, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -52,6 +53,33 @@ def test_what_is_given_is_ranked_or_left_out_with_the_reason() -> None:
             npusim.rank(KERNEL, [wrong], "ascend910b2")
 
 
+def test_what_the_kernel_or_the_device_refuses_is_left_out() -> None:
+    """A tiling that its checks refuse costs no other its estimate; a 910 multiplies no fp32."""
+    kernel = product(256, 256, 256, "mxfp4")
+    good = {"base_m": 64, "base_n": 64, "base_k": 64}
+    ranking = npusim.rank(
+        kernel, [good | {"base_k": 16}, good | {"base_m": 0}, good], "ascend950pr"
+    )
+    assert [row.place for row in ranking.rows] == [2]
+    assert ["base_k is 16" in why or "base_m" in why for _, why in ranking.left_out] == [True] * 2
+    of_fp32 = npusim.rank(product(256, 256, 256, "fp32"), [good], "ascend910")
+    assert not of_fp32.rows
+    assert "no fp32 mmad" in of_fp32.left_out[0][1]
+
+
+@pytest.mark.parametrize("base", [(256, 256, 128), (128, 256, 64)])
+def test_two_values_a_byte_take_the_cube_as_long_as_in_the_program(base: tuple[int, ...]) -> None:
+    """Estimates of such products were 0.62 to 0.77 of their times: a byte counted as one value,
+    and paths to L0 that count elements were not asked."""
+    kernel, device = product(4096, 1024, 4096, "mxfp4"), load_device("ascend950pr")
+    fields = dict(zip(("base_m", "base_n", "base_k"), base, strict=True))
+    ranking = npusim.rank(kernel, [fields | {"step_ka": 2, "step_kb": 2}], device)
+    (row,) = ranking.rows
+    problem = Problem(kernel, device, tuple(range(device.groups)))
+    cycles = problem.time(replace(kernel, tiling=row.tiling)).cycles
+    assert 0.95 < row.cycles / cycles < 1.05
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_estimates_and_bounds_hold_of_random_products(seed: int) -> None:
     """Of 1,076 on three devices nine in ten lie in the interval, and a bound is 0.4 % too high."""
@@ -89,8 +117,9 @@ def test_what_keep_may_drop() -> None:
         assert best in kept
         assert len(kept) < len(ranking.rows)
         leading = ranking.kept(0.25)
-        assert -(-len(ranking.rows) // 4) <= len(leading) < len(ranking.rows) / 2
-        assert leading[-1].cycles < ranking.rows[len(leading)].cycles, "no equal one is dropped"
+        assert len(leading) < len(ranking.rows) / 2
+        last = ranking.rows[ceil(len(ranking.rows) / 4) - 1].cycles
+        assert leading[-1].cycles <= 1.02 * last < ranking.rows[len(leading)].cycles, "alike"
     for share in (0, 1.5):
         with pytest.raises(ArgumentError, match="above 0 and at most 1"):
             ranking.keep(share)
