@@ -39,13 +39,11 @@ class MemSet(Kernel):
     library: ClassVar[tuple[str, ...]] = ("MemSet",)
     role: ClassVar[str] = "vector"
 
-    @property
-    def tiling_text(self) -> str:
-        return f"chunk {CLEAR_BYTES}"
+    tiling_text = f"chunk {CLEAR_BYTES}"
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         most = piece(k, self.name, CLEAR_BYTES, 1, multiple=k.memory("UB").align_bytes)
-        zeros, targets = k.buffer("UB", (most,), None, name="zeros"), (self.target, *self.more)
+        targets = self.target, *self.more
 
         def emit(chunk: Chunk) -> None:
             if chunk.first:
@@ -61,6 +59,8 @@ class MemSet(Kernel):
             cores = working_cores(k.device, cores, clearing(size, cores, most))
             each = ceil_div(size, cores)
             step = round_up(ceil_div(each, ceil_div(each, most)), 512)
+        step = min(most, step)
+        zeros = k.buffer("UB", (step,), None, name="zeros")
         start = np.concatenate([np.arange(0, one, step) for one in sizes])
         of = np.repeat(np.arange(len(sizes)), [ceil_div(one, step) for one in sizes])
         core = in_runs(len(start), cores)

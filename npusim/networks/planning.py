@@ -14,6 +14,7 @@ from npusim.base.errors import NpusimError, StoreError
 from npusim.base.workers import Workers
 from npusim.device.spec import Device
 from npusim.networks.launches import (
+    FRACTAL,
     PLAIN,
     Launcher,
     Placed,
@@ -76,10 +77,14 @@ class Formats:
         names = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
         values = {name: self.step.values[name] for name in names}
         several = {name: formats_of(value) for name, value in values.items()}
-        plain, blocked = ({name: own[at] for name, own in several.items()} for at in (0, -1))
+        plain = {name: own[0] for name, own in several.items()}
+        blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
         by_channel = one.chain and (one.chain.vectors or one.chain.sums)
         if one.core.startswith("convolution") or one.core in _BLOCKED or by_channel:
             return [blocked]
+        weights = one.inputs[1] if one.core in _FRACTAL else ""
+        if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
+            return [plain, plain | {weights: FRACTAL}]
         if one.core and one.core != "traffic":
             return [plain]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
@@ -112,6 +117,9 @@ class Formats:
         what = self.conversion(name, format)
         return None if what is None else self.times[what].us
 
+
+#: Products whose matrix of weights lies in fractals where no load of rows makes these.
+_FRACTAL = ("linear.output", "linear.input")
 
 #: Kernels of their own that read and write blocks of channels.
 _BLOCKED = (*("max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient", "concat", "split"),)

@@ -95,7 +95,7 @@ def test_a_value_is_converted_once_for_all_its_readers() -> None:
 class Costs:
     """Times of tasks by their text, as if they had been simulated."""
 
-    launcher = SimpleNamespace(c0=16)
+    launcher = SimpleNamespace(c0=16, fractals=True)
 
     def __getitem__(self, what: Any) -> Any:
         return SimpleNamespace(us=1 + crc32(repr(what).encode()) % 1000 / 100)
@@ -205,6 +205,7 @@ def test_formats_of_a_framework_convert_at_the_borders(block: Workload) -> None:
     assert found == [
         ("input.fp16", BLOCKED),
         ("avg_pool", PLAIN),
+        ("fc.w.fp16", FRACTAL),
         ("avg_pool.gradient.fc", BLOCKED),
     ]
     assert sum(one.us for one in plan.conversions) + sum(

@@ -222,14 +222,6 @@ def test_a_part_of_a_step(block: Workload, graph: StepResult) -> None:
     assert forward.time_us == pytest.approx(whole)
 
 
-def test_equal_operations_are_simulated_once(graph: StepResult) -> None:
-    sums = [
-        one for one in graph.launched if one.name.endswith((".gamma.momentum", ".beta.momentum"))
-    ]
-    assert len(sums) == 4
-    assert len({id(one.timed) for one in sums}) <= 2, "parameters are in the L2 or not"
-
-
 def test_all_ways_to_show_a_step(graph: StepResult, tmp_path: Path) -> None:
     text = graph.text()
     assert text.startswith(

@@ -36,7 +36,7 @@ def compared(
 @pytest.mark.parametrize(
     ("device", "steps"),
     [
-        ("ascend910b2", 4),
+        ("ascend910b2", 2),
         pytest.param("ascend910b2", 20, marks=pytest.mark.slow),
         pytest.param("ascend910", 4, marks=pytest.mark.slow),
     ],

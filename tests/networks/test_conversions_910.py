@@ -1,0 +1,70 @@
+"""What a step on a 910 converts: maps by the library's kernel, and weights of products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npusim.base.dtypes import FP16
+from npusim.call.options import Options
+from npusim.networks.launches import Launcher, conversion_task, task
+from npusim.networks.planning import Formats, Simulated
+from npusim.networks.training import Value, training
+from tests.networks.blocks import network
+
+LINEAR = """\
+description: a linear layer behind a convolution
+layers:
+  one: {cin: 3, cout: 64, spatial: [16, 16], kernel: 3, padding: 1}
+  fc: {cin: 64, cout: 10, rows: 1, bias: yes}
+graph:
+  - input > one > relu > avg_pool > fc
+"""
+
+
+def test_maps_are_turned_as_by_the_library_on_a_910() -> None:
+    """A published profile of AlexNet, 32 images, has 9 to 26 us for the gradients of its layers."""
+    options = Options(device="ascend910", launch="graph", tiling="library")
+    sizes = ((64, 57), (128, 28), (192, 13), (256, 13), (256, 13))
+    values = [Value("dy", (32, channels, side, side), FP16) for channels, side in sizes]
+
+    def us(value: Value, options: Options) -> float:
+        return Launcher(options, 32).run(conversion_task(value, "ND", warm=True)).time_us
+
+    times = [us(value, options) for value in values]
+    assert min(times) == pytest.approx(9, rel=0.1)
+    assert max(times) == times[0] == pytest.approx(26, rel=0.35)
+    ours = [us(value, replace(options, tiling="auto")) for value in values]
+    assert all(a < b for a, b in zip(ours, times, strict=True))
+    dot = Value("dy", (32, 256, 1, 1), FP16)
+    assert us(dot, options) < 4, "its bytes lie alike in both layouts"
+
+
+@pytest.mark.parametrize("result", ["output", "input"])
+def test_weights_of_products_lie_in_fractals_on_a_910(result: str, tmp_path: Path) -> None:
+    """Which a profile has too, 141 us for 38 million; a 910B has a load that makes them of rows."""
+    step = training(network(LINEAR, tmp_path), 4)
+    one = next(one for one in step.operations if one.name == f"fc.{result}")
+    rng, arrays, options = np.random.default_rng(1), {}, Options(device="ascend910")
+    launcher = Launcher(options, 4)
+    (way, blocked), (other,) = (
+        Formats(step, Simulated(Launcher(Options(device=device), 4))).ways(one)
+        for device in ("ascend910", "ascend910b2")
+    )
+    assert way == other
+    assert blocked == way | {"fc.w.fp16": "FRACTAL_Z"}
+    plain, made = (task(one, step.values, formats) for formats in (way, blocked))
+    for value in plain.values:
+        if value.name != plain.operation.outputs[0]:
+            arrays[value.name] = rng.uniform(-1, 1, value.shape).astype(value.dtype.numpy)
+    weights = step.values["fc.w.fp16"]
+    turned = launcher.run(conversion_task(weights, "FRACTAL_Z"), {"v0": arrays["v1"]})
+    first = launcher.run(plain, arrays)
+    arrays["v1"] = np.asarray(next(iter(turned.outputs or ())))
+    second = launcher.run(made, arrays)
+    assert "trans_data" in [run.name for run in second.runs]
+    for a, b in zip(first.outputs or (), second.outputs or (), strict=True):
+        np.testing.assert_allclose(np.asarray(a, float), np.asarray(b, float), atol=2e-3)
