@@ -82,9 +82,7 @@ class BiasAdd(Spread):
                 f"{c1} channel blocks takes {low} to {high} numbers of {y.dtype}"
             )
 
-    @property
-    def tiling_text(self) -> str:
-        return f"tile up to {TILE_BYTES} B"
+    tiling_text = f"tile up to {TILE_BYTES} B"
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

@@ -68,9 +68,7 @@ class ClearBlocks(Kernel):
                 f"({g.real_groups}, a multiple of {self.depth * g.cin1_g}, {g.cout_g}, {g.c0})"
             )
 
-    @property
-    def tiling_text(self) -> str:
-        return f"piece up to {PIECE_BYTES} B"
+    tiling_text = f"piece up to {PIECE_BYTES} B"
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         row = self.groups.c0 * FP32.bytes

@@ -30,7 +30,7 @@ from typing import ClassVar
 
 from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
-from npusim.kernels.parts.filter_walk import Step, Steps, Walk
+from npusim.kernels.parts.filter_walk import Step, Walk
 from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window, load_images, load_transposed
 from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.conv_filter import Tiling, require_form, runs_on
@@ -189,8 +189,8 @@ class ConvBackpropFilter(Tiled):
         """The steps of the walk, shares in contiguous runs per core."""
         walk, at, c0 = self.walk, self.walk.steps(), self.shape.c0
         taps, all_taps = self.taps, self.shape.taps
-        tile = {name: column[at.tile] for name, column in walk.tiles.items()}
-        slab = {name: column[at.slab] for name, column in walk.plane.table().items()}
+        tile = {name: column[at["tile"]] for name, column in walk.tiles.items()}
+        slab = {name: column[at["slab"]] for name, column in walk.plane.table().items()}
         columns = {
             **{"m": tile["m"], "f": tile["f"], "tap": tile["f0"] % taps},
             **{"dy_m": tile["m_size"], "dy_at": (tile["m0"] - tile["m_start"]) // c0},
@@ -198,29 +198,29 @@ class ConvBackpropFilter(Tiled):
             "x_at": tile["f0"] // all_taps - tile["n_start"] // all_taps,
             **{name: slab[name] for name in Step._fields if name in slab},
             **walk.held(at),
-            **{"first": at.turn == 0, "last": at.turn == at.count - 1},
-            **{"adds": at.lap > 0, "images": at.images},
+            **{"first": at["turn"] == 0, "last": at["turn"] == at["count"] - 1},
+            **{"adds": at["lap"] > 0, "images": at["images"]},
         }
-        shares = int(at.share[-1]) + 1 if len(at.share) else 0
-        core = in_runs(shares, cores)[at.share]
+        shares = int(at["share"][-1]) + 1 if len(at["share"]) else 0
+        core = in_runs(shares, cores)[at["share"]]
         return Tasks(core, Step, columns, self._bases(tile, at, slab))
 
     def _bases(
-        self, tile: dict[str, IntArray], at: Steps, slab: dict[str, IntArray]
+        self, tile: dict[str, IntArray], at: dict[str, IntArray], slab: dict[str, IntArray]
     ) -> dict[str, IntArray]:
         """Byte offsets: of x and dy where their loads begin, of dw where the tile does."""
         s, plan = self.shape, self.shape.plan
         (_, ho, wo), (_, h, w) = s.out, s.spatial
-        x_plane = (at.image * s.spatial[0] + at.depth_in) * s.cin1
+        x_plane = (at["image"] * s.spatial[0] + at["depth_in"]) * s.cin1
         x_plane = x_plane + tile["g"] * plan.cin1_g + tile["n_start"] // s.taps
-        y_plane = (at.image * s.out[0] + at.depth_out) * s.cout1
+        y_plane = (at["image"] * s.out[0] + at["depth_out"]) * s.cout1
         y_plane = y_plane + (tile["g"] * plan.cout_g + tile["m_start"]) // s.c0
         column = (tile["g"] * s.kernel[0] + tile["kd"]) * plan.cin1_g * s.taps + tile["f0"]
         dw = (column * plan.cout_g + tile["m0"]) * self.row_bytes
         return {
             "x": ((x_plane * h + slab["real_row"]) * w + slab["real_column"]) * 32,
             "dy": ((y_plane * ho + slab["row"]) * wo + slab["column"]) * 32,
-            "dw": dw if self.atomic else dw + at.part * self.copy_bytes,
+            "dw": dw if self.atomic else dw + at["part"] * self.copy_bytes,
         }
 
 

@@ -35,7 +35,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.dsp import NONE, DspGradient, DspNest, Side, Sides, Tap
+from npusim.kernels.parts.dsp import NONE, DspGradient, DspNest, Ends, Side, Sides, Tap
 from npusim.kernels.parts.windows import Piece, phase_pieces
 from npusim.kernels.tilings.dsp_grad_input import Extents, Tiling
 from npusim.language import (
@@ -48,7 +48,6 @@ from npusim.language import (
     in_pieces,
     in_runs,
 )
-from npusim.shapes.convolution import Sizes
 
 __all__ = ["ConvGradInput", "DeconvGradInput", "Tiling"]
 
@@ -90,10 +89,11 @@ class DeconvGradInput(DspGradient):
                 f"tiling has {t.rows} rows of width {t.width}; the result is {wide} wide in each "
                 "residue modulo the stride, use one row or the full width"
             )
-        if t.taps > 1 and t.channels < self.depth:
+        if t.taps > 1 and t.channels < self.ends.depth:
             raise ArgumentError(
                 f"tiling has {t.taps} taps of {t.channels} channels; a chunk of several taps needs "
-                f"all {self.depth} channels of a group of {s.groups}, so that no bit depends on it"
+                f"all {self.ends.depth} channels of a group of {s.groups}, so that no bit depends "
+                "on it"
             )
 
     @cached_property
@@ -101,12 +101,12 @@ class DeconvGradInput(DspGradient):
         """What its tiling depends on; residues modulo the stride count as images."""
         s = self.shape
         rows, columns = (
-            [p for p in self.cut(axis, max(self.positions)) if p.taps] for axis in (0, 1)
+            [p for p in self.cut(axis, max(self.ends.positions)) if p.taps] for axis in (0, 1)
         )
         high, wide = (max((p.size for p in pieces), default=1) for pieces in (rows, columns))
         taps = [max((len(p.taps) for p in pieces), default=1) for pieces in (rows, columns)]
         images = s.n * max(1, len(rows) * len(columns))
-        return Extents(images, high, wide, s.groups, self.depth, self.width, prod(taps))
+        return Extents(images, high, wide, s.groups, self.ends.depth, self.ends.width, prod(taps))
 
     @property
     def needed_bytes(self) -> dict[str, int]:
@@ -116,7 +116,7 @@ class DeconvGradInput(DspGradient):
     def pieces(self) -> list[tuple[Piece, Piece]]:
         """The positions of an image; of rows that read nothing as many neighbours as fit."""
         found: list[tuple[Piece, Piece]] = []
-        t, wide = self.tiling, self.positions[1]
+        t, wide = self.tiling, self.ends.positions[1]
         columns = self.cut(1, t.width)
         room = min(t.rows, self.extents.height) * min(t.width, self.extents.width)
         zeros = [Piece(at, min(room, wide - at), 1, 0, ()) for at in range(0, wide, room)]
@@ -132,16 +132,16 @@ class DeconvGradInput(DspGradient):
         if not taps:
             return [(0, 1, 0, 1)]
         return [
-            (tap, min(t.taps, taps - tap), o, min(t.channels, self.depth - o))
-            for tap, o in product(range(0, taps, t.taps), range(0, self.depth, t.channels))
+            (tap, min(t.taps, taps - tap), o, min(t.channels, self.ends.depth - o))
+            for tap, o in product(range(0, taps, t.taps), range(0, self.ends.depth, t.channels))
         ]
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         return Plan(self._tasks(cores), _Nest(self, k).emit)
 
     def _tasks(self, cores: int) -> Tasks[Chunk]:
-        s, t, e, width = self.shape, self.tiling, self.dy.dtype.bytes, self.width
-        (_, wide), (height_read, wide_read) = self.positions, self.read
+        s, t, e, width = self.shape, self.tiling, self.dy.dtype.bytes, self.ends.width
+        (_, wide), (height_read, wide_read) = self.ends.positions, self.ends.read
         pattern = np.array(self.numbered, np.int64)
         read = np.array([r.base * wide_read + c.base for r, c in self.pieces], np.int64)
         made = np.array([r.start * wide + c.start for r, c in self.pieces], np.int64)
@@ -159,9 +159,9 @@ class DeconvGradInput(DspGradient):
         begin = (np.cumsum(counts) - counts)[pattern[p]]
         every = [chunk for one in chunks for chunk in one]
         tap, taps, o, oc = (np.array(column)[begin + i] for column in zip(*every, strict=True))
-        channel, cin = g * self.depth + o, width * s.groups
-        dy = (b * height_read * wide_read + read[p]) * (self.depth * s.groups) + channel
-        dx = (b * self.positions[0] * wide + made[p]) * cin + g * width + n0
+        channel, cin = g * self.ends.depth + o, width * s.groups
+        dy = (b * height_read * wide_read + read[p]) * (self.ends.depth * s.groups) + channel
+        dx = (b * self.ends.positions[0] * wide + made[p]) * cin + g * width + n0
         return Tasks(
             core,
             Chunk,
@@ -187,25 +187,10 @@ class ConvGradInput(DeconvGradInput):
 
     name: ClassVar[str] = "conv_grad_input"
 
-    @property
-    def positions(self) -> Sizes:
-        return self.layer.spatial
-
-    @property
-    def read(self) -> Sizes:
-        return self.layer.out
-
-    @property
-    def depth(self) -> int:
-        return self.layer.cout_per_group
-
-    @property
-    def width(self) -> int:
-        return self.layer.cin_per_group
-
-    @property
-    def steps(self) -> Sizes:
-        return (1, 1)
+    @cached_property
+    def ends(self) -> Ends:
+        s = self.layer
+        return Ends(s.spatial, s.out, s.cin_per_group, s.cout_per_group, (1, 1))
 
     def cut(self, axis: int, step: int) -> list[Piece]:
         return phase_pieces(self.layer, axis, step)
@@ -219,8 +204,8 @@ class _Nest(DspNest):
     def __init__(self, kernel: DeconvGradInput, k: Language) -> None:
         s, t = kernel.shape, kernel.tiling
         rows = max((r.size * c.size for r, c in kernel.pieces), default=1)
-        chunk = min(t.taps, s.taps) * min(t.channels, kernel.depth)
-        columns = min(t.columns, kernel.width)
+        chunk = min(t.taps, s.taps) * min(t.channels, kernel.ends.depth)
+        columns = min(t.columns, kernel.ends.width)
         sizes = (rows, chunk), (chunk, columns), (rows, columns)
         super().__init__(kernel, k, sizes, ("w", "dx"))
 
@@ -242,7 +227,7 @@ class _Nest(DspNest):
         """Per tap, a row of columns for every channel."""
         w, s = self.kernel.w, self.kernel.shape
         e = w.dtype.bytes
-        row, size = self.kernel.width * e, u.n * e
+        row, size = self.kernel.ends.width * e, u.n * e
         for i, tap in enumerate(taps):
             source = w.at(tap.number * row, size, base="w", rows=u.oc, pitch=s.taps * row)
             self.k.data_move(b.at(i * u.oc * size, u.oc * size), source, w.dtype)
@@ -252,8 +237,8 @@ class _Nest(DspNest):
         kernel, dx = self.kernel, self.kernel.dx
         count, e = rows.size * columns.size, dx.dtype.bytes
         done = self.rounded(acc, count * u.n)
-        frame, pitch = u.n * e, kernel.width * kernel.shape.groups * e
-        wide = kernel.positions[1]
+        frame, pitch = u.n * e, kernel.ends.width * kernel.shape.groups * e
+        wide = kernel.ends.positions[1]
         # One column alone still carries the hop of its phase, which rows in one move must not take.
         whole = columns.size == wide and rows.hop == 1
         runs = [(0, count)] if whole else [(i, columns.size) for i in range(rows.size)]

@@ -69,9 +69,7 @@ class Folded:
                 f"fold_map: {self.fold.w} columns are folded; they must divide c0, {self.c0}"
             )
 
-    @property
-    def text(self) -> str:
-        """Which way, and how many pixels share a position."""
+    def __str__(self) -> str:
         return self.fold.text(loads_plain=self.loads_plain)
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:

@@ -76,9 +76,7 @@ class FoldedFilters:
         """Whether the source is the layer's filter."""
         return self.shape.gradient
 
-    @property
-    def text(self) -> str:
-        """Which way, and how many pixels share a position."""
+    def __str__(self) -> str:
         return self.shape.fold.text(loads_plain=self.loads_plain)
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:

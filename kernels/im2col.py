@@ -28,7 +28,6 @@ from typing import Any, ClassVar
 
 from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, Side, rectangles
 from npusim.kernels.parts.room import Held
-from npusim.kernels.parts.windows import Cut, window_cuts
 from npusim.kernels.tilings.im2col import Tiling, elements
 from npusim.language import Language, Plan, Slot
 
@@ -42,9 +41,6 @@ class Im2col(Patches):
     name: ClassVar[str] = "im2col"
     base: ClassVar[str] = "x"
     cuts_image: ClassVar[bool] = True
-
-    def cut(self, axis: int, step: int) -> list[Cut]:
-        return window_cuts(self.shape, axis, step)
 
     @property
     def needed_bytes(self) -> dict[str, int]:

@@ -28,7 +28,6 @@ from typing import Any, ClassVar
 
 from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, rectangles
 from npusim.kernels.parts.room import Held
-from npusim.kernels.parts.windows import Cut, cuts
 from npusim.kernels.tilings.im2col_backward import Tiling, elements
 from npusim.language import DType, Language, Plan, Slot
 
@@ -48,9 +47,6 @@ class Im2colBackward(Patches):
     name: ClassVar[str] = "im2col_backward"
     base: ClassVar[str] = "grad"
     cuts_image: ClassVar[bool] = False
-
-    def cut(self, axis: int, step: int) -> list[Cut]:
-        return cuts(self.shape, axis, step)
 
     @property
     def needed_bytes(self) -> dict[str, int]:

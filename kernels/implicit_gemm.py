@@ -46,7 +46,7 @@ from npusim.kernels.parts.implicit_gemm_shape import (
     weight_rows,
     window,
 )
-from npusim.kernels.parts.implicit_gemm_walk import Step, Walk, Weights
+from npusim.kernels.parts.implicit_gemm_walk import Step, Walk
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.parts.transposed import images_window
 from npusim.kernels.tiled import Tiled
@@ -197,7 +197,7 @@ class ImplicitGemm(Tiled):
     def plane(self) -> Plane:
         """The slabs of an output plane."""
         t, g = self.tiling, self.geometry
-        return cut_plane(g.h, g.w, t.base_m * t.step_m, self._height, form=t.form)
+        return cut_plane(g.h, g.w, t.base_m * t.step_m, self.height, form=t.form)
 
     @property
     def _dense(self) -> bool:
@@ -212,22 +212,20 @@ class ImplicitGemm(Tiled):
         return self.tiling.zeros and self.plane.live().filled(self.geometry.h.out)
 
     @property
-    def _height(self) -> int:
+    def height(self) -> int:
         """Rows whose slabs a core takes one after another, 0 where slabs are shared out singly."""
         t = self.tiling
         return max(1, t.single_core_m // self.geometry.w.out) if t.single_core_m else 0
 
     @property
-    def walk(self) -> Walk:
-        """Who computes which tile, and when."""
-        weights = Weights(self.weight_base, self.weight_row, self.rotated)
-        block = self.c0_out * self.y.dtype.bytes
-        return Walk(self.geometry, self.tiling, self.plane.live(), self._height, weights, block)
-
-    @property
     def c0_out(self) -> int:
         """Channels in a block of the output."""
         return 8 if self.y.dtype.bytes == 4 and self.x.dtype.bytes == 4 else 16
+
+    @property
+    def block(self) -> int:
+        """Bytes of a block of output channels at one position."""
+        return self.c0_out * self.y.dtype.bytes
 
     @cached_property
     def ran(self) -> Tiling:
@@ -282,7 +280,7 @@ class ImplicitGemm(Tiled):
         raise no_product(device, g.c0, self.x.dtype)
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
-        return Plan(self.walk.tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
+        return Plan(Walk(self).tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
 
 
 class _Tile(NamedTuple):
@@ -318,13 +316,13 @@ class _Nest:
         self.staging = self.epilogue = self.picture = None
         if kernel.epilogue:
             sizes, pairs = (kernel.geometry, t.images), product(*self.readings)
-            lines = max(len(output_lines(*sizes, *pair, self._block)) for pair in pairs)
+            lines = max(len(output_lines(*sizes, *pair, kernel.block)) for pair in pairs)
             self.epilogue = EpilogueStore(k, kernel.epilogue, kernel.y, (m, n // 16), lines)
             return
         count, y = n // 16, kernel.y.dtype
         if kernel.zeros:
             around = max(spread(h, kernel.geometry.w.out) for h in self.readings[0])
-            count = min(count, k.memory("UB").size_bytes // (2 * self._block * (m + around))) or 1
+            count = min(count, k.memory("UB").size_bytes // (2 * kernel.block * (m + around))) or 1
             self.picture = k.buffer("UB", (count, around * 16), y, slots=2, name="picture_ub")
         self.staging = k.fixpipe_staging(m, y, columns=count)
 
@@ -412,18 +410,13 @@ class _Nest:
         """Where the weights of a tile lie: those of one tile behind those of another."""
         return w1.behind(len(columns) * n.start * self.kernel.geometry.c0 * 32)
 
-    @property
-    def _block(self) -> int:
-        """Bytes of a block of output channels at one position."""
-        return self.kernel.c0_out * self.kernel.y.dtype.bytes
-
     def _store(self, slab: tuple[int, int, int], tile: _Tile) -> None:
         """Y <- the tile, one piece where its outputs follow each other.
 
         ``slab`` are the numbers of its readings and images.
         """
         k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
-        block, n, m = self._block, len(tile.n) * g.c0, len(tile.m)
+        block, n, m = self.kernel.block, len(tile.n) * g.c0, len(tile.m)
         (h, w, images), plane = slab, g.h.out * g.w.out * block
         lines = output_lines(g, images, *self._reading(h, w), block)
         at = tile.n.start * g.c0 // c0 * plane + tile.m.start * block

@@ -51,9 +51,7 @@ class Thinned:
     loads_plain: bool
     step: tuple[int, int]
 
-    @property
-    def text(self) -> str:
-        """Which way, and which pixels they are."""
+    def __str__(self) -> str:
         return f"{'to' if self.loads_plain else 'from'} one of {self.step[0]}x{self.step[1]} pixels"
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:

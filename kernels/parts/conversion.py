@@ -45,9 +45,7 @@ class Conversion:
         """Whether feature maps are converted, not weights."""
         return self.kind.endswith("blocked")
 
-    @property
-    def text(self) -> str:
-        """Its kind."""
+    def __str__(self) -> str:
         return self.kind
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:

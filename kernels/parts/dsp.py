@@ -46,6 +46,19 @@ class Tap(NamedTuple):
 NONE = [0, 0, 0]
 
 
+class Ends(NamedTuple):
+    """Height and width of the positions and of dy, and channels of either in a group.
+
+    A tap reads pixels of dy that are ``steps`` apart at neighbouring positions.
+    """
+
+    positions: Sizes
+    read: Sizes
+    width: int
+    depth: int
+    steps: Sizes
+
+
 @dataclass(frozen=True)
 class DspGradient(Kernel):
     """A gradient whose positions are windows over dy: the layer that makes these is ``layer``."""
@@ -60,30 +73,11 @@ class DspGradient(Kernel):
         """The ordinary convolution underneath."""
         return self.shape.plain()
 
-    @property
-    def positions(self) -> Sizes:
-        """Height and width of the positions."""
-        return self.layer.out
-
-    @property
-    def read(self) -> Sizes:
-        """Height and width of dy."""
-        return self.layer.spatial
-
-    @property
-    def depth(self) -> int:
-        """Channels of dy in a group."""
-        return self.layer.cin_per_group
-
-    @property
-    def width(self) -> int:
-        """Channels of the other side in a group."""
-        return self.layer.cout_per_group
-
-    @property
-    def steps(self) -> Sizes:
-        """Pixels of dy between neighbouring reads of a tap."""
-        return self.layer.stride
+    @cached_property
+    def ends(self) -> Ends:
+        """Its positions, and what they read."""
+        s = self.layer
+        return Ends(s.out, s.spatial, s.cout_per_group, s.cin_per_group, s.stride)
 
     def cut(self, axis: int, step: int) -> list[Piece]:
         """The positions along an axis in pieces, with what every tap reads."""
@@ -170,8 +164,8 @@ class DspNest(Abstract):
     def _runs(self, tap: Tap, columns: int) -> Iterator[tuple[int, int, int, int]]:
         """(first position, count, element of dy, elements apart), row by row."""
         (y, r, high), (x, c, wide) = tap.down, tap.across
-        (ry, rx), width = self.kernel.steps, self.kernel.read[1]
-        channels = self.kernel.depth * self.kernel.layer.groups
+        (ry, rx), width = self.kernel.ends.steps, self.kernel.ends.read[1]
+        channels = self.kernel.ends.depth * self.kernel.layer.groups
         if wide == columns and ry * width == wide * rx:
             yield y * columns + x, high * wide, (r * width + c) * channels, rx * channels
             return

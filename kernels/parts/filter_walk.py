@@ -8,7 +8,6 @@ a run of slabs of one tile and piece goes through L0C at once. Cores share out *
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -56,29 +55,6 @@ class Step(NamedTuple):
     last: bool
     adds: bool
     images: int
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Columns, one row per slab of a tile, in the order in which each share does them.
-
-    ``tile`` and ``slab`` are rows of the tables of tiles and slabs; ``turn`` is the row's place
-    among the ``count`` that go through L0C together; ``part`` is that of K, 0 without parts;
-    ``lap`` counts the passes before. A row stands for the slab of so many ``images``, from
-    ``image`` on.
-    """
-
-    tile: IntArray
-    image: IntArray
-    depth_out: IntArray
-    depth_in: IntArray
-    slab: IntArray
-    share: IntArray
-    part: IntArray
-    lap: IntArray
-    turn: IntArray
-    count: IntArray
-    images: IntArray
 
 
 class Walk:
@@ -131,8 +107,14 @@ class Walk:
         t, slabs = self.tiles, np.array([len(some) > 0 for some in self.slabs])
         return int((t["m"] * t["f"])[live[t["kd"]] & slabs[self.place]].sum()) * self.shape.c0
 
-    def steps(self) -> Steps:
-        """Every (tile, image and depth, slab) that reads input, in the order of the nest."""
+    def steps(self) -> dict[str, IntArray]:
+        """Every (tile, image and depth, slab) that reads input, in the order of the nest.
+
+        Columns, one row per slab of a tile, in the order in which each share does them. "tile" and
+        "slab" are rows of the tables of tiles and slabs; "turn" is the row's place among the
+        "count" that go through L0C together; "part" is that of K, 0 without parts; "lap" counts the
+        passes before. A row stands for the slab of so many "images", from "image" on.
+        """
         s, row = self.shape, self.plane.table()["row"]
         slabs = np.array([len(some) for some in self.slabs])
         tile, where = grid(np.arange(len(self.place)), np.arange(s.n * s.out[0]))
@@ -165,19 +147,19 @@ class Walk:
         lead = turn % each == 0
         columns = (tile, where, depth_in[order], slab, share, part, turn, count)
         tile, where, depth_in, slab, share, part, turn, count = (c[lead] for c in columns)
-        return Steps(
-            tile=tile,
-            image=where // s.out[0],
-            depth_out=where % s.out[0],
-            depth_in=depth_in,
-            slab=slab,
-            share=share,
-            part=part * (self.tiling.passes == 1),
-            lap=part * (self.tiling.passes > 1),
-            turn=turn // each,
-            count=-(-count // each),
-            images=np.minimum(each, count - turn),
-        )
+        return {
+            "tile": tile,
+            "image": where // s.out[0],
+            "depth_out": where % s.out[0],
+            "depth_in": depth_in,
+            "slab": slab,
+            "share": share,
+            "part": part * (self.tiling.passes == 1),
+            "lap": part * (self.tiling.passes > 1),
+            "turn": turn // each,
+            "count": -(-count // each),
+            "images": np.minimum(each, count - turn),
+        }
 
     def _parts(self, tile: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Part of K, share and order of steps that come tile by tile: parts slowest."""
@@ -220,11 +202,11 @@ class Walk:
         order = np.lexsort((slab, t["m0"], t["f0"], *outer[::-1], share))
         return np.zeros_like(tile), share, order
 
-    def held(self, at: Steps) -> dict[str, IntArray]:
+    def held(self, at: dict[str, IntArray]) -> dict[str, IntArray]:
         """Whether each step loads dy and x, and else how many loads ago its slab came."""
-        t, tile = self.tiling, at.tile
-        dy = _stays((at.share, at.lap, self.tiles["m_start"][tile]), at, t.dy_slabs)
-        x = _stays((at.share, at.lap, self.tiles["n_held"][tile]), at, t.x_slabs)
+        t, tile = self.tiling, at["tile"]
+        dy = _stays((at["share"], at["lap"], self.tiles["m_start"][tile]), at, t.dy_slabs)
+        x = _stays((at["share"], at["lap"], self.tiles["n_held"][tile]), at, t.x_slabs)
         return {"dy_load": dy[0], "dy_back": dy[1], "x_load": x[0], "x_back": x[1]}
 
 
@@ -298,7 +280,9 @@ def _changes(*columns: IntArray) -> np.ndarray:
     return new
 
 
-def _stays(key: tuple[IntArray, ...], at: Steps, most: int) -> tuple[IntArray, IntArray]:
+def _stays(
+    key: tuple[IntArray, ...], at: dict[str, IntArray], most: int
+) -> tuple[IntArray, IntArray]:
     """(whether to load, how many loads ago) of an operand that belongs to a share and block.
 
     All slabs of a run stay if they are no more than ``most``.
@@ -306,5 +290,5 @@ def _stays(key: tuple[IntArray, ...], at: Steps, most: int) -> tuple[IntArray, I
     new = _changes(*key)
     index = np.arange(len(new))
     run = index - np.maximum.accumulate(np.where(new, index, 0))
-    load = (at.count > most) | (run < at.count)
-    return load.astype(np.int64), np.where(load, 0, at.count - 1 - at.turn)
+    load = (at["count"] > most) | (run < at["count"])
+    return load.astype(np.int64), np.where(load, 0, at["count"] - 1 - at["turn"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,29 +34,12 @@ class Step(NamedTuple):
     held: bool
 
 
-class Weights(NamedTuple):
-    """Where weights lie: the byte offset of a real group, filter depth and first output plane,
-    bytes of a row, and whether columns of img2col meet the filter's taps backwards."""
-
-    base: Callable[[IntArray, IntArray, IntArray], IntArray]
-    row: int
-    rotated: bool
-
-
-@dataclass(frozen=True)
 class Walk:
-    """The tiles of a product: slabs of ``plane``, which reads input, and output channels.
+    """The tiles of a ``kernel``'s product: slabs of its plane that read input, and channels."""
 
-    Cores take the slabs of ``height`` rows one after another, 0: singly. ``block`` are the bytes of
-    a block of output channels at one position.
-    """
-
-    geometry: Geometry
-    tiling: Tiling
-    plane: Plane
-    height: int
-    weights: Weights
-    block: int
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.geometry = kernel, cast(Geometry, kernel.geometry)
+        self.tiling, self.plane = cast(Tiling, kernel.tiling), cast(Plane, kernel.plane.live())
 
     def tasks(self, cores: int) -> Tasks[Step]:
         """One row per (item, filter depth, part of the taps)."""
@@ -140,9 +121,9 @@ class Walk:
 
     def _place(self, slab: IntArray, row: IntArray, image: IntArray) -> IntArray:
         """Where slabs of images come in order, as numbers that ascend."""
-        count = self.geometry.images
-        if self.height:
-            return self.plane.rows.first[row] // self.height * count + image
+        count, height = self.geometry.images, int(self.kernel.height)
+        if height:
+            return self.plane.rows.first[row] // height * count + image
         # Slabs of one part of the plane follow each other, as they need the same weights, and of
         # one image, as each reads rows of the one before, which the L2 still holds.
         place: IntArray = (self._parts()[slab] * count + image) * self.plane.slabs + slab
@@ -176,7 +157,7 @@ class Walk:
         group, n0, n, planes, block = np.array(tiles, np.int64).reshape(-1, 5)[tile].T
         share = place
         if t.single_core_n:
-            part = plane.rows.first[row] // (self.height or g.h.out)
+            part = plane.rows.first[row] // (self.kernel.height or g.h.out)
             share = numbered(part, image // t.single_core_images, group, block)
             inside = (n0, image, slab) if t.n_slowest else (image, slab, n0)
             place = numbered(share, depth, *inside)
@@ -208,15 +189,15 @@ class Walk:
         place = place + self._first_place(w, g.w.kernel)[c]
         return {
             "x": x * 32,
-            "w": self.weights.base(group, kd, table["n0"]) + place * self.weights.row,
-            "y": y * self.block,
+            "w": self.kernel.weight_base(group, kd, table["n0"]) + place * self.kernel.weight_row,
+            "y": y * self.kernel.block,
             "bits": y * g.c0 // 8,
             "channel": (group * g.planes_out + table["n0"]) * g.c0 * 4,
         }
 
     def _first_place(self, runs: Runs, kernel: int) -> IntArray:
         """The least place in the filter that each run uses."""
-        if not self.weights.rotated:
+        if not self.kernel.rotated:
             return runs.tap
         apart = np.array([part.taps[1] for part in runs.parts], np.int64)[runs.part]
         return kernel - 1 - runs.tap - (runs.kernel - 1) * apart

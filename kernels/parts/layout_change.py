@@ -40,7 +40,10 @@ from npusim.language import (
 
 
 class Change(Protocol):
-    """Where the elements of a plain tensor are in blocks of ``c0``, and which way they go."""
+    """Where the elements of a plain tensor are in blocks of ``c0``, and which way they go.
+
+    As text it is what reports say of it.
+    """
 
     @property
     def c0(self) -> int:
@@ -49,10 +52,6 @@ class Change(Protocol):
     @property
     def loads_plain(self) -> bool:
         """Whether the source is the plain tensor."""
-
-    @property
-    def text(self) -> str:
-        """The change in words, as reports show it."""
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the blocked tensor of a plain one; ``ArgumentError`` where there is none."""
@@ -148,12 +147,12 @@ class LayoutChange(Spread):
         want = self.change.blocked_shape(plain.shape)
         if src.dtype != dst.dtype or src.dtype.bytes not in (2, 4):
             raise ArgumentError(
-                f"{self.name} {self.change.text}: {src.name} is {src.dtype}, {dst.name} is "
+                f"{self.name} {self.change}: {src.name} is {src.dtype}, {dst.name} is "
                 f"{dst.dtype}; both must be the same type of 2 or 4 bytes, cast before or after"
             )
         if prod(blocked.shape) != prod(want):
             raise ArgumentError(
-                f"{self.name} {self.change.text}: {blocked.name} has shape {blocked.shape}, {want} "
+                f"{self.name} {self.change}: {blocked.name} has shape {blocked.shape}, {want} "
                 f"belongs to {plain.name} of shape {plain.shape}"
             )
 
@@ -174,7 +173,7 @@ class LayoutChange(Spread):
 
     @property
     def tiling_text(self) -> str:
-        return self.change.text
+        return str(self.change)
 
     @property
     def work(self) -> Work:

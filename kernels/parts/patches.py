@@ -21,7 +21,7 @@ from npusim.base.objects import Abstract
 from npusim.device.spec import Device
 from npusim.kernels.parts.room import Held, converted, declare
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.parts.windows import Cut
+from npusim.kernels.parts.windows import Cut, cuts, window_cuts
 from npusim.kernels.tilings.im2col_backward import patches, pixels
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
@@ -104,9 +104,9 @@ class Patches(Spread):
                     f"makes it {self.read.dtype} of {s.n} x {each} elements"
                 )
 
-    @abstractmethod
     def cut(self, axis: int, step: int) -> list[Cut]:
         """What is written along axis 0 (rows) or 1 (columns) in pieces."""
+        return (window_cuts if self.cuts_image else cuts)(self.shape, axis, step)
 
     @property
     def wide(self) -> DType:

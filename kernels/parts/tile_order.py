@@ -13,6 +13,7 @@ import numpy as np
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import IntArray, ceil_div, round_up
+from npusim.program.kernel import in_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +89,7 @@ def tiles(
     part, at_m, at_n = _blocks(ceil_div(m, block_m), ceil_div(n, block_n), groups * parts, order)
     group, part = part // parts, part % parts
     count = len(part)
-    if order.strided:
-        core = np.arange(count) % cores
-    else:
-        core = np.arange(count) * min(cores, count) // count
+    core = np.arange(count) % cores if order.strided else in_runs(count, cores)
     inner_m, inner_n = _inside(ceil_div(block_m, base[0]), ceil_div(block_n, base[1]), order)
     m0 = (at_m[:, None] * block_m + inner_m * base[0]).reshape(-1)
     n0 = (at_n[:, None] * block_n + inner_n * base[1]).reshape(-1)

@@ -6,12 +6,12 @@ Window ``o`` reads pixel ``o * stride + shift`` through tap ``k``, whose ``shift
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from npusim.language import IntArray, ceil_div
-from npusim.shapes.axis import Axis, Part
+from npusim.shapes.axis import Part
 from npusim.shapes.convolution import Convolution
 
 
@@ -88,16 +88,12 @@ def phase_pieces(shape: Convolution, axis: int, step: int) -> list[Piece]:
     The taps of a residue read neighbouring windows. Pixels that none reads follow, apart or
     together, whichever takes fewer pieces.
     """
-    stride, kernel, dilation = shape.stride[axis], shape.kernel[axis], shape.dilation[axis]
-    size, before = shape.spatial[axis], (kernel - 1) * dilation - shape.padding[axis][0]
-    backwards = Axis(
-        size=shape.out[axis], out=size, kernel=kernel, before=before, dilation=dilation,
-        insert=stride,
-    )  # fmt: skip
-    pieces, left = [], np.ones(size, bool)
+    stride = shape.stride[axis]
+    backwards = replace(shape.gradient_axis(axis), insert=stride)
+    pieces, left = [], np.ones(backwards.out, bool)
     for (part,) in backwards.parts("phases"):
         for start in range(0, part.axis.out, step):
-            piece = _read(part, start, min(step, part.axis.out - start), kernel)
+            piece = _read(part, start, min(step, part.axis.out - start), backwards.kernel)
             if piece.taps:
                 left[piece.start :: piece.hop][: piece.size] = False
                 pieces.append(piece)

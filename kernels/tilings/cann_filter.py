@@ -11,21 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from npusim.base.dtypes import DType
-from npusim.base.integers import ceil_div
+from npusim.base.integers import ceil_div, round_down, round_up
 from npusim.device.spec import Device
 from npusim.kernels.tilings.cann import CannTiling, check_fits
-from npusim.kernels.tilings.cann_rule import (
-    HALF,
-    Product,
-    common_reason,
-    down16,
-    refuse,
-    rows_of,
-    up16,
-)
+from npusim.kernels.tilings.cann_rule import HALF, Product, common_reason, refuse, rows_of
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.shapes.convolution import Convolution
 
@@ -102,25 +93,11 @@ def kernel_tiling(
 class FilterProduct(Product):
     """Sizes of the product as the rule has them."""
 
-    @cached_property
-    def m(self) -> int:
-        """Output channels of a real group."""
-        return self.c.plan.cout_g
-
-    @cached_property
-    def n(self) -> int:
-        """Input channels of a real group times taps."""
-        return self.c.kernel[0] * self.c.taps * self.c.plan.cin1_g * self.c.c0
-
-    @cached_property
-    def k(self) -> int:
-        """Positions of an image of dy."""
-        return self.c.out[1] * self.wo
-
-    @cached_property
-    def wo(self) -> int:
-        """Width of dy."""
-        return self.c.out[2]
+    def __init__(self, c: Convolution, element: int) -> None:
+        super().__init__(c, element)
+        self.m = c.plan.cout_g  # output channels of a real group
+        self.n = c.kernel[0] * c.taps * c.plan.cin1_g * c.c0  # input channels of one, times taps
+        self.k, self.wo = c.out[1] * c.out[2], c.out[2]  # positions of an image of dy; its width
 
     def bound_b(self, t: CannTiling) -> int:
         """Elements of x that one L1 slot is given room for: whole rows of every plane touched."""
@@ -161,13 +138,13 @@ def _base(p: FilterProduct, mode: str) -> _Base:
     m, n, k, cl0 = 128, 128, 128, 2
     if mode == "MN":
         m, n, k, cl0 = (256, 128, 64, 1) if p.m > 128 else (128, 256, 64, 1)
-    small_m, small_n = min(m, up16(p.m)), min(n, up16(p.n))
+    small_m, small_n = min(m, round_up(p.m, 16)), min(n, round_up(p.n, 16))
     return _Base(mode, small_m, small_n, _base_k(p, m * k // small_m, n * k // small_n), cl0)
 
 
 def _base_k(p: FilterProduct, *limits: int) -> int:
     """The largest K step within limits; whole rows of dy where those are short and aligned."""
-    k = down16(min(*limits, up16(p.k)))
+    k = round_down(min(*limits, round_up(p.k, 16)), 16)
     return k // p.wo * p.wo if p.wo < k and p.wo % 16 == 0 else k
 
 
@@ -200,44 +177,35 @@ def _deepest(p: FilterProduct, mode: str, device: Device, cores: int) -> CannTil
 
 
 def _steps(p: FilterProduct, base: _Base, depths: tuple[int, int]) -> CannTiling:
-    """The tiling that holds so many base blocks of A and B in L1."""
-    (a, b), count = depths, ceil_div(p.k, base.k)
+    """The tiling that holds so many base blocks of A and B in L1.
+
+    What is not shared between cores a core takes whole.
+    """
+    (a, b), count, line = depths, ceil_div(p.k, base.k), p.c.taps * p.c.c0
     al1, bl1 = min(2, a), min(2, b)
     ka, kb = min(a // al1, count), min(b // bl1, count)
     if ka > kb:
         ka = ka // kb * kb
     else:
         kb = kb // ka * ka
-    step_m = a // al1 // ka if base.mode == "MK" else 1
-    step_n = b // bl1 // kb if base.mode == "NK" else 1
-    return _unit(
-        p,
-        base.mode,
-        CannTiling.of_base(
-            *(base.m, base.n, base.k),
-            step_ka=ka,
-            step_kb=kb,
-            step_m=min(step_m, ceil_div(p.m, base.m)),
-            step_n=min(step_n, ceil_div(p.n, base.n)),
-            al1=al1,
-            bl1=bl1,
-            cl0=base.cl0,
-            iterate_order=1 if base.mode == "NK" else 0,
-        ),
-    )
-
-
-def _unit(p: FilterProduct, mode: str, t: CannTiling) -> CannTiling:
-    """The tiling with a core's share: what is not shared between cores is taken whole."""
-    line = p.c.taps * p.c.c0
-    m = t.step_m * t.base_m
-    n = max(t.step_n * t.base_n // line, 1) * line
-    k = max(max(t.step_ka, t.step_kb) * t.base_k // p.wo, 1) * p.wo
-    return replace(
-        t,
-        single_core_m=p.m if mode == "NK" else m,
-        single_core_n=p.n if mode == "MK" else n,
-        single_core_k=-(-p.k // p.c.c0) * p.c.c0 if mode == "MN" else k,
+    step_m = min(a // al1 // ka if base.mode == "MK" else 1, ceil_div(p.m, base.m))
+    step_n = min(b // bl1 // kb if base.mode == "NK" else 1, ceil_div(p.n, base.n))
+    n, k = max(step_n * base.n // line, 1) * line, max(max(ka, kb) * base.k // p.wo, 1) * p.wo
+    return CannTiling(
+        base_m=base.m,
+        base_n=base.n,
+        base_k=base.k,
+        single_core_m=p.m if base.mode == "NK" else step_m * base.m,
+        single_core_n=p.n if base.mode == "MK" else n,
+        single_core_k=round_up(p.k, p.c.c0) if base.mode == "MN" else k,
+        step_ka=ka,
+        step_kb=kb,
+        step_m=step_m,
+        step_n=step_n,
+        al1=al1,
+        bl1=bl1,
+        cl0=base.cl0,
+        iterate_order=1 if base.mode == "NK" else 0,
     )
 
 

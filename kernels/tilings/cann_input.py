@@ -10,24 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
+from npusim.base.integers import ceil_div, round_down, round_up
 from npusim.device.spec import Device
 from npusim.kernels.tilings.cann import CannTiling, check_fits
-from npusim.kernels.tilings.cann_rule import (
-    HALF,
-    SUMS,
-    Product,
-    common_reason,
-    down16,
-    refuse,
-    rows_of,
-    up16,
-)
+from npusim.kernels.tilings.cann_rule import HALF, SUMS, Product, common_reason, refuse, rows_of
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.shapes.convolution import Convolution
 
@@ -96,35 +86,12 @@ def kernel_tiling(
 class _Product(Product):
     """Sizes of the product as the rule has them; rows of dy have zeros inserted between them."""
 
-    @cached_property
-    def m(self) -> int:
-        """Positions of an image of dx."""
-        return self.c.spatial[1] * self.wi
-
-    @cached_property
-    def n(self) -> int:
-        """Input channels, whole blocks."""
-        return up16(self.c.cin1 * self.c.c0)
-
-    @cached_property
-    def line(self) -> int:
-        """K of one block of output channels."""
-        return self.c.taps * self.c.c0
-
-    @cached_property
-    def k(self) -> int:
-        """K of all output channels."""
-        return self.line * self.c.cout1
-
-    @cached_property
-    def wi(self) -> int:
-        """Width of dx."""
-        return self.c.spatial[2]
-
-    @cached_property
-    def images(self) -> int:
-        """Batch times depth of dx."""
-        return self.c.n * self.c.spatial[0]
+    def __init__(self, c: Convolution, element: int) -> None:
+        super().__init__(c, element)
+        self.wi, self.images = c.spatial[2], c.n * c.spatial[0]  # width of dx; batch times depth
+        self.m, self.n = c.spatial[1] * self.wi, round_up(c.cin1 * c.c0, 16)
+        self.line = c.taps * c.c0  # K of one block of output channels
+        self.k = self.line * c.cout1
 
     def rows(self, m: int) -> int:
         """Rows of dy, zeros inserted, that ``m`` positions of dx are given room for."""
@@ -155,7 +122,7 @@ class _Product(Product):
 
     def depth_k(self, k: int) -> int:
         """``k`` lowered by 16 until it divides a block's K or is a multiple of it."""
-        k = max(16, min(down16(k), up16(self.k)))
+        k = max(16, min(round_down(k, 16), round_up(self.k, 16)))
         while self.line % k and k % self.line:
             k -= 16
         return k
@@ -164,11 +131,11 @@ class _Product(Product):
 def _base(p: _Product) -> tuple[int, int, int]:
     """baseM, baseN, baseK before L1 is looked at."""
     m, n = (256, 128) if p.m >= p.n else (128, 256)
-    m, n, k = min(m, up16(p.m)), min(n, p.n), p.depth_k(64)
+    m, n, k = min(m, round_up(p.m, 16)), min(n, p.n), p.depth_k(64)
     if n < 256 and k < 64:
-        m = min(down16(HALF // k), down16(SUMS // n), up16(p.m))
+        m = min(round_down(HALF // k, 16), round_down(SUMS // n, 16), round_up(p.m, 16))
     if m < 256 and k < 64:
-        n = min(down16(HALF // k), down16(SUMS // m), p.n)
+        n = min(round_down(HALF // k, 16), round_down(SUMS // m, 16), p.n)
     return m, n, p.depth_k(HALF // max(m, n))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
@@ -38,27 +37,16 @@ def refuse(reason: str) -> ArgumentError:
     return ArgumentError(f"tiling 'production': {reason}; use 'auto' or give a tiling")
 
 
-def down16(value: int) -> int:
-    """The largest multiple of 16 that is not above."""
-    return value // 16 * 16
-
-
-def up16(value: int) -> int:
-    """The smallest multiple of 16 that is not below."""
-    return -(-value // 16) * 16
-
-
 def rows_of(positions: int, width: int) -> int:
     """Rows that so many positions of a picture touch, wherever the rule takes them to begin."""
     return ceil_div(positions, width) + (positions % width > 0 and width % positions > 0)
 
 
-@dataclass(frozen=True)
 class Product(ABC):
     """The matrix product that a gradient of ``c`` is, of elements of ``element`` bytes."""
 
-    c: Convolution
-    element: int
+    def __init__(self, c: Convolution, element: int) -> None:
+        self.c, self.element = c, element
 
     @abstractmethod
     def slot_a(self, t: CannTiling) -> int:

@@ -7,12 +7,11 @@ library has.
 
 from __future__ import annotations
 
+from typing import Any
+
 from npusim.base.dtypes import DType
 from npusim.device.spec import Device
-from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.tilings import library_filter, library_input
-from npusim.kernels.tilings.conv_filter import Tiling as FilterTiling
-from npusim.kernels.tilings.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.tilings.library_910 import knows
 from npusim.kernels.tilings.library_910_filter import filter_tiling
 from npusim.kernels.tilings.library_910_forward import forward_tiling
@@ -24,25 +23,19 @@ _RULE = "tiled by the rule of the vendor's library"
 _DEFAULT = "tiled by default, as the rule of the vendor's library has nothing for it"
 
 
-def of_filter(c: Convolution, device: Device, cores: int) -> tuple[FilterTiling, str]:
-    """The tiling of the filter gradient of the 3-D ``c``, and a note on which rule it is.
+def tiled(kernel: Any, c: Convolution, device: Device, cores: int, dtype: DType) -> tuple[Any, str]:
+    """The tiling of a ``kernel`` class for the 3-D ``c``, and a note on which rule it is.
 
     Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
     """
-    ruled = filter_tiling(c, device, cores) if knows(device, c, gradient=True) else None
-    if ruled:
-        return ruled, _RULE
-    return library_filter.library_tiling(c, device, cores), ""
-
-
-def of_product(
-    c: Convolution, geometry: Geometry, gradient: bool, device: Device, cores: int, dtype: DType
-) -> tuple[GemmTiling, str]:
-    """The same for the ``geometry`` of an input ``gradient`` or a forward pass."""
+    filters = kernel.computes == "weight"
+    gradient = filters or kernel.rotated
     if knows(device, c, gradient=gradient):
         if not gradient:
             tiling, found = forward_tiling(c, device, cores)
             return tiling, _RULE if found else _DEFAULT
-        if ruled := input_tiling(c, device, cores):
+        if ruled := (filter_tiling if filters else input_tiling)(c, device, cores):
             return ruled, _RULE
-    return library_input.library_tiling(geometry, device, cores, dtype), ""
+    if filters:
+        return library_filter.library_tiling(c, device, cores), ""
+    return library_input.library_tiling(kernel.geometry_of(c), device, cores, dtype), ""

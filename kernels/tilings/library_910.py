@@ -22,9 +22,7 @@ forward pass whose rule rejects what it finds gets the library's default tiling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
 from npusim.kernels.tilings.fit import cube_sizes
@@ -36,8 +34,6 @@ _SIDES = range(2, 4097)
 
 #: The moves whose rates the rule of the forward pass knows.
 _MOVES = (("GM", "L1"), ("L1", "L0A"), ("L1", "L0B"), ("L0C", "UB"), ("UB", "GM"))
-
-T = TypeVar("T")
 
 
 class Tile(NamedTuple):
@@ -56,29 +52,19 @@ class Piece(NamedTuple):
     slots: int = 1
 
 
-@dataclass(frozen=True)
 class Rule:
-    """A layer and what rules know of a chip with so many cores in use.
+    """The layer ``c`` and what rules know of ``device`` with so many ``cores`` in use.
 
     ``l1`` are elements of 16 bits, ``ub`` bytes, ``l0`` the fractals in half of L0A or L0B, ``l0c``
     those of sums in L0C.
     """
 
-    c: Convolution
-    cores: int
-    l1: int
-    l0: int
-    l0c: int
-    ub: int
-    rates: tuple[int, ...]
-
-    @classmethod
-    def of(cls: Callable[..., T], c: Convolution, device: Device, cores: int) -> T:
-        """The rule of ``c`` on ``device``."""
-        sizes, ub = cube_sizes(device), device.memory("UB").size_bytes
-        l0 = min(sizes["L0A"], sizes["L0B"]) // 1024
-        rates = tuple(int(device.path(*way).rate) for way in _MOVES)
-        return cls(c, cores, sizes["L1"] // 2, l0, sizes["L0C"] // 1024, ub, rates)
+    def __init__(self, c: Convolution, device: Device, cores: int) -> None:
+        sizes = cube_sizes(device)
+        self.c, self.cores, self.ub = c, cores, device.memory("UB").size_bytes
+        self.l1, self.l0c = sizes["L1"] // 2, sizes["L0C"] // 1024
+        self.l0 = min(sizes["L0A"], sizes["L0B"]) // 1024
+        self.rates = [int(device.path(*way).rate) for way in _MOVES]
 
 
 def knows(device: Device, c: Convolution, *, gradient: bool) -> bool:

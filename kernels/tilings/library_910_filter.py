@@ -86,7 +86,7 @@ class Filter(Rule):
 
 def filter_tiling(c: Convolution, device: Device, cores: int) -> Tiling | None:
     """The tiling of the filter gradient of ``c``; None where the rule finds nothing."""
-    rule = Filter.of(c, device, cores)
+    rule = Filter(c, device, cores)
     b = rule.whole
     found = rule.tile(b)
     pieces = found and rule.pieces(b, found[0])

@@ -105,7 +105,7 @@ class Forward(Rule):
 
 def forward_tiling(c: Convolution, device: Device, cores: int) -> tuple[Tiling, bool]:
     """The tiling of the forward pass of ``c``, and whether it is the rule's or the default one."""
-    rule = Forward.of(c, device, cores)
+    rule = Forward(c, device, cores)
     at, (_, all_n, planes), (_, ho, wo) = rule.cores_used(), rule.whole, c.out
     m, n = rule.pieces(at)
     resident = at["n"] == 1 and n == all_n

@@ -131,7 +131,7 @@ def input_tiling(c: Convolution, device: Device, cores: int) -> Tiling | None:
     """The tiling of the input gradient of ``c``; None where the rule finds nothing."""
     scattered = c.taps == 1 < max(c.stride) and not any(map(any, c.padding))
     shape = replace(c, spatial=c.out, stride=(1, 1, 1), outputs=None) if scattered else c
-    rule = Input.of(shape, device, cores)
+    rule = Input(shape, device, cores)
     at = rule.cores_used()
     tile = rule.tile(at)
     found = rule.pieces(at, tile)

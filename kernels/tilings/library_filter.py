@@ -7,7 +7,7 @@ slowest of cube, MTE1, MTE2 and shared bandwidth plus what nothing hides; the le
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import islice, product
 from math import prod
@@ -44,27 +44,14 @@ def library_tiling(shape: Convolution, device: Device, cores: int) -> Tiling:
     raise no_filter(device, shape.c0)
 
 
-@dataclass(frozen=True)
 class _Sizes:
     """What the estimate needs of a shape in a form: of all columns, or those of one tap."""
 
-    shape: Convolution
-    form: str
-
-    @property
-    def taps(self) -> int:
-        """Taps in a plane of a tile's columns."""
-        return 1 if self.form == "taps" else self.shape.taps
-
-    @property
-    def turns(self) -> int:
-        """Taps whose columns are tiles of their own."""
-        return self.shape.taps // self.taps
-
-    @property
-    def n(self) -> int:
-        """Columns that are cut into tiles, in elements."""
-        return self.shape.plan.cin1_g * self.taps * self.shape.c0
+    def __init__(self, shape: Convolution, form: str) -> None:
+        self.shape = shape
+        self.taps = 1 if form == "taps" else shape.taps  # in a plane of a tile's columns
+        self.turns = shape.taps // self.taps  # taps whose columns are tiles of their own
+        self.n = shape.plan.cin1_g * self.taps * shape.c0  # columns that are cut into tiles
 
     def planes(self, base_n: int) -> int:
         """Input planes a tile of ``base_n`` columns can touch."""

@@ -51,7 +51,7 @@ def lineage(source: TextFile | str, name: str = "") -> tuple[Source, ...]:
     ``ConfigError`` for a file that cannot be read, an unknown base and a circle of bases.
     """
     found = [read_text(source, name)]
-    while (key := _base(*found[-1])) is not None:
+    while (key := _tree(*found[-1]).mapping().get("base")) is not None:
         base = read_text(_base_file(key))
         places = [os.path.realpath(file) for _, file in found]
         if os.path.realpath(base[1]) in places:
@@ -93,11 +93,6 @@ def _laid_over(own: Node, base: Node) -> Node:
                 f"the base has no {key!r} that could be removed{suggest(key, base.value)}"
             )
     return replace(own, value=value)
-
-
-def _base(text: str, file: str) -> Node | None:
-    """Return the value of a file's key ``base``, None without one."""
-    return _tree(text, file).mapping().get("base")
 
 
 def _base_file(key: Node) -> TextFile:

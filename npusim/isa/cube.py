@@ -66,9 +66,7 @@ class Mmad(Instruction):
     scales: tuple[SlotRegion, ...] = ()  # of A and of B, for block-scaled types
     bias: SlotRegion | None = None
 
-    @property
-    def pipe(self) -> str:
-        return "M"
+    pipe = "M"
 
     @property
     def math(self) -> str:

@@ -52,9 +52,7 @@ class DspGemm(Instruction):
             self._need_memory(memories, region)
             self._need_size(region, size)
 
-    @property
-    def pipe(self) -> str:
-        return "VPU"
+    pipe = "VPU"
 
     def typed(self, told: Told) -> list[tuple[Region, DType]]:
         return [(self.acc, FP32), (self.a, self.dtype), (self.b, self.dtype)]
@@ -103,13 +101,9 @@ class DspCast(VecCast):
 
     home: ClassVar[str] = "AM"
 
-    @property
-    def pipe(self) -> str:
-        return "VPU"
+    pipe = "VPU"
 
-    @property
-    def op(self) -> str:
-        return "dsp_cast"
+    op = "dsp_cast"
 
     @property
     def walks(self) -> int:

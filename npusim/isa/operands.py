@@ -7,9 +7,8 @@ from functools import cached_property
 from math import prod
 
 from npusim.base.dtypes import DType
-from npusim.base.errors import CapacityError, ProgramError
+from npusim.base.errors import ProgramError
 from npusim.base.objects import record
-from npusim.device.parts import Memory
 
 FRACTAL_BYTES = 512  # 16 rows of 32 B, the piece of L0 and of load2d
 
@@ -66,16 +65,13 @@ class GmRegion:
     row_bytes: int
     pitch: int
 
+    memory = "GM"
+
     def __post_init__(self) -> None:
         if self.row_bytes < 1 or self.rows < 1:
             raise ProgramError(f"{self} names no bytes; rows and bytes per row must be at least 1")
         if self.pitch < 0:
             raise ProgramError(f"{self} has a pitch of {self.pitch} B; it cannot be negative")
-
-    @property
-    def memory(self) -> str:
-        """Always "GM"."""
-        return "GM"
 
     @property
     def size(self) -> int:
@@ -225,16 +221,3 @@ def private(place: Place, size: int | None = None) -> SlotRegion:
 def moved(region: Region, offset: int) -> Region:
     """The region that lies ``offset`` bytes behind a region of the same shape."""
     return replace(region, offset=region.offset + offset)
-
-
-def check_capacity(buffers: list[Buffer], memory: Memory, where: str) -> None:
-    """Raise ``CapacityError`` with the arithmetic if those of the buffers do not fit ``memory``."""
-    here = [b for b in buffers if b.memory == memory.called]
-    used = sum(b.slots * b.slot_bytes for b in here)
-    if not memory.has_room(used):
-        size_bytes = memory.size_bytes
-        terms = " + ".join(f"{b.name} {b.slots}x{b.slot_bytes}" for b in here)
-        raise CapacityError(
-            f"{where}: {memory.called} holds {size_bytes} B but {terms} = {used} B; "
-            f"use smaller tiles or fewer slots (over by {used - size_bytes} B)"
-        )

@@ -51,6 +51,7 @@ class VectorInstruction(Instruction):
 
     #: The memory that operands lie in.
     home: ClassVar[str] = "UB"
+    pipe = "V"
     #: Names of the operands it reads.
     inputs: ClassVar[tuple[str, ...]] = ()
     #: What it is priced as; "" by its ``operation``.
@@ -78,10 +79,6 @@ class VectorInstruction(Instruction):
     def walks(self) -> int:
         """Bytes it walks through, on which the number of repeats depends."""
         return walked(self.dst, *self.sources)
-
-    @property
-    def pipe(self) -> str:
-        return "V"
 
     def reads(self) -> tuple[Region, ...]:
         return self.sources

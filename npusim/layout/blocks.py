@@ -46,11 +46,14 @@ def fresh(x: Array) -> Array:
 
 
 def check_rank(function: str, x: Array, axes: str) -> None:
-    """Raise unless ``x`` has as many axes as ``axes`` (comma-separated names) says."""
-    rank = len(axes.split(","))
-    if x.ndim != rank:
+    """Raise unless ``x`` has as many axes as ``axes`` (comma-separated names) says, or behind
+    ``...`` at least so many."""
+    some = axes.startswith("...")
+    rank = axes.count(",") + (not some)
+    if x.ndim < rank or (x.ndim > rank and not some):
+        want = f"({axes})" if some else f"{rank} axes ({axes})"
         raise ArgumentError(
-            f"{function}: the array has shape {x.shape}, expected {rank} axes ({axes}); reshape it"
+            f"{function}: the array has shape {x.shape}, expected {want}; reshape it"
         )
 
 
@@ -130,10 +133,7 @@ def nhwc_to_nchw(x: Array) -> Array:
 
 def to_nz(m: Array, c0: int) -> Array:
     """Turn (..., H, W) into (..., W1, H1, 16, C0): columns of fractals, row-major inside."""
-    if m.ndim < 2:
-        raise ArgumentError(
-            f"to_nz: the array has shape {m.shape}, expected (..., H, W); reshape it"
-        )
+    check_rank("to_nz", m, "..., H, W")
     check_positive("to_nz", "c0", (c0,))
     lead = m.ndim - 2
     blocks = split_axis(split_axis(m, lead + 1, c0), lead, FRACTAL)  # ..., H1, 16, W1, C0
@@ -142,10 +142,7 @@ def to_nz(m: Array, c0: int) -> Array:
 
 def from_nz(z: Array, rows: int, columns: int) -> Array:
     """Turn (..., W1, H1, 16, C0) into (..., ``rows``, ``columns``), dropping the padding."""
-    if z.ndim < 4:
-        raise ArgumentError(
-            f"from_nz: the array has shape {z.shape}, expected (..., W1, H1, 16, C0); reshape it"
-        )
+    check_rank("from_nz", z, "..., W1, H1, 16, C0")
     c0 = z.shape[-1]
     check_positive("from_nz", "rows columns C0", (rows, columns, c0))
     lead = z.ndim - 4

@@ -26,12 +26,12 @@ from threadpoolctl import ThreadpoolController
 from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
 from npusim.isa.base import Signal
-from npusim.isa.operands import GmRegion
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.numerics.slots import POISON
+from npusim.program.accesses import Accesses, Use
 from npusim.program.flags import Flags
 from npusim.program.lower import located
-from npusim.program.program import Program, Template
+from npusim.program.program import READ, Program, Template
 
 __all__ = ["POISON", "execute"]
 
@@ -98,44 +98,29 @@ class Sharing:
 
 def sharing_of(program: Program, tensors: Mapping[str, Array]) -> Sharing:
     """How the cores of ``program`` share ``tensors``, its tensors as bytes."""
-    loads: set[str] = set()
-    stores: set[str] = set()
-    meet = False
-    for template in program.templates:
-        meet = meet or any(one.between_cores for one in template.instructions)
-        for told in template.told:
-            loads |= {r.tensor.name for r in told.reads if isinstance(r, GmRegion)}
-            stores |= {r.tensor.name for r in told.writes if isinstance(r, GmRegion)}
+    uses = Accesses(program).uses
+    loads, stores = (
+        {name for name, some in uses.items() if any((use.kind == READ) is read for use in some)}
+        for read in (True, False)
+    )
+    meet = any(one.between_cores for t in program.templates for one in t.instructions)
     seen = any(np.may_share_memory(tensors[a], tensors[b]) for a in loads for b in stores)
     aliased = any(np.may_share_memory(tensors[a], tensors[b]) for a in stores for b in stores - {a})
     if meet or seen or aliased:
         return Sharing(False, frozenset(), frozenset())
-    ordered = frozenset(name for name in stores if _overlap(program, name))
+    ordered = frozenset(name for name in stores if _overlap(uses[name]))
     return Sharing(True, frozenset(loads), ordered)
 
 
-def _overlap(program: Program, name: str) -> bool:
-    """Whether two stores into a tensor touch the same byte."""
+def _overlap(uses: list[Use]) -> bool:
+    """Whether two stores into a tensor, of which these are the ``uses``, touch the same byte."""
     hulls, rows = [], []
-    for region, offsets in _stores(program, name):
-        starts = offsets[:, None] + np.arange(region.rows) * region.pitch
+    for use in (use for use in uses if use.kind != READ):
+        region = use.region
+        starts = use.starts[:, None] + np.arange(region.rows) * region.pitch
         rows.append((starts.reshape(-1), region.row_bytes))
-        hulls.append((offsets, (region.rows - 1) * region.pitch + region.row_bytes))
+        hulls.append((use.starts, (region.rows - 1) * region.pitch + region.row_bytes))
     return not _disjoint(hulls) and not _disjoint(rows)
-
-
-def _stores(program: Program, name: str) -> Iterator[tuple[GmRegion, IntArray]]:
-    """Regions of a tensor that templates store to, with their byte offsets in every task."""
-    of = np.array([v.template for v in program.variants], np.int64)
-    template_of = np.concatenate([of[core.variants] for core in program.cores])
-    table = np.concatenate([core.bases for core in program.cores])
-    for t, template in enumerate(program.templates):
-        bases = dict(zip(program.base_names, table[template_of == t].T, strict=True))
-        zero = np.zeros(np.count_nonzero(template_of == t), np.int64)
-        for told in template.told:
-            for region in told.writes:
-                if isinstance(region, GmRegion) and region.tensor.name == name:
-                    yield region, region.offset + bases.get(region.base, zero)
 
 
 def _disjoint(pieces: list[tuple[IntArray, int]]) -> bool:

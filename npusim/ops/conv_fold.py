@@ -16,17 +16,14 @@ from typing import Any, NamedTuple
 from npusim.base.dtypes import FP32
 from npusim.base.errors import CapacityError
 from npusim.call.call import Call
-from npusim.call.tiling import asked_tiling
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.fold_map import Folded, FoldMap
 from npusim.kernels.fold_weights import FoldedFilters, FoldWeights
 from npusim.kernels.implicit_gemm import ImplicitGemm
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.parts.folding import (
     Fold,
     FoldedConvolution,
@@ -44,7 +41,7 @@ from npusim.kernels.thin_map import ThinMap, Thinned
 from npusim.kernels.tilings.streams import times
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.cube_math import CubeMath
-from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT
+from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT, asked
 from npusim.reuse.cache import Answers
 from npusim.reuse.seen import Seen
 from npusim.shapes.convolution import Convolution
@@ -68,30 +65,16 @@ class Way(NamedTuple):
     around: tuple[Spread, ...]
 
 
-def input_gradient_shape(call: Call, c: Convolution, math: CubeMath) -> Convolution | None:
-    """The convolution that makes the input gradient of the 3-D ``c`` faster than ``c`` does."""
-    if not (can_fold(c) or can_thin(c)) or not _open(call, ConvBackpropInput):
+def faster_shape(
+    call: Call, c: Convolution, math: CubeMath, *, gradient: bool
+) -> Convolution | None:
+    """What makes the input ``gradient`` of the 3-D ``c``, or that of its filter, faster."""
+    inputs = (ConvBackpropInput, *[ConvForward] * can_fold(c))
+    kernels = inputs if gradient else (ConvBackpropFilter,)
+    if not (can_fold(c) or can_thin(c)) or any(
+        asked(call, kernel) not in ("auto", "tuned") for kernel in kernels
+    ):
         return None
-    if can_fold(c) and not _open(call, ConvForward):
-        return None
-    return _chosen(call, c, math, gradient=True)
-
-
-def filter_gradient_shape(call: Call, c: Convolution, math: CubeMath) -> Convolution | None:
-    """The convolution that makes the filter gradient of the 3-D ``c`` faster than ``c`` does."""
-    if not (can_fold(c) or can_thin(c)) or not _open(call, ConvBackpropFilter):
-        return None
-    return _chosen(call, c, math, gradient=False)
-
-
-def _open(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> bool:
-    """Whether the call leaves it to us how a kernel is tiled."""
-    kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
-    vendor, option = kernel.vendor_rule, call.options.tiling
-    return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True) in ("auto", "tuned")
-
-
-def _chosen(call: Call, c: Convolution, math: CubeMath, *, gradient: bool) -> Convolution | None:
     key = f"{c} {math} {gradient} {call.groups}"
     found = _WAYS.find(key, call.device)
     if found is not None:

@@ -19,9 +19,8 @@ from npusim.kernels.parts.layout_change import Change, LayoutChange
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.conv_fold import (
     changed,
+    faster_shape,
     filter_change,
-    filter_gradient_shape,
-    input_gradient_shape,
     map_change,
 )
 from npusim.ops.cube_math import CubeMath
@@ -87,6 +86,18 @@ class Launcher:
             size += prod(shape) * made.bytes if made is not result else 0
         return size
 
+    def needed(self, whole: str = "") -> dict[str, int]:
+        """Bytes of the operands that the results need; of ``whole``, and of a bias, all."""
+        used = dict(zip((*self._roles(), "weight"), ("inputs", "outputs", "taps"), strict=True))
+        sizes = {
+            name: prod(value.shape) * dtype(value.dtype).bytes
+            for name, value in self.operands.items()
+        }
+        return {
+            name: size if name in ("bias", whole) else self.shape.used(used[name], size)
+            for name, size in sizes.items()
+        }
+
     def sizes(self, layer: Convolution, products: int) -> dict[str, tuple[int, int]]:
         """Channels of ``layer`` that the cube rounds up, by name, with what blocks make of them.
 
@@ -108,7 +119,7 @@ class Launcher:
     def input_grad(self) -> Tensor:
         """gradInput: an input gradient, or for a transposed layer a forward convolution."""
         s, call = self.shape, self.call
-        other = None if self.transposed else input_gradient_shape(call, s, self.math)
+        other = None if self.transposed else faster_shape(call, s, self.math, gradient=True)
         folded, (first, last) = self._note_fold(other), self._roles()
         source = self.blocked(first if self.transposed else last)
         if folded:
@@ -130,7 +141,7 @@ class Launcher:
         first, last = self._roles()
         # An input that is converted already is read as it is.
         known = f"{first}_blocked" in self.ready
-        other = None if known else filter_gradient_shape(call, s, self.math)
+        other = None if known else faster_shape(call, s, self.math, gradient=False)
         if other is None:
             x = self.blocked(first)
         else:

@@ -99,7 +99,7 @@ def convolution(
         call.notes.append(_BIAS)
     sizes = c.channel_blocks(32 // math.dtype.bytes)
     problem = _problem(c, promoted.name) + math.told(promoted)
-    return call.result(outputs, problem, math.dtype, math.rate, _needed(c, given), sizes)
+    return call.result(outputs, problem, math.dtype, math.rate, launcher.needed(), sizes)
 
 
 class Forward(Launcher):
@@ -214,13 +214,6 @@ def _entries(name: str, value: Any, dims: int) -> tuple[int, ...]:
             f"{' or '.join(map(str, lengths))} of them"
         )
     return tuple(entries)
-
-
-def _needed(c: Convolution, operands: Mapping[str, Operand]) -> dict[str, int]:
-    """Bytes of the operands that the output needs."""
-    sizes = {name: prod(value.shape) * dtype(value.dtype).bytes for name, value in operands.items()}
-    of_input = c.used("outputs" if c.transposed else "inputs", sizes["input"])
-    return sizes | {"input": of_input, "weight": c.used("taps", sizes["weight"])}
 
 
 def _problem(c: Convolution, kind: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
@@ -109,24 +108,10 @@ def convolution_backward(
         tensor = step() if on else None
         array = call.arrays.get(tensor.name) if tensor is not None else None
         outputs[name] = array.reshape(shape) if array is not None else None
-    needed = _needed(c, launcher.operands, mask)
+    needed = launcher.needed(whole="grad_output" if mask[2] else "")
     sizes = launcher.sizes(c, sum(mask[:2]))
     text += math.told(promoted)
     return call.result(outputs, text, math.dtype, math.rate, needed, sizes)
-
-
-def _needed(
-    c: Convolution, operands: Mapping[str, Operand], mask: tuple[bool, ...]
-) -> dict[str, int]:
-    """Bytes of the operands that any gradient asked for needs."""
-    first, last = ("outputs", "inputs") if c.transposed else ("inputs", "outputs")
-    sizes = {name: prod(value.shape) * dtype(value.dtype).bytes for name, value in operands.items()}
-    needed = {
-        "input": c.used(first, sizes["input"]),
-        "weight": c.used("taps", sizes["weight"]),
-        "grad_output": c.used(last, sizes["grad_output"]),
-    }
-    return needed | ({"grad_output": sizes["grad_output"]} if mask[2] else {})
 
 
 def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[str, Any]:

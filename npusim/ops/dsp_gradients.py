@@ -158,10 +158,10 @@ def _card(function: Callable[..., Result], kernel: Any) -> Card[Wanted]:
 # -- the functions -----------------------------------------------------------------------------
 
 
-def _function(kernel: Any, says: Callable[[], None]) -> Callable[..., Result]:
-    """The function that computes with ``kernel``, by its name."""
+def _of_kernel(says: Callable[[], None]) -> Callable[..., Result]:
+    """The function that computes with the kernel that bears this name, with its card."""
     name = says.__name__
-    transposed = name.startswith("deconv")
+    kernel, transposed = _KERNELS[name], name.startswith("deconv")
     second = "x" if name.endswith("filter") else "w"
     launch: Callable[..., Result] = launch_filter if second == "x" else launch_input
 
@@ -183,24 +183,17 @@ def _function(kernel: Any, says: Callable[[], None]) -> Callable[..., Result]:
     ]
     options = Parameter("options", Parameter.VAR_KEYWORD, annotation="Any")
     takes = Signature([*each, options], return_annotation="Result")
-    return declared(name, __name__, getdoc(says), takes, run)
+    function = declared(name, __name__, getdoc(says), takes, run)
+    CARDS[name] = _card(function, kernel)
+    return function
 
 
 CARDS: dict[str, Card[Any]] = {}
+_EVERY: tuple[Any, ...] = (DeconvGradFilter, ConvGradFilter, DeconvGradInput, ConvGradInput)
+_KERNELS = {kernel.name: kernel for kernel in _EVERY}
 
 
-def _with(kernel: Any) -> Callable[[Callable[[], None]], Callable[..., Result]]:
-    """Make what only has name and text the function that computes with ``kernel``."""
-
-    def made(says: Callable[[], None]) -> Callable[..., Result]:
-        function = _function(kernel, says)
-        CARDS[says.__name__] = _card(function, kernel)
-        return function
-
-    return made
-
-
-@_with(DeconvGradFilter)
+@_of_kernel
 def deconv_grad_filter() -> None:
     """Gradient of a 2-D transposed convolution's filter.
 
@@ -227,7 +220,7 @@ def deconv_grad_filter() -> None:
     """
 
 
-@_with(ConvGradFilter)
+@_of_kernel
 def conv_grad_filter() -> None:
     """Gradient of a 2-D convolution's filter, channels last.
 
@@ -244,7 +237,7 @@ def conv_grad_filter() -> None:
     """
 
 
-@_with(DeconvGradInput)
+@_of_kernel
 def deconv_grad_input() -> None:
     """Gradient of a 2-D transposed convolution's input.
 
@@ -261,7 +254,7 @@ def deconv_grad_input() -> None:
     """
 
 
-@_with(ConvGradInput)
+@_of_kernel
 def conv_grad_input() -> None:
     """Gradient of a 2-D convolution's input.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import asked_tiling, is_library, is_tuned
-from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad, channel_parts
@@ -26,13 +25,12 @@ from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.parts.epilogue import Epilogue
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings import cann_filter, cann_input, library
+from npusim.kernels.tilings.cann import CannTiling
 from npusim.limits.forms import layer_of
 from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
-
-T = TypeVar("T", GemmTiling, FilterTiling)
 
 #: Stand in for the tilings that are to be chosen.
 ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
@@ -44,11 +42,9 @@ def launch_bias(call: Call, dy: Tensor, db: Tensor, parts: str) -> None:
 
     Channels that are cut need a workspace, which is called ``parts``; the library cuts none.
     """
-    flat, library = (
-        replace(dy, shape=(*dy.shape[:2], prod(dy.shape[2:]))),
-        call.device.library_rules,
-    )
-    by_rows = library and is_library(call.options.tiling, BiasGrad.name) and flat.shape[2] > 1
+    flat = replace(dy, shape=(*dy.shape[:2], prod(dy.shape[2:])))
+    library = call.device.library_rules and is_library(call.options.tiling, BiasGrad.name)
+    by_rows = library and flat.shape[2] > 1
     kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates, by_rows=by_rows))
     count = 1 if by_rows else channel_parts(flat.shape, kernel.used(call.vector_cores))
     partial = call.workspace(parts, (dy.shape[1], count), FP32) if count > 1 else None
@@ -69,14 +65,7 @@ def product(
 
     It is tiled as the call wants it; ``launch`` does the rest.
     """
-    dtype = source.dtype
-
-    def ruled(device: Device) -> tuple[GemmTiling, str]:
-        made = kernel.geometry_of(c), kernel.rotated
-        return library.of_product(c, *made, device, call.cube_cores, dtype)
-
-    # the vendor's words and rule are for input gradients only
-    tiling = _asked(call, kernel, GemmTiling, (c, dtype), cann_input, ruled)
+    tiling = _tiling(call, kernel, c, source.dtype)
     made = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32, epilogue=epilogue)
     return call.choose(made) if tiling is None and made.has_work else made
 
@@ -183,10 +172,8 @@ def _passed(call: Call, checked: Mapping[str, Any]) -> Convolution:
 
 def _compiled(call: Call, c: Convolution, output: str, made: Tensor) -> Result:
     """The result of a function of the tensor compiler, whose kernels are launched."""
-    outputs, problem = (
-        {output: call.arrays.get(made.name)},
-        blocked_problem(made.name, c, made.dtype),
-    )
+    problem = blocked_problem(made.name, c, made.dtype)
+    outputs = {output: call.arrays.get(made.name)}
     return call.result(outputs, problem, FP16, sizes=c.channel_blocks(16))
 
 
@@ -204,11 +191,7 @@ def filter_gradient(
     call: Call, c: Convolution, x: Tensor, dy: Tensor, dw: Tensor, hf32: bool = False
 ) -> ConvBackpropFilter:
     """The kernel of a filter gradient, as the call wants it tiled."""
-
-    def ruled(device: Device) -> tuple[FilterTiling, str]:
-        return library.of_filter(c, device, call.cube_cores)
-
-    tiling = _asked(call, ConvBackpropFilter, FilterTiling, (c, x.dtype), cann_filter, ruled)
+    tiling = _tiling(call, ConvBackpropFilter, c, x.dtype)
     made = ConvBackpropFilter(c, tiling or ANY_GRADIENT, x, dy, dw, hf32)
     if call.options.deterministic:
         made = replace(made, tiling=replace(made.tiling, deterministic=True))
@@ -257,31 +240,26 @@ def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -
         call.launch(kernel)
 
 
-def _asked(
-    call: Call,
-    kernel: type[ImplicitGemm | ConvBackpropFilter],
-    kind: type[T],
-    of: tuple[Convolution, DType],
-    rule: Any,
-    ruled: Callable[[Device], tuple[T, str]],
-) -> T | None:
-    """The tiling that a call asks for, None for the best; ``rule`` is the vendor's.
+def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> Any:
+    """What a call says of the tiling of a kernel: one, or a word."""
+    kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
+    option, vendor = call.options.tiling, kernel.vendor_rule
+    return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
 
-    ``ruled`` gives that of the library, and what is to be said of it.
-    """
-    vendor, (c, dtype) = kernel.vendor_rule, of
-    option = call.options.tiling
-    asked: Any = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
-    if asked == "library":
-        tiling, told = ruled(call.device.launching("single"))  # as the library knows no other
+
+def _tiling(
+    call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
+) -> Any:
+    """The tiling that a call asks for, None for the best."""
+    found, device, cores = asked(call, kernel), call.device, call.cube_cores
+    if found == "library":
+        found, told = library.tiled(kernel, c, device.launching("single"), cores, dtype)
         call.notes += [f"{kernel.name}: {told}"] * bool(told)
-        return tiling
-    if asked == "production":
-        asked = rule.production_tiling(c, call.device, call.cube_cores, dtype)
-    if isinstance(asked, str):
-        return None
-    if isinstance(asked, kind):
-        return asked
-    found: tuple[T, list[str]] = rule.kernel_tiling(asked, c, call.device, dtype)
-    call.notes += [f"CANN tiling of {kernel.name}: {asked}", *found[1]]
-    return found[0]
+    rule: Any = cann_filter if kernel is ConvBackpropFilter else cann_input
+    if found == "production":
+        found = rule.production_tiling(c, device, cores, dtype)
+    if isinstance(found, CannTiling):
+        given = found
+        found, told = rule.kernel_tiling(given, c, device, dtype)
+        call.notes += [f"CANN tiling of {kernel.name}: {given}", *told]
+    return None if isinstance(found, str) else found

@@ -19,7 +19,7 @@ from npusim.base.integers import ceil_div, round_up
 from npusim.device.parts import Path
 from npusim.isa.cube import MATRICES_APART, Drain
 from npusim.isa.dma import DataMove
-from npusim.isa.operands import GmRegion, Region, Slot, SlotRegion
+from npusim.isa.operands import GmRegion, Slot, SlotRegion
 from npusim.isa.vector import VecDup
 from npusim.program.recorder import Recorder
 from npusim.program.units import BufferHandle
@@ -95,19 +95,10 @@ class Fixpipe(Recorder):
                 path = self._path("UB", "GM")
                 self._issue(DataMove(target, source, path, dtype, atomic))
 
-    def _drain(
-        self,
-        dst: Region,
-        src: SlotRegion,
-        m: int,
-        n: int,
-        path: Path,
-        dtype: DType,
-        atomic: bool = False,
-        c0: int = 16,
-    ) -> Drain:
-        """A drain with the rounding of the device."""
-        return Drain(dst, src, m, n, path, dtype, atomic, c0, zero_nan=self._device.saturates)
+    @property
+    def _drain(self) -> Callable[..., Drain]:
+        """Makes drains with the rounding of the device."""
+        return partial(Drain, zero_nan=self._device.saturates)
 
     def fixpipe_scatter(
         self,
@@ -252,9 +243,7 @@ class Fixpipe(Recorder):
             source = c.at(first * 64, piece, rows=ceil_div(n, 16), pitch=column)
             held = staging.next().at(0, row, rows=rows, pitch=pitch)
             self._issue(self._drain(held, source, rows, n, path, dtype))
-            target = GmRegion(
-                dst.tensor, dst.base, dst.offset + first * dst.pitch, rows, row, dst.pitch
-            )
+            target = _moved(dst, first * dst.pitch, rows, row, dst.pitch)
             self._issue(DataMove(target, held, out, dtype, atomic))
 
 
@@ -331,15 +320,11 @@ def _store_pieces(
     """UB->GM pieces of ``count`` NZ columns in UB: whole columns, or short pieces of rows."""
     column, block = m * 16 * dtype.bytes, 16 * dtype.bytes
     if not nd:
-        target = GmRegion(
-            dst.tensor, dst.base, dst.offset + first * dst.pitch, count, column, dst.pitch
-        )
+        target = _moved(dst, first * dst.pitch, count, column, dst.pitch)
         return [(target, ub.at(0, column, rows=count, pitch=column))]
     pieces = []
     for j in range(count):
         width = min(16, n - (first + j) * 16) * dtype.bytes
-        target = GmRegion(
-            dst.tensor, dst.base, dst.offset + (first + j) * block, m, width, dst.pitch
-        )
+        target = _moved(dst, (first + j) * block, m, width, dst.pitch)
         pieces.append((target, ub.at(j * column, width, rows=m, pitch=block)))
     return pieces

@@ -134,15 +134,8 @@ class Order:
         pipe, count = self._number(a)
         own, number = self._number(b)
         if a.core != b.core:
-            return bool(self.known(b.core, own, number)[a.core, pipe] >= count)
+            return bool(self.meetings.known(b.core, own, number)[a.core, pipe] >= count)
         return self.clocks(b.core).starts(own, number)[pipe] >= count
-
-    def known(self, core: int, pipe: int, count: int) -> IntArray:
-        """How many instructions of each core's pipes have ended when one starts: (cores, pipes).
-
-        It is instruction number ``count``, from 1, of a pipe of a core.
-        """
-        return self._meetings.known(core, pipe, count)
 
     def clocks(self, core: int) -> _Clocks:
         """The clocks of a core."""
@@ -151,14 +144,6 @@ class Order:
         if key not in self._clocks:
             self._clocks[key] = _Clocks(self.program, self._steps, variants)
         return self._clocks[key]
-
-    def rounds(self, core: int, tasks: IntArray, index: IntArray) -> IntArray:
-        """Numbers of instructions of a core that grow in the order in which cores can meet.
-
-        What another core does before it meets this one has a smaller number than what this one
-        does afterwards. 0 throughout where cores never meet.
-        """
-        return self._meetings.rounds(core, tasks, index)
 
     def template(self, place: Place) -> Template:
         """The template of an instruction's task."""
@@ -178,7 +163,8 @@ class Order:
         return [_steps_of(self.program, one) for one in self.program.variants]
 
     @cached_property
-    def _meetings(self) -> _Meetings:
+    def meetings(self) -> _Meetings:
+        """What cores know of each other."""
         return _Meetings(self)
 
     def syncs(self, core: int) -> list[_Sync]:
@@ -258,6 +244,11 @@ class _Meetings:
         return found
 
     def rounds(self, core: int, tasks: IntArray, index: IntArray) -> IntArray:
+        """Numbers of instructions of a core that grow in the order in which cores can meet.
+
+        What another core does before it meets this one has a smaller number than what this one
+        does afterwards. 0 throughout where cores never meet.
+        """
         places, rounds = self.began[core]
         if len(places) == 1:
             return np.zeros(len(tasks), np.int64)

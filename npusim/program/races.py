@@ -111,10 +111,10 @@ class _Search:
         rounds = np.zeros(len(access), np.int64)
         if self.meets:
             task, index = np.divmod(access, self.width)
-            core = self.cores[task]
+            core, first = self.cores[task], self.first
             for one in np.unique(core).tolist():
                 own = core == one
-                rounds[own] = self.order.rounds(one, task[own] - self.first[one], index[own])
+                rounds[own] = self.order.meetings.rounds(one, task[own] - first[one], index[own])
         return rounds
 
     def _place(self, access: int) -> Place:

@@ -6,19 +6,12 @@ from collections.abc import Sequence
 from math import prod
 
 from npusim.base.dtypes import DType
-from npusim.base.errors import ProgramError
+from npusim.base.errors import CapacityError, ProgramError
 from npusim.base.integers import ceil_div, round_up
 from npusim.device.parts import MEMORY_ROLES, CoreKind, Memory, Path
 from npusim.device.spec import Device
 from npusim.isa.base import Instruction
-from npusim.isa.operands import (
-    Buffer,
-    GmRegion,
-    Region,
-    SlotRegion,
-    Tensor,
-    check_capacity,
-)
+from npusim.isa.operands import Buffer, GmRegion, Region, SlotRegion, Tensor
 from npusim.program.units import BufferHandle, Units, kernel_line
 
 #: Instructions that a task may have: they are some hundred megabytes.
@@ -94,13 +87,22 @@ class Recorder(Units):
             dtype,
             align,
         )
-        check_capacity(
-            [h.buffer for h in self.handles] + [buffer],
-            spec,
-            f"{self._device.name}: buffer {buffer.name}",
-        )
+        self._check_capacity(buffer, spec)
         self.handles.append(BufferHandle(buffer))
         return self.handles[-1]
+
+    def _check_capacity(self, buffer: Buffer, memory: Memory) -> None:
+        """Raise ``CapacityError`` with the arithmetic if ``memory`` has no room for one more."""
+        every = [*(handle.buffer for handle in self.handles), buffer]
+        here = [b for b in every if b.memory == memory.called]
+        used = sum(b.slots * b.slot_bytes for b in here)
+        if not memory.has_room(used):
+            room = memory.size_bytes
+            terms = " + ".join(f"{b.name} {b.slots}x{b.slot_bytes}" for b in here)
+            raise CapacityError(
+                f"{self._device.name}: buffer {buffer.name}: {memory.called} holds {room} B but "
+                f"{terms} = {used} B; use smaller tiles or fewer slots (over by {used - room} B)"
+            )
 
     def _check_unit_flag(self, memory: str) -> None:
         cube = self._device.cube

@@ -14,6 +14,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, astuple, dataclass, fields
 from functools import cache, cached_property, partial
 from pathlib import Path as FilePath
@@ -142,20 +143,17 @@ class _Core(NamedTuple):
     lane: int
 
 
-class _Located:
+_WRONG = (NpusimError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+
+@contextmanager
+def _located(where: str) -> Iterator[None]:
     """Tell of anything wrong where it stands."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        wrong = NpusimError | TypeError | ValueError | LookupError | AttributeError
-        if isinstance(error, wrong | ArithmeticError | RecursionError):  # lists within lists
-            what = f"it lacks {error}; add it" if isinstance(error, KeyError) else error
-            raise ArgumentError(f"{self.where}: {what}") from error
+    try:
+        yield
+    except (*_WRONG, RecursionError) as error:  # lists within lists
+        what = f"it lacks {error}; add it" if isinstance(error, KeyError) else error
+        raise ArgumentError(f"{where}: {what}") from error
 
 
 def _whole(name: str, value: Any, least: int = 0) -> int:
@@ -197,7 +195,7 @@ class Traced(Kernel):
     @cached_property
     def header(self) -> dict[str, Any]:
         """What the first line says, with its tensors."""
-        with _Located(f"{self.file}:1"):
+        with _located(f"{self.file}:1"):
             found = json.loads("".join(self.lines[:1]))
             _is("kernel", found["kernel"], str)
             _is("anywhere", found.get("anywhere", False), bool)
@@ -212,7 +210,7 @@ class Traced(Kernel):
         """By role and number of a core its instructions, each with where it stands."""
         found: dict[tuple[str, int], list[tuple[str, dict[str, Any]]]] = {}
         for place, text in enumerate(self.lines[1:], 2):
-            with _Located(f"{self.file}:{place}"):
+            with _located(f"{self.file}:{place}"):
                 values = _is("the line", json.loads(text), dict)
                 core = re.fullmatch(r"(cube|vector|dsp)(\d{1,5})", values["core"], re.ASCII)
                 if core is None:
@@ -255,7 +253,7 @@ class _Replay:
     def __init__(self, k: Language, trace: Traced) -> None:
         self.k, self.tensors = k, trace.header["tensors"]
         there = {handle.buffer.name for handle in k.handles}
-        with _Located(f"{trace.file}:1: buffers"):
+        with _located(f"{trace.file}:1: buffers"):
             for name, said in trace.header["buffers"].items():
                 if name not in there and said["memory"] in k.kind.memories:
                     kind = said["dtype"] and dtype(said["dtype"])
@@ -269,7 +267,7 @@ class _Replay:
     def issue(self, lines: list[tuple[str, dict[str, Any]]]) -> None:
         """Issue the instructions of one core."""
         for where, values in lines:
-            with _Located(where):
+            with _located(where):
                 one = self._instruction({"on": values["pipe"], **values})
                 if one.pipe != values["pipe"]:
                     raise ArgumentError(f"pipe is {values['pipe']}; {one} is for {one.pipe} here")

@@ -217,6 +217,12 @@ class Convolution:
         """How groups share fractals."""
         return group_plan(self.cin, self.cout, self.groups, self.c0)
 
+    @property
+    def fractals(self) -> Sizes:
+        """The weight in FRACTAL_Z: blocks of input channels by taps, of output channels, 16, C0."""
+        rows = self.plan.real_groups * self.plan.cin1_g * prod(self.kernel)
+        return (rows, self.plan.cout_g // 16, 16, self.c0)
+
     @cached_property
     def cin1(self) -> int:
         """C0 blocks of the input's channels."""

@@ -125,8 +125,8 @@ class Fetches:
         that fetch something and read one of the same sectors.
         """
         rows, size, pitch = shape
-        starts = [offset + row * pitch for row in range(rows)]
-        own = {s for at in starts for s in self._sectors(at, at + size)}
+        starts, sector = [offset + row * pitch for row in range(rows)], self.sector
+        own = {s for at in starts for s in range(at // sector, -(-(at + size) // sector))}
         others = self.under_way.items() if access.hit else ()
         found = [n for n, (name, all_) in others if name == tensor and not all_.isdisjoint(own)]
         if access.fetched:
@@ -136,6 +136,3 @@ class Fetches:
     def landed(self, transfer: int) -> None:
         """Note that a transfer has ended."""
         self.under_way.pop(transfer, None)
-
-    def _sectors(self, first: int, end: int) -> range:
-        return range(first // self.sector, -(-end // self.sector))

@@ -57,13 +57,6 @@ class L2(Protocol):
         """Bytes by tensor, in whole sectors; tensors without any may be missing."""
 
 
-class Engine(Protocol):
-    """Runs one program once."""
-
-    def run(self) -> Outcome:
-        """Simulate; raises ``ProgramError`` if the program hangs or leaves a tensor."""
-
-
 #: Called now and then with the instructions completed so far.
 Progress = Callable[[int], None]
 

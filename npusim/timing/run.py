@@ -17,7 +17,7 @@ from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.timing.bounds import needed_bytes, problem_bounds, program_bounds
 from npusim.timing.held import Held
-from npusim.timing.outcome import L2, Engine, Outcome, Progress, Spans
+from npusim.timing.outcome import L2, Outcome, Progress, Spans
 from npusim.timing.starts import core_starts
 from npusim.timing.trace import KernelRun, PipeRow, PipeRows, Timeline, Trace, TrafficRow
 
@@ -54,24 +54,25 @@ def new_l2(device: Device, engine: str, held: Held | None = None) -> L2:
     raise ArgumentError(f"engine is {engine!r}; it is one of {', '.join(ENGINES)}")
 
 
-def _engine(
-    program: Program, l2: L2, starts: IntArray, *, keep: bool, progress: Progress | None
-) -> Engine:
-    """The engine that works on ``l2``, ready to run ``program``."""
+def _run(
+    program: Program, l2: L2, *, keep: bool = False, progress: Progress | None = None
+) -> Outcome:
+    """Run ``program`` once, by the engine that works on ``l2``."""
     from npusim.timing.l2 import L2State  # noqa: PLC0415
     from npusim.timing.standby import StandbyL2  # noqa: PLC0415
 
+    starts = core_starts(program)
     if isinstance(l2, StandbyL2):
         l2 = l2.for_program(program)
     if isinstance(l2, L2State):
         from npusim.timing.simpy_engine import SimpyEngine  # noqa: PLC0415
 
-        return SimpyEngine(program, l2, starts, keep_spans=keep, progress=progress)
+        return SimpyEngine(program, l2, starts, keep_spans=keep, progress=progress).run()
     from npusim.timing.fast.engine import FastEngine  # noqa: PLC0415
     from npusim.timing.fast.l2 import FastL2  # noqa: PLC0415
 
     assert isinstance(l2, FastL2)
-    return FastEngine(program, l2, starts, keep_spans=keep, progress=progress)
+    return FastEngine(program, l2, starts, keep_spans=keep, progress=progress).run()
 
 
 def wants_timeline(instructions: int, timeline: bool | None) -> bool:
@@ -92,8 +93,7 @@ def time_program(
     instructions completed. Raises ``ProgramError`` if the program hangs or leaves a tensor.
     """
     keep = wants_timeline(program.instructions, timeline)
-    begin, resident = core_starts(program), l2.resident()
-    outcome = _engine(program, l2, begin, keep=keep, progress=progress).run()
+    resident, outcome = l2.resident(), _run(program, l2, keep=keep, progress=progress)
     return KernelRun(
         name=program.kernel,
         tiling=program.tiling,
@@ -116,8 +116,7 @@ def time_program(
 
 def time_cycles(program: Program, l2: L2) -> int:
     """The cycles of ``time_program`` with those to launch it, without any rows."""
-    outcome = _engine(program, l2, core_starts(program), keep=False, progress=None).run()
-    return outcome.cycles + launch_cycles(program)
+    return _run(program, l2).cycles + launch_cycles(program)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +220,7 @@ def trace_causes(program: Program, l2: L2) -> IntArray:
 
 def _spans(program: Program, l2: L2) -> tuple[Spans, int]:
     """What was executed, and the makespan."""
-    outcome = _engine(program, l2, core_starts(program), keep=True, progress=None).run()
+    outcome = _run(program, l2, keep=True)
     assert outcome.spans is not None
     return outcome.spans, outcome.cycles
 

@@ -369,17 +369,10 @@ class SimpyEngine:
     # -- bookkeeping -----------------------------------------------------------------------
 
     def _core(self, number: int, program: CoreProgram) -> _Core:
-        def counters() -> list[Counter]:
-            return [Counter(self.env) for _ in self.program.pipes]
-
-        return _Core(
-            number,
-            program,
-            counters(),
-            counters(),
-            counters(),
-            account=[[0] * len(REASONS) for _ in self.program.pipes],
-        )
+        pipes = self.program.pipes
+        issued, started, done = ([Counter(self.env) for _ in pipes] for _ in range(3))
+        account = [[0] * len(REASONS) for _ in pipes]
+        return _Core(number, program, issued, started, done, account=account)
 
     def _steps(self, core: _Core, only: int | None = None) -> Iterator[tuple[int, Step]]:
         """(pipe, step) of a core's instructions in program order, of one pipe or of all."""

@@ -65,15 +65,12 @@ def _places(program: Program) -> IntArray:
     Cores of several kinds that work together start group by group.
     """
     if "places" not in program.kept:
-        program.kept["places"] = _places_of(program)
-    places: IntArray = program.kept["places"]
-    return places
-
-
-def _places_of(program: Program) -> IntArray:
-    busy = _at_work(program)
-    if len(program.roles) > 1:
-        groups = np.array([core.group for core in program.cores], np.int64)
-        return np.unique(groups[busy > 0], return_inverse=True)[1][np.cumsum(busy) - 1] * busy
-    places: IntArray = np.maximum(0, np.cumsum(busy) - 1) * busy
-    return places
+        busy = _at_work(program)
+        places: IntArray = np.maximum(0, np.cumsum(busy) - 1) * busy
+        if len(program.roles) > 1:
+            groups = np.array([core.group for core in program.cores], np.int64)
+            which = np.unique(groups[busy > 0], return_inverse=True)[1]
+            places = which[np.cumsum(busy) - 1] * busy
+        program.kept["places"] = places
+    known: IntArray = program.kept["places"]
+    return known

@@ -211,9 +211,7 @@ class Search:
         self._tell()
 
     def _time(self, chosen: list[int], workers: Workers) -> None:
-        found = workers.look(
-            "time", [changes(self.problem.kernel, self.rows[i].kernel) for i in chosen]
-        )
+        found = self._look("time", chosen, workers)
         for i, one in zip(chosen, found, strict=True):
             row = self.rows[i]
             row.cycles, row.state = one.cycles, SIMULATED

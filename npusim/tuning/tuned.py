@@ -191,33 +191,28 @@ class Tuned(Answer):
 
     def text(self, most: int = 10) -> str:
         """The verdict and the leading ``most`` candidates, for a terminal."""
-        return _text(self, most)
+        shown = self.leading[:most]
+        varying = _varying([tiling_of(row.kernel) for row in shown])
+        memories = list(self.fit(shown[0]).bytes)
+        head = ["cycles", "us", "of best", *varying, *memories]
+        table = []
+        for row in shown:
+            fields, fit = tiling_of(row.kernel), self.fit(row)
+            table.append(
+                [
+                    f"{row.cycles:,}",
+                    f"{self.problem.device.time_us(row.cycles):,.2f}",
+                    f"{row.cycles / self.cycles:.3f}",
+                    *(_value(fields[name]) for name in varying),
+                    *(f"{fit.share.get(name, 0):.0%}" for name in memories),
+                ]
+            )
+        texts = {name for name, one in tiling_of(shown[0].kernel).items() if isinstance(one, str)}
+        left = [i for i, name in enumerate(head) if name in varying and name in texts]
+        return "\n".join([*_verdict(self), "", *lines.table(head, table, left, lines.WIDTH)]) + "\n"
 
     def __str__(self) -> str:
         return self.text()
-
-
-def _text(tuned: Tuned, most: int = 10) -> str:
-    """The verdict, what was looked at, and a table of the leading ``most`` candidates."""
-    shown = tuned.leading[:most]
-    varying = _varying([tiling_of(row.kernel) for row in shown])
-    memories = list(tuned.fit(shown[0]).bytes)
-    head = ["cycles", "us", "of best", *varying, *memories]
-    table = []
-    for row in shown:
-        fields, fit = tiling_of(row.kernel), tuned.fit(row)
-        table.append(
-            [
-                f"{row.cycles:,}",
-                f"{tuned.problem.device.time_us(row.cycles):,.2f}",
-                f"{row.cycles / tuned.cycles:.3f}",
-                *(_value(fields[name]) for name in varying),
-                *(f"{fit.share.get(name, 0):.0%}" for name in memories),
-            ]
-        )
-    texts = {name for name, one in tiling_of(shown[0].kernel).items() if isinstance(one, str)}
-    left = [i for i, name in enumerate(head) if name in varying and name in texts]
-    return "\n".join([*_verdict(tuned), "", *lines.table(head, table, left, lines.WIDTH)]) + "\n"
 
 
 def _verdict(tuned: Tuned) -> list[str]:

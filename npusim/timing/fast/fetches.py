@@ -77,31 +77,9 @@ def meet(one: Any, other: Any, small: int) -> bool:
     if one.pitch == other.pitch and one.line >= 0 and other.line >= 0:
         rows = one.line < other.line + other.rows and other.line < one.line + one.rows
         return bool(rows and one.left < other.right and other.left < one.right)
-    if one.pitch == other.pitch:
-        return in_step(one, other, small)
     if one.rows <= other.rows:
         return crosses(one, other, small)
     return crosses(other, one, small)
-
-
-@compiled
-def in_step(one: Any, other: Any, small: int) -> bool:
-    """The same for rows of one pitch: where row i meets row i + k, row i + period does so, too."""
-    sector, pitch = 1 << small, one.pitch
-    period = sector // min(sector, pitch & -pitch)
-    apart = other.offset - one.offset
-    low = (-other.bytes - sector - apart) // pitch
-    high = (one.bytes + sector - apart) // pitch + 1
-    for k in range(low, high + 1):
-        first, end = max(0, -k), min(one.rows, other.rows - k)
-        for row in range(first, min(end, first + period)):
-            begin = one.offset + row * pitch
-            behind = (begin + one.bytes + sector - 1) >> small << small
-            begin = begin >> small << small
-            start = other.offset + (row + k) * pitch
-            if start < behind and start + other.bytes > begin:
-                return True
-    return False
 
 
 @compiled

@@ -150,105 +150,56 @@ def touch_blocks(cache: Cache, place: Place, write: bool, costs: Records) -> Non
 
     Whole blocks follow each other and have the same sectors touched: two plain loops.
     """
-    info, cost = cache.info[0], costs[0]
+    info = cache.info[0]
     first_block, offset, rows, row_bytes, pitch = place
     shift, small = info.block_shift, info.sector_shift
     apart = 0
     while 1 << apart < pitch:
         apart += 1
     each = 1 << (shift - apart)  # rows of a whole block
-    start = (offset >> apart) & (each - 1)
-    before = min(rows, (each - start) & (each - 1))
+    start, within = (offset >> apart) & (each - 1), offset & (pitch - 1)
+    # A sector belongs to one row only: then a block's bytes are those of its sectors.
+    whole = each == 1 or (within | row_bytes | pitch) & ((1 << small) - 1) == 0
+    before = min(rows, (each - start) & (each - 1)) if whole else rows
     count = (rows - before) >> (shift - apart)
     after = rows - before - count * each
     touch_rows(cache, Place(first_block, offset, before, row_bytes, pitch), write, costs)
     offset += before * pitch
     if count:
-        mask, within = 0, offset & (pitch - 1)
+        mask = 0
         for i in range(each):
             mask |= sectors(small, within + i * pitch, within + i * pitch + row_bytes)
         block = first_block + (offset >> shift)
-        # A sector belongs to one row only: then a block's bytes are those of its sectors.
-        whole = each == 1 or (within | row_bytes | pitch) & ((1 << small) - 1) == 0
-        piece = each * row_bytes
-        if holds(cache.dirty if write else cache.valid, block, count, mask):
-            use(cache, block, count)
-            cost.hit += count * piece
-        elif whole and not write and lacks(cache, block, count, mask):
-            add(cache.valid, block, count, mask)
-            use(cache, block, count)
-            info.used += count * bits(mask)
-            cost.fetched += (count * bits(mask)) << small
-        elif whole:
-            touch_alike(cache, (block, count, mask, piece), write, costs)
-        else:
-            part = Place(first_block, offset, count * each, row_bytes, pitch)
-            touch_rows(cache, part, write, costs)
+        touch_alike(cache, (block, count, mask, each * row_bytes), write, costs)
         offset += count * each * pitch
     touch_rows(cache, Place(first_block, offset, after, row_bytes, pitch), write, costs)
-
-
-# Parts of arrays are taken before the loops below: Numba then knows that no index is negative, and
-# LLVM treats several blocks at once.
-
-
-@compiled
-def holds(masks: IntArray, block: int, count: int, mask: int) -> bool:
-    """Whether ``count`` blocks have all of ``mask`` in their masks."""
-    missing = mask & ~masks[block]
-    if missing == 0:
-        part = masks[block : block + count]
-        for i in range(count):
-            missing |= mask & ~part[i]
-    return bool(missing == 0)
-
-
-@compiled
-def lacks(cache: Cache, block: int, count: int, mask: int) -> bool:
-    """Whether ``count`` blocks are all resident and hold nothing of ``mask``."""
-    some = mask & cache.valid[block]
-    if some == 0:
-        valid, stamp = cache.valid[block : block + count], cache.stamp[block : block + count]
-        for i in range(count):
-            some |= (mask & valid[i]) | (stamp[i] == 0)
-    return bool(some == 0)
-
-
-@compiled
-def use(cache: Cache, block: int, count: int) -> None:
-    """Use ``count`` resident blocks, one after another, now."""
-    clock = cache.info[0].clock + 1
-    stamp = cache.stamp[block : block + count]
-    for i in range(count):
-        stamp[i] = clock + i
-    cache.info[0].clock += count
-
-
-@compiled
-def add(masks: IntArray, block: int, count: int, mask: int) -> None:
-    """Put ``mask`` into the masks of ``count`` blocks."""
-    part = masks[block : block + count]
-    for i in range(count):
-        part[i] |= mask
 
 
 @compiled
 def touch_alike(
     cache: Cache, place: tuple[int, int, int, int], write: bool, costs: Records
 ) -> None:
-    """Access the same sectors of each block: first block, count, sectors, bytes of a block."""
+    """Access the same sectors of each block: first block, count, sectors, bytes of a block.
+
+    Parts of arrays are taken before the loops: Numba then knows that no index is negative, and
+    LLVM treats several blocks at once.
+    """
     info, cost = cache.info[0], costs[0]
     block, count, mask, piece = place
-    use(cache, block, count)
-    valid, used, hit, small = cache.valid[block : block + count], 0, 0, info.sector_shift
+    stamp, valid = cache.stamp[block : block + count], cache.valid[block : block + count]
+    clock, used, hit, small = info.clock + 1, 0, 0, info.sector_shift
     for i in range(count):
+        stamp[i] = clock + i
         new = bits(mask & ~valid[i])
         valid[i] |= mask
         used += new
         hit += max(0, piece - (new << small))
+    info.clock += count
     info.used += used
     if write:
-        add(cache.dirty, block, count, mask)
+        dirty = cache.dirty[block : block + count]
+        for i in range(count):
+            dirty[i] |= mask
         cost.hit += count * piece
     else:
         cost.hit += hit
