@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 #: Characters that a terminal obeys instead of showing them; not the ends of lines, and tabs.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -15,6 +17,19 @@ def shown(text: str) -> str:
 
 class NpusimError(Exception):
     """Base of everything npusim raises on purpose; catch this to catch them all."""
+
+
+@contextmanager
+def told_as(
+    made: Callable[[str], Exception],
+    prefix: str = "",
+    caught: type[Exception] | tuple[type[Exception], ...] = NpusimError,
+) -> Iterator[None]:
+    """Raise what is ``caught`` inside as what ``made`` makes of its text, behind ``prefix``."""
+    try:
+        yield
+    except caught as error:
+        raise made(f"{prefix}{error}") from error
 
 
 class PassingError(NpusimError):

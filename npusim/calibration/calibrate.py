@@ -29,7 +29,7 @@ from npusim.validation.profile import read_data
 from npusim.validation.rows import CallRow, Declined, KernelRow, ProfiledRow, Unreadable
 from npusim.validation.sheet import Row
 from npusim.validation.simulate import Outcome, Task, Workers, device_name
-from npusim.validation.tables import NONE, figure, percent, scorecard
+from npusim.validation.tables import NONE, figure, percent, points
 from npusim.version import __version__
 
 #: Called as progress(what, done, total) after every simulated row.
@@ -93,14 +93,25 @@ class Calibration(Answer):
         write(target, self._text(target))
 
     def _text(self, target: Path) -> str:
+        """The text of the device file ``target``, built on ``base``."""
         device = load_device(self.base)
-        rows = len(self.before)
-        files = "; ".join(self.files)
+        key, about = free_key(device, "FIT"), f"{device.description}, fitted to measurements"
         source = (
-            f"fitted by npusim {__version__} to {files}\n"
-            f"({rows} rows, {len(self.left)} more take no part)"
+            f"fitted by npusim {__version__} to {'; '.join(self.files)}\n"
+            f"({len(self.before)} rows, {len(self.left)} more take no part)"
         )
-        return device_text(self.base, device, target, self.figures, source)
+        head = Head("npusim fit", about, key, source)
+        stated = {
+            path: f"{text} ({_known(one, key)})"
+            for one in self.figures
+            if one.moved
+            for path, text in one.constant.figures(one.value).items()
+        }
+        text = variant_text(self.base, device, target, head, stated)
+        kept = [
+            f"#   {one.constant.path}: {one.verdict}\n" for one in self.figures if not one.moved
+        ]
+        return text + "".join(["# As in the base:\n", *kept] if kept else [])
 
 
 def calibrate(
@@ -220,32 +231,6 @@ def _named(path: Path) -> str:
     return f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]})"
 
 
-# -- the fitted device as a file --------------------------------------------------------------
-
-
-def device_text(
-    base: str, device: Device, target: Path, found: Sequence[Found], source: str
-) -> str:
-    """Return the text of the device file ``target``, built on ``base``, a name or a file.
-
-    ``source`` says what the figures were fitted to.
-    """
-    key = free_key(device, "FIT")
-    about = f"{device.description}, fitted to measurements"
-    stated = {
-        path: f"{text} ({_known(one, key)})"
-        for one in found
-        if one.moved
-        for path, text in one.constant.figures(one.value).items()
-    }
-    text = variant_text(base, device, target, Head("npusim fit", about, key, source), stated)
-    kept = [one for one in found if not one.moved]
-    if kept:
-        text += "# As in the base:\n"
-        text += "".join(f"#   {one.constant.path}: {one.verdict}\n" for one in kept)
-    return text
-
-
 def _known(one: Found, key: str) -> str:
     """How well a figure is known, from where, and between which values it may lie."""
     confidence = "fitted" if one.verdict == FITTED else "hypothesis"
@@ -265,9 +250,8 @@ def card(
 ) -> list[Table]:
     """Return the tables; ``pairs`` are rows fitted to, before and after, ``left`` the others."""
     after = [later for _, later in pairs]
-    points = [table for table in scorecard(after) if table.title.startswith("Points")]
     tables = (
-        *points,
+        points(after),
         _notes(after),
         _left(left),
         _rows(pairs),

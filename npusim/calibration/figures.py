@@ -12,10 +12,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from npusim.base.errors import ArgumentError
-from npusim.base.quantities import parse_range
+from npusim.base.quantities import Range, parse_range
 from npusim.base.yamltree import suggest
 from npusim.device.catalog import load_device, ranges
-from npusim.device.config import Figure, figures
+from npusim.device.config import figures
 from npusim.device.spec import Device
 from npusim.validation.constants import Constant, load_constants
 
@@ -97,7 +97,7 @@ def _extra(name: str, device: Device, text: str) -> Constant:
     low, high = (
         parse_range(stated, figure.kind, figure.value, device.clock_hz)
         if equals
-        else _own_range(device, figure, path)
+        else _own_range(device, path)
     )
     if isinstance(low, tuple) or isinstance(high, tuple) or low == high:
         raise ArgumentError(f"figure {path!r}: expected a range such as {path}=LOW..HIGH")
@@ -105,8 +105,8 @@ def _extra(name: str, device: Device, text: str) -> Constant:
     return Constant(path, (name,), figure.kind, *ends, Fraction(figure.value))
 
 
-def _own_range(device: Device, figure: Figure, path: str) -> tuple[Fraction, Fraction]:
-    """The range that the file of the device leaves the figure."""
+def _own_range(device: Device, path: str) -> Range:
+    """The range that a device gives a figure; ``ArgumentError`` if it gives none."""
     ends = ranges(device).get(path)
     if ends is None:
         confidence = device.provenance[path].confidence if path in device.provenance else "unstated"
@@ -114,6 +114,4 @@ def _own_range(device: Device, figure: Figure, path: str) -> tuple[Fraction, Fra
             f"figure {path!r} is {confidence} and has no range; give one: {path}=LOW..HIGH"
         )
     low, high = (end.value for end in ends)
-    if isinstance(low, tuple) or isinstance(high, tuple):
-        raise ArgumentError(f"figure {path!r} is a {figure.kind}, which is not fitted")
-    return Fraction(low), Fraction(high)
+    return low, high

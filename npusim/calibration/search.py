@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from npusim.validation import fit
-from npusim.validation.constants import STEPS, Constant, stated
+from npusim.validation.constants import FRACTIONAL, STEPS, Constant, stated
 from npusim.validation.simulate import Outcome, Task
 
 #: Simulates tasks; the text says what for.
@@ -228,13 +228,12 @@ def _step(constant: Constant) -> int:
 
 
 def _near(constant: Constant, value: Fraction, share: Fraction) -> Constant:
-    """The constant with a range of so large a share around a value."""
+    """A constant whose range is a ``share`` of its own, around a value."""
     reach = share * (constant.high - constant.low)
     low, high = max(constant.low, value - reach), min(constant.high, value + reach)
-    if constant.kind in ("rate", "fraction_cycles"):
-        return replace(constant, low=low, high=high, shipped=value)
-    whole = (Fraction(round(low)), Fraction(round(high)))
-    return replace(constant, low=whole[0], high=whole[1], shipped=value)
+    if constant.kind not in FRACTIONAL:
+        low, high = Fraction(round(low)), Fraction(round(high))
+    return replace(constant, low=low, high=high, shipped=value)
 
 
 def _rounded(constant: Constant, value: Fraction) -> Fraction:

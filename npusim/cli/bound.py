@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import cast
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.base.quantities import parse_quantity
 from npusim.cli import calls
 from npusim.cli.files import print_result
@@ -23,21 +23,18 @@ def add_arguments(parser: Parser) -> None:
     calls.add_calls(parser, "bound", numbers=False)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print the least time of the call."""
     prepared = calls.prepare(arguments, timing_only=True)
     measured = _microseconds(arguments.measured, prepared.device)
     with ProgressBar() as progress:
         result = prepared.run(timeline=False, progress=progress)
     print_result(result.bound(measured), arguments.json)
-    return 0
 
 
 def _microseconds(text: str | None, device: Device) -> float | None:
     """A measured time, None without one; ``ArgumentError`` if it is no duration."""
     if text is None:
         return None
-    try:
+    with told_as(ArgumentError, "--measured: "):
         return device.time_us(cast(int, parse_quantity(text, "duration", device.clock_hz)))
-    except ArgumentError as error:
-        raise ArgumentError(f"--measured: {error}") from None

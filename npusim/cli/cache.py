@@ -35,15 +35,15 @@ def add_arguments(parser: Parser) -> None:
         action.set_defaults(leaf=action)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print what is kept, or forget it."""
     if arguments.action == "clear":
         _clear(arguments.names)
-        return 0
+        return
     rows = [*map(_row, (*KINDS, _CODE))]
     if getattr(arguments, "json", False):
         print_json(rows)
-        return 0
+        return
     columns: Mapping[str, Callable[[dict[str, Any]], str]] = {
         "name": lambda row: row["name"],
         "holds": lambda row: row["holds"],
@@ -59,7 +59,6 @@ def execute(arguments: argparse.Namespace) -> int:
         print(f"the engine that runs is {engine}")
     if (folder := library.folder().parent) != user_cache():
         print(f"code is compiled into {folder}")
-    return 0
 
 
 def _row(name: str) -> dict[str, Any]:

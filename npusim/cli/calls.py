@@ -81,8 +81,9 @@ def add_calls(parser: Parser, *sections: str, numbers: bool) -> None:
         action=_Operators,
     )
 
-    def declare(name: str, leaf: Parser) -> str:
-        card = CARDS[name]
+    @cache
+    def declare(name: str) -> str:
+        card, leaf = CARDS[name], operators.choices[name]
         leaf.description = card.computes
         if numbers:
             example = card.example.replace("npusim run ", f"{parser.prog} ")
@@ -111,37 +112,19 @@ def add_calls(parser: Parser, *sections: str, numbers: bool) -> None:
 class _Operators(argparse._SubParsersAction):  # type: ignore[type-arg]
     """The commands of operators, whose cards are read when one is named or all are listed."""
 
-    #: Declares the options of an operator and returns what it computes.
-    declare: Callable[[str, Parser], str]
+    #: Declares the options of an operator, once, and returns what it computes.
+    declare: Callable[[str], str]
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._declared: set[str] = {OWN}
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         if values[0] in CARDS:
-            self._know(values[0])
+            self.declare(values[0])
         super().__call__(parser, namespace, values, option_string)
 
-    def _know(self, name: str) -> None:
-        if name in self._declared:
-            return
-        self._declared.add(name)
-        computes = self.declare(name, self.choices[name])
-        for listed in self._choices_actions:
-            if listed.dest == name:
-                listed.help = computes
-
     def _get_subactions(self) -> list[argparse.Action]:
-        for name in CARDS:
-            self._know(name)
-        return list(self._choices_actions)
+        for listed in self._choices_actions:
+            if listed.dest in CARDS:
+                listed.help = self.declare(listed.dest)
+        return self._choices_actions
 
 
 @cache

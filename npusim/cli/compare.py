@@ -35,19 +35,18 @@ def arrange(words: Sequence[str]) -> list[str]:
     return [f" {word}" if word.startswith("--") and " " in word.strip() else word for word in given]
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print what differs and write what is asked for."""
     check_files(arguments, **_FILES)
     networks = _networks(arguments)
     if networks is not None:
         print_result(networks, arguments.json)
-        return 0
+        return
     comparison = _compared(arguments)
     print_result(comparison, arguments.json)
 
     plot = saying("the kernels of both", comparison.save_plot)
     write_files(arguments, plot=plot, trace=saying(TO_OPEN, comparison.save_trace))
-    return 0
 
 
 def _networks(arguments: argparse.Namespace) -> NetworkComparison | None:

@@ -21,12 +21,11 @@ def add_arguments(parser: Parser) -> None:
     add_options(parser, "completion", shells=SHELLS)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print the code that a shell reads."""
     from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - only this needs it
 
     sys.stdout.write(shellcode(["npusim"], shell=arguments.shell) + "\n")
-    return 0
 
 
 def answer(parser: argparse.ArgumentParser) -> None:

@@ -27,13 +27,12 @@ def add_arguments(parser: Parser) -> None:
     add_options(show, "devices show")
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print the table of devices or the figures of one."""
     if arguments.action == "show":
         _show(arguments)
     else:
         _list(arguments.json)
-    return 0
 
 
 def _list(as_json: bool) -> None:

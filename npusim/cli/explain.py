@@ -20,7 +20,7 @@ def add_arguments(parser: Parser) -> None:
     calls.add_calls(parser, "explain", numbers=False)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print why the call takes its time; on a terminal with colours."""
     prepared = calls.prepare(arguments, timing_only=True)
     with ProgressBar() as progress:
@@ -36,4 +36,3 @@ def execute(arguments: argparse.Namespace) -> int:
         from rich.console import Console  # noqa: PLC0415 - what goes to a file does not wait for it
 
         Console(highlight=False).print(explanation)
-    return 0

@@ -12,9 +12,11 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import Parser, add_options, picked
 from npusim.cli.studies import arranged, progress_bar, study_of_words
-from npusim.results.lines import columns, counted, items, rate_text, wrap
-from npusim.study import Exploration, Sensitivities, explore, sensitivities
+from npusim.results.lines import counted, items, rate_text, ruled, wrap
 from npusim.study.formula import GOALS, limit
+from npusim.study.result import Exploration
+from npusim.study.runner import Sensitivities, sensitivities
+from npusim.study.search import explore
 from npusim.study.space import check_goals
 
 #: Rows of a front that are printed; --csv writes all points.
@@ -36,7 +38,7 @@ def arrange(words: Sequence[str]) -> list[str]:
     return arranged(words, add_arguments)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Search, and print the front."""
     study = study_of_words(arguments)
     check_files(arguments, csv=TABLES, plot=PLOTS, tornado=PLOTS, report=PAGES)
@@ -67,7 +69,6 @@ def execute(arguments: argparse.Namespace) -> int:
         write_files(arguments, tornado=moved.save_plot)
     if failed:
         print(f"{counted(failed, 'point')} failed; --csv FILE has the errors", file=sys.stderr)
-    return 0
 
 
 def _quiet() -> None:
@@ -98,10 +99,7 @@ def _print_front(result: Exploration) -> None:
         for row in rows[:_SHOWN]
     ]
     heads = [name.split(".") for name in (*names, *result.goals)]
-    depth = max(map(len, heads))
-    lines = columns([*zip(*([""] * (depth - len(h)) + h for h in heads), strict=True), *cells], ())
-    lines.insert(depth, "-" * max(map(len, lines)))
-    print("\n".join(lines))
+    print("\n".join(ruled(heads, cells, (), None)))
     if len(rows) > _SHOWN:
         print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all points")
     if shared:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from npusim.base.errors import ArgumentError
-from npusim.calibration import Calibration, calibrate
+from npusim.calibration.calibrate import Calibration, calibrate
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, picked
 from npusim.validation.card import save_page, save_plot

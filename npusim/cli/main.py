@@ -102,7 +102,8 @@ def _add_debug(target: Parser) -> None:
 
 def _command(name: str) -> Any:
     """A command's module: ``add_arguments(parser)`` declares what it takes, ``execute(arguments)``
-    runs it and returns an exit status; ``arrange(words)``, where there is one, sorts its line.
+    runs it and returns its exit status, None for 0; ``arrange(words)``, where there is one, sorts
+    its line.
     """
     return importlib.import_module(f"npusim.cli.{name}")
 
@@ -134,8 +135,7 @@ def _dispatch(words: list[str]) -> int:
     if arguments.command is None:
         parser(words).print_help(sys.stderr)
         return ERROR
-    status: int = _command(arguments.command).execute(arguments)
-    return status
+    return int(_command(arguments.command).execute(arguments) or 0)
 
 
 @contextlib.contextmanager

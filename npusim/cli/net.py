@@ -56,7 +56,7 @@ def _gradients(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print what could be simulated; raise ``ArgumentError`` after it if something is missing."""
     check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES)
     mode, names = arguments.mode, OPTIONS
@@ -86,7 +86,6 @@ def execute(arguments: argparse.Namespace) -> int:
             f"{len(result.failed)} of {len(several)} {parts} were not simulated: {failed}; "
             "the totals are partial"
         )
-    return 0
 
 
 def _refuse(arguments: argparse.Namespace, names: str) -> None:

@@ -26,11 +26,11 @@ def add_arguments(parser: Parser) -> None:
     add_options(show, "ops show")
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print the table of operators, or the limits of one."""
     if arguments.action == "show":
         _show(arguments.name, load_device(arguments.device), arguments.json)
-        return 0
+        return
     rows = _rows()
     if arguments.json:
         print_json(rows)
@@ -38,7 +38,6 @@ def execute(arguments: argparse.Namespace) -> int:
         head = ("operator", "computes", "devices")
         cells = [(row["name"], row["computes"], _short(row["devices"])) for row in rows]
         print_table(head, cells, len(head))
-    return 0
 
 
 def _short(names: list[str]) -> str:

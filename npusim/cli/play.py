@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
     add_options(parser, "play")
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C."""
     from npusim.study.play import Play, serve  # noqa: PLC0415 - it takes time to import
 
@@ -46,4 +46,3 @@ def execute(arguments: argparse.Namespace) -> int:
             print(f"open {address} (Ctrl-C ends it)", flush=True)
 
         serve(game, arguments.port, arguments.folder, ready)
-    return 0

@@ -12,7 +12,7 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.options import OPTION, Parser, collect
 from npusim.ops import CARDS
 from npusim.results.progress import Bar
-from npusim.study import Study, load_study, make_study
+from npusim.study.space import Study, load_study, make_study
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR
 
 

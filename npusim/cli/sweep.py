@@ -13,8 +13,8 @@ from npusim.cli.options import Parser, add_options, picked
 from npusim.cli.studies import arranged, progress_bar, study_of_words
 from npusim.results.lines import counted, items, percent_text, us_text
 from npusim.results.plots import save_plot
-from npusim.study import SweepResult, sweep
-from npusim.study.result import KINDS
+from npusim.study.result import KINDS, SweepResult
+from npusim.study.runner import sweep
 from npusim.study.subject import Row, split
 
 #: Rows printed; all of them are in the file of --csv.
@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
     add_options(parser, "sweep", kinds=KINDS)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Measure the points and print their times."""
     study = study_of_words(arguments)
     check_files(arguments, csv=TABLES, plot=PLOTS, report=PAGES)
@@ -39,7 +39,7 @@ def execute(arguments: argparse.Namespace) -> int:
     print(f"{points} over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
     if arguments.dry_run:
         study.check()
-        return 0
+        return
     with progress_bar() as progress:
         options = picked(arguments, "store jobs scheduler")
         result = sweep(study, **options, progress=progress)
@@ -52,7 +52,6 @@ def execute(arguments: argparse.Namespace) -> int:
             f"{len(result.failed)} of {len(result)} points failed; the first: "
             f"{result.failed[0].error}"
         )
-    return 0
 
 
 def arrange(words: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     calls.add_calls(parser, "tune", numbers=False)
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Search, then print the verdict and the leading tilings, and write what is asked for."""
     check_files(arguments, csv=ANY, cann=ANY, plot=PLOTS)
     prepared = calls.prepare(arguments, timing_only=True)
@@ -60,7 +60,6 @@ def execute(arguments: argparse.Namespace) -> int:
         cann=lambda file: write(file, json.dumps(cann_of(tuned.best).words, indent=2) + "\n"),
         plot=tuned.plot,
     )
-    return 0
 
 
 def _show(bar: Bar, told: Progress) -> None:

@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
     add_options(parser, "validate")
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Simulate the points chosen and print the score card; what is declined is no error."""
     check_files(arguments, plot=PLOTS, html=ANY)
     figures = collect("--set", arguments.set)
@@ -61,7 +61,6 @@ def execute(arguments: argparse.Namespace) -> int:
             print(f"{table.text(terminal_width())}\n")
     page = partial(save_page, outcomes=outcomes, tables=tables)
     write_files(arguments, sys.stderr, plot=partial(save_plot, outcomes=outcomes), html=page)
-    return 0
 
 
 def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:

@@ -6,6 +6,7 @@ import argparse
 
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show
+from npusim.results.lines import alike_text, sizes_text
 from npusim.workloads import (
     Layer,
     LinearLayer,
@@ -24,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
     add_options(show, "workloads show")
 
 
-def execute(arguments: argparse.Namespace) -> int:
+def execute(arguments: argparse.Namespace) -> None:
     """Print the table of workloads or the layers of one."""
     if arguments.action == "show":
         workload = read_network(arguments.name, arguments.input_shape)
@@ -34,7 +35,6 @@ def execute(arguments: argparse.Namespace) -> int:
             _show(workload, arguments.json)
     else:
         _list([load_workload(name) for name in workloads()], arguments.json)
-    return 0
 
 
 def _list(loaded: list[Workload], as_json: bool) -> None:
@@ -81,7 +81,7 @@ def _show(workload: Workload, as_json: bool) -> None:
     print_table(_without(head, ones), [_without(row, ones) for row in cells], 1)
     if workload.elementwise:
         sizes = [
-            (x.kind, "x".join(map(str, x.shape)), "x".join(map(str, x.out)), str(x.count))
+            (x.kind, sizes_text(x.shape), sizes_text(x.out), str(x.count))
             for x in workload.elementwise
         ]
         print()
@@ -98,27 +98,21 @@ def _cells(layer: Layer) -> tuple[str, ...]:
         blank = ("-",) * 4
         return (layer.name, str(layer.cin), str(layer.cout), size, *blank, size, str(layer.count))
 
-    def by(values: tuple[int, ...]) -> str:
-        return "x".join(map(str, values))
-
     # As options of 'npusim run' take it: one number where all sides are alike.
-    def alike(values: tuple[int, ...]) -> str:
-        return str(values[0]) if len(set(values)) == 1 else by(values)
-
-    stride = f"/{alike(layer.stride)}"
+    stride = f"/{alike_text(layer.stride)}"
     even = all(before == after for before, after in layer.padding)
     sides = [str(side) for both in layer.padding for side in both]
-    pads = alike(tuple(before for before, _ in layer.padding)) if even else ",".join(sides)
+    pads = alike_text(tuple(before for before, _ in layer.padding)) if even else ",".join(sides)
     back = " transposed" if layer.transposed else ""
     return (
         layer.name,
         str(layer.cin),
         str(layer.cout),
-        by(layer.spatial),
-        alike(layer.kernel) + stride * (stride != "/1") + back,
+        sizes_text(layer.spatial),
+        alike_text(layer.kernel) + stride * (stride != "/1") + back,
         pads,
-        alike(layer.dilation),
+        alike_text(layer.dilation),
         str(layer.groups),
-        by(layer.out),
+        sizes_text(layer.out),
         str(layer.count),
     )

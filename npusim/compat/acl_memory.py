@@ -11,13 +11,8 @@ import numpy as np
 
 from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array
-from npusim.compat.acl_codes import (
-    ACL_ERROR_INVALID_PARAM,
-    ACL_ERROR_RT_PARAM_INVALID,
-    ACL_SUCCESS,
-    aclrtMemcpyKind,
-    aclrtMemMallocPolicy,
-)
+from npusim.compat import acl_codes as codes
+from npusim.compat.acl_codes import aclrtMemcpyKind, aclrtMemMallocPolicy
 from npusim.compat.acl_runtime import (
     Context,
     Handle,
@@ -81,19 +76,19 @@ def aclrtMalloc(
             raise ArgumentError(f"aclrtMalloc: size is {size}; it must be at least 0")
         return DeviceMemory(int(size), current_context())
     _require_size(size)
-    return ACL_SUCCESS, DeviceMemory(int(size), require_context().own)
+    return codes.ACL_SUCCESS, DeviceMemory(int(size), require_context().own)
 
 
 def _require_size(size: int) -> None:
     if size < 1:
-        raise Refused(ACL_ERROR_INVALID_PARAM, f"size is {size}; it must be at least 1")
+        raise Refused(codes.ACL_ERROR_INVALID_PARAM, f"size is {size}; it must be at least 1")
 
 
 @answering()
 def aclrtFree(devPtr: DeviceMemory | None) -> int:
     """Give memory back; the status."""
     gone = "its memory was freed by aclrtFree"
-    status = give_back("devPtr", devPtr, gone, ACL_ERROR_RT_PARAM_INVALID)
+    status = give_back("devPtr", devPtr, gone, codes.ACL_ERROR_RT_PARAM_INVALID)
     vars(devPtr).pop("content", None)
     return status
 
@@ -102,13 +97,13 @@ def aclrtFree(devPtr: DeviceMemory | None) -> int:
 def aclrtMallocHost(size: int) -> tuple[int, Array | None]:
     """(status, ``size`` bytes of the host as a NumPy array)."""
     _require_size(size)
-    return ACL_SUCCESS, np.full(size, POISON, np.uint8)
+    return codes.ACL_SUCCESS, np.full(size, POISON, np.uint8)
 
 
 @answering()
 def aclrtFreeHost(hostPtr: Array | None) -> int:
     """Give back memory of the host, which Python keeps for as long as it is used; the status."""
-    return ACL_SUCCESS if hostPtr is not None else give_back("hostPtr", None)
+    return codes.ACL_SUCCESS if hostPtr is not None else give_back("hostPtr", None)
 
 
 @answering()
@@ -120,7 +115,7 @@ def aclrtMemcpy(dst: Any, destMax: int, src: Any, count: int, kind: aclrtMemcpyK
     """
     for name, pointer in (("dst", dst), ("src", src)):
         if pointer is None:
-            raise Refused(ACL_ERROR_INVALID_PARAM, f"{name} is null")
+            raise Refused(codes.ACL_ERROR_INVALID_PARAM, f"{name} is null")
     if kind not in list(aclrtMemcpyKind):
         known = ", ".join(k.name for k in aclrtMemcpyKind)
         raise _bad(f"kind is {kind!r}; it is one of {known}")
@@ -135,7 +130,7 @@ def aclrtMemcpy(dst: Any, destMax: int, src: Any, count: int, kind: aclrtMemcpyK
     if not 0 <= count <= source.size:
         raise _bad(f"count is {count}; src has {source.size} bytes")
     target[:count] = source[:count]
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 def aclrtMemcpyAsync(
@@ -157,7 +152,7 @@ def aclrtMemset(devPtr: Any, maxCount: int, value: int, count: int) -> int:
 
 
 def _bad(text: str) -> Refused:
-    return Refused(ACL_ERROR_RT_PARAM_INVALID, text)
+    return Refused(codes.ACL_ERROR_RT_PARAM_INVALID, text)
 
 
 def _bytes(name: str, value: Any, *, on_device: bool) -> Array:

@@ -15,16 +15,7 @@ from npusim.base.dtypes import dtype, promote
 from npusim.base.errors import ArgumentError, NpusimError, RuleError
 from npusim.call.call import planning
 from npusim.call.spec import Operand, Spec
-from npusim.compat.acl_codes import (
-    ACL_ERROR_INVALID_PARAM,
-    ACL_ERROR_RT_CONTEXT_NULL,
-    ACL_ERROR_RT_STREAM_CONTEXT,
-    ACL_SUCCESS,
-    ACLNN_ERR_INNER_NULLPTR,
-    ACLNN_ERR_PARAM_INVALID,
-    ACLNN_ERR_PARAM_NULLPTR,
-    ACLNN_SUCCESS,
-)
+from npusim.compat import acl_codes as codes
 from npusim.compat.acl_memory import DeviceMemory
 from npusim.compat.acl_runtime import (
     Context,
@@ -135,7 +126,7 @@ class Plan:
         else:
             for name in self.given:
                 if self.given[name] is None and name not in self.optional:
-                    status = ACLNN_ERR_PARAM_NULLPTR
+                    status = codes.ACLNN_ERR_PARAM_NULLPTR
                     raise RuleError(f"{name} is null", parameter=name, status=status)
         for (name, like), target in zip(self.outputs.items(), self.made, strict=True):
             if target is None:
@@ -198,19 +189,19 @@ class Executor(Handle):
 def aclSetAclOpExecutorRepeatable(executor: Executor | None) -> int:
     """Let an executor run more than once, until it is destroyed; the status."""
     _require_living(executor).repeatable = True
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 @answering()
 def aclDestroyAclOpExecutor(executor: Executor | None) -> int:
     """Give back an executor that was made repeatable; the status."""
     _require_living(executor).gone = "it was destroyed"
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 def _require_living(executor: Executor | None) -> Executor:
     if executor is None or executor.gone:
-        raise Refused(ACL_ERROR_INVALID_PARAM, "executor is null or was destroyed before")
+        raise Refused(codes.ACL_ERROR_INVALID_PARAM, "executor is null or was destroyed before")
     return executor
 
 
@@ -228,7 +219,7 @@ def phases(plan: type[Plan], name: str) -> tuple[Callable[..., Planned], Callabl
         if executor is None or executor.gone:
             text = "is null" if executor is None else "was destroyed"
             way_out = f"pass what {name}GetWorkspaceSize returned"
-            raise Refused(ACLNN_ERR_PARAM_NULLPTR, f"executor {text}; {way_out}")
+            raise Refused(codes.ACLNN_ERR_PARAM_NULLPTR, f"executor {text}; {way_out}")
         _require_runnable(name, executor, stream)
         _require_workspace(workspace, workspaceSize, executor)
         return _run(executor)
@@ -255,17 +246,17 @@ def _planned(plan: Plan) -> Planned:
     context = current_context()
     if context is None:
         text = "no device is chosen; call aclrtCreateStream(device='ascend910b2') first"
-        raise Refused(ACL_ERROR_RT_CONTEXT_NULL, text)
+        raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)
     for name, argument in plan.given.items():
         if isinstance(argument, Handle) and argument.gone:
-            raise Refused(ACLNN_ERR_PARAM_NULLPTR, f"{name} was destroyed")
+            raise Refused(codes.ACLNN_ERR_PARAM_NULLPTR, f"{name} was destroyed")
     try:
         plan.check(context)
         with planning():
             size = plan.run(_spec, context.keywords).workspace_bytes
     except NpusimError as error:
         raise Refused(_status(error), plan.text(error)) from error
-    return ACLNN_SUCCESS, size, Executor(plan, context, size)
+    return codes.ACLNN_SUCCESS, size, Executor(plan, context, size)
 
 
 def _run(executor: Executor) -> int:
@@ -276,8 +267,8 @@ def _run(executor: Executor) -> int:
         executor.result = plan.run(feed, executor.context.keywords)
         _write(plan, executor.result)
     except NpusimError as error:
-        raise Refused(ACLNN_ERR_INNER_NULLPTR, plan.text(error)) from error
-    return ACLNN_SUCCESS
+        raise Refused(codes.ACLNN_ERR_INNER_NULLPTR, plan.text(error)) from error
+    return codes.ACLNN_SUCCESS
 
 
 def _require_runnable(function: str, executor: Executor, stream: aclrtStream | None) -> None:
@@ -285,26 +276,26 @@ def _require_runnable(function: str, executor: Executor, stream: aclrtStream | N
     planned, context = executor.plan.function, executor.context
     if planned != function:
         text = f"the executor is one of {planned}; pass it to that call"
-        raise Refused(ACLNN_ERR_PARAM_INVALID, text)
+        raise Refused(codes.ACLNN_ERR_PARAM_INVALID, text)
     if executor.result is not None and not executor.repeatable:
         raise Refused(
-            ACLNN_ERR_INNER_NULLPTR,
+            codes.ACLNN_ERR_INNER_NULLPTR,
             f"the executor has run, it runs once; get another from {function}GetWorkspaceSize, or "
             "call aclSetAclOpExecutorRepeatable before its first run",
         )
     if context.lost:
         text = "the device that phase one planned for was reset by aclrtResetDevice"
-        raise Refused(ACL_ERROR_RT_CONTEXT_NULL, text)
+        raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)
     if stream is not None and (stream.fault or stream.context != context):
         other = (
             f"the stream is one of {stream.context}, phase one planned for {context} or with other "
             "keywords; use one stream for both"
         )
-        raise Refused(ACL_ERROR_RT_STREAM_CONTEXT, stream.fault or other)
+        raise Refused(codes.ACL_ERROR_RT_STREAM_CONTEXT, stream.fault or other)
     for name, tensor in executor.plan.tensors.items():
         fault = tensor.fault or _misplaced(tensor.memory, context)
         if fault:
-            raise Refused(ACLNN_ERR_PARAM_INVALID, f"{name}: {fault}")
+            raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"{name}: {fault}")
 
 
 def _require_workspace(workspace: Any, size: int, executor: Executor) -> None:
@@ -312,16 +303,16 @@ def _require_workspace(workspace: Any, size: int, executor: Executor) -> None:
     need = executor.workspace_bytes
     way_out = f"the call needs {need} bytes, as phase one returned: use aclrtMalloc({need})"
     if size < need:
-        raise Refused(ACLNN_ERR_PARAM_INVALID, f"workspaceSize is {size}; {way_out}")
+        raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"workspaceSize is {size}; {way_out}")
     if need and workspace is None:
-        raise Refused(ACLNN_ERR_PARAM_NULLPTR, f"workspace is null; {way_out}")
+        raise Refused(codes.ACLNN_ERR_PARAM_NULLPTR, f"workspace is null; {way_out}")
     memory = workspace if isinstance(workspace, DeviceMemory) else None
     held = memory.size_bytes if memory else memoryview(workspace or b"").nbytes
     if held < need:
-        raise Refused(ACLNN_ERR_PARAM_INVALID, f"workspace has {held} bytes; {way_out}")
+        raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"workspace has {held} bytes; {way_out}")
     fault = _misplaced(memory, executor.context)
     if fault:
-        raise Refused(ACLNN_ERR_PARAM_INVALID, f"workspace: {fault}")
+        raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"workspace: {fault}")
 
 
 def _misplaced(memory: DeviceMemory | None, context: Context) -> str:
@@ -341,8 +332,12 @@ def _status(error: NpusimError) -> int:
     that does not fit, a product without the operator - ends in a missing task there.
     """
     if isinstance(error, RuleError):
-        return ACLNN_ERR_INNER_NULLPTR if error.status is None else error.status
-    return ACLNN_ERR_PARAM_INVALID if isinstance(error, ArgumentError) else ACLNN_ERR_INNER_NULLPTR
+        return codes.ACLNN_ERR_INNER_NULLPTR if error.status is None else error.status
+    return (
+        codes.ACLNN_ERR_PARAM_INVALID
+        if isinstance(error, ArgumentError)
+        else codes.ACLNN_ERR_INNER_NULLPTR
+    )
 
 
 def _spec(tensor: aclTensor) -> Operand:

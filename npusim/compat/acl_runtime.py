@@ -17,16 +17,7 @@ import numpy as np
 
 from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
-from npusim.compat.acl_codes import (
-    ACL_ERROR_INVALID_PARAM,
-    ACL_ERROR_REPEAT_FINALIZE,
-    ACL_ERROR_REPEAT_INITIALIZE,
-    ACL_ERROR_RT_CONTEXT_NULL,
-    ACL_ERROR_RT_INVALID_DEVICEID,
-    ACL_ERROR_RT_STREAM_CONTEXT,
-    ACL_ERROR_UNINITIALIZE,
-    ACL_SUCCESS,
-)
+from npusim.compat import acl_codes as codes
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 
@@ -95,15 +86,15 @@ def give_back(
     name: str,
     handle: Handle | None,
     gone: str = "it was destroyed before",
-    status: int = ACL_ERROR_INVALID_PARAM,
+    status: int = codes.ACL_ERROR_INVALID_PARAM,
 ) -> int:
     """Take away the handle that a function calls ``name``; ``status`` if it cannot be used."""
     if handle is None:
-        raise Refused(ACL_ERROR_INVALID_PARAM, f"{name} is null")
+        raise Refused(codes.ACL_ERROR_INVALID_PARAM, f"{name} is null")
     fault, handle.gone = handle.fault, handle.gone or gone
     if fault:
         raise Refused(status, f"{name}: {fault}")
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 @dataclass
@@ -152,7 +143,7 @@ class aclrtStream(Handle):
     context: Context
 
     def __iter__(self) -> Iterator[Any]:
-        return iter((ACL_SUCCESS, self))
+        return iter((codes.ACL_SUCCESS, self))
 
     def __repr__(self) -> str:
         return f"<aclrtStream on {self.context}>"
@@ -173,7 +164,7 @@ class aclrtStream(Handle):
 class _Process:
     """What ``aclInit`` and ``aclFinalize`` have left: the status of ending it, 0 while it runs."""
 
-    idle: int = ACL_ERROR_UNINITIALIZE
+    idle: int = codes.ACL_ERROR_UNINITIALIZE
 
 
 class _Thread(local):
@@ -194,7 +185,7 @@ def require_context() -> Context:
     """This thread's context; ``Refused`` where it has none."""
     if _thread.context is None:
         text = "this thread has no device; call aclrtSetDevice first"
-        raise Refused(ACL_ERROR_RT_CONTEXT_NULL, text)
+        raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)
     return _thread.context
 
 
@@ -211,11 +202,11 @@ def aclInit(configPath: str | None = None) -> int:
     """
     if configPath:
         text = f"configPath is {configPath!r}; dumps and profiles do not exist here, pass None"
-        raise Refused(ACL_ERROR_INVALID_PARAM, text)
+        raise Refused(codes.ACL_ERROR_INVALID_PARAM, text)
     if not _process.idle:
-        raise Refused(ACL_ERROR_REPEAT_INITIALIZE, "called before; call aclFinalize first")
+        raise Refused(codes.ACL_ERROR_REPEAT_INITIALIZE, "called before; call aclFinalize first")
     _process.idle = 0
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 @answering()
@@ -223,8 +214,8 @@ def aclFinalize() -> int:
     """End what ``aclInit`` started; the status."""
     if _process.idle:
         raise Refused(_process.idle, "there is nothing to end; call aclInit first")
-    _process.idle = ACL_ERROR_REPEAT_FINALIZE
-    return ACL_SUCCESS
+    _process.idle = codes.ACL_ERROR_REPEAT_FINALIZE
+    return codes.ACL_SUCCESS
 
 
 @answering()
@@ -243,21 +234,21 @@ def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: An
                 "device, as in aclrtSetDevice('ascend910b2', cores='0-3'), before the number"
             )
         _thread.context = _numbered(int(deviceId))
-        return ACL_SUCCESS
+        return codes.ACL_SUCCESS
     loaded = load_device(deviceId)
     Options.of(aclrtSetDevice, options | {"device": loaded})
     _thread.context = _thread.chosen = Context(loaded, tuple(sorted(options.items())))
     _thread.numbered = {}
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 def _numbered(index: int) -> Context:
     """The context of a device by its number."""
     if _process.idle:
-        raise Refused(ACL_ERROR_UNINITIALIZE, "call aclInit first")
+        raise Refused(codes.ACL_ERROR_UNINITIALIZE, "call aclInit first")
     if not 0 <= index < DEVICE_COUNT:
         text = f"deviceId is {index}; the host has devices 0 to {DEVICE_COUNT - 1}"
-        raise Refused(ACL_ERROR_RT_INVALID_DEVICEID, text)
+        raise Refused(codes.ACL_ERROR_RT_INVALID_DEVICEID, text)
     if index not in _thread.numbered:
         chosen = _thread.chosen or Context(load_device(USUAL_DEVICE), ())
         _thread.numbered[index] = Context(chosen.device, chosen.options, index)
@@ -270,10 +261,10 @@ def aclrtResetDevice(deviceId: int) -> int:
     context = require_context()
     if deviceId != context.index:
         text = f"deviceId is {deviceId}; this thread has device {context.index}"
-        raise Refused(ACL_ERROR_RT_INVALID_DEVICEID, text)
+        raise Refused(codes.ACL_ERROR_RT_INVALID_DEVICEID, text)
     context.own.ended, _thread.context = True, None
     _thread.numbered.pop(context.index, None)
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 @answering(None)
@@ -281,7 +272,7 @@ def aclrtCreateContext(deviceId: int) -> tuple[int, Context | None]:
     """(status, a context of a device), which becomes this thread's."""
     own = _numbered(int(deviceId))
     _thread.context = replace(own, over=own)
-    return ACL_SUCCESS, _thread.context
+    return codes.ACL_SUCCESS, _thread.context
 
 
 @answering()
@@ -289,16 +280,16 @@ def aclrtSetCurrentContext(context: Context | None) -> int:
     """Let this thread's calls be those of ``context``, of whichever thread it is; the status."""
     if context is None or context.lost:
         text = "context is null" if context is None else "context was given back"
-        raise Refused(ACL_ERROR_INVALID_PARAM, text)
+        raise Refused(codes.ACL_ERROR_INVALID_PARAM, text)
     _thread.context = context
     _thread.numbered[context.index] = context.own
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 @answering(None)
 def aclrtGetCurrentContext() -> tuple[int, Context | None]:
     """(status, this thread's context)."""
-    return ACL_SUCCESS, require_context()
+    return codes.ACL_SUCCESS, require_context()
 
 
 @answering()
@@ -306,22 +297,22 @@ def aclrtDestroyContext(context: Context | None) -> int:
     """Give back what ``aclrtCreateContext`` made, with its streams; the status."""
     if context is None or context.over is None or context.lost:
         text = "context is none of aclrtCreateContext, or was given back"
-        raise Refused(ACL_ERROR_INVALID_PARAM, text)
+        raise Refused(codes.ACL_ERROR_INVALID_PARAM, text)
     context.ended = True
     if _thread.context is context:
         _thread.context = context.over
-    return ACL_SUCCESS
+    return codes.ACL_SUCCESS
 
 
 def aclrtGetDeviceCount() -> tuple[int, int]:
     """(status, devices of the host)."""
-    return ACL_SUCCESS, DEVICE_COUNT
+    return codes.ACL_SUCCESS, DEVICE_COUNT
 
 
 @answering()
 def aclrtSynchronizeDevice() -> int:
     """Wait for this thread's device, where nothing is left to wait for; the status."""
-    return ACL_SUCCESS if require_context() else ACL_ERROR_RT_CONTEXT_NULL
+    return codes.ACL_SUCCESS if require_context() else codes.ACL_ERROR_RT_CONTEXT_NULL
 
 
 # -- streams -------------------------------------------------------------------------------
@@ -347,12 +338,12 @@ def aclrtCreateStream(device: str | Device | None = None, **options: Any) -> acl
 def aclrtSynchronizeStream(stream: aclrtStream | None) -> int:
     """Wait for a stream (None: the default one), where nothing is left to wait for; the status."""
     if stream is not None and stream.fault:
-        raise Refused(ACL_ERROR_RT_STREAM_CONTEXT, stream.fault)
-    return ACL_SUCCESS
+        raise Refused(codes.ACL_ERROR_RT_STREAM_CONTEXT, stream.fault)
+    return codes.ACL_SUCCESS
 
 
 @answering()
 def aclrtDestroyStream(stream: aclrtStream | None) -> int:
     """Give back a stream; the status."""
     gone = "the stream was destroyed by aclrtDestroyStream"
-    return give_back("stream", stream, gone, ACL_ERROR_RT_STREAM_CONTEXT)
+    return give_back("stream", stream, gone, codes.ACL_ERROR_RT_STREAM_CONTEXT)

@@ -98,16 +98,11 @@ def _function(form: _Form) -> Callable[..., Result]:
     each = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     takes = Signature([*each, Parameter("options", Parameter.VAR_KEYWORD)])
 
-    def run(given: dict[str, Any]) -> Result:
-        dy, other, result, param = (given[name] for name in names[:4])
-        mask = {name: given[name] for name in names[4:]}
-        return _run(form, (dy, other, result), param, mask | given["options"])
-
     where = "the cores of ``core_mask``" if shared else "one core with operands in its own memory"
     doc = f"Write the {form.dtype.numpy.name} gradient to ``{names[2]}``, on {where}."
     more = " and a core_mask" if shared else "; the private form has no core_mask"
     usage = f"it takes {', '.join(names[:4])}{more}"
-    return declared(form.name, __name__, doc, takes, run, usage)
+    return declared(form.name, __name__, doc, takes, lambda given: _run(form, given), usage)
 
 
 _FORMS = [
@@ -125,31 +120,23 @@ if TYPE_CHECKING:
         """The functions, which are made above."""
 
 
-def _run(
-    form: _Form,
-    arrays: tuple[Operand, Operand, Array | None],
-    param: Sequence[int],
-    options: dict[str, Any],
-) -> Result:
+def _run(form: _Form, given: dict[str, Any]) -> Result:
     """Check and view the operands, run the operator, copy its result into the third array."""
-    wanted, kind = form.dtype, form.storage
+    wanted, kind, (*names, target_name) = form.dtype, form.storage, form.operands
+    options = {key: given[key] for key in ("core_mask",) if key in given} | given["options"]
     storage = options.pop("storage", kind)
     if (storage == "private") != (kind == "private"):
         raise ArgumentError(f"storage is {storage!r}; this is the {kind} form, call the other one")
-    dy, other, result = arrays
-    p = frozen(param)
-    operands = {
-        name: _viewed(name, value, wanted, p)
-        for name, value in zip(form.operands[:2], (dy, other), strict=True)
-    }
+    p = frozen(given["param"])
+    operands = {name: _viewed(name, given[name], wanted, p) for name in names}
     if options.get("device") is None:
         options = options | {"device": _device.get() or form.device}
     target = None
-    if not any(isinstance(one, Spec) for one in (dy, other)):
+    if not any(isinstance(given[name], Spec) for name in names):
         limits = facts(form.operator, operands, p, kind, options.get("core_mask"))
         rules = options.get("rules", "documented")
         check(form.operator, limits, load_device(options["device"]), rules)
-        target = _target(form.operands[2], result, wanted, p)  # its shape follows from param
+        target = _target(target_name, given[target_name], wanted, p)  # its shape follows from param
     made = CARDS[form.operator].function(*operands.values(), p, storage=storage, **options)
     if target is not None and made.outputs is not None:
         (computed,) = made.outputs

@@ -192,12 +192,10 @@ def _forward(
     bias, name = para.pop("tensor_bias", None), _kernel_name(para, function)
     result = _result_type(function, para.pop("res_dtype", "float16"))
     c = _layer_of(function, x_name, x, filter_sizes, para)
-    real, rows, channels, c0 = fractal_columns(c)
-    fractals = (real * rows, channels // 16, 16, c0)
-    if w.shape != fractals or type_name(w.dtype) != FP16.name:
+    if w.shape != c.fractals or type_name(w.dtype) != FP16.name:
         raise RuleError(
             f"{function}: {w_name} is {w.dtype} of shape {w.shape}; it must be float16 of "
-            f"{fractals}, as {x_name} and the sizes of the filter give it",
+            f"{c.fractals}, as {x_name} and the sizes of the filter give it",
             parameter=f"{w_name}.shape",
         )
     added = _bias(function, bias, c.cout, result)

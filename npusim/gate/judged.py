@@ -18,7 +18,7 @@ from npusim.base.errors import ArgumentError, shown
 from npusim.base.written import write
 from npusim.gate.cases import Case
 from npusim.gate.trees import Change
-from npusim.results.differences import facts_of
+from npusim.results.differences import facts_of, numbered
 from npusim.results.lines import WIDTH, columns, counted, page, wrap
 
 #: A step of a critical path as `npusim explain --json` has it, with its kernel and its source.
@@ -67,11 +67,8 @@ def grown(before: Iterable[Step], after: Iterable[Step]) -> tuple[Grown, ...]:
 
 def _steps(kernels: Iterable[Step]) -> Iterator[Step]:
     """The steps of all kernels, launches among them; their cycles add up to the call's."""
-    names = Counter[str]()
-    for kernel in kernels:
-        name, launch = kernel["name"], kernel["launch_cycles"]
-        names[name] += 1
-        own = {"kernel": f"{name} #{names[name]}" if names[name] > 1 else name}
+    for name, kernel in numbered(kernels, "name").items():
+        own, launch = {"kernel": name}, kernel["launch_cycles"]
         empty = {"pipe": "", "op": "launch", "line": 0, "cycles": launch, "file": "", "text": ""}
         yield {**empty, **own, "parts": {"launch": launch}}
         for step in kernel["path"]:

@@ -12,11 +12,10 @@ from numbers import Integral
 from typing import Any
 
 from npusim.base.dtypes import promote
-from npusim.base.integers import ceil_div
 from npusim.layout.groups import group_dict
 from npusim.limits.facts import PARAM, Facts
-from npusim.limits.forms import Described, described, form_of
-from npusim.shapes.convolution import Sizes, output_sizes, transposed_sizes
+from npusim.limits.forms import described, form_of
+from npusim.shapes.convolution import output_sizes, transposed_sizes
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -229,24 +228,17 @@ def tbe_filter_groups(f: Facts, _: str) -> str | None:
 
 def tbe_filter_input(f: Facts, parameter: str) -> str | None:
     """The feature map holds the filter's channels."""
-    want = ceil_div(described(f).cin, 16)
+    want = described(f).cin1
     return None if f[parameter][-4] == want else f"C1 must be {want}"
 
 
 def tbe_filter_output(f: Facts, parameter: str) -> str | None:
     """The gradient has the sizes of the forward output."""
     layer = described(f)
-    out = _forward(layer)
-    if min(out) < 1:
+    if min(layer.out) < 1:
         return f"the dilated kernel is larger than the padded input {layer.spatial}"
-    want = layer.blocked(layer.cout, out)
+    want = (layer.n, *layer.out[:-2], layer.cout1, *layer.out[-2:], layer.c0)
     return None if tuple(f[parameter]) == want else f"it must be {want}"
-
-
-def _forward(layer: Described) -> Sizes:
-    """The spatial size of a layer's output."""
-    sizes = layer.spatial, layer.kernel, layer.stride, layer.padding, layer.dilation
-    return output_sizes(*sizes)
 
 
 def group_dict_keys(f: Facts, _: str) -> str | None:
@@ -270,16 +262,13 @@ def tbe_input_channels(f: Facts, _: str) -> str | None:
     cin, cout, cg = layer.cin, layer.cout, f[filters][1]
     if cin % cg or cout % (cin // cg):
         return f"{filters} has Cout {cout} and C {cg}, {inputs} has C {cin}"
-    want = ceil_div(cout, 16)
+    want = layer.cout1
     return None if f["out_backprop.shape"][-4] == want else f"C1 of out_backprop must be {want}"
 
 
 def tbe_input_filter(f: Facts, parameter: str) -> str | None:
     """The stored filter has the shape of its packing."""
-    layer = described(f)
-    plan = layer.plan
-    rows = plan.real_groups * plan.cin1_g * prod(layer.kernel)
-    want = (rows, plan.cout_g // 16, 16, 16)
+    want = described(f).fractals
     return None if tuple(f[parameter]) == want else f"it must be {want}"
 
 
@@ -291,7 +280,7 @@ def tbe_input_batch(f: Facts, parameter: str) -> str | None:
 
 def tbe_input_spatial(f: Facts, parameter: str) -> str | None:
     """The gradient has the sizes of the forward output."""
-    want, dy = _forward(described(f)), tuple(f[parameter])
+    want, dy = described(f).out, tuple(f[parameter])
     axes = "H and W" if len(want) == 2 else "D, H and W"
     return None if (*dy[1:-4], *dy[-3:-1]) == want else f"{axes} must be {want}"
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from math import prod
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
-from npusim.base.integers import ceil_div
-from npusim.layout import GroupPlan, group_plan
 from npusim.shapes.convolution import Convolution, Sizes
 
 
@@ -96,27 +94,11 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-class Described(NamedTuple):
-    """What facts say of a layer, axes in the order (D,) H, W whatever the form's."""
+class Described(Convolution):
+    """What facts say of a layer, right or wrong; axes in the order (D,) H, W in every form."""
 
-    n: int
-    cin: int
-    cout: int
-    spatial: Sizes
-    kernel: Sizes
-    stride: Sizes
-    padding: tuple[tuple[int, int], ...]
-    dilation: Sizes
-    groups: int
-
-    @property
-    def plan(self) -> GroupPlan:
-        """How its groups share fractals."""
-        return group_plan(self.cin, self.cout, self.groups, 16)
-
-    def blocked(self, channels: int, size: Sizes) -> Sizes:
-        """The shape of a feature map in 5HD or 6HD."""
-        return (self.n, *size[:-2], ceil_div(channels, 16), *size[-2:], 16)
+    def __post_init__(self) -> None:
+        """Nothing is refused here: that is what the limits are for."""
 
 
 def form_of(facts: Mapping[str, Any]) -> Form:
@@ -143,13 +125,15 @@ def described(facts: Mapping[str, Any]) -> Described:
     if not form.of_filter:
         groups = cin // per_group if per_group else 0
     sides = tuple(zip(pads[::2], pads[1::2], strict=True))
-    sizes = tuple(spatial), tuple(kernel), tuple(strides), sides, tuple(dilations)
-    return Described(n, cin, cout, *sizes, groups)
+    return Described(
+        n=n, cin=cin, cout=cout, groups=groups, spatial=tuple(spatial), kernel=tuple(kernel),
+        stride=tuple(strides), padding=sides, dilation=tuple(dilations),
+    )  # fmt: skip
 
 
 def layer_of(facts: Mapping[str, Any]) -> Convolution:
     """The convolution of facts that the limits have let pass."""
-    return Convolution(**described(facts)._asdict())
+    return Convolution(**vars(described(facts)))
 
 
 def derive(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,8 +141,8 @@ def derive(facts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         form = form_of(facts)
         layer, dy = described(facts), facts["out_backprop.shape"]
-        dims, numbers = len(layer.kernel), [*layer[:3], *layer.spatial, *layer.kernel, *dy]
-        numbers += [*layer.stride, *layer.dilation, *facts[form.pads]]
+        dims, numbers = len(layer.kernel), [layer.n, layer.cin, layer.cout, *layer.spatial]
+        numbers += [*layer.kernel, *layer.stride, *layer.dilation, *facts[form.pads], *dy]
         right = dims in (2, 3) and len(dy) == dims + 3 and len(facts["dilations"]) == dims + 2
     except (StopIteration, KeyError, TypeError, ValueError):
         return {}

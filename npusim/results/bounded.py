@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from npusim.device.spec import Device
@@ -55,21 +56,17 @@ def ends(device: Device, bounds: Iterable[Bound], beside: Iterable[Bound] = ()) 
     for one in beside:
         why = _ALONE if one.resource.startswith("pipe ") else one.why
         known.append(one._replace(cycles=one.least, why=why))
+    cached, cold = (max(known, key=attrgetter(name)) for name in ("least", "cycles"))
+    return Ends(_least(device, cached, cached.least), _least(device, cold, cold.cycles))
 
-    def longest(name: str) -> Least:
-        one = max(known, key=lambda bound: getattr(bound, name))
-        return Least(device.time_us(getattr(one, name)), one.resource, one.why, one.figure)
 
-    return Ends(longest("least"), longest("cycles"))
+def _least(device: Device, bound: Bound, cycles: int) -> Least:
+    return Least(device.time_us(cycles), bound.resource, bound.why, bound.figure)
 
 
 def on_silicon(device: Device, bounds: Iterable[Bound]) -> tuple[Least, ...]:
     """Every bound that holds whatever the L2 held."""
-    return tuple(
-        Least(device.time_us(one.least), one.resource, one.why, one.figure)
-        for one in bounds
-        if one.least
-    )
+    return tuple(_least(device, one, one.least) for one in bounds if one.least)
 
 
 def program_ends(device: Device, runs: Sequence[KernelRun]) -> Ends:

@@ -21,7 +21,6 @@ from npusim.results.differences import (
     facts_of,
     labels_of,
     numbered,
-    us_or_none,
 )
 from npusim.results.figures.stacks import Stack, stacked
 from npusim.results.lines import (
@@ -30,6 +29,7 @@ from npusim.results.lines import (
     columns,
     counted,
     percent_text,
+    us_or_none,
     us_text,
     wrap,
 )

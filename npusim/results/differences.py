@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.results import tables
 from npusim.results.answer import Answer
 from npusim.results.lines import fact, page, signed_text, us_text, wrap
@@ -131,11 +131,9 @@ def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
         if not hasattr(given, "to_json"):
             raise ArgumentError(f"{label} is {given!r}; it is a result, or the file of one")
         return given.to_json()
-    try:
+    with told_as(ArgumentError, f"{given}: cannot be read as JSON: ", (OSError, ValueError)):
         text = Path(given).read_text(encoding="utf-8")
         facts = json.loads(text)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{given}: cannot be read as JSON: {error}") from error
     if _CONTROL.search(text):
         raise ArgumentError(f"{given}: a text in it has a control character; write it without")
     if not isinstance(facts, dict):
@@ -164,11 +162,6 @@ def numbered(rows: Iterable[Row], column: str) -> dict[str, Row]:
 
 
 # -- text --------------------------------------------------------------------------------------
-
-
-def us_or_none(value: float | None) -> str:
-    """Microseconds, a dash where there are none."""
-    return "-" if value is None else us_text(value)
 
 
 def value_text(value: Any, commas: bool = True) -> str:

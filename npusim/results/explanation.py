@@ -19,6 +19,7 @@ from npusim.results.lines import (
     launched_text,
     page,
     percent_text,
+    us_or_none,
     us_text,
     wrap,
 )
@@ -247,14 +248,12 @@ def _most_first(pairs: Any) -> dict[str, int]:
 # -- text --------------------------------------------------------------------------------------
 
 
-def pieces(
-    explanation: Explanation,
-) -> Iterator[tuple[list[str], KernelExplanation | None]]:
+def pieces(explanation: Explanation) -> Iterator[tuple[list[str], KernelExplanation | None]]:
     """The lines of the text part by part, and the kernel that a part is on."""
     shown, hidden = chapters(explanation)
     yield _header(explanation), None
     for one in shown:
-        yield _kernel(one, head_of(explanation, one)), one
+        yield _kernel(explanation.device, one), one
     if hidden:
         yield ["", f"({counted(hidden, 'shorter kernel')}: see to_json())"], None
     if explanation.what_if is not None:
@@ -267,52 +266,6 @@ def chapters(explanation: Explanation) -> tuple[tuple[KernelExplanation, ...], i
     major = major_kernels(runs) or sorted(runs, key=lambda run: -run.cycles)[:MAX_KERNELS]
     shown = tuple(one for one in explanation.kernels if any(one.run is run for run in major))
     return shown, len(explanation.kernels) - len(shown)
-
-
-def title(explanation: Explanation) -> str:
-    """What ran where, and how long."""
-    launches = us_text(explanation.device.time_us(explanation.launch_cycles))
-    return (
-        f"{explanation.operator} on {explanation.device.name}: {us_text(explanation.time_us)} us = "
-        f"{explanation.cycles:,} cycles, of which launches {launches} us"
-        f"{launched_text(explanation.device.launch_mode)}"
-    )
-
-
-def head_of(explanation: Explanation, one: KernelExplanation) -> str:
-    """A kernel, its time, and how near that is to both of its bounds."""
-    whose = {"program": "its program needs", "problem": "any program for its problem"}
-    near = ", ".join(
-        f"{whose[name]} {percent_text(share(bound.cycles, one.run.cycles))} ({bound.resource})"
-        for name, bound in one.bounds.items()
-    )
-    us = us_text(explanation.device.time_us(one.run.cycles))
-    return f"{one.run.name}: {us} us = {one.run.cycles:,} cycles" + (
-        f"; of these {near}" if near else ""
-    )
-
-
-def path_title(one: KernelExplanation) -> str:
-    """What the path is, and the file of its lines where that is one."""
-    (*_, file), several = sorted(_files(one)), len(_files(one)) > 1
-    return f"CRITICAL PATH{'' if several else f' through {file}'}, longest first"
-
-
-def _files(one: KernelExplanation) -> set[str]:
-    """The files of the steps shown."""
-    return {step.work.line.rpartition(":")[0] for step in one.path[:MAX_STEPS]} or {""}
-
-
-def path_cells(one: KernelExplanation) -> list[tuple[str, ...]]:
-    """A row per step of the path, the short ones in one row at the end."""
-    skip = f"{min(_files(one))}:" if len(_files(one)) == 1 else ""
-    rows = [_step_cells(step, one.run.cycles, skip) for step in one.path[:MAX_STEPS]]
-    rest = one.path[MAX_STEPS:]
-    if rest:
-        cycles, times = sum(step.cycles for step in rest), sum(step.count for step in rest)
-        part = percent_text(share(cycles, one.run.cycles))
-        rows.append(("", f"{len(rest)} more", "", f"{cycles:,}", part, f"{times:,}", ""))
-    return rows
 
 
 def _step_cells(step: Step, whole: int, skip: str) -> tuple[str, ...]:
@@ -328,67 +281,72 @@ def _step_cells(step: Step, whole: int, skip: str) -> tuple[str, ...]:
     )
 
 
-def shares(counts: Mapping[str, int], whole: int) -> str:
-    """Counts by name as shares of a whole: ``bytes 60 %, start-up 40 %``."""
-    return ", ".join(f"{name} {percent_text(share(n, whole))}" for name, n in counts.items())
-
-
-def facts(one: KernelExplanation) -> list[tuple[str, str]]:
-    """What is said of a kernel below its path, by title."""
-    cycles = one.run.cycles
-    found = [
-        ("parts", shares(one.parts, cycles)),
-        ("reasons", shares(one.reasons, cycles)),
-        ("pipes", shares(one.pipes, cycles)),
-    ]
-    if one.busiest_name:
-        found.append((one.busiest_name, shares(one.busiest, cycles)))
-    return found + [("cube", sentence) for sentence in one.waste]
-
-
-def what_if_cells(figures: Sequence[WhatIf]) -> list[tuple[str, ...]]:
-    """A row per figure that moves the time, those that save most first."""
-    moving = [one for one in figures if one.effect_us > 0]
-    return [
-        (
-            one.figure,
-            one.value.partition(" (")[0],
-            *("-" if us is None else us_text(us) for us in (one.half_us, one.double_us)),
-            percent_text(one.gain_us / one.time_us) if one.gain_us else "",
-        )
-        for one in moving[:MAX_FIGURES]
-    ]
-
-
-def idle_figures(figures: Sequence[WhatIf]) -> str:
-    """How many figures are not in the table, and why; "" where all are."""
-    moving = sum(one.effect_us > 0 for one in figures)
-    more, still = max(0, moving - MAX_FIGURES), len(figures) - moving
-    texts = [f"{counted(more, 'figure')} more"] if more else []
-    texts += [f"{counted(still, 'figure')} without effect"] if still else []
-    return f"({', '.join(texts)})" if texts else ""
-
-
 def _header(explanation: Explanation) -> list[str]:
-    lines = [*wrap(title(explanation), later="  "), *wrap(explanation.problem, later="  ")]
+    """What ran where and how long, and what holds it up."""
+    device = explanation.device
+    launches = us_text(device.time_us(explanation.launch_cycles))
+    lines = wrap(
+        f"{explanation.operator} on {device.name}: {us_text(explanation.time_us)} us = "
+        f"{explanation.cycles:,} cycles, of which launches {launches} us"
+        f"{launched_text(device.launch_mode)}",
+        later="  ",
+    )
+    lines += wrap(explanation.problem, later="  ")
     if explanation.verdict is not None:
         lines += wrap(f"bottleneck: {explanation.verdict.text()}", later="  ")
     return lines
 
 
-def _kernel(one: KernelExplanation, head: str) -> list[str]:
-    table = columns([_PATH_HEAD, *path_cells(one)], left=(0, 1, 2, 6), width=WIDTH)
-    lines = ["", *wrap(head, later="  "), "", path_title(one), *table]
-    for name, text in facts(one):
+def _kernel(device: Device, one: KernelExplanation) -> list[str]:
+    """A kernel, its time, how near that is to both of its bounds, its path and what sums it up."""
+    whose = {"program": "its program needs", "problem": "any program for its problem"}
+    cycles = one.run.cycles
+    near = ", ".join(
+        f"{whose[name]} {percent_text(share(bound.cycles, cycles))} ({bound.resource})"
+        for name, bound in one.bounds.items()
+    )
+    head = f"{one.run.name}: {us_text(device.time_us(cycles))} us = {cycles:,} cycles"
+    head += f"; of these {near}" if near else ""
+    lines = ["", *wrap(head, later="  "), "", *_path(one)]
+    sums = {"parts": one.parts, "reasons": one.reasons, "pipes": one.pipes}
+    sums |= {one.busiest_name: one.busiest} if one.busiest_name else {}
+    told = [
+        (name, ", ".join(f"{part} {percent_text(share(n, cycles))}" for part, n in counts.items()))
+        for name, counts in sums.items()
+    ]
+    for name, text in (*told, *(("cube", sentence) for sentence in one.waste)):
         lines += wrap(text, f"  {name:<10} ", " " * 13)
     return lines
 
 
+def _path(one: KernelExplanation) -> list[str]:
+    """The critical path: a row per step, the short ones in one row at the end."""
+    shown, rest = one.path[:MAX_STEPS], one.path[MAX_STEPS:]
+    file, *others = sorted({step.work.line.rpartition(":")[0] for step in shown} or {""})
+    through, skip = ("", "") if others else (f" through {file}", f"{file}:")
+    rows = [_PATH_HEAD, *(_step_cells(step, one.run.cycles, skip) for step in shown)]
+    if rest:
+        cycles, times = sum(step.cycles for step in rest), sum(step.count for step in rest)
+        part = percent_text(share(cycles, one.run.cycles))
+        rows.append(("", f"{len(rest)} more", "", f"{cycles:,}", part, f"{times:,}", ""))
+    table = columns(rows, left=(0, 1, 2, 6), width=WIDTH)
+    return [f"CRITICAL PATH{through}, longest first", *table]
+
+
 def _what_if(figures: Sequence[WhatIf]) -> list[str]:
-    rows = [("figure", "now", "half, us", "double, us", "saves"), *what_if_cells(figures)]
+    """The figures that move the time, those that save most first, and how many more there are."""
+    moving = [one for one in figures if one.effect_us > 0]
+    rows: list[tuple[str, ...]] = [("figure", "now", "half, us", "double, us", "saves")]
+    for one in moving[:MAX_FIGURES]:
+        ends = map(us_or_none, (one.half_us, one.double_us))
+        saved = percent_text(one.gain_us / one.time_us) if one.gain_us else ""
+        rows.append((one.figure, one.value.partition(" (")[0], *ends, saved))
     lines = ["", "WHAT IF a figure were half or twice what it is (same tilings)"]
-    idle = idle_figures(figures)
-    return [*lines, *columns(rows, left=2, width=WIDTH), *([idle] if idle else [])]
+    lines += columns(rows, left=2, width=WIDTH)
+    more, still = max(0, len(moving) - MAX_FIGURES), len(figures) - len(moving)
+    texts = [f"{counted(more, 'figure')} more"] if more else []
+    texts += [f"{counted(still, 'figure')} without effect"] if still else []
+    return [*lines, f"({', '.join(texts)})"] if texts else lines
 
 
 def _bar(parts: Mapping[str, int], whole: int) -> Text:

@@ -57,6 +57,11 @@ def us_text(time_us: Number) -> str:
     return f"{value:,.{digits}f}"
 
 
+def us_or_none(value: Number | None) -> str:
+    """Microseconds, a dash where there are none."""
+    return "-" if value is None else us_text(value)
+
+
 def us_alike(time_us: Number) -> str:
     """Microseconds that stand below others, which all have one digit: ``"3.2"``, ``"812.4"``."""
     return f"{float(time_us):,.1f}"
@@ -135,12 +140,12 @@ def table(
     and if need be the columns: those that have no room follow below, beside the first column again.
     """
     text = range(left) if isinstance(left, int) else left
-    lines = _ruled([[name] for name in head], rows, text, width)
+    lines = ruled([[name] for name in head], rows, text, width)
     if width is None or max(map(len, lines)) <= width:
         return lines
     cells = [max((len(row[at]) for row in rows), default=0) for at in range(len(head))]
     heads = [_parted(name, max(room, _HEAD)) for name, room in zip(head, cells, strict=True)]
-    lines = _ruled(heads, rows, text, width)
+    lines = ruled(heads, rows, text, width)
     if max(map(len, lines)) <= width:
         return lines
     widths = [max(room, *map(len, name)) for name, room in zip(heads, cells, strict=True)]
@@ -148,11 +153,11 @@ def table(
     for part in _parts(widths, width):
         kept = [[row[at] for at in part] for row in rows]
         places = [place for place, at in enumerate(part) if at in text]
-        lines += ["", *_ruled([heads[at] for at in part], kept, places, width)]
+        lines += ["", *ruled([heads[at] for at in part], kept, places, width)]
     return lines[1:]
 
 
-def _ruled(
+def ruled(
     heads: Sequence[Sequence[str]],
     rows: Sequence[Sequence[str]],
     left: Collection[int],
@@ -241,6 +246,16 @@ def items(title: str, texts: Iterable[str]) -> list[str]:
     """A titled list, wrapped; nothing where there are no items."""
     lines = [line for text in texts for line in wrap(text, "- ", "  ")]
     return ["", title, *lines] if lines else []
+
+
+def sizes_text(sizes: Iterable[int]) -> str:
+    """``3x224x224``."""
+    return "x".join(map(str, sizes))
+
+
+def alike_text(sizes: Sequence[int]) -> str:
+    """The same; one size where all are alike: ``3``, ``1x2``."""
+    return sizes_text(sizes[:1] if len(set(sizes)) == 1 else sizes)
 
 
 def launched_text(mode: str) -> str:

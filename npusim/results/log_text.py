@@ -11,6 +11,7 @@ from npusim.results.lines import (
     columns,
     counted,
     percent_text,
+    sizes_text,
     times_text,
     us_text,
     wrap,
@@ -82,12 +83,9 @@ def _worst(calls: Sequence[Row]) -> str:
 
 
 def _operands(row: Row) -> str:
-    return f"{row['dtype']} {_by(row['input'])} {_by(row['weight'])}"
+    return f"{row['dtype']} {sizes_text(row['input'])} {sizes_text(row['weight'])}"
 
 
 def _sizes(row: Row) -> str:
-    return f"input {_by(row['input'])}, weight {_by(row['weight'])}, {row['dtype']}"
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
+    sizes = f"input {sizes_text(row['input'])}, weight {sizes_text(row['weight'])}"
+    return f"{sizes}, {row['dtype']}"

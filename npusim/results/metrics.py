@@ -76,16 +76,21 @@ def problem_bound(run: KernelRun) -> Bound | None:
     return max(run.problem_bounds, key=lambda bound: bound.cycles, default=None)
 
 
+def by_resource(bounds: Iterable[Bound | None]) -> Counter[str]:
+    """Cycles of bounds, added up by what they are of."""
+    totals = Counter[str]()
+    for bound in bounds:
+        if bound is not None:
+            totals[bound.resource] += bound.cycles
+    return totals
+
+
 def call_bound(runs: Iterable[KernelRun]) -> Bound | None:
     """The resource whose bounds, added up over the kernels of a call, are the largest."""
-    totals: dict[str, int] = {}
-    for run in runs:
-        for bound in run.bounds:
-            totals[bound.resource] = totals.get(bound.resource, 0) + bound.cycles
-    if not totals:
-        return None
-    resource = max(totals, key=lambda name: totals[name])
-    return Bound(resource, totals[resource], "sum over the kernels of the call")
+    totals = by_resource(bound for run in runs for bound in run.bounds)
+    resource = max(totals, key=lambda name: totals[name], default="")
+    told = "sum over the kernels of the call"
+    return Bound(resource, totals[resource], told) if totals else None
 
 
 def share(part: int, whole: int) -> float:

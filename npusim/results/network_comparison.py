@@ -23,9 +23,8 @@ from npusim.results.differences import (
     facts_of,
     labels_of,
     numbered,
-    us_or_none,
 )
-from npusim.results.lines import WIDTH, columns, counted
+from npusim.results.lines import WIDTH, columns, counted, us_or_none
 
 #: Layers, and kernels, that are shown; the rest is counted.
 MAX_ROWS = 20

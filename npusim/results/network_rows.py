@@ -56,11 +56,7 @@ def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
     """
     own = [run for run in runs if run.macs] or list(runs)
     bound = metrics.call_bound(own)
-    least: dict[str, int] = {}
-    for run in own:
-        nearest = metrics.problem_bound(run)
-        if nearest is not None:
-            least[nearest.resource] = least.get(nearest.resource, 0) + nearest.cycles
+    least = metrics.by_resource(map(metrics.problem_bound, own))
     return {
         "own_bound": "" if bound is None else bound.resource,
         "own_us": device.time_us(sum(run.cycles for run in own)),

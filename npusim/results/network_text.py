@@ -8,6 +8,7 @@ from typing import Any
 
 from npusim.results.lines import (
     WIDTH,
+    alike_text,
     bytes_text,
     columns,
     device_text,
@@ -17,6 +18,7 @@ from npusim.results.lines import (
     page,
     percent_text,
     rate_text,
+    sizes_text,
     split_text,
     times_text,
     us_text,
@@ -161,15 +163,12 @@ def shape_text(row: Row) -> str:
         products = f", {row['products']:,} products" if row["products"] else ""
         return f"{row['cin']}->{row['cout']} x{row['rows']:,}{products}"
 
-    def sizes(values: Sequence[int]) -> str:
-        return "x".join(map(str, values))
-
     def unusual(sign: str, values: Sequence[int]) -> str:
-        alike = sizes(values[:1] if len(set(values)) == 1 else values)
-        return "" if set(values) == {1} else sign + alike
+        return "" if set(values) == {1} else sign + alike_text(values)
 
     text: str = (
-        f"{row['cin']}->{row['cout']} {sizes(row['spatial'])} {sizes(row['kernel'])}"
+        f"{row['cin']}->{row['cout']} {sizes_text(row['spatial'])} "
+        f"{sizes_text(row['kernel'])}"
         + unusual("/", row["stride"])
         + unusual(" d", row["dilation"])
         + unusual(" g", (row["groups"],))

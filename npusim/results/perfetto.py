@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -40,9 +41,9 @@ DEVICE_PID = 0
 
 _PICOSECONDS = 10**12
 
-#: Characters written at a time, and how hard they are compressed: at gzip's usual level the file is
-#: a quarter smaller and takes two thirds as long again to be written.
-_BATCH, _LEVEL = 500_000, 2
+#: How hard a trace is compressed: at gzip's usual level the file is a quarter smaller and takes two
+#: thirds as long again to be written.
+_LEVEL = 2
 
 
 def save(
@@ -130,15 +131,10 @@ def _write(path: Path, about: dict[str, Any], events: Iterable[str]) -> None:
     with _writer(path) as file:
         head = {"displayTimeUnit": "ns", "otherData": about}
         file.write(_json(head)[:-1] + ',"traceEvents":[\n')
-        held: list[str] = []
-        size, separator = 0, ""
-        for text in chain(events, [None]):
-            if held and (text is None or size > _BATCH):
-                file.write(separator + ",\n".join(held))
-                held, size, separator = [], 0, ",\n"
-            if text is not None:
-                held.append(text)
-                size += len(text)
+        separator = ""
+        for text in events:
+            file.write(separator + text)
+            separator = ",\n"
         file.write("\n]}\n")
 
 
@@ -146,16 +142,10 @@ def _write(path: Path, about: dict[str, Any], events: Iterable[str]) -> None:
 def _writer(path: Path) -> Iterator[TextIO]:
     """A text file at ``path``; gzip without name and time, which would differ between runs."""
     with replacing(path) as part, part.open("wb") as raw:
-        if path.suffix != ".gz":
-            with io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as plain:
-                yield plain
-            return
-        with (
-            gzip.GzipFile(
-                filename="", mode="wb", fileobj=raw, mtime=0, compresslevel=_LEVEL
-            ) as packed,
-            io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
-        ):
+        target: Any = raw
+        if path.suffix == ".gz":
+            target = gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0)
+        with target, io.TextIOWrapper(target, encoding="utf-8", newline="\n") as text:
             yield text
 
 
@@ -237,25 +227,18 @@ def _name(kind: str, name: str, pid: int, tid: int) -> Iterator[str]:
     yield _json({**head, "name": f"{kind}_sort_index", "args": {"sort_index": order}})
 
 
+#: What a kernel's slice tells.
+_TOLD = ("tiling", "cycles", "cores", "instructions", "macs", "gm_bytes")
+
+
 def _kernel_slices(scene: _Scene) -> Iterator[str]:
     """One slice per launch and per kernel on the device's own track."""
     runs, clock, pid = scene.result.runs, scene.clock, scene.lane.first
     names = metrics.titles(runs)
     for run, title, start in zip(runs, names, metrics.kernel_starts(runs), strict=True):
-        args: dict[str, Any] = {
-            "tiling": run.tiling,
-            "cycles": run.cycles,
-            "cores": run.cores,
-            "instructions": run.instructions,
-            "macs": run.macs,
-            "gm_bytes": run.gm_bytes,
-        }
-        spans: tuple[tuple[str, int, int, dict[str, Any]], ...] = (
-            (f"launch {title}", start - run.launch_cycles, start, {}),
-            (title, start, start + run.cycles, args),
-        )
-        for span in spans:
-            yield _slice(clock, (pid, 1), *span)
+        args = {name: getattr(run, name) for name in _TOLD}
+        yield _slice(clock, (pid, 1), f"launch {title}", start - run.launch_cycles, start, {})
+        yield _slice(clock, (pid, 1), title, start, start + run.cycles, args)
 
 
 def _slice(
@@ -349,7 +332,15 @@ def _slices(scene: _Scene) -> Iterator[str]:
         for reason in REASONS
         for op in rows.ops
     ]
-    lengths, works = _Lengths(), _Works(names)
+    length = lru_cache(CHUNK_ROWS)(clock.text)  # most slices are as long as others
+
+    @cache
+    def done(op: int, size: int, macs: int) -> str:
+        """What an instruction is and does, as far as it does."""
+        counts = (("bytes", size), ("macs", macs))
+        told = "".join(f'"{name}":{count},' for name, count in counts if count)
+        return f'{names[op]}{told}"waited":'
+
     places = np.flatnonzero(shown)
     for first in range(0, len(places), CHUNK_ROWS):
         of = places[first : first + CHUNK_ROWS]
@@ -359,7 +350,7 @@ def _slices(scene: _Scene) -> Iterator[str]:
         closing = np.where(waited > 0, reason + 1, 0) * len(lines) + rows.line[of]
         track = rows.core[of].astype(np.int64) * len(rows.pipes) + rows.pipe[of]
         columns = (
-            *(track, *_split(since), begin - since, *_split(begin), end - begin),
+            *(track, *divmod(since, 10**6), begin - since, *divmod(begin, 10**6), end - begin),
             *(waited, reason * len(rows.ops) + op, closing),
         )
         work = zip(*(one.tolist() for one in (op, rows.bytes[of], rows.macs[of])), strict=True)
@@ -369,38 +360,9 @@ def _slices(scene: _Scene) -> Iterator[str]:
         ):
             head = heads[at]
             if late:
-                found.append(f'{head}{s}.{s6:06d},"dur":{lengths[w]},{waits[wait]}')
-            found.append(f'{head}{b}.{b6:06d},"dur":{lengths[d]},{works[what]}{late}{ends[close]}')
+                found.append(f'{head}{s}.{s6:06d},"dur":{length(w)},{waits[wait]}')
+            found.append(f'{head}{b}.{b6:06d},"dur":{length(d)},{done(*what)}{late}{ends[close]}')
         yield ",\n".join(found)
-        if len(lengths) > CHUNK_ROWS:
-            lengths.clear()
-
-
-class _Lengths(dict[int, str]):
-    """Picoseconds as microseconds with six digits; most slices are as long as others."""
-
-    def __missing__(self, picoseconds: int) -> str:
-        text = self[picoseconds] = f"{picoseconds // 10**6}.{picoseconds % 10**6:06d}"
-        return text
-
-
-class _Works(dict[tuple[int, int, int], str]):
-    """What an instruction is and does, by operation, bytes and multiply-adds, as far as it does."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__()
-        self._names = names
-
-    def __missing__(self, key: tuple[int, int, int]) -> str:
-        op, size, macs = key
-        done = "".join(f'"{n}":{much},' for n, much in (("bytes", size), ("macs", macs)) if much)
-        text = self[key] = f'{self._names[op]}{done}"waited":'
-        return text
-
-
-def _split(picoseconds: IntArray) -> tuple[IntArray, IntArray]:
-    """Whole microseconds, and the picoseconds left."""
-    return picoseconds // 10**6, picoseconds % 10**6
 
 
 def _flows(scene: _Scene) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from npusim.device.spec import Device
 from npusim.results import lines
 from npusim.results.figure import Figure
 from npusim.results.lines import bytes_text
@@ -85,10 +86,10 @@ def table_of(
     return Table(title, heads, rows, left, [heads.index(name) for name in long])
 
 
-def origin(facts: Mapping[str, Any]) -> str:
-    """What is needed to reproduce plain facts."""
-    digest, clock = facts["device_digest"], f"{facts['clock_hz'] / 1e9:g} GHz"
-    return f"npusim {facts['npusim_version']}, device {facts['device']} (digest {digest}), {clock}"
+def origin(version: str, device: Device) -> str:
+    """The version and the device that a report comes from."""
+    digest, clock = device.digest(), f"{device.clock_hz / 1e9:g} GHz"
+    return f"npusim {version}, device {device.name} (digest {digest}), {clock}"
 
 
 class Items(NamedTuple):

@@ -37,15 +37,12 @@ class Result(Record, Reported):
         ``macs`` are executed, padding included, ``useful_macs`` those the problem needs.
         ``bound_us`` is the largest lower bound of the program, ``problem_us`` of its problem.
         """
-        return tables.frame(self._kernel_rows(), tables.KERNEL_COLUMNS)
+        return tables.frame(tables.kernel_rows(self.device, self.runs), tables.KERNEL_COLUMNS)
 
     @property
     def table(self) -> tables.DataFrame:
         """The kernels."""
         return self.kernels
-
-    def _kernel_rows(self) -> list[tables.Row]:
-        return tables.kernel_rows(self.device, self.runs)
 
     @cached_property
     def pipes(self) -> tables.DataFrame:
@@ -127,7 +124,7 @@ class Result(Record, Reported):
             "problem_bound": self.problem_bounds[0].resource if self.problem_bounds else "",
             "output_names": list(self.output_names),
             "notes": list(self.notes),
-            "kernels": self._kernel_rows(),
+            "kernels": tables.kernel_rows(self.device, self.runs),
             "pipes": tables.pipe_rows(self.runs),
             "traffic": tables.traffic_rows(self.runs),
             "bounds": tables.bound_rows(self.runs),

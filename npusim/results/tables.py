@@ -145,7 +145,9 @@ def call_timeline(operator: str, runs: Sequence[KernelRun]) -> CallTimeline:
             "nor a trace can be made without it; run again with timeline=True"
         )
     starts = metrics.kernel_starts(runs)
-    columns: dict[str, Any] = {name: _joined(kept, name) for name in _PLAIN}
+    columns: dict[str, Any] = {
+        name: np.concatenate([_EMPTY, *(getattr(one, name) for one in kept)]) for name in _PLAIN
+    }
     for name in ("start", "end"):
         pairs = zip(kept, starts, strict=True)
         shifted = [getattr(one, name).astype(np.int64) + at for one, at in pairs]
@@ -187,10 +189,6 @@ def within(
 
 
 _EMPTY: IntArray = np.zeros(0, dtype=np.int64)
-
-
-def _joined(kept: Sequence[Timeline], name: str) -> IntArray:
-    return np.concatenate([_EMPTY, *(getattr(one, name) for one in kept)])
 
 
 def _joined_codes(

@@ -15,7 +15,7 @@ from math import floor
 from typing import Any
 
 from npusim.base.errors import NpusimError
-from npusim.base.quantities import format_quantity
+from npusim.base.quantities import KINDS, format_quantity
 from npusim.base.reasons import BANDWIDTH, BUSY, NOT_STARTED, QUEUE
 from npusim.device.catalog import figure_text
 from npusim.device.config import Figure, figures
@@ -209,9 +209,6 @@ def _whose(device: Device, bound: Bound) -> str:
 #: Called with the figures tried so far and how many there are.
 Report = Callable[[int, int], None]
 
-#: Kinds of figures that can be nothing at all.
-_MAY_BE_NONE = ("cycles", "fraction_cycles", "duration")
-
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
@@ -298,5 +295,5 @@ def scaled(figure: Figure, factor: Fraction) -> str | None:
     value = Fraction(figure.value) * factor
     if isinstance(figure.value, int):
         value = Fraction(floor(value))
-    none_left = not value and figure.kind not in _MAY_BE_NONE
+    none_left = not (value or KINDS[figure.kind].idle)
     return None if none_left or value == figure.value else format_quantity(value, figure.kind)

@@ -28,9 +28,6 @@ T = TypeVar("T")
 #: What stands between the steps of a figure's name, and between names: control characters.
 _STEP_ENDS, _NAME_ENDS = "\x1f", "\x1e"
 
-#: Answers that wait to be written at most.
-_WAITING = 64
-
 
 class _Names(NamedTuple):
     """Names of figures in order, as one text, and a digest of it."""
@@ -48,35 +45,8 @@ class Found(Generic[T]):
     names: frozenset[Name]
 
 
-class _Shelf:
-    """The file in which answers are kept."""
-
-    def __init__(self, kept: Store) -> None:
-        self._kept = kept
-        self._waiting: list[tuple[str, Any]] = []
-
-    def put(self, *rows: tuple[str, Any]) -> None:
-        """Keep JSON values by key, soon."""
-        self._waiting += [(_ours(key), value) for key, value in rows]
-        if len(self._waiting) >= _WAITING:
-            self.write()
-
-    def write(self) -> None:
-        """Write what waits."""
-        self._kept.put(self._waiting)
-        self._waiting.clear()
-
-    def get(self, key: str) -> Any:
-        """The value with a key."""
-        return self._kept.get(_ours(key))
-
-    def under(self, key: str) -> list[Any]:
-        """The values under a key."""
-        return self._kept.under(_ours(key))
-
-
 #: That of this thread, where one is open.
-_shelf: ContextVar[_Shelf | None] = ContextVar("shelf", default=None)
+_shelf: ContextVar[Store | None] = ContextVar("shelf", default=None)
 
 #: Held while answers in memory, which all threads share, are looked at.
 _ALONE = RLock()
@@ -98,13 +68,11 @@ def answers_in(file: str | Path | None) -> Iterator[None]:
         yield
         return
     with opened(file, "runs") as kept:
-        shelf = _Shelf(kept)
-        token = _shelf.set(shelf)
+        token = _shelf.set(kept)
         try:
             yield
         finally:
             _shelf.reset(token)
-            shelf.write()
 
 
 class Answers(Generic[T]):
@@ -135,19 +103,19 @@ class Answers(Generic[T]):
             rests = self._rests.setdefault(key, {})
             found = self._find(key, device, rests.values(), shelf)
             if found is None and shelf is not None:
-                more = [_names(row) for row in shelf.under(key)]
+                more = [_names(row) for row in shelf.under(_ours(key))]
                 rests |= {one.digest: one for one in more}
                 found = self._find(key, device, more, shelf)
             _shorten(self._rests, 2 * self.most, key)
         return found
 
     def _find(
-        self, key: str, device: Device, rests: Iterable[_Names], shelf: _Shelf | None
+        self, key: str, device: Device, rests: Iterable[_Names], shelf: Store | None
     ) -> Found[T] | None:
         for rest in rests:
             place = f"{key} {_values(device, rest)}"
             if place not in self._answers:
-                row = shelf.get(place) if shelf is not None else None
+                row = shelf.get(_ours(place)) if shelf is not None else None
                 if row is None:
                     continue
                 self._answers[place] = self._read(row)
@@ -167,7 +135,8 @@ class Answers(Generic[T]):
             _shorten(self._answers, self.most, place)
         shelf = _shelf.get()
         if shelf is not None:
-            shelf.put((f"{key}/{rest.digest}", rest.text), (place, self._written(answer)))
+            shelf.put_soon(_ours(f"{key}/{rest.digest}"), rest.text)
+            shelf.put_soon(_ours(place), self._written(answer))
 
 
 def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:

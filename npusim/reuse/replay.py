@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from npusim.base.integers import IntArray
@@ -21,6 +22,7 @@ from npusim.timing.trace import Trace
 Step = Tensor | Kernel
 
 
+@dataclass(eq=False, repr=False)
 class Again:
     """Times the steps of a call, tiled as they were, on variants of its device.
 
@@ -29,17 +31,12 @@ class Again:
     built for its ``device``, from which variants differ least. Holds no arrays.
     """
 
-    def __init__(
-        self,
-        steps: tuple[Step, ...],
-        figures: tuple[str, ...],
-        groups: tuple[int, ...],
-        engine: str,
-        device: Device,
-    ) -> None:
-        self.steps, self.figures, self.groups, self.engine = steps, figures, groups, engine
-        self.device = device
-        self._built: dict[tuple[int, Hashable], Program] = {}
+    steps: tuple[Step, ...]
+    figures: tuple[str, ...]
+    groups: tuple[int, ...]
+    engine: str
+    device: Device
+    _built: dict[tuple[int, Hashable], Program] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         """One line: steps and figures."""

@@ -39,6 +39,9 @@ _PAGE = 4096
 #: Bytes of pages that are begun, and of the index, beside the answers of a batch.
 _SLACK = 32 * _PAGE
 
+#: Answers that wait to be written together at most.
+_TOGETHER = 64
+
 #: The quickest of zlib's levels: answers become a tenth longer than at its usual one.
 _LEVEL = 1
 
@@ -65,7 +68,7 @@ class Store:
     def __init__(self, file: str | Path | None, kind: str, most_bytes: int = MOST_BYTES) -> None:
         self.file = ":memory:" if file is None else str(file)
         self.kind, self.most_bytes = kind, most_bytes
-        self._warned = False
+        self._warned, self._waiting = False, list[tuple[str, Any]]()
         self._alone = threading.RLock()
         try:
             Path(self.file).parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +121,7 @@ class Store:
 
     def __exit__(self, *raised: object) -> None:
         """Close the file."""
+        self._put_waiting()
         self._base.close()
 
     def __len__(self) -> int:
@@ -170,6 +174,16 @@ class Store:
                         self._drop_oldest()
         except sqlite3.Error as error:
             self._warn(str(error), "make room, or name another file")
+
+    def put_soon(self, key: str, value: Any) -> None:
+        """Keep one answer, together with those that come next or when the store is closed."""
+        self._waiting.append((key, value))
+        if len(self._waiting) >= _TOGETHER:
+            self._put_waiting()
+
+    def _put_waiting(self) -> None:
+        self.put(self._waiting)
+        self._waiting.clear()
 
     def _warn(self, why: str, way_out: str) -> None:
         """A word for each store, not for each answer."""

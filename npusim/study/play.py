@@ -65,18 +65,13 @@ def knobs(device: Device, source: str, vary: Mapping[str, Any]) -> tuple[Knob, .
         if path not in known:
             raise ArgumentError(f"{path} is no figure of {device.name}{suggest(path, known)}")
         axis = make_axis(path, values, {DEVICE: source, NETWORK: ""})
-        for text in axis.values:
-            device.replace(path, text)
-        own = _text(known[path])
-        same = [i for i, text in enumerate(axis.values) if _is_own(device, path, text)]
+        own, digest = _text(known[path]), device.digest()
+        made = [device.replace(path, text) for text in axis.values]
+        same = [place for place, one in enumerate(made) if one.digest() == digest]
         texts = axis.values if same else (own, *axis.values)
         shown = axis.values if same else (figure_text(known[path], device.clock_hz), *axis.values)
         found.append(Knob(path, tuple(shown), tuple(texts), same[0] if same else 0))
     return tuple(found)
-
-
-def _is_own(device: Device, path: str, text: str) -> bool:
-    return device.replace(path, text).digest() == device.digest()
 
 
 def _usual(device: Device, figure: Figure) -> Knob:

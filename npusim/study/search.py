@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.base.resources import optional
 from npusim.results.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
@@ -134,7 +134,8 @@ def _optuna_study(
     place = str(storage)
     url = place if "://" in place else f"sqlite:///{place}"
     with ExitStack() as opened:
-        try:
+        broken = (OSError, import_module("sqlalchemy.exc").SQLAlchemyError)
+        with told_as(ArgumentError, f"the storage {place!r} cannot be used: ", broken):
             rows = _database(optuna, url, opened) if place else None
             made = optuna.create_study(
                 storage=rows,
@@ -153,8 +154,6 @@ def _optuna_study(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # names of goals are experimental in Optuna
                 made.set_metric_names(list(goals))
-        except (OSError, import_module("sqlalchemy.exc").SQLAlchemyError) as error:
-            raise ArgumentError(f"the storage {place!r} cannot be used: {error}") from error
         yield made
 
 

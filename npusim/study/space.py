@@ -12,7 +12,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.errors import ArgumentError, NpusimError, told_as
 from npusim.base.integers import ceil_div
 from npusim.base.quantities import in_one_unit, parse_count, parse_quantity
 from npusim.base.yamltree import Node, TextFile, load_tree
@@ -180,10 +180,8 @@ def make_axis(
         if match is None or part.startswith("{") or name in (DEVICE, NETWORK, OPERATOR):
             found.append(part)
             continue
-        try:
+        with told_as(where, f"{name} = {part}: "):
             found += _range(match, *_kind(name, fixed))
-        except NpusimError as error:
-            raise where(f"{name} = {part}: {error}") from error
     twice = [value for value, count in Counter(found).items() if count > 1]
     if twice:
         raise where(f"{name} has {', '.join(twice)} twice; keep one of each")
@@ -256,7 +254,7 @@ def load_study(source: TextFile | str) -> Study:
     if DEVICE in nodes:
         _named(nodes[DEVICE], lambda: load_device(fixed[DEVICE]))
     listed = tree["points"].items() if "points" in tree else []
-    try:
+    with told_as(root.fail, caught=ArgumentError):
         study = Study(
             fixed=fixed,
             axes=tuple(_axis(name, node, fixed) for name, node in axes.items()),
@@ -267,8 +265,6 @@ def load_study(source: TextFile | str) -> Study:
             **_search(tree),
         )
         study.check()
-    except ArgumentError as error:
-        raise root.fail(str(error)) from error
     return study
 
 
@@ -293,11 +289,9 @@ def check_goals(
     names: Sequence[str], where: Callable[[str], NpusimError] = ArgumentError
 ) -> tuple[str, ...]:
     """Goals; ``where`` makes the error for one that nothing measures, or one twice."""
-    try:
+    with told_as(where):
         for name in names:
             goal(name)
-    except ArgumentError as error:
-        raise where(str(error)) from error
     if not names or len(set(names)) < len(names):
         raise where(
             f"goals are {', '.join(names) or 'missing'}; name each once, of {', '.join(GOALS)}"
@@ -306,16 +300,12 @@ def check_goals(
 
 
 def _named(node: Node, read: Callable[[], Any]) -> Any:
-    try:
+    with told_as(node.fail, caught=ArgumentError):
         return read()
-    except ArgumentError as error:
-        raise node.fail(str(error)) from error
 
 
 def _axis(name: str, node: Node, fixed: Setting) -> Axis:
-    values: Any = node.text() if isinstance(node.value, str) else None
-    if values is None:
-        values = [item.text() for item in node.items()]
+    values: Any = node.text() if isinstance(node.value, str) else [*map(Node.text, node.items())]
     return make_axis(name, values, fixed, node.fail)
 
 

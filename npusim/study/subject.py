@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from npusim.base.dtypes import dtype
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.base.sources import content_of, limits
 from npusim.base.yamltree import nearest, suggest
 from npusim.call.spec import Spec
@@ -194,10 +194,8 @@ def _read(name: str, setting: Setting) -> Any:
         kinds = {kernel.name: made for kernel, made in card_of(setting).tilings.items()}
         readers |= {OPERATOR: str, "dtype": dtype, "tiling": partial(parse_tiling, kinds=kinds)}
         readers |= _card_options(setting)
-    try:
+    with told_as(ArgumentError, f"{name}: ", ArgumentError):
         return (readers[name] or _flag)(setting[name])
-    except ArgumentError as error:
-        raise ArgumentError(f"{name}: {error}") from error
 
 
 def measure(parts: Split) -> Row:

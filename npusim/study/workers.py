@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreError
+from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreError, told_as
 from npusim.base.resources import optional
 from npusim.base.workers import AHEAD, Workers
 from npusim.reuse.cache import answers_in
@@ -77,10 +77,9 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
     Raises ``ArgumentError`` where Dask is missing or the scheduler does not answer.
     """
     distributed = optional("dask.distributed", "a scheduler needs Dask", "distributed")
-    try:
+    silent = (OSError, ValueError, TimeoutError)
+    with told_as(ArgumentError, f"the scheduler {scheduler!r} does not answer: ", silent):
         client = distributed.Client(scheduler, timeout="10s")
-    except (OSError, ValueError, TimeoutError) as error:
-        raise ArgumentError(f"the scheduler {scheduler!r} does not answer: {error}") from error
     with client:
         threads = sum(client.nthreads().values())
         if not threads:

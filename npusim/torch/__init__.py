@@ -180,14 +180,14 @@ class _Products:
         if number in self.forward:
             key = autograd._current_graph_task_id(), number
             for call, name in self.forward[number] if key not in self.done else ():
-                self.log.record(call, name, _nothing)
+                self.log.record(call, name)
             self.done.add(key)
             masks = [call.output_mask for call, _ in self.forward[number]]
             if masks and not masks[0][2] and computed(func, out) == "sum":
                 self.log.untimed["sum"] += 1  # of what is added and no bias
         elif found:
             for call, name in (self._called(one, args, backward=True) for one in found):
-                self.log.record(call, name, _nothing)
+                self.log.record(call, name)
         elif (name := computed(func, out)) and "Accumulate" not in node.name():
             self.log.untimed[name] += 1
 
@@ -204,10 +204,6 @@ class _Products:
         )
         shape = "x".join(map(str, call.shapes[2]))
         return call, f"product {shape}" if one.weight is None else self.names.of(one.weight)
-
-
-def _nothing() -> Evidence:
-    raise AssertionError("products are not compared")
 
 
 def _call(a: dict[str, Any]) -> ConvCall:

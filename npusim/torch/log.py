@@ -138,6 +138,10 @@ class Evidence:
     noise: Callable[[int], float]
 
 
+#: Fetches the data of a call.
+Fetch = Callable[[], Evidence]
+
+
 class Log:
     """The calls of a trace in order, and the ``Result`` of each distinct one."""
 
@@ -161,14 +165,14 @@ class Log:
         found = [entry.result for entry in self.entries if entry.result is not None]
         return float(sum(self.results[index].time_us for index in found))
 
-    def record(self, call: ConvCall, layer: str, evidence: Callable[[], Evidence]) -> None:
+    def record(self, call: ConvCall, layer: str, evidence: Fetch | None = None) -> None:
         """Append an entry; the call is simulated unless its time is known and nothing is checked.
 
         ``evidence`` fetches the data for a check. What the device refuses becomes the entry's
         ``reason``; so does, with a warning, a defect of npusim: the training step goes on.
         """
         known = self._known.get(call)
-        checked = self.check and call.product is None
+        checked = self.check and evidence is not None
         if known is None or (checked and known.result is not None):
             try:
                 known = self._simulated(call, layer, known, evidence)
@@ -181,10 +185,10 @@ class Log:
         self.entries.append(replace(known, layer=layer))
 
     def _simulated(
-        self, call: ConvCall, layer: str, known: Entry | None, evidence: Callable[[], Evidence]
+        self, call: ConvCall, layer: str, known: Entry | None, evidence: Fetch | None
     ) -> Entry:
         number = call.cube_math_type(self.cube_math_type)
-        data = evidence() if self.check and call.product is None else None
+        data = evidence() if self.check and evidence is not None else None
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
         result = self._run(call, layer, number, data.operands if data else specs)
         index = len(self.results) if known is None else known.result

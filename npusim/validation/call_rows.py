@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from npusim.base.dtypes import FP32, INT32, DType, dtype
-from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.call.call import simulate
 from npusim.call.spec import spec
 from npusim.device.spec import Device
@@ -64,10 +64,8 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
     """
     if row.call not in _CALLS:
         raise Declined(f"call {row.call!r} is not known; it is one of {', '.join(_CALLS)}")
-    try:
+    with told_as(Declined):
         result, chosen = _run(row, device, tiling)
-    except NpusimError as error:
-        raise Declined(str(error)) from error
     runs, extra, notes = _launched(row, device, result.runs)
     cycles = sum(run.cycles + run.launch_cycles for run in runs)
     cycles += extra * device.launch.cycles("vector", device.count("vector"))
@@ -268,10 +266,8 @@ def simulate_network_row(row: NetworkRow, device: Device) -> Simulated:
     for name in ("dtype", "normalisation", "optimizer", "cards"):
         if getattr(row, name) is not None:
             optional[name] = getattr(row, name)
-    try:
+    with told_as(Declined, caught=ArgumentError):
         found = step(row.network, device=device, mode=mode, batch=batch, **optional)
-    except ArgumentError as error:
-        raise Declined(str(error)) from error
     for failed in found.failed[:1]:
         raise Declined(
             f"{len(found.failed)} operations, such as {failed.name}: {failed.timed.error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from npusim.base.errors import NpusimError
+from npusim.base.errors import told_as
 from npusim.base.integers import digits
 from npusim.base.yamltree import Node, load_tree
 from npusim.kernels.tilings.cann import CannTiling, cann_tiling
@@ -102,10 +102,8 @@ def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int
     """The tiling an entry names: a rule, fields, or the vendor's words."""
     if "vendor_tiling" in keys:
         node = keys["vendor_tiling"]
-        try:
+        with told_as(node.fail):
             return cann_tiling({key: value.integer() for key, value in node.mapping().items()})
-        except NpusimError as error:
-            raise node.fail(str(error)) from error
     if "tiling" not in keys:
         return ""
     node = keys["tiling"]

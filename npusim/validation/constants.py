@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.base.quantities import format_quantity, parse_quantity
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree
@@ -17,7 +17,7 @@ from npusim.device.config import figures
 STEPS = 40
 
 _SHIPPED = configs() / "silicon" / "fit.yaml"
-_FRACTIONAL = ("rate", "fraction_cycles")
+FRACTIONAL = ("rate", "fraction_cycles")
 _WHOLE = ("cycles", "duration", "size", "count")
 
 
@@ -47,7 +47,7 @@ class Constant:
     def level(self, step: int) -> Fraction:
         """Return the value at a step, of ``STEPS``, of the range."""
         value = self.low + (self.high - self.low) * Fraction(step, STEPS)
-        return value if self.kind in _FRACTIONAL else Fraction(round(value))
+        return value if self.kind in FRACTIONAL else Fraction(round(value))
 
 
 def stated(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, str]:
@@ -63,11 +63,7 @@ def load_constants(source: TextFile | str = _SHIPPED, part: str = "constants") -
     differs between the devices of an entry, or that lies outside its range.
     """
     parts = load_tree(source).mapping(("constants",), optional=("calls",))
-    return _listed(parts[part]) if part in parts else []
-
-
-def _listed(node: Node) -> list[Constant]:
-    entries = node.items()
+    entries = parts[part].items() if part in parts else []
     constants = [_constant(entry) for entry in entries]
     places = [(name, c.path) for c in constants for name in c.devices]
     for entry, constant in zip(entries, constants, strict=True):
@@ -112,17 +108,15 @@ def _shipped(node: Node, path: str, name: str) -> tuple[str, Fraction]:
         raise node.fail(f"{name} states no figure {path!r}; `npusim devices show {name}` lists all")
     if known.confidence not in ("fitted", "hypothesis"):
         raise node.fail(f"{path} of {name} is {known.confidence}, only fitted figures are refitted")
-    if isinstance(figure.value, tuple) or figure.kind not in (*_FRACTIONAL, *_WHOLE):
+    if isinstance(figure.value, tuple) or figure.kind not in (*FRACTIONAL, *_WHOLE):
         raise node.fail(f"{path} is {figure.kind}, which has no range")
     return figure.kind, Fraction(figure.value)
 
 
 def _bound(node: Node, kind: str, name: str) -> Fraction:
     """Return one end of a range in base units."""
-    try:
+    with told_as(node.fail, caught=ArgumentError):
         value = parse_quantity(node.text(), kind, load_device(name).clock_hz)
-    except ArgumentError as error:
-        raise node.fail(str(error)) from error
     if isinstance(value, tuple):
         raise node.fail("a block has no range")
     return Fraction(value)

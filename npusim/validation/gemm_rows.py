@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType
-from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.base.integers import ceil_div
 from npusim.call.call import Call
 from npusim.call.options import Options
@@ -45,10 +45,8 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
     call = Call(
         row.id, Options(device=device, cores=range(cores), timeline=False), timing_only=True
     )
-    try:
+    with told_as(Declined, "the tiling does not run: "):
         call.launch(kernel)
-    except NpusimError as error:
-        raise Declined(f"the tiling does not run: {error}") from error
     (run,) = call.runs
     parses = "constant_tiling" not in row.switches and bool(set(LIBRARY) & set(row.switches))
     # The launch starts cores of both kinds, whether or not there is a tile for each.
@@ -79,16 +77,12 @@ def kernel_of_row(row: KernelRow, device: Device) -> tuple[_Kernel, int, list[st
     dtype, out = _dtype("dtype_in", row.dtype_in), _dtype("dtype_out", row.dtype_out)
     needed(row, "M", "N", "K", "base_m", "base_n", "base_k")
     mixed = sets.pop("readers", 0), sets.pop("slots", 0)
-    try:
+    with told_as(Declined, caught=ArgumentError):
         values, notes = template_values(row, sets, device, dtype, cores)
-    except ArgumentError as error:
-        raise Declined(str(error)) from error
     shape = row.M, row.K // dtype.values, row.N
     problem = _Problem(row, device, dtype, out, shape, *mixed)
-    try:
+    with told_as(Declined, "the tiling is not legal: "):
         return problem.kernel(Tiling(**values), cores, notes), cores, notes
-    except NpusimError as error:
-        raise Declined(f"the tiling is not legal: {error}") from error
 
 
 def _dtype(column: str, name: str | None) -> DType:

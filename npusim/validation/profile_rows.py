@@ -13,7 +13,7 @@ from math import gcd, prod
 from typing import Any, TypeVar
 
 from npusim.base.dtypes import FP32, dtype
-from npusim.base.errors import NpusimError
+from npusim.base.errors import NpusimError, told_as
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
@@ -58,10 +58,8 @@ def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
 
     Raises ``Declined`` with file and line of the profile and what has no counterpart here.
     """
-    try:
+    with told_as(Declined, f"{row.where}: ", (Declined, NpusimError)):
         return _simulated(row, device)
-    except (Declined, NpusimError) as error:
-        raise Declined(f"{row.where}: {error}") from error
 
 
 def _simulated(row: ProfiledRow, device: Device) -> Simulated:
@@ -88,10 +86,8 @@ def _fields_of(row: ProfiledRow, kind: type[T]) -> T:
     for name in values:
         if name not in known:
             raise Declined(f"{row.choice.where}: tiling has no {name!r}; it has {', '.join(known)}")
-    try:
+    with told_as(Declined, f"{row.choice.where}: tiling: ", (TypeError, NpusimError)):
         return kind(**values)
-    except (TypeError, NpusimError) as error:
-        raise Declined(f"{row.choice.where}: tiling: {error}") from error
 
 
 def _told(row: ProfiledRow, tiling: object) -> str:
@@ -168,7 +164,7 @@ def _input_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     c = _layer(row, dx, dy[0])
     if len(w) != 1:
         raise Declined("expected one filter in FRACTAL_Z or FRACTAL_Z_3D among the inputs")
-    filters, out = Tensor("filter", _fractals(c), dtype(w[0].dtype)), _blocked("dx", dx, "out")
+    filters, out = Tensor("filter", c.fractals, dtype(w[0].dtype)), _blocked("dx", dx, "out")
     tiling, told = _gradient_tiling(row, c, InputTiling)
     notes += told
     chosen = _with_tiling(call, tiling)
@@ -183,7 +179,7 @@ def _filter_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     c = _layer(row, x, dy)
     tiling, told = _gradient_tiling(row, c, FilterTiling)
     notes += told
-    dw = Tensor("dw", _fractals(c), FP32, "out")
+    dw = Tensor("dw", c.fractals, FP32, "out")
     launch_filter_gradient(_with_tiling(call, tiling), c, _blocked("x", x), _blocked("dy", dy), dw)
 
 
@@ -201,10 +197,10 @@ def _by_rule(chip: str, cores: int | None, c: Convolution, kind: str, rule: Any)
     x = Tensor("x", (c.n, d, c.cin1, h, w, c.c0), half)
     dy = Tensor("dy", (c.n, do, c.cout1, ho, wo, c.c0), half)
     if kind == "input":
-        weights = Tensor("filter", _fractals(c), half)
+        weights = Tensor("filter", c.fractals, half)
         made: Any = product(call, ConvBackpropInput, c, dy, weights, replace(x, role="out"))
     else:
-        made = filter_gradient(call, c, x, dy, Tensor("dw", _fractals(c), FP32, "out"))
+        made = filter_gradient(call, c, x, dy, Tensor("dw", c.fractals, FP32, "out"))
     return made.tiling, "; ".join(call.notes)
 
 
@@ -301,12 +297,6 @@ def _three(sizes: tuple[int, ...], usual: int) -> tuple[int, ...]:
     if len(sizes) == 1:
         sizes *= 2
     return (usual,) * (3 - len(sizes)) + sizes
-
-
-def _fractals(c: Convolution) -> tuple[int, ...]:
-    """Shape of the filter in FRACTAL_Z_3D."""
-    plan = c.plan
-    return (plan.real_groups * plan.cin1_g * prod(c.kernel), plan.cout_g // 16, 16, c.c0)
 
 
 # -- vector kernels ----------------------------------------------------------------------------

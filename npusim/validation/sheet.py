@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
-from npusim.base.errors import CONTROL, ArgumentError
+from npusim.base.errors import CONTROL, ArgumentError, told_as
 from npusim.base.resources import configs
 from npusim.base.yamltree import TextFile, suggest, unreadable
 from npusim.kernels.tilings.template import settings, table
@@ -52,10 +52,8 @@ def told(row: KernelRow, op: str) -> dict[str, Any]:
 
     Raises ``Declined`` for a word that is not simulated for it.
     """
-    try:
+    with told_as(Declined, caught=ArgumentError):
         return settings(row.switches, op, row.op)
-    except ArgumentError as error:
-        raise Declined(str(error)) from error
 
 
 def read_sheet(source: TextFile) -> Sheet:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from npusim.base.dtypes import DType, dtype
-from npusim.base.errors import NpusimError
+from npusim.base.errors import told_as
 from npusim.call.call import simulate
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -50,12 +50,10 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
     if row.op not in _PLANS:
         raise Declined(f"op {row.op!r} is not known; there are {', '.join(sorted(_PLANS))}")
     sets = told(row, row.op)
-    try:
+    with told_as(Declined):
         plan = _PLANS[row.op](row, device, sets)
         groups = groups_of(row, device, plan.kernel.role)
         result = simulate(plan.kernel, device, cores=groups, timeline=False)
-    except NpusimError as error:
-        raise Declined(str(error)) from error
     run, role = result.runs[0], plan.kernel.role
     return reported(run, row, device, role, plan.notes, cores=row.cores, blind=plan.blind)
 
@@ -150,10 +148,9 @@ def _conv(row: KernelRow, device: Device, sets: Mapping[str, Any]) -> _Plan:
         l0_slots=row.buffers_l0 or 1,
         l0c_slots=row.buffers_l0c or 1,
     )
-    out, fractals = shape.out, shape.plan.cin1_g * shape.taps
     x = Tensor("x", (shape.n, 1, shape.cin1, *shape.spatial[1:], c0), kind)
-    w = Tensor("w", (fractals, shape.plan.cout_g // 16, 16, c0), kind)
-    y = Tensor("y", (shape.n, 1, shape.cout1, *out[1:], c0), kind, "out")
+    w = Tensor("w", shape.fractals, kind)
+    y = Tensor("y", (shape.n, 1, shape.cout1, *shape.out[1:], c0), kind, "out")
     kernel = ConvForward(shape, tiling, x, w, y)
     held = kernel.plane.most_positions
     note = f"a tile holds {held} positions, not {base_m}: it is whole rows of the output"

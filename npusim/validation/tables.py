@@ -46,7 +46,7 @@ def scorecard(
     """
     left_out = study.left_out if study is not None else ()
     tables = (
-        _points(outcomes),
+        points(outcomes),
         _refusals(outcomes),
         _broken(outcomes),
         _pairs(outcomes),
@@ -129,7 +129,7 @@ def _pairs(outcomes: Sequence[Outcome]) -> Table:
     return table_of(columns, score.pairs(outcomes), 3, title="Pairs: ratio of times")
 
 
-def _points(outcomes: Sequence[Outcome]) -> Table:
+def points(outcomes: Sequence[Outcome]) -> Table:
     """Every row that was simulated; busy times as measured / simulated."""
     shown = [outcome for outcome in outcomes if outcome.simulated is not None]
     measured = {pipe for outcome in shown for pipe in outcome.row.busy_us}

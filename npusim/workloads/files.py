@@ -26,7 +26,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
-from npusim.base.errors import ArgumentError, shown
+from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, suggest
 from npusim.workloads.chains import SEVERAL, Sizes, Value, fits, given, inferred, read_chains, taken
@@ -152,10 +152,8 @@ def _convolution(
     for key, read in _EACH.items():
         if key in fields:
             given[key] = _per_dim(fields[key], dims, read)
-    try:
+    with told_as(node.fail):
         return ConvLayer(name=name, spatial=spatial, **given, input_gradient=input_gradient)
-    except ArgumentError as error:
-        raise node.fail(str(error)) from error
 
 
 def _per_dim(node: Node, dims: int, read: Callable[[Node], T]) -> tuple[T, ...]:
@@ -170,9 +168,7 @@ def _per_dim(node: Node, dims: int, read: Callable[[Node], T]) -> tuple[T, ...]:
     return tuple(read(item) for item in items)
 
 
-def _positive(node: Node) -> int:
-    """Read an integer above 0."""
-    return node.integer(1)
+_positive = partial(Node.integer, least=1)
 
 
 def _pads(node: Node) -> tuple[int, int]:

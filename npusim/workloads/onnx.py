@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.base.errors import ArgumentError, shown
+from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.resources import optional
 from npusim.workloads.elementwise import (
     KINDS,
@@ -52,10 +52,9 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     """
     onnx = optional("onnx", "reading an ONNX file needs the package onnx")
     file = Path(path)
-    try:
+    # Exceptions are protobuf's own, by its version.
+    with told_as(ArgumentError, f"{file}: not an ONNX model: ", Exception):
         model = onnx.load(str(file), load_external_data=False)
-    except Exception as error:  # protobuf's own, by its version
-        raise ArgumentError(f"{file}: not an ONNX model: {error}") from error
     graph = _Graph(onnx, _sized(onnx, model, input_shape, file).graph, file)
     for node in graph.nodes:
         graph.read(node)
@@ -231,10 +230,8 @@ class _Graph:
 
     def _attention(self, node: Any, attributes: Mapping[str, Any]) -> list[tuple[int, ...]]:
         """(stack, rows, cin, cout) of the scores, and of what they weigh."""
-        (*_, rows, wide), (*_, keys, _), (*_, deep) = (
-            self._size(node, name) for name in node.input[:3]
-        )
-        query = self._size(node, node.input[0])
+        query, (*_, keys, _), (*_, deep) = (self._size(node, name) for name in node.input[:3])
+        rows, wide = query[-2:]
         heads, shared = attributes.get("q_num_heads", 0), attributes.get("kv_num_heads", 0)
         if len(query) == 3:
             wide, deep = wide // heads, deep // shared

@@ -22,6 +22,7 @@ from npusim.results.report import (
     Section,
     Table,
     bar,
+    origin,
     size_cell,
     table_of,
 )
@@ -48,8 +49,7 @@ def report(result: Record) -> Report:
             Section("Lower bounds", [_bounds(result)], opened=False),
             Section("Notes", [Items(result.notes)], brief=True),
         ),
-        origin=f"npusim {result.version}, device {device.name} (digest {device.digest()}), "
-        f"{device.clock_hz / 1e9:g} GHz",
+        origin=origin(result.version, device),
     )
 
 

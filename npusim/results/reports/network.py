@@ -72,7 +72,7 @@ def report(facts: Row, device: Device, timed: Sequence[Any]) -> Report:
             Section("Not simulated", [Items(missing(facts))]),
             Section("Notes", [Items(facts["notes"])], brief=True),
         ),
-        origin=origin(facts),
+        origin=origin(facts["npusim_version"], device),
     )
 
 
@@ -243,7 +243,7 @@ def of_step(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
             Section("Not simulated", [Items(failed)]),
             Section("Notes", [Items(facts["notes"])], brief=True),
         ),
-        origin=origin(facts),
+        origin=origin(facts["npusim_version"], device),
     )
 
 
