@@ -13,8 +13,6 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-import pytest
-
 from tests.size import TOTAL, lines_of_code, rooms
 
 ROOT = Path(__file__).parent.parent
@@ -126,16 +124,15 @@ def test_the_walk_finds_the_package() -> None:
         assert any(floor(module) == name for module in modules()), f"{name} does not exist"
 
 
-@pytest.mark.parametrize("module", modules())
-def test_imports_point_down(module: str) -> None:
-    own = floor(module)
-    allowed = set(FLOORS[: FLOORS.index(own) + 1])
-    upward = sorted(
-        name
-        for name in imports(tree(modules()[module]))
-        if name.split(".")[0] == "npusim" and floor(name) not in allowed
-    )
-    assert not upward, f"{module} is on floor {own} and imports {upward} from above"
+def test_imports_point_down() -> None:
+    upward = [
+        f"{module} is on floor {floor(module)} and imports {name} from above"
+        for module, file in modules().items()
+        for name in imports(tree(file))
+        if name.split(".")[0] == "npusim"
+        and FLOORS.index(floor(name)) > FLOORS.index(floor(module))
+    ]
+    assert not upward
 
 
 def test_no_file_is_a_symbolic_link() -> None:
@@ -162,26 +159,26 @@ def test_no_two_modules_need_each_other() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("library", ONE_IMPORTER)
-def test_one_module_imports_each_library(library: str) -> None:
-    users = [
-        name
+def test_one_module_imports_each_library() -> None:
+    users = {
+        (library.split(".")[0], name)
         for name, file in modules().items()
-        if any(i.split(".")[0] == library for i in imports(tree(file), typing_too=False))
-    ]
-    owner = ONE_IMPORTER[library]
-    assert users
-    assert all(name == owner or name.startswith(f"{owner}.") for name in users)
+        for library in imports(tree(file), typing_too=False)
+    }
+    for library, owner in ONE_IMPORTER.items():
+        importers = [name for one, name in users if one == library]
+        assert importers
+        assert all(name == owner or name.startswith(f"{owner}.") for name in importers), importers
 
 
-@pytest.mark.parametrize("module", modules())
-def test_files_are_written_beside_their_place(module: str) -> None:
+def test_files_are_written_beside_their_place() -> None:
     """What a caller names is replaced as a whole (``npusim.base.written``), or not touched."""
-    text = modules()[module].read_text(encoding="utf-8")
-    for pattern in (r"(\w+)\.write_(?:text|bytes)\(", r"(\w+)\.open\(\"[wxa]"):
-        assert set(re.findall(pattern, text)) <= {"part"}, module
-    for pattern in (r"\.to_csv\((\w+)", r"\.to_parquet\((\w+)"):
-        assert set(re.findall(pattern, text)) <= {"self", "part"}, module
+    for module, file in modules().items():
+        text = file.read_text(encoding="utf-8")
+        for pattern in (r"(\w+)\.write_(?:text|bytes)\(", r"(\w+)\.open\(\"[wxa]"):
+            assert set(re.findall(pattern, text)) <= {"part"}, module
+        for pattern in (r"\.to_csv\((\w+)", r"\.to_parquet\((\w+)"):
+            assert set(re.findall(pattern, text)) <= {"self", "part"}, module
 
 
 def machine_files() -> list[Path]:
@@ -189,10 +186,10 @@ def machine_files() -> list[Path]:
     return [f for part in parts for f in ([part] if part.suffix else sorted(part.rglob("*.py")))]
 
 
-@pytest.mark.parametrize("file", machine_files(), ids=lambda f: str(f.relative_to(ROOT)))
-def test_the_machine_has_never_heard_of_convolution(file: Path) -> None:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        assert not FOREIGN.search(line), f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+def test_the_machine_has_never_heard_of_convolution() -> None:
+    for file in machine_files():
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            assert not FOREIGN.search(line), f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
 
 
 def sources() -> list[Path]:
@@ -200,10 +197,10 @@ def sources() -> list[Path]:
     return [*modules().values(), *chain.from_iterable(others)]
 
 
-@pytest.mark.parametrize("file", sources(), ids=lambda f: str(f.relative_to(ROOT)))
-def test_files_stay_small_enough_to_read(file: Path) -> None:
-    count = len(file.read_text(encoding="utf-8").splitlines())
-    assert count <= LINES, f"{count} lines; split it at a seam (the aim is 400)"
+def test_files_stay_small_enough_to_read() -> None:
+    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in sources()}
+    long = {str(file.relative_to(ROOT)): n for file, n in lengths.items() if n > LINES}
+    assert not long, "split them at a seam (the aim is 400)"
 
 
 def test_the_code_does_not_grow() -> None:
@@ -225,9 +222,9 @@ READS_THE_ENVIRONMENT = {
 }
 
 
-@pytest.mark.parametrize("module", modules())
-def test_nothing_is_global_and_nothing_reads_the_environment(module: str) -> None:
-    for node in ast.walk(tree(modules()[module])):
+def test_nothing_is_global_and_nothing_reads_the_environment() -> None:
+    nodes = [(module, node) for module, file in modules().items() for node in ast.walk(tree(file))]
+    for module, node in nodes:
         assert not isinstance(node, ast.Global), f"{module}:{node.lineno}: global"
         if isinstance(node, ast.ImportFrom):
             assert all(alias.name != "*" for alias in node.names), f"{module}: import *"

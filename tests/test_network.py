@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib import pyplot
 
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.networks.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
 from npusim.results.network_rows import KERNEL_COLUMNS
-from npusim.shapes.convolution import Convolution
 from npusim.workloads import Workload, load_workload
 
 DEVICE = "ascend910b2"
@@ -136,23 +132,6 @@ def test_processes_change_nothing(gaps: Workload) -> None:
         timed(gaps, jobs=0)
 
 
-def test_the_layers_as_a_file_and_as_a_figure(net: Workload, tmp_path: Path) -> None:
-    result = timed(net)
-    result.write(tmp_path / "layers.csv")
-    with (tmp_path / "layers.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["layer"] for row in rows] == list(result.layers.layer)
-    assert [float(row["total_us"]) for row in rows] == list(result.layers.total_us)
-    assert rows[2]["stride"] == "1x2"
-    assert rows[3]["padding"] == "0,1 1,0"
-    _, ax = pyplot.subplots()
-    assert result.plot(ax) is ax
-    boxes = [path.get_extents() for bars in ax.collections for path in bars.get_paths()]
-    drawn = sum(box.width for box in boxes)
-    assert drawn == pytest.approx(result.time_us)
-    pyplot.close()
-
-
 def test_totals_are_sums(net: Workload) -> None:
     result = timed(net)
     layers, kernels = result.layers, result.kernels
@@ -187,18 +166,6 @@ def test_equal_layers_are_simulated_once_and_nothing_keeps_a_timeline(
     )
 
 
-@pytest.mark.parametrize(
-    ("gradients", "idle"),
-    [(("input",), "weight_us"), (("weight",), "input_us"), (("input", "weight"), "bias_us")],
-)
-def test_only_the_gradients_asked_for(gradients: tuple[str, ...], idle: str, net: Workload) -> None:
-    result = timed(net, gradients=gradients)
-    assert (result.layers[idle] == 0).all()
-    assert all((result.layers[f"{name}_us"] > 0).all() for name in gradients)
-    heading = next(line for line in result.text().splitlines() if line.startswith("LAYERS"))
-    assert heading.split()[2:-6] == [*gradients]
-
-
 def test_parts_that_are_summed_belong_to_the_weight(net: Workload) -> None:
     one_tile = replace(net.convolutions[0], kernel=(1, 1), padding=((0, 0),) * 2)  # so K is split
     net = replace(net, layers=(one_tile,))
@@ -207,42 +174,6 @@ def test_parts_that_are_summed_belong_to_the_weight(net: Workload) -> None:
     row = result.layer_rows()[0]
     whole = times["conv_backprop_filter"] + times["sum_parts"]
     assert row["weight_us"] * row["count"] == pytest.approx(whole)
-
-
-def test_json_is_plain_and_complete(net: Workload) -> None:
-    result = timed(net, batch=3)
-    value = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    layers, kernels = value.pop("layers"), value.pop("kernels")
-    assert value.pop("untimed") == {}
-    assert value.pop("notes") == list(result.notes)
-    assert value.pop("energy") == result.spent.table()
-    assert value.pop("split") == result.split
-    assert sum(result.split.values()) == pytest.approx(result.time_us)
-    assert value == {
-        "workload": "net",
-        "description": "two layers of one shape, a depth-wise one, one without symmetry",
-        "npusim_version": npusim.__version__,
-        "device": DEVICE,
-        "device_digest": result.device.digest(),
-        "launch": "single",
-        "clock_hz": result.device.clock_hz,
-        "batch": 3,
-        "dtype": "fp16",
-        "pass": "backward",
-        "gradients": ["input", "weight"],
-        "results": ["input", "weight"],
-        "complete": True,
-        "cycles": result.cycles,
-        "time_us": result.time_us,
-        "time_range_us": None,
-        "bottleneck": "launches",
-        "energy_uj": result.energy_uj,
-        "energy_missing": [],
-    }
-    assert [tuple(row) for row in layers] == [(*LAYER_COLUMNS, "split")] * 4
-    assert [tuple(row) for row in kernels] == [KERNEL_COLUMNS] * len(kernels)
-    assert layers[2]["stride"] == [1, 2]
-    assert layers[3]["padding"] == [[0, 1], [1, 0]]
 
 
 def test_what_the_times_rest_on_is_said_once_for_all_layers(net: Workload) -> None:
@@ -257,27 +188,6 @@ def test_what_the_times_rest_on_is_said_once_for_all_layers(net: Workload) -> No
     assert len(said) == 1
     assert f"the time rests on {len(assumed)} assumed figures" in said[0]
     assert result.text().count("the time rests on") == 1
-
-
-def test_speeds_of_kernels_are_of_the_time_beside_them(net: Workload) -> None:
-    """A depth-wise layer and a strided one execute more than they need; both are told."""
-    result = timed(net, gradients=["input"])
-    row = next(r for r in result.kernel_rows() if r["kernel"] == "conv_backprop_input")
-    useful = 0
-    for layer in net.convolutions:
-        c = Convolution(
-            **{name: getattr(layer, name) for name in ("cin", "cout", "spatial", "kernel", "stride",
-                                                       "padding", "dilation", "groups")}
-        )  # fmt: skip
-        useful += layer.count * 2 * c.useful_macs
-    assert row["useful_macs"] == useful < row["macs"]
-    (line,) = (t for t in result.text().splitlines() if t.startswith("conv_backprop_input"))
-    cells = line.replace(",", "").split()
-    us = row["time_us"] - row["launch_us"]
-    assert float(cells[2]) == pytest.approx(us, rel=1e-3)
-    found = [float(cell) * us for cell in cells[-4:-2]]
-    assert cells[-2] == f"{100 * row['problem_us'] / us:.0f}"
-    assert found == pytest.approx([2 * useful / 1e6, 2 * row["macs"] / 1e6], rel=0.01)
 
 
 UNEVEN = (
@@ -429,11 +339,3 @@ def test_linear_layers_are_computed_as_convolutions_are(other: Workload) -> None
     cast = timed(other, dtype="fp32", device="ascend910", cube_math_type=1).timed[-1].result
     assert cast is not None
     assert [run.name for run in cast.runs if run.macs == 0] == ["cast"] * 3
-
-
-def test_a_transposed_layer_reaches_the_operator(other: Workload) -> None:
-    result = timed(other).timed[1].result
-    assert result is not None
-    assert "2-D transposed convolution, 32 -> 16 channels, kernel 4x4, stride [2, 2]" in (
-        result.problem
-    )

@@ -24,8 +24,8 @@ from npusim.ops import CARDS
 from npusim.reuse.cache import answers_in
 from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.store import StoreWarning, opened
-from npusim.study import make_study
 from npusim.study.search import explore
+from npusim.study.space import make_study
 from npusim.study.store import Measured, keep, key_of, known_of
 from npusim.study.subject import NETWORK, OPERATOR, _read, option_names, read, split
 from npusim.study.workers import failure, look, on_dask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,10 +17,8 @@ from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
-from npusim.reuse import store as stores
 from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.seen import KEYS, Name, Seen, named
-from npusim.reuse.store import opened
 from npusim.timing.held import Held
 from tests.reuse.test_launches import forget
 from tests.tuning.test_tune import matmul
@@ -105,20 +102,6 @@ def test_who_looks_through_a_mapping_sees_its_keys(look: str) -> None:
     other = Seen(DEVICE)
     _ = other.device.paths[next(iter(DEVICE.paths))]
     assert ("paths", KEYS) not in other.names
-
-
-@pytest.mark.parametrize("schema", [stores.SCHEMA - 1, stores.SCHEMA + 1])
-def test_a_store_of_the_cache_with_another_schema_begins_anew(schema: int) -> None:
-    with opened("", "runs") as kept:
-        kept.put([("a", 1)])
-    with sqlite3.connect(stores.usual_file("runs")) as base:
-        base.execute("update about set schema = ?", (schema,))
-    base.close()
-    with opened("", "runs") as again:
-        assert len(again) == 0
-        again.put([("a", 2)])
-    with opened("", "runs") as same:
-        assert same.get("a") == 2
 
 
 def test_equal_kernels_of_other_code_have_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
-from npusim.calibration import Calibration, search
+from npusim.calibration import search
+from npusim.calibration.calibrate import Calibration
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.spec import Device
@@ -123,28 +124,6 @@ def test_the_file_simulates_as_the_fit_said_and_can_be_fitted_again(
     assert {one.verdict for one in again.figures} == {search.KEPT, search.FEW}
     again.save(tmp_path / "more.yaml")
     assert load_device(tmp_path / "more.yaml").base == "mine.yaml"
-
-
-def test_each_round_narrows_what_the_one_before_found(tmp_path: Path, few: Path) -> None:
-    found = npusim.calibrate(profile(tmp_path / "p.csv", *PRODUCTS), STOCK, constants=few)
-    hidden = value(load_device(STOCK, CHANGED), "paths.L0C->GM.rate")
-    rate = value(found.device, "paths.L0C->GM.rate")
-    assert rate == pytest.approx(hidden, rel=0.002), "one round less leaves 0.5 %"
-
-
-def test_the_card_names_tilings_rows_and_what_takes_no_part(tmp_path: Path, few: Path) -> None:
-    data = profile(tmp_path / "p.csv", *PRODUCTS, addition(4, 4096))
-    lines = data.read_text(encoding="utf-8").splitlines()
-    data.write_text("\n".join([*lines, lines[1].replace("MatMulV3", "Softmax")]), encoding="utf-8")
-    fit = npusim.calibrate(data, STOCK, constants=few, rounds=0)
-    (left,) = fit.left
-    assert left.reason is not None
-    assert f"{data}:8: op type Softmax has no kernel here" in left.reason
-    tables = {table.title: table for table in fit.tables}
-    sources = {row[0]: row[1] for row in tables["Rows: error of time before and after"].rows}
-    assert set(sources.values()) == {"by auto"}
-    assert ("rows that take no part", "1", "1") in tables["Summary"].rows
-    assert "op type Softmax" in fit.text()
 
 
 def test_another_figure_is_fitted_on_request(tmp_path: Path, few: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import npusim
 from npusim.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
-Fails = Callable[..., str]
-
 LINE = "matmul --device tiny --m 32 --k 48 --n 16"
 
 
@@ -66,18 +63,3 @@ def test_an_own_kernel_in_two_sizes(tmp_path: Path, capsys: Capture) -> None:
     out = capsys.readouterr().out
     assert "scale" in out
     assert "scale instructions: 9 -> 27" in out
-
-
-def test_what_cannot_be_compared_is_told(tmp_path: Path, fails: Fails) -> None:
-    assert "there is no folder" in fails("compare", LINE, LINE, "--plot", "no/such/a.png")
-    assert "must end in .png or .svg" in fails("compare", LINE, LINE, "--plot", "a.pdf")
-    assert "but A is the file a.json" in fails("compare", "a.json", "--cores 0")
-    assert "a.json: cannot be read as JSON" in fails("compare", "a.json", LINE)
-    assert "unknown 'matmull'" in fails("compare", "matmull --m 3", LINE)
-    assert "unrecognized argument '--mm'" in fails("compare", LINE, f"{LINE} --mm 3")
-    assert "No closing quotation; check its quotes" in fails("compare", LINE, 'matmul "')
-    assert "--set gives groups twice" in fails(
-        "compare", f"{LINE} --set groups=2", "--set groups=1"
-    )
-    (tmp_path / "a.json").write_text("{}", encoding="utf-8")
-    assert "is no result of a call" in fails("compare", str(tmp_path / "a.json"), LINE)

@@ -57,8 +57,3 @@ def test_every_shell_has_its_code(shell: str, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "npusim" in out
     assert "_ARGCOMPLETE" in out
-
-
-def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "tcsh"]) == 2
-    assert "unknown 'tcsh'" in capsys.readouterr().err

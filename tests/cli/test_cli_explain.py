@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,8 +69,3 @@ def test_a_kernel_of_a_file_is_explained(tmp_path: Path, capsys: Capture) -> Non
         i for i, text in enumerate(files()["scale.py"].splitlines()) if "GM -> UB" in text
     )
     assert any(row.split()[:3] == ["MTE2", "data_move", str(line)] for row in out.splitlines())
-
-
-def test_what_computes_numbers_is_not_an_option(fails: Callable[..., str]) -> None:
-    assert "unrecognized argument '--check'" in fails(*MATMUL, "--check")
-    assert "the following arguments are required: OPERATOR" in fails("explain")

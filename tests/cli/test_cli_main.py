@@ -74,22 +74,6 @@ def test_examples_are_folded_as_a_shell_reads_them(capsys: Capture) -> None:
     assert words == {" ".join(card.example.replace("\\\n", " ").split()) for card in CARDS.values()}
 
 
-def test_an_unknown_command_is_corrected(capsys: Capture) -> None:
-    assert main(["rnu"]) == 2
-    assert capsys.readouterr().err == (
-        "npusim: error: argument COMMAND: unknown 'rnu'; did you mean 'run'? (known: "
-        f"{', '.join(COMMANDS)}); see 'npusim --help'\n"
-    )
-
-
-def test_an_unknown_option_before_the_command(capsys: Capture) -> None:
-    assert main(["--versoin"]) == 2
-    assert capsys.readouterr().err == (
-        "npusim: error: unrecognized argument '--versoin'; did you mean '--version'?; see "
-        "'npusim --help'\n"
-    )
-
-
 @pytest.mark.parametrize(
     "words",
     [

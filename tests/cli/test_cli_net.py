@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,32 +82,6 @@ def test_what_could_be_simulated_is_printed_and_the_status_says_that_it_is_not_a
         assert out == result.text()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["resnet5", "--device", "ascend910"],
-         "unknown workload 'resnet5' (a file of your own needs a path ending in .yaml); "
-         "did you mean 'resnet50'?"),
-        (["resnet50"],
-         "the following arguments are required: --device; see 'npusim net --help'"),
-        (["resnet50", "--device", "ascend910", "--gradients", "weight,weight"],
-         "argument --gradients: expected at least one of input,weight,bias, got 'weight,weight'; "
-         "see 'npusim net --help'"),
-        (["resnet50", "--device", "ascend910", "--gradients", ""],
-         "argument --gradients: expected at least one of input,weight,bias, got ''; "
-         "see 'npusim net --help'"),
-        (["resnet50", "--device", "ascend910", "--batch", "0"],
-         "argument --batch: expected an integer of at least 1, got '0'; see 'npusim net --help'"),
-        (["resnet50", "--device", "ft78ne"],
-         "no layer of resnet50 can be simulated; conv1: cube_math_type 0 (keep_dtype) needs fp16 "
-         "for fp16 operands, but ft78ne has no cube unit; use a device with a cube (`npusim "
-         "devices` lists them)"),
-    ],
-)  # fmt: skip
-def test_refusals(words: list[str], message: str, fails: Callable[..., str]) -> None:
-    assert fails("net", *words) == message
-
-
 def test_files(good: str, tmp_path: Path, capsys: Capture) -> None:
     names = {"--csv": "layers.csv", "--plot": "layers.png", "--report": "page.html"}
     words = [word for option, name in names.items() for word in (option, str(tmp_path / name))]
@@ -119,15 +92,3 @@ def test_files(good: str, tmp_path: Path, capsys: Capture) -> None:
     assert (tmp_path / "layers.csv").read_text().startswith("layer,count,cin")
     assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
     assert "<!doctype html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--csv", "a.txt"], "--csv a.txt: the file's name must end in .csv"),
-        (["--plot", "none/a.png"], "--plot none/a.png: there is no folder 'none'; create it first"),
-    ],
-)
-def test_files_are_checked_first(words: list[str], message: str, capsys: Capture) -> None:
-    assert main(["net", "resnet50", "--device", "ascend910b2", *words]) == 2
-    assert message in capsys.readouterr().err

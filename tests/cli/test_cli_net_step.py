@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,35 +71,6 @@ def test_files(block: str, tmp_path: Path, capfd: Capture) -> None:
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
     assert "blocks" not in (tmp_path / "page.html").read_text(encoding="utf-8")[:200]
     assert (tmp_path / "store.db").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        *(
-            (["--mode", "eager", *words.split()],
-             f"{words.split()[0]} is of layers by themselves; leave it out, or --mode")
-            for words in ("--gradients weight", "--every-input", "--cube-math-type use_hf32",
-                          "--start warm", "--range")
-        ),
-        *(
-            (words.split(),
-             f"{words.split()[0]} is of a whole step; add --mode eager or --mode graph")
-            for words in ("--layouts best", "--fusions none", "--optimizer sgd",
-                          "--normalisation fp32", "--cards 8")
-        ),
-        (["--mode", "graf"],
-         "argument --mode: unknown 'graf'; did you mean 'graph'? (known: eager, graph); "
-         "see 'npusim net --help'"),
-        (["--mode", "graph", "--layouts", "bst"],
-         "layouts is 'bst'; did you mean 'best'?; it is one of each_call, as_framework, best"),
-        (["--mode", "graph", "--cards", "2"],
-         "cards is 2; ascend910b2 has no figures of an all-reduce: use 1, or a device file with "
-         "'base: ascend910b2' and a section 'cards'"),
-    ],
-)  # fmt: skip
-def test_refusals(words: list[str], message: str, block: str, fails: Callable[..., str]) -> None:
-    assert fails("net", block, "--device", "ascend910b2", *words) == message
 
 
 def test_an_operation_that_was_not_simulated_is_named(

@@ -43,11 +43,6 @@ def test_a_checked_convolution_passes(device: str, capsys: Capture) -> None:
     assert last.endswith(" (limit 1.0e-05): pass")
 
 
-def test_a_checked_product_passes(capsys: Capture) -> None:
-    assert main([*MATMUL, "--check"]) == 0
-    assert "check  c against float64: relative error" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("as_json", [False, True])
 def test_wrong_numbers_fail_the_check(
     as_json: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch
@@ -95,11 +90,6 @@ def test_json_is_the_result_and_the_check_alone(capsys: Capture, tmp_path: Path)
     assert value["operator"] == "conv2d_backprop_filter"
     assert value["cycles"] > 0
     assert f"wrote {page}" in err
-
-
-def test_json_without_check_says_null(capsys: Capture) -> None:
-    assert main([*MATMUL, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["check"] is None
 
 
 def _cycles(capsys: Capture, *words: str) -> int:
@@ -160,14 +150,6 @@ def test_help_states_defaults_and_an_example_of_its_operator_only(
     others = {f"--{o.name.replace('_', '-')}" for card in CARDS.values() for o in card.options}
     assert own <= shown
     assert not (others - own) & shown
-
-
-def test_help_lists_every_operator_and_an_example_of_each(capsys: Capture) -> None:
-    assert main(["run", "--help"]) == 0
-    text = capsys.readouterr().out
-    examples = text.partition("\nexamples:\n")[2]
-    assert re.findall(r"^  npusim run (\w+) ", examples, re.M) == list(CARDS)
-    assert all(re.search(rf"^    {name}\b", text, re.M) for name in CARDS)
 
 
 def test_the_operator_may_stand_anywhere_on_the_line(capsys: Capture) -> None:

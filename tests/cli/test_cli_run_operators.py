@@ -68,26 +68,6 @@ def test_backward_of_one_to_three_dimensions(
 
 
 @pytest.mark.parametrize(
-    ("device", "kind", "math", "dx", "others"),
-    [
-        ("ascend910b2", "bf16", "keep_dtype", 8e-3, 8e-3),
-        ("ascend910b2", "fp32", "0", 1e-5, 1e-5),
-        ("ascend910b2", "fp32", "use_hf32", 1e-5, 1e-5),
-        ("ascend950pr", "fp32", "allow_fp32_down_precision", 1e-5, 1e-5),
-        # The input's gradient leaves the cube as fp16; the weight's sums stay fp32.
-        ("ascend910", "fp32", "1", 1e-3, 1e-5),
-        ("ascend910b2", "fp32", "2", 1e-3, 1e-5),
-    ],
-)
-def test_backward_in_every_arithmetic(
-    device: str, kind: str, math: str, dx: float, others: float, capsys: Capture
-) -> None:
-    words = [device if word == "tiny" else word for word in BACKWARD]
-    value = checked(capsys, *words, "--dtype", kind, "--cube-math-type", math)
-    assert limits(value) == {"grad_input": dx, "grad_weight": others, "grad_bias": others}
-
-
-@pytest.mark.parametrize(
     ("mask", "names"),
     [
         ("110", ["grad_input", "grad_weight"]),
@@ -102,15 +82,6 @@ def test_only_wanted_gradients_are_computed(mask: str, names: list[str], capsys:
     assert ("conv_backprop_input" in kernels) == ("grad_input" in names)
     assert ("conv_backprop_filter" in kernels) == ("grad_weight" in names)
     assert ("bias_grad" in kernels) == ("grad_bias" in names)
-
-
-def test_a_layer_of_a_workload(capsys: Capture) -> None:
-    base = ("run", "convolution_backward", "--device", "ascend910", "--timing-only", "--json")
-    assert main([*base, "--layer", "resnet50/res5_3x3", "--batch", "2"]) == 0
-    by_layer = json.loads(capsys.readouterr().out)["cycles"]
-    x, w = npusim.spec((2, 512, 7, 7), "fp16"), npusim.spec((512, 512, 3, 3), "fp16")
-    result = npusim.ops.convolution_backward(x, x, w, (512,), padding=1, device="ascend910")
-    assert by_layer == result.cycles
 
 
 def test_one_wrong_gradient_fails_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,13 +141,6 @@ def test_float32_files_are_rounded_to_bf16_where_asked(tmp_path: Path, capsys: C
         checked(capsys, *words)
         found.append(np.load(tmp_path / "dw.npy"))
     np.testing.assert_array_equal(*found)
-
-
-def test_several_kernels_have_a_tiling_each(capsys: Capture) -> None:
-    plain = checked(capsys, *BACKWARD)["cycles"]
-    tiling = ("conv_backprop_input:base_m=16,base_n=16,base_k=16; "
-              "conv_backprop_filter:base_m=16,base_n=16,base_k=16,slab_k=16")  # fmt: skip
-    assert checked(capsys, *BACKWARD, "--tiling", tiling)["cycles"] > plain
 
 
 @pytest.mark.parametrize("device", ["ascend910", "ascend310", "ascend910b2"])
@@ -296,70 +260,6 @@ def test_rules_can_be_left_to_the_hardware(fails: Fails) -> None:
              "16", "--size", "1x18x18", "--kernel", "1", "--stride", "1x17x17"]  # fmt: skip
     assert "stride H * W is 289; Atlas training products (910) permit up to 256" in fails(*words)
     assert main([*words, "--rules", "hardware", "--check"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*BACKWARD, "--output", "g.npy"],
-         "--output g.npy: this call returns grad_input, grad_weight, grad_bias; name a file ending "
-         "in .npz, which holds them all, or ask for one of them"),
-        ([*BACKWARD, "--mask", "000"],
-         "argument --mask: expected at least one of input,weight,bias, or bits such as 110, got "
-         "'000'; see 'npusim run convolution_backward --help'"),
-        ([*BACKWARD, "--cube-math-type", "hf32"],
-         "argument --cube-math-type: cube_math_type is 'hf32'; it is one of 0 (keep_dtype), 1 "
-         "(allow_fp32_down_precision), 2 (use_fp16), 3 (use_hf32); "
-         "see 'npusim run convolution_backward --help'"),
-        ([*BACKWARD[:8], "--size", "3x4x5", "--kernel", "1", "--padding", "0,1,0,1,0,1"],
-         "padding is [0, 1], [0, 1], [0, 1]; before and after may differ in 2-D layers only"),
-        ([*BACKWARD, "--transposed", "--padding", "9"],
-         "output H of the transposed layer would be -10; use less padding, or a larger input or "
-         "filter"),
-        ([*BACKWARD[:4], "--layer", "resnet50/conv1", "--transposed"],
-         "--layer resnet50/conv1 gives all sizes, so --transposed cannot be given too; drop "
-         "--layer or the sizes"),
-        ([*BACKWARD, "--tiling", "base_m=16"],
-         "--tiling is 'base_m=16'; this call has several kernels, so it must be "
-         "KERNEL:FIELD=VALUE,...;... with KERNEL one of conv_backprop_input, conv_forward, "
-         "conv_backprop_filter"),
-        ([*BACKWARD, "--tiling", "conv_forwards:base_m=16"],
-         "--tiling: unknown kernel 'conv_forwards'; did you mean 'conv_forward'?"),
-        ([*BACKWARD, "--tiling", "conv_forward:base_m=16,base_n=16,base_k=16;conv_forward:"],
-         "--tiling names conv_forward twice; keep one of them"),
-        ([*INPUT, "--dilation", "2"],
-         "conv3d_backprop_input: dilations is (1, 2, 2, 2, 1); Atlas training products (910) "
-         "permit 1 for D (an error without status, by the vendor's tensor compiler of 2022, which "
-         "the documentation page leaves to the errors); correct it"),
-        ([*INPUT, "--storage", "shared"],
-         "--storage is an option of conv_grad_filter, conv_grad_input, deconv_grad_filter, "
-         "deconv_grad_input; this command has none of that name; see "
-         "'npusim run conv3d_backprop_input --help'"),
-        ([*FOLD, "--dtype", "bf16"], "--dtype is bf16; im2col_backward takes fp16 or fp32"),
-        ([*FOLD, "--padding", "1,0,1,0"],
-         "--padding of im2col_backward is one number, or HxW such as 1x2: the same on opposite "
-         "sides"),
-        (FOLD[:-2], "im2col_backward needs --kernel HxW; give it"),
-        ([*FOLD, "--tiling", "rows=7,columns=9,at_once=1"],
-         "--tiling: at_once is '1'; it must be yes or no"),
-        (DECONV[:4],
-         "deconv_grad_filter needs --cin, --cout, --size and --kernel; missing: --cout, --size, "
-         "--kernel; --input of an operand that shows a size will do too"),
-        ([*DECONV, "--storage", "private", "--cores", "0"],
-         "deconv_grad_filter: core_mask is 0: leave it out; FT78NE permits no mask (the _p form "
-         "runs on the calling core) (when storage = private) (an error without status, by the "
-         "library's documentation page with its example program); correct it"),
-        ([*DECONV, "--cores", "0x100"],
-         "deconv_grad_filter: core_mask is 256: the device has 8 cores, the mask of all is 0xff; "
-         "FT78NE permits at least one bit, none beyond the device's cores (when storage = shared) "
-         "(an error without status, by npusim's own choice, where no source decides); correct it"),
-        ([*DECONV, "--dtype", "fp16", "--rules", "hardware"],
-         "deconv_grad_filter: ft78ne has no hp (fp16) form; it has fp32: use float32, or device "
-         "mt7004"),
-    ],
-)  # fmt: skip
-def test_calls_that_cannot_be(words: list[str], message: str, fails: Fails) -> None:
-    assert fails(*words) == message
 
 
 def test_operands_of_a_wrong_rank(fails: Fails, tmp_path: Path) -> None:

@@ -21,11 +21,6 @@ def test_the_page_is_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "with clock=2GHz" in told
 
 
-def test_its_name_is_checked_first(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*WORDS, "--report", "study.pdf"]) == 2
-    assert "--report study.pdf: the file's name must end in .html" in capsys.readouterr().err
-
-
 def test_the_name_of_a_folder_is_refused_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -99,14 +98,6 @@ def test_a_kernel_of_a_file_in_two_processes(tmp_path: Path, capsys: Capture) ->
     assert told["illegal"] == 1
     assert main(["tune", *words]) == 0
     assert "looks known from before" in capsys.readouterr().out
-
-
-def test_refusals(tmp_path: Path, fails: Callable[..., str]) -> None:
-    assert "budget is 'much'" in fails("tune", *MATMUL, *ALONE, "--budget", "much")
-    assert "must end in .png or .svg" in fails(
-        *("tune", *MATMUL, *ALONE, "--plot", str(tmp_path / "t.gif"))
-    )
-    assert "launches no kernel 'conv'" in fails("tune", *MATMUL, *ALONE, "--which", "conv")
 
 
 @pytest.mark.parametrize("operator", ["matmul", "conv2d_backprop_filter"])

@@ -211,27 +211,6 @@ def test_families_are_left_out_in_turn(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--family", "none"], "no point is left to simulate; choose another chip or family"),
-        (["--plot", "plot.pdf"], "--plot plot.pdf: the file's name must end in .png or .svg"),
-        (["--html", "no/where.html"],
-         "--html no/where.html: there is no folder 'no'; create it first"),
-        (["--leave-one-out", "--set", "clock=1GHz"],
-         "--leave-one-out begins with the figures that ship; leave out --set"),
-        (["--data", "none.csv"],
-         "none.csv: cannot be read: No such file or directory"),
-    ],
-)  # fmt: skip
-def test_refusals(
-    words: list[str], message: str, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    assert fails("validate", "--jobs", "1", *words) == message
-
-
 def test_an_empty_list_of_constants_is_told(
     fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

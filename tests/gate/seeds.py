@@ -103,8 +103,8 @@ REFACTORINGS = (
     ),
     Seed(
         "kernels/dsp_grad_input.py",
-        "row, size = self.kernel.width * e, u.n * e",
-        "size, row = u.n * e, self.kernel.width * e",
+        "row, size = self.kernel.ends.width * e, u.n * e",
+        "size, row = u.n * e, self.kernel.ends.width * e",
         GRAD_IN,
     ),
     Seed(

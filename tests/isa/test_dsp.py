@@ -15,7 +15,6 @@ from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ProgramError
 from npusim.call.call import simulate
 from npusim.device.catalog import load_device
-from npusim.isa import ISA
 from npusim.isa.base import Cost
 from npusim.isa.dsp import DspCast, DspGemm
 from npusim.isa.operands import Buffer, Slot, Tensor
@@ -132,12 +131,6 @@ def test_costs_by_hand(instruction: DspGemm | DspCast, device: Any, want: Cost) 
     assert instruction.cost(device) == want
 
 
-def test_costs_grow_with_every_extent() -> None:
-    small = gemm(6, 10, 48).cost(FT).cycles
-    for more in (gemm(12, 10, 48), gemm(6, 20, 48), gemm(6, 10, 96)):
-        assert more.cost(FT).cycles > small
-
-
 def test_what_a_device_cannot_multiply_is_named() -> None:
     with pytest.raises(ProgramError, match=r"ft78ne has no fp16 dsp_gemm \(it has: fp32\)"):
         gemm(6, 4, 48, FP16).cost(FT)
@@ -166,16 +159,6 @@ def test_illegal_operands_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ProgramError) as caught:
         make().check(MT)
     assert message in str(caught.value)
-
-
-def test_both_are_in_the_table_and_declare_what_they_touch() -> None:
-    assert (ISA["dsp_gemm"], ISA["dsp_cast"]) == (DspGemm, DspCast)
-    first, later = gemm(2, 3, 4), gemm(2, 3, 4, init=False)
-    assert first.reads() == (first.a, first.b)
-    assert later.reads() == (later.a, later.b, later.acc)
-    assert first.writes() == (first.acc,)
-    assert (first.pipe, first.op, first.told().move) == ("VPU", "dsp_gemm", None)
-    assert str(first) == "dsp_gemm am2#0[0:32B] <- sm0#0[0:24B], am1#0[0:48B]"
 
 
 # -- a kernel of one's own, and GM without an L2 -----------------------------------------------
@@ -227,21 +210,6 @@ def test_a_kernel_timed_by_hand(engine: str) -> None:
     np.testing.assert_array_equal(result.outputs[0], a @ b)
     # issue 1, A 60 + 192/32, B 60 + 1536/32, gemm 26 + 6*8, C 60 + 1152/32
     assert result.runs[0].cycles == 1 + 66 + 108 + 74 + 96
-
-
-def test_without_an_l2_cores_share_main_memory(engine: str) -> None:
-    run = simulate(Product(), exact_memory(), cores="0-3", engine=engine).runs[0]
-    # four cores at a quarter of the rate each: their start-ups still run side by side
-    assert run.cycles == 1 + (60 + 4 * 6) + (60 + 4 * 48) + 74 + (60 + 4 * 36)
-    rows = {(row.src, row.dst, row.operand): row for row in run.traffic}
-    for name, memory, size in (("a", "SM", 192), ("b", "AM", 1536)):
-        row = rows["GM", memory, name]
-        assert (row.bytes, row.hit_bytes, row.miss_bytes) == (4 * size, 0, 4 * size)
-    assert rows["DDR", "GM", ""].bytes == 4 * 1728
-    assert rows["GM", "DDR", ""].bytes == 4 * 1152
-    bounds = {bound.resource: bound.cycles for bound in run.bounds}
-    assert (bounds["DDR read"], bounds["DDR write"]) == (216, 144)
-    assert not {"L2 read", "L2 write"} & set(bounds)
 
 
 def test_nothing_stays_without_an_l2() -> None:

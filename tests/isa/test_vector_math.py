@@ -11,10 +11,9 @@ import pytest
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT32, DType
 from npusim.base.errors import ProgramError
-from npusim.isa.operands import Buffer, Slot, Tensor
+from npusim.isa.operands import Buffer, Slot
 from npusim.isa.vector import VecBinary, VecReduce
 from npusim.isa.vector_math import COMPARE, UNARY, VecCompare, VecSelect, VecUnary
-from npusim.program.kernel import Alike, Kernel, Plan, Tasks
 from npusim.program.language import Language
 from tests.isa.test_isa_numbers_vector import UB, Bench
 
@@ -148,46 +147,3 @@ def test_what_is_refused(case: str) -> None:
     slot = k.buffer("UB", (64,), FP32).next()
     with pytest.raises(ProgramError, match=message):
         body(k, slot)  # type: ignore[no-untyped-call]
-
-
-class ReluGrad(Kernel):
-    """dx = dy where x > 0, else 0: a comparison and a selection for each row."""
-
-    name, role = "relu_grad", "vector"
-
-    def __init__(self, shape: tuple[int, int], dtype: DType) -> None:
-        self.x, self.dy = (Tensor(name, shape, dtype) for name in ("x", "dy"))
-        self.dx = Tensor("dx", shape, dtype, "out")
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.x, self.dy, self.dx
-
-    def plan(self, k: Language, cores: int) -> Plan[Any]:
-        rows, columns = self.x.shape
-        dtype = self.x.dtype
-        x_ub, dy_ub = (k.buffer("UB", (columns,), dtype, slots=2) for _ in range(2))
-        mask_ub = k.buffer("UB", (columns,), dtype)
-        size = columns * dtype.bytes
-
-        def emit(_: Any) -> None:
-            x, dy, dx = (t.at(0, size, base="at") for t in self.tensors)
-            k.data_move(x_ub.next(), x, dtype)
-            k.data_move(dy_ub.next(), dy, dtype)
-            k.vec_compare("gt", mask_ub.next(), x_ub.last().at(0, size), 0, dtype)
-            k.vec_select(dy_ub.last().at(0, size), mask_ub.last(), dy_ub.last(), 0, dtype)
-            k.data_move(dx, dy_ub.last(), dtype)
-
-        at = np.arange(rows) * size
-        return Plan(Tasks(np.arange(rows) % cores, Alike, bases={"at": at}), emit)
-
-
-@pytest.mark.parametrize("dtype", [FP16, FP32], ids=str)
-@pytest.mark.parametrize("device", ["tiny", "ascend310p", "ascend910b2", "ascend950pr"])
-def test_a_kernel_that_compares_and_selects(device: str, dtype: DType) -> None:
-    rng = np.random.default_rng(5)
-    x, dy = (rng.normal(size=(37, 88)).astype(dtype.numpy) for _ in range(2))
-    x[0, :3] = 0, np.finfo(dtype.numpy).smallest_subnormal, -np.inf
-    result = npusim.simulate(ReluGrad(x.shape, dtype), device, x, dy, engine="simpy")
-    (dx,) = result.outputs or ()
-    np.testing.assert_array_equal(dx, np.where(x > 0, dy, 0))

@@ -84,16 +84,6 @@ def test_any_grouping(per_group: tuple[int, int], groups: int, taps: int, cores:
     run(group_plan(cin, cout, groups, 16), taps, "tiny", cores=range(cores))
 
 
-def test_a_piece_by_hand() -> None:
-    """Two groups of 8 channels share a block: one column of 16 rows, half of each row cleared."""
-    plan = group_plan(16, 16, 2, 16)
-    got, result = run(plan, 1, "tiny", cores=1)
-    assert not got[0, 0, :8, 8:].any()
-    assert not got[0, 0, 8:, :8].any()
-    assert got[0, 0, :8, :8].all()
-    assert result.runs[0].instructions == 4  # in, two fills, out
-
-
 def test_all_cores_work_on_one_large_gradient() -> None:
     plan = group_plan(512, 512, 64, 16)
     _, result = run(plan, 9, "ascend910b2")

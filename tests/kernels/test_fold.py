@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.fold_map import Folded, FoldMap
 from npusim.kernels.fold_weights import FoldedFilters, FoldWeights
@@ -32,7 +31,6 @@ from npusim.kernels.parts.folding import (
 )
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.thin_map import ThinMap, Thinned
-from npusim.kernels.tilings.streams import times
 from npusim.layout import to_6hd
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
@@ -156,36 +154,6 @@ def test_planes_larger_than_ub_are_thinned_in_parts() -> None:
     wide = (1, 20, 9, 3300), thin_shape((1, 20, 9, 3300), (2, 3), 16)
     with pytest.raises(CapacityError, match=r"memories\.UB\.size.*the smallest piece takes \d+ B"):
         npusim.simulate(thin_kernel((2, 3), FP16, wide, thins=True), device)
-
-
-@pytest.mark.parametrize("folds", [True, False])
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
-@pytest.mark.parametrize(
-    ("shape", "fold"),
-    [
-        ((1, 3, 224, 224), Fold(4, 4)),  # a row of tiles more on 32 cores than on 24
-        ((1, 3, 224, 224), Fold(2, 2)),  # lanes of which some are zero
-        ((1, 3, 224, 224), Fold(8, 2)),
-        ((2, 2, 10, 3000), Fold(2, 2)),  # tiles are part of a row
-        ((1, 3, 32, 32), Fold(2, 2)),
-    ],
-)
-def test_the_cores_of_a_folded_map_are_those_on_which_it_ends_first(
-    shape: tuple[int, ...], fold: Fold, device: str, folds: bool
-) -> None:
-    machine = load_device(device)
-    every = machine.count("vector")
-    kernel = map_kernel(shape, fold, FP16, folds=folds)
-    estimates = times(machine, every, kernel.stream(machine, every))
-    own = kernel.on_few(machine, every).cores
-    assert own is not None
-    cycles = {}
-    for cores in {1, 5, 7, every // 3, every // 2, 3 * every // 4, every - 4, every, own}:
-        (run,) = npusim.simulate(replace(kernel, cores=cores), device).runs
-        cycles[cores] = run.cycles + run.launch_cycles
-    assert cycles[own] <= 1.01 * min(cycles.values()), cycles
-    launch = machine.launch.cycles("vector", 0)
-    assert estimates[own - 1] + launch == pytest.approx(cycles[own], rel=0.1)
 
 
 def test_rows_wider_than_ub_are_cut() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 import npusim
-from npusim.base.dtypes import BF16, FP16, FP32, INT8, MXFP4, MXFP8, DType
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, MXFP4, DType
 from npusim.base.errors import ArgumentError, CapacityError, ProgramError
 from npusim.call.call import Call, simulate
 from npusim.call.options import Options
@@ -84,7 +84,8 @@ def multiply(
     call = Call("test", Options(device=DEVICES[device], cores=range(cores)), timing_only=False)
     c0 = 32 // kind.bytes
     stored = to_nz(a, c0) if layouts[0] == "NZ" else a.T if layouts[0] == "ND_km" else a
-    right = to_nz(b, c0) if layouts[1] == "NZ" else b.T if layouts[1] == "ND_nk" else b
+    right = b.T if layouts[1].endswith("nk") else b
+    right = to_nz(right, c0) if layouts[1].startswith("NZ") else right
     shape = (a.shape[0], b.shape[1])
     count = -(-a.shape[1] // (tiling.single_core_k or a.shape[1]))
     first, second = call.input("a", stored, kind), call.input("b", right, kind)
@@ -111,7 +112,7 @@ def test_products_of_whole_numbers_are_exact(
     m: int, k: int, n: int, tiling: Tiling, layout_a: str, layout_b: str, kind: DType,
     device: str, parts: bool, through_ub: bool, cores: int, biased: bool,
 ) -> None:  # fmt: skip
-    if layout_a == layout_b == "NZ":
+    if layout_a == layout_b[:2] == "NZ":
         k = -(-k // 16) * 16  # nothing else tells K from its padding
     if tiling.single_core_m % 16:
         layout_a = "ND"
@@ -122,16 +123,6 @@ def test_products_of_whole_numbers_are_exact(
     got = multiply(tiling, a, b, kind, (layout_a, layout_b), parts, device, cores, bias)
     want = a.astype(np.float64) @ b.astype(np.float64)
     np.testing.assert_array_equal(got, want if bias is None else want + bias)
-
-
-@pytest.mark.parametrize("kind", [FP16, FP32], ids=str)
-def test_random_numbers_agree_with_float64(kind: DType) -> None:
-    rng = np.random.default_rng(2)
-    a, b = (rng.normal(size=size).astype(kind.numpy) for size in ((75, 333), (333, 50)))
-    tiling = Tiling(base_m=32, base_n=32, base_k=32, step_kb=2, preload=True, single_core_k=128)
-    got = multiply(tiling, a, b, kind, ("ND", "ND"), True, "ascend910b2", 4)
-    want = a.astype(np.float64) @ b.astype(np.float64)
-    assert np.abs(got - want).max() / np.abs(want).max() <= 1e-6
 
 
 def test_sums_of_parts_are_rounded_once() -> None:
@@ -261,16 +252,6 @@ def test_block_scaled_operands_bring_their_scales() -> None:
     assert made.moves["GM", "L1", "scale_m"] == 256 * 32
 
 
-def test_mxfp8_takes_half_the_time_of_fp16() -> None:
-    """The published rate is 32 numbers of K per cycle."""
-    tiling = Tiling(base_m=128, base_n=256, base_k=128)
-    scales = tuple(Tensor(f"scale_{x}", (256, 16), INT8) for x in "mn")
-    made = program(tiling, MXFP8, scales=scales)
-    assert {c.cycles for c in made.templates[0].costs if c.macs} == {
-        A5.cube.startup_cycles + 8 * 4 * 16  # type: ignore[union-attr]
-    }
-
-
 def cycles(tiling: Tiling, shape: tuple[int, int, int] = (512, 2048, 512)) -> int:
     m, k, n = shape
     kernel = Matmul(
@@ -281,23 +262,6 @@ def cycles(tiling: Tiling, shape: tuple[int, int, int] = (512, 2048, 512)) -> in
 
 
 BASE: dict[str, Any] = {"base_m": 128, "base_n": 256, "base_k": 64}
-
-
-@pytest.mark.parametrize(
-    ("slow", "fast"),
-    [
-        ({"l1a_slots": 1, "l1b_slots": 1}, {}),
-        ({"l0_slots": 1}, {}),
-        ({}, {"unit_flag": True}),
-        ({"barrier": True}, {}),
-        ({"l1a_slots": 1, "l1b_slots": 1, "paired": True}, {"l1a_slots": 1, "l1b_slots": 1}),
-        ({"barrier": True}, {"barrier": True, "preload": True}),
-    ],
-)  # fmt: skip
-def test_switches_that_overlap_or_save_copies_save_time(
-    slow: dict[str, Any], fast: dict[str, Any]
-) -> None:
-    assert cycles(Tiling(**{**BASE, **fast})) < cycles(Tiling(**{**BASE, **slow}))
 
 
 def test_a_resident_slab_is_copied_once_per_block_of_rows() -> None:

@@ -158,16 +158,6 @@ def test_a_reader_without_rows_does_not_free_a_block_for_the_other() -> None:
         assert begin >= max(end for _, end in flags)
 
 
-def test_more_blocks_and_more_readers_take_less_time() -> None:
-    shape, tiling = (512, 128, 512), Tiling(base_m=128, base_n=128, base_k=64, unit_flag=True)
-
-    def cycles(slots: int, readers: int) -> int:
-        kernel = finish(*shape, slots=slots, readers=readers, tiling=tiling, gated=True)
-        return npusim.simulate(kernel, DEVICE, cores=range(2), timeline=False).cycles
-
-    assert cycles(1, 1) > cycles(1, 2) > cycles(4, 2)
-
-
 def test_both_kinds_of_cores_are_reported_with_their_own_pipes() -> None:
     result = run(finish(64, 32, 96))
     pipes = {core: set(rows["pipe"]) for core, rows in result.pipes.groupby("core")}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
@@ -22,6 +22,7 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.pool import Pool, PoolGrad, Tiling, pooled
 from npusim.shapes.convolution import Convolution
 from npusim.timing.trace import KernelRun
+from tests.drawn import examples, slow_if
 
 Array = npt.NDArray[Any]
 
@@ -170,7 +171,14 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("dtype", "c0", "device"),
-    [*((FP16, 16, one) for one in DEVICES), (FP32, 8, "ascend910b2"), (FP32, 16, "ascend910")],
+    [
+        *(
+            slow_if(one in ("ascend310", "ascend310p", "ascend950pr"), FP16, 16, one)
+            for one in DEVICES
+        ),
+        (FP32, 8, "ascend910b2"),
+        (FP32, 16, "ascend910"),
+    ],
 )
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "x".join(map(str, case[0])))
 def test_every_kind_on_every_device(case: Any, dtype: DType, c0: int, device: str) -> None:
@@ -179,7 +187,7 @@ def test_every_kind_on_every_device(case: Any, dtype: DType, c0: int, device: st
     check((*shape, c0), s, dtype, device)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 20), st.integers(1, 40)),
     st.tuples(*(st.integers(1, 4) for _ in range(2))),
@@ -261,15 +269,6 @@ def test_a_map_is_enlarged_and_its_gradient_summed() -> None:
     np.testing.assert_array_equal(dx, dy.reshape(2, 2, 4, 2, 5, 3, 16).sum(axis=(3, 5)))
 
 
-def test_one_position_of_all_planes_is_one_instruction() -> None:
-    shape = (8, 64, 7, 7, 16)
-    s = pooled(shape, (7, 7), (7, 7))
-    timeline = npusim.simulate(pool(shape, s, "mean", FP16), "ascend910").timeline
-    tasks = (timeline["op"] == "vec_cast").sum() / 2
-    adds = (timeline["op"] == "vec_add").sum()
-    assert adds == 48 * tasks < 48 * 8 * 64 / 4
-
-
 def stem(c1: int = 4) -> tuple[tuple[int, ...], Convolution]:
     """The pooling behind the first layer of ResNet-50, batch 32."""
     shape = (32, c1, 112, 112, 16)
@@ -302,34 +301,6 @@ def test_measured_times() -> None:
         for kernel in (forward, backward)
     ]
     assert times == pytest.approx([113.6, 259], rel=0.03)
-
-
-@pytest.mark.parametrize("kind", ["max", "mean"])
-def test_both_engines_agree(kind: str) -> None:
-    shape = (2, 3, 20, 20, 16)
-    s = pooled(shape, (3, 3), (2, 2), ((1, 1), (1, 1)))
-    mask = (mask_of(shape, s, role) if kind == "max" else None for role in ("out", "in"))
-    for make, one in zip((pool, pool_grad), mask, strict=True):
-        kernel = make(shape, s, kind, FP16, mask=one)
-        cycles = {
-            timed(kernel, "ascend910b2", engine=engine).cycles for engine in ("simpy", "fast")
-        }
-        assert len(cycles) == 1
-
-
-@pytest.mark.parametrize("device", ["ascend910b2", "ascend950pr"])
-def test_few_cores_take_small_maps(device: str) -> None:
-    shape = (1, 4, 14, 14, 16)
-    machine, s = load_device(device), pooled(shape, (2, 2), (2, 2))
-    every = machine.count("vector")
-
-    def cycles(kernel: Any) -> int:
-        run = timed(kernel, device)
-        return run.cycles + run.launch_cycles
-
-    for kernel in (pool(shape, s, "mean", FP16), pool_grad(shape, s, "mean", FP16)):
-        times = {n: cycles(replace(kernel, cores=n)) for n in (1, 2, 4, 8, every)}
-        assert cycles(kernel.on_few(machine, every)) <= 1.07 * min(times.values()), times
 
 
 def test_mistakes_are_told() -> None:

@@ -72,16 +72,6 @@ def test_a_band_is_read_again_before_the_next() -> None:
     assert tasks.bases["x"].tolist() == [0, 0, 32, 32]
 
 
-def test_a_copy_takes_its_path_alone() -> None:
-    """One core, one 4 KiB piece from main memory into UB."""
-    path, tiny = A2.path("GM", "UB"), CopyTiling(rows=4, columns=512)
-    run = simulate(CopyIn(tiny, matrix(4, 512)), A2).runs[0]
-    alone = path.startup_cycles + -(-4096 // float(path.bytes_per_cycle))
-    busy = max(sum(row.cycles[:2]) for row in run.pipes if row.pipe == "MTE2")
-    assert busy >= alone
-    assert run.cores == 1
-
-
 def test_a_copy_needs_a_matrix() -> None:
     with pytest.raises(ArgumentError, match="it must be a matrix"):
         CopyIn(CopyTiling(rows=1, columns=16), Tensor("x", (4, 4, 4), FP16))
@@ -120,12 +110,6 @@ def test_two_slots_overlap_what_one_does_not() -> None:
         return simulate(kernel, A2).runs[0].cycles
 
     assert cycles(2) < 0.9 * cycles(1)
-
-
-def test_cores_may_be_fewer() -> None:
-    tiling = StreamTiling(piece=64, cores=1)
-    kernel = Elementwise("relu", tiling, (matrix(8, 64),), matrix(8, 64, "z", "out"))
-    assert simulate(kernel, A2).runs[0].cores == 1
 
 
 def test_inputs_must_match() -> None:

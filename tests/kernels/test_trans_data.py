@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
 from npusim.device.catalog import load_device
-from npusim.isa.dma import DataMove
 from npusim.isa.operands import Tensor
-from npusim.isa.vector import VecDup, VecTranspose
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.layout import (
     from_6hd,
     from_fracz_3d,
-    group_plan,
     to_6hd,
     to_fracz_3d,
 )
@@ -204,13 +201,6 @@ def test_weights_at_the_edges(
     check_weight(plain, groups, c0, dtype, device)
 
 
-def test_the_examples_cover_shared_and_partly_filled_real_groups() -> None:
-    depthwise = group_plan(72, 72, 72, 16)
-    assert (depthwise.mag_factor, depthwise.real_groups) == (16, 5)
-    assert 72 % 16  # the last one holds 8
-    assert group_plan(136, 136, 8, 16).mag_factor == 8
-
-
 # -- how it is cut -----------------------------------------------------------------------------
 
 
@@ -285,46 +275,6 @@ def test_work_is_spread_over_cores_in_few_signatures(
     assert max(units) - min(units) <= 1
 
 
-def test_a_unit_of_a_feature_map_is_three_instructions() -> None:
-    program, _, _ = plan_program(
-        Conversion(kind="to_blocked", c0=16), (1, 64, 14, 14), FP16, "tiny", [0]
-    )
-    for template in program.templates:
-        kinds = [type(i) for i in template.instructions]
-        assert kinds == [DataMove, VecTranspose, DataMove]
-
-
-def kinds_of(
-    kind: str, plain: tuple[int, ...], groups: int = 1, dtype: DType = FP16
-) -> list[list[str]]:
-    """Memories every move goes to, or "turn" and "zero", per template on one core of `tiny`."""
-    conversion = Conversion(kind=kind, c0=16, groups=groups)
-    program, _, _ = plan_program(conversion, plain, dtype, "tiny", [0])
-    names = {VecTranspose: "turn", VecDup: "zero"}
-    return [
-        [names.get(type(i)) or i.writes()[0].memory for i in template.instructions]
-        for template in program.templates
-    ]
-
-
-def test_stores_follow_the_longer_axis() -> None:
-    """5 depths of 2 blocks: one store per block; 2 depths of 5 blocks: one per depth."""
-    assert kinds_of("to_blocked", (1, 32, 5, 1, 1)) == [["UB", "turn", "GM", "GM"]]
-    assert kinds_of("to_blocked", (1, 80, 2, 1, 1)) == [["UB", "turn", "GM", "GM"]]
-
-
-def test_one_tap_is_turned_once() -> None:
-    assert kinds_of("to_fracz_transposed", (16, 16, 1, 1)) == [["UB", "turn", "GM"]]
-    assert kinds_of("to_fracz_transposed", (16, 16, 1, 3)) == [["UB", "turn", "turn", "GM"]]
-
-
-def test_a_depthwise_filter_is_loaded_and_stored_in_one_move() -> None:
-    assert kinds_of("to_fracz", (32, 1, 1, 3), 32) == [["zero", "UB", "turn", "GM"]]
-    assert kinds_of("from_fracz", (32, 1, 1, 3), 32) == [["UB", "turn", "GM"]]
-    # eight groups of 2 x 2 channels: the first channels of all, then the second ones
-    assert kinds_of("to_fracz", (16, 2, 1, 3), 8) == [["zero", "UB", "UB", "turn", "GM"]]
-
-
 def test_large_tiles_do_not_read_between_groups() -> None:
     """One core with a UB that would hold a whole real group of 16 groups of 17 channels."""
     conversion = Conversion(kind="from_fracz", c0=16, groups=16)
@@ -332,13 +282,6 @@ def test_large_tiles_do_not_read_between_groups() -> None:
     moved = gm_bytes(program)
     assert moved["dst"] == dst.size_bytes
     assert moved["src"] == 49 / 289 * src.size_bytes  # 17 fractals and 32 beside them
-
-
-def test_slots_fill_ub_twice_over() -> None:
-    program, _, _ = plan_program(
-        Conversion(kind="to_blocked", c0=16), (1, 64, 500, 500), FP16, "ascend910b2"
-    )
-    assert [(b.slots, b.slot_bytes) for b in program.buffers] == [(2, 49152), (2, 49152)]
 
 
 # -- refusals ----------------------------------------------------------------------------------

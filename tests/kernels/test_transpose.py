@@ -17,7 +17,7 @@ from npusim.device.catalog import devices, load_device
 from npusim.isa.dma import DataMove
 from npusim.isa.operands import Tensor
 from npusim.isa.vector import VecCast, VecTranspose
-from npusim.kernels.transpose import Axes, Transpose, choose_tile, merged, rotations, walk
+from npusim.kernels.transpose import Axes, Transpose, merged
 from npusim.program.build import build
 from npusim.program.program import Program
 from tests.drawn import examples
@@ -87,27 +87,6 @@ def test_merged_joins_what_stays_together() -> None:
     assert merged((4, 1, 6), (0, 2, 1)) == Axes((24,), (0,))
 
 
-def test_a_walk_names_runs_and_levels() -> None:
-    axes = Axes((6, 20), (1, 0))
-    part = walk(axes, (0, 1), (4, 8))  # 4 rows of 8 elements, 20 apart
-    assert (part.levels, part.run, part.pitch(4)) == (((4, 20),), 8, 32)
-    whole = walk(axes, (0, 1), (4, 20))  # whole rows follow each other
-    assert (whole.levels, whole.run, whole.pitch(4)) == ((), 80, 320)
-    assert walk(axes, (1, 0), (4, 8)).levels == ((8, 6),)
-
-
-def test_rotations_turn_one_axis_at_a_time() -> None:
-    assert rotations(Axes((5, 7), (1, 0)), (5, 7)) == [(1, 5, 7)]
-    # a b c -> c b a: bring c to the front, then turn b past a
-    assert rotations(Axes((2, 3, 4), (2, 1, 0)), (2, 3, 4)) == [(1, 6, 4), (4, 2, 3)]
-    assert rotations(Axes((2, 3, 4), (1, 0, 2)), (1, 3, 4)) == []  # one of a: nothing to turn
-
-
-def test_tiles_fit_and_have_rows_on_both_sides() -> None:
-    # 64 x 128 floats are 32 KiB; twice as many would not fit 48 KiB.
-    assert choose_tile(Axes((8192, 8192), (1, 0)), 4, 48 * 1024, 48) == (64, 128)
-
-
 def test_odd_rows_are_turned_by_fractals() -> None:
     """16 rows of 8 floats a time, where either side's rows end inside a block of 32 B."""
     for shape in ((4096, 1001), (1001, 4096)):
@@ -119,19 +98,6 @@ def test_odd_rows_are_turned_by_fractals() -> None:
     assert max(r.size for i in moves for r in i.reads()) == 2048
     assert not Axes((4096, 1000), (1, 0)).ragged(4)
     assert not Axes((7, 5, 1001), (1, 0, 2)).ragged(4)  # rows only move
-
-
-def test_rows_that_stay_rows_only_move() -> None:
-    kinds = {type(i) for t in program((64, 7, 127), (1, 0, 2)).templates for i in t.instructions}
-    assert kinds == {DataMove}
-
-
-def test_rows_start_at_32_bytes_in_ub() -> None:
-    for template in program((64, 7, 127), (1, 0, 2)).templates:
-        for instruction in template.instructions:
-            for region in (*instruction.reads(), *instruction.writes()):
-                if region.memory == "UB" and region.rows > 1:
-                    assert region.pitch % 32 == 0
 
 
 def test_bytes_are_turned_as_halves() -> None:

@@ -59,11 +59,6 @@ def test_cast_rounds_like_numpy(kind: str, to: str, count: int) -> None:
     np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
 
 
-def test_cast_ties_go_to_even() -> None:
-    x = np.array([2049.0, 2051.0, 1 + 2.0**-11, 1 + 3 * 2.0**-11], np.float32)
-    assert cast(x, FP32, FP16, TINY).tolist() == [2048.0, 2052.0, 1.0, 1 + 2.0**-9]
-
-
 def test_cast_overflow_is_infinite_or_the_largest_value() -> None:
     x = np.array([1e6, -1e6, np.inf, 65504.0, np.nan], np.float32)
     free = cast(x, FP32, FP16, A2, saturate=A2.saturates)
@@ -170,12 +165,6 @@ def test_bias_grad_rounds_the_fp32_sum_once(shape: tuple[int, ...], kind: str) -
     assert (np.abs(got - want) <= EPS[kind] * np.abs(want) + 2.0**-18 * terms).all()
 
 
-def test_bias_grad_does_not_accumulate_in_the_narrow_type() -> None:
-    dy = np.full((1, 2, 5000), 1.0, np.float16)  # fp16 sums of ones stop at 2048
-    assert bias_grad(dy, FP16, TINY, 1).tolist() == [5000.0, 5000.0]
-    assert bias_grad(dy, FP16, TINY, 2).tolist() == [5000.0, 5000.0]
-
-
 def test_bias_grad_overflow_follows_the_device() -> None:
     dy = np.full((1, 1, 4), 30_000.0, np.float16)
     assert bias_grad(dy, FP16, A2, 1).tolist() == [np.inf]
@@ -205,11 +194,6 @@ def test_bias_grad_parts_keep_all_cores_busy_and_repeat_bit_for_bit() -> None:
     dy = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     first, second = (bias_grad(dy, FP32, A2, parts) for _ in range(2))
     np.testing.assert_array_equal(first, second)
-
-
-def test_small_channels_are_not_cut() -> None:
-    assert channel_parts((1, 3, 4), 48) == 1
-    assert channel_parts((64, 64, 56, 56), 48) == 1
 
 
 @pytest.mark.parametrize(

@@ -49,19 +49,6 @@ def test_6hd_places_every_channel(n: int, c: int, d: int, h: int, w: int, c0: in
     np.testing.assert_array_equal(from_6hd(packed, c), x)
 
 
-def test_6hd_worked_example() -> None:
-    x = np.zeros((2, 20, 1, 3, 4), np.float16)
-    x[1, 17, 0, 2, 3] = 7
-    packed = to_6hd(x, 16)
-    assert packed.shape == (2, 1, 2, 3, 4, 16)
-    assert packed[1, 0, 1, 2, 3, 1] == 7
-    assert packed.reshape(-1)[753] == 7
-
-
-def test_6hd_shape_of_the_documented_gradient() -> None:
-    assert to_6hd(np.zeros((1, 256, 2, 15, 22), np.float16), 16).shape == (1, 2, 16, 15, 22, 16)
-
-
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.int8])
 def test_dtype_is_kept_bit_for_bit(dtype: Any) -> None:
     x = counted(1, 5, 2, 3, dtype=dtype)

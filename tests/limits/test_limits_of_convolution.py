@@ -99,24 +99,6 @@ def test_channels_have_a_range() -> None:
 
 
 @pytest.mark.parametrize("device", ["ascend310p", "ascend910"])
-def test_fp32_is_computed_in_fp16_or_not_at_all(device: str) -> None:
-    for math in range(4):
-        assert held(convolution(cube_math_type=math), device) == []
-        wide = convolution(**{"input.dtype": "fp32"}, cube_math_type=math)
-        if math in (1, 2):
-            assert held(wide, device) == []
-        else:
-            refused("convolution_backward", wide, device, "cube_math_type", INVALID)
-
-
-@pytest.mark.parametrize("device", ["ascend310p", "ascend910"])
-def test_empty_calls_are_noted(device: str) -> None:
-    shapes = {"input.shape": (0, 8, 9, 9), "grad_output.shape": (0, 16, 9, 9)}
-    (note,) = held(convolution(**shapes, bias_sizes=(16,)), device)
-    assert "accepted" in note
-
-
-@pytest.mark.parametrize("device", ["ascend310p", "ascend910"])
 def test_a_map_may_be_4096_wide_and_no_wider(device: str) -> None:
     for width in (4096, 4097):
         shapes = {"input.shape": (2, 8, 9, width), "grad_output.shape": (2, 16, 9, width)}
@@ -125,11 +107,3 @@ def test_a_map_may_be_4096_wide_and_no_wider(device: str) -> None:
         else:
             with pytest.raises(RuleError, match="wider for maps of one row"):
                 held(convolution(**shapes), device)
-
-
-@pytest.mark.parametrize("kind", ["fp16", "bf16", "fp32"])
-def test_every_math_type_runs_on_a2(kind: str) -> None:
-    names = ("grad_output", "input", "weight")
-    for math in range(4):
-        facts = convolution(cube_math_type=math, **{f"{name}.dtype": kind for name in names})
-        assert len(held(facts, "ascend910b")) == (kind == "bf16" and math == 2)

@@ -128,17 +128,6 @@ def test_looking_back_finds_older_turns_across_units() -> None:
     assert y[3].tolist() == list(range(N, 2 * N))
 
 
-def test_cores_have_private_memories_of_their_own() -> None:
-    def body(s: Script, k: Language, u: Any) -> None:
-        if u.core == 0:
-            s.load(k)
-        s.store(k, s.ub.last(), base="at")
-
-    y = run(Script(body, [0, 1]))
-    assert y[0].tolist() == list(range(N))
-    assert np.isnan(y[1]).all()
-
-
 # -- order -------------------------------------------------------------------------------------
 
 
@@ -252,16 +241,6 @@ def test_a_wait_for_more_flags_than_are_set_is_a_hang() -> None:
                 run(kernel, groups=(0, 1, 2, 3))
 
 
-def test_a_core_does_not_hear_its_own_flag() -> None:
-    def body(s: Script, k: Language, u: Any) -> None:
-        k.core_set_flag("MTE3", 2)
-        k.core_wait_flag("MTE2", 2)
-
-    with pytest.raises(ProgramError, match=r"script hangs: core0 wait"):
-        run(Script(body, [0]), groups=(0,))
-    run(Script(body, [0, 1]))  # two cores hear each other
-
-
 def test_cores_stuck_at_a_barrier_that_another_never_reaches_hang() -> None:
     def body(s: Script, k: Language, u: Any) -> None:
         if u.core == 1:
@@ -294,18 +273,6 @@ def test_a_base_that_leads_outside_is_found_too() -> None:
         run(Script(body, [0, 0, 0, 0]))
 
 
-def test_strided_rows_may_end_with_the_tensor() -> None:
-    def body(s: Script, k: Language, u: Any) -> None:
-        slot = s.ub.next()
-        rows = slot.at(0, 4, rows=4, pitch=32)
-        k.data_move(rows, s.x.at(SIZE - 4, 4, rows=4, pitch=SIZE), FP32)
-        k.data_move(s.y.at(0, 4, rows=4, pitch=SIZE), rows, FP32)
-
-    y = run(Script(body, [0]))
-    assert y[:, 0].tolist() == [63, 127, 191, 255]
-    assert not y[:, 1:].any()
-
-
 def test_overflow_and_nan_are_results_without_warnings() -> None:
     def body(s: Script, k: Language, u: Any) -> None:
         slot = s.load(k)
@@ -317,13 +284,3 @@ def test_overflow_and_nan_are_results_without_warnings() -> None:
     kernel = Script(body, [0], dtype=FP16)
     execute_with = np.full(4 * N, 60000.0)
     assert np.isnan(run(kernel, x=execute_with)[:2]).all()
-
-
-def test_progress_counts_the_instructions_done() -> None:
-    def body(s: Script, k: Language, u: Any) -> None:
-        s.store(k, s.load(k))
-
-    seen: list[int] = []
-    x = np.zeros(4 * N, np.float32)
-    execute(build(Script(body, [0, 0, 0]), TINY, (0,)), {"x": x, "y": x.copy()}, seen.append)
-    assert seen == [2, 4, 6]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +14,10 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, MemoryView
 from npusim.isa.cube import row_major
-from npusim.isa.operands import GmRegion, Region, SlotRegion, Tensor
+from npusim.isa.operands import Region, SlotRegion, Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.numerics import executor
 from npusim.numerics.executor import Sharing, execute, sharing_of
-from npusim.numerics.memory import GlobalMemory
-from npusim.numerics.slots import widen
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
 from npusim.program.language import BufferHandle, Language
@@ -290,31 +286,3 @@ def test_a_product_of_parts_of_rows_has_the_bits_of_one_of_copies(
     np.testing.assert_array_equal(
         product.view(np.uint32), np.matmul(a.copy(), b.copy()).view(np.uint32)
     )
-
-
-def test_only_matrices_whose_rows_do_not_lie_behind_each_other_are_copied() -> None:
-    whole = np.arange(4 * 8 * 8, dtype=np.float32).reshape(4, 8, 8)
-    for lies in (whole, whole[:, 2:6, 1:5], whole[::2]):
-        assert row_major(lies) is lies
-    repeated = np.broadcast_to(whole[:, :1], whole.shape)
-    turned, apart, upwards = whole.swapaxes(1, 2), whole[:, :, ::2], whole[:, ::-1]
-    for other in (turned, apart, upwards, repeated, whole[:, :1, 2:]):
-        assert row_major(other).flags.c_contiguous
-        np.testing.assert_array_equal(row_major(other), other)
-
-
-def test_threads_widen_a_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, wide = list[int](), widen
-
-    def slowly(values: Array) -> Array:
-        begun.append(values.size)
-        time.sleep(0.02)
-        return wide(values)
-
-    monkeypatch.setattr("npusim.numerics.memory.widen", slowly)
-    gm = GlobalMemory({"a": np.ones(64, np.float16).view(np.uint8)}, frozenset({"a"}))
-    region = GmRegion(Tensor("a", (64,), FP16), "", 0, 1, 64, 64)
-    loaded = [gm.load(region, np.array([64 * i]), FP16) for i in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda one: one.get(wide=True), loaded))
-    assert begun == [64]

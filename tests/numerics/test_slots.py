@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from npusim.base.dtypes import BF16, FP16, FP32, DType
-from npusim.numerics import slots
 from npusim.numerics.slots import PhysicalSlot, Place, content_of, widen
 
 Array = np.ndarray[Any, Any]
@@ -80,30 +78,3 @@ def test_taking_a_slot_forgets_everything() -> None:
     slot.view(row(0, 32), FP16.numpy)
     slot.take()
     assert np.isnan(slot.get(row(0, 32), FP16).get()).all()
-
-
-def test_stores_and_reads_in_turn_cost_their_own_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum over many places of one slot, as ``im2col_backward`` forms it."""
-    filled = 0
-    fill = slots._fill
-
-    def counted(target: Array, values: Array) -> None:
-        nonlocal filled
-        filled += 1
-        fill(target, values)
-
-    monkeypatch.setattr(slots, "_fill", counted)
-    counts = []
-    for pieces in (100, 200):
-        slot, filled = PhysicalSlot(2, 32 * pieces), 0
-        expected = np.zeros((2, 16 * pieces), np.float16)
-        slot.put((0, 1, 32 * pieces, 32 * pieces), FP16, content_of(expected.copy()))
-        for round_, at in product(range(2), range(pieces)):
-            place = (32 * at, 1, 32, 32)
-            values = slot.get(place, FP16).get() + np.float16(round_ + at % 7 + 1)
-            slot.put(place, FP16, content_of(values))
-            expected[:, 16 * at : 16 * at + 16] += np.float16(round_ + at % 7 + 1)
-        whole = slot.get((0, 1, 32 * pieces, 32 * pieces), FP16).get()
-        np.testing.assert_array_equal(whole.reshape(expected.shape), expected)
-        counts.append(filled)
-    assert counts[1] < 2.5 * counts[0]

@@ -196,31 +196,6 @@ def test_rows_wider_than_l1_are_split_into_columns(
 
 # -- particular cases --------------------------------------------------------------------------
 
-CASES = {
-    "documented": Problem(),
-    "one pixel": Problem(cin=3, cout=5, spatial=(1, 1)),
-    "one pixel, padded": Problem(n=2, spatial=(1, 1), kernel=(3, 3), pads=(1, 1, 1, 1)),
-    "depthwise": Problem(n=2, cin=24, cout=24, groups=24, kernel=(3, 3), pads=(1, 1, 1, 1)),
-    "last real group not full": Problem(cin=5 * 8, cout=5 * 8, groups=5, kernel=(2, 3)),
-    "groups of odd size": Problem(cin=21, cout=33, groups=3, kernel=(2, 2)),
-    "stride beyond the kernel": Problem(kernel=(2, 1), stride=(3, 3), spatial=(11, 8)),
-    "kernel is the map": Problem(cin=33, cout=2, kernel=(7, 7)),
-    "rows that see padding only": Problem(spatial=(2, 3), kernel=(2, 2), pads=(5, 4, 6, 0)),
-    "dilated": Problem(kernel=(3, 3), dilation=(3, 2), pads=(3, 3, 2, 2)),
-    "7x7, stride 2": Problem(n=2, cin=3, cout=64, spatial=(32, 32), kernel=(7, 7), stride=(2, 2),
-                            pads=(3, 3, 3, 3)),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", CASES)
-def test_particular_problems(name: str, device: str) -> None:
-    problem = CASES[name]
-    x, dy = problem.operands(whole=False)
-    result = run(problem, to_5hd(x, 16), to_5hd(dy, 16), DEVICES[device])
-    assert relative_error(oihw(problem, result), problem.want(x, dy)) <= 1e-5
-    check_account(result)
-
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_documented_example_has_the_documented_shape(device: str) -> None:
@@ -243,16 +218,6 @@ def test_a_filter_that_only_ever_sees_padding_has_a_zero_gradient() -> None:
         np.testing.assert_array_equal(oihw(case, result), case.want(x, dy))
     assert [kernel.name for kernel in result.runs] == ["mem_set"]
     assert not oihw(seen, result).any()
-
-
-def test_off_diagonal_blocks_are_zero_and_said_to_be() -> None:
-    problem = CASES["depthwise"]
-    x, dy = problem.operands()
-    result = run(problem, to_5hd(x, 16), to_5hd(dy, 16), "tiny")
-    assert result.grad_weight is not None
-    blocks = result.grad_weight.reshape(2, 9, 16, 16)
-    assert not (blocks * (1 - np.eye(16))).any()
-    assert any("groups share fractals (16 to a real group)" in note for note in result.notes)
 
 
 # -- cores, timing only, traffic ---------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import npusim
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.layout import from_6hd, group_dict, group_plan, to_6hd, to_fracz_3d
@@ -166,36 +165,6 @@ def test_a_bias_is_added_after_rounding(small: Any) -> None:
     want = unpacked(small, plain) + bias[:, None, None, None]  # fp16 plus fp16, rounded
     np.testing.assert_array_equal(unpacked(small, biased), want)
     assert list(biased.kernels["name"]) == [*plain.kernels["name"], "bias_add"]
-
-
-def test_depths_that_no_output_reaches_are_zero_before_the_bias(small: Any) -> None:
-    dy, _, w = small.operands((FP16,) * 3)
-    bias = np.arange(small.cin).astype(np.float16)
-    got = unpacked(small, run(small, dy, w, tensor_bias=bias))
-    hidden = got[:, :, 1]  # stride 2, kernel 1: depths 0 and 2 are read
-    np.testing.assert_array_equal(hidden, np.broadcast_to(bias[:, None, None], hidden.shape))
-
-
-def test_input_size_is_not_written_to(small: Any) -> None:
-    dy, _, w = small.operands((FP16,) * 3)
-    filter_size, input_size, para = described(small)
-    before = list(input_size)
-    conv3d_backprop_input(
-        to_fracz_3d(w, 1, 16), to_6hd(dy, 16), filter_size, input_size, para, device="ascend910"
-    )
-    assert input_size == before
-
-
-def test_timing_only_takes_the_same_cycles(small: Any) -> None:
-    dy, _, w = small.operands((FP16,) * 3)
-    full = run(small, dy, w)
-    packed, blocked = to_fracz_3d(w, 1, 16), to_6hd(dy, 16)
-    timed = conv3d_backprop_input(
-        npusim.spec(packed.shape, "fp16"), npusim.spec(blocked.shape, "fp16"), *described(small),
-        device="ascend910", timeline=False,
-    )  # fmt: skip
-    assert timed.outputs is None
-    assert timed.cycles == full.cycles
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from npusim.ops.conv_fold import best_way, ways
 from npusim.ops.cube_math import CubeMath
 from npusim.results import Result
 from npusim.reuse.cache import Answers
-from npusim.reuse.seen import Seen
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 from tests.drawn import some
@@ -118,10 +117,6 @@ def test_shortcuts_of_resnet50(tiling: str) -> None:
         assert found.time_us < 140
 
 
-def test_many_channels_are_not_folded() -> None:
-    assert "fold_map" not in names(timed(1, (9, 64), (56, 56), (3, 3)))
-
-
 @pytest.mark.parametrize("gradient", [True, False])
 @pytest.mark.parametrize("size", [32, 112])
 def test_the_way_of_the_least_estimate_is_among_the_fastest_simulated(
@@ -159,13 +154,6 @@ def compared(c: Convolution, device: Device, math: CubeMath, *, gradient: bool) 
         product = chosen(way.product, device, tuple(range(24)))
         times[str(way.shape)] = sum(cycles_of(one, device) for one in (*around, product))
     return times
-
-
-def test_a_choice_rests_on_figures_of_the_device() -> None:
-    watched = Seen(npusim.load_device("ascend910b2"))
-    c = layer(1, 3, 64, (32, 32), (7, 7), (2, 2))
-    best_way(watched.device, 24, c, CubeMath(FP16, hf32=False), gradient=True)
-    assert ("pipes", "M", "queue_depth") in watched.names
 
 
 def layer(

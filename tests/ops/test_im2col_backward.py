@@ -12,16 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import npusim
-from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
 from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
-from npusim.kernels.parts.windows import cuts
-from npusim.kernels.tilings.im2col_backward import Tiling, auto_tiling, ub_bytes
+from npusim.kernels.tilings.im2col_backward import Tiling
 from npusim.ops.im2col_backward import im2col_backward
-from npusim.shapes.convolution import Convolution
 from tests.drawn import examples
 
 Array = npt.NDArray[Any]
@@ -215,13 +212,6 @@ def test_the_conversions_to_5hd_are_launched_where_sums_are_of_the_tensors_type(
     assert newest.runs[0].gm_bytes == 2 * 20 * 4 * (9 * 49 + 49)
 
 
-def test_numbers_and_specs_take_the_same_time() -> None:
-    geometry = ((9, 11), (3, 2), (2, 1), (1, 1), (2, 1))
-    shape = (2, 5 * 6, windows(*geometry)[0] * windows(*geometry)[1])
-    real = im2col_backward(gradient(shape, np.float16), *geometry, device=A2)
-    assert im2col_backward(npusim.spec(shape, "fp16"), *geometry, device=A2).cycles == real.cycles
-
-
 def test_no_images_launch_nothing() -> None:
     result = im2col_backward(
         np.zeros((0, 8, 4), np.float16), (3, 3), (2, 2), (1, 1), (0, 0), (1, 1), device=A2
@@ -231,42 +221,6 @@ def test_no_images_launch_nothing() -> None:
     assert result.outputs[0] is not None
     assert result.outputs[0].shape == (0, 2, 3, 3)
     assert "nothing is launched" in result.notes[0]
-
-
-@given(problems(most=60), st.integers(1, 64), st.sampled_from([FP16, FP32]), st.booleans())
-def test_the_automatic_tiling_fits_ub_and_covers_every_pixel(
-    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], cores: int, kind: Any, wide: bool
-) -> None:
-    (size, kernel, dilation, padding, stride), (n, c) = problem
-    shape = Convolution(
-        n=n * c,
-        cin=16,
-        cout=16 * kernel[0] * kernel[1],
-        spatial=size,
-        kernel=kernel,
-        dilation=dilation,
-        padding=tuple((p, p) for p in padding),
-        stride=stride,
-        groups=16,
-    )
-    sums = FP32 if wide else kind
-    tiling = auto_tiling(shape, kind, sums, cores, 32 * 1024)
-    assert ub_bytes(shape, tiling, kind, sums) <= 32 * 1024
-    for axis, step in ((0, tiling.rows), (1, tiling.columns)):
-        pieces = cuts(shape, axis, step)
-        assert sum(piece.size for piece in pieces) == size[axis]
-        reached = [
-            (k, piece.base + first + i)
-            for piece in pieces
-            for k, (_, first, count) in enumerate(piece.taps)
-            for i in range(count)
-        ]
-        want = [
-            (k, o)
-            for k, o in product(range(kernel[axis]), range(shape.out[axis]))
-            if 0 <= o * stride[axis] + k * dilation[axis] - padding[axis] < size[axis]
-        ]
-        assert sorted(reached) == want
 
 
 # -- refusals --------------------------------------------------------------------------------

@@ -40,14 +40,6 @@ def test_time_falls_and_falls_less_where_memory_is_the_limit() -> None:
     assert "HBM read bound" in limited.text()  # the report says why it is no faster
 
 
-def test_the_numbers_do_not_depend_on_the_cores() -> None:
-    tiny = npusim.load_device("tiny")
-    one, four = (gradient(tiny, cores, data=True).grad_weight for cores in (0b1, 0b1111))
-    assert one is not None
-    assert four is not None
-    np.testing.assert_allclose(one, four, rtol=1e-5, atol=1e-4)
-
-
 def test_two_runs_give_the_same_trace_byte_by_byte(tmp_path: Path) -> None:
     for name in ("first.json", "second.json"):
         gradient(npusim.load_device("ascend910"), 0b1111, data=True).save_trace(tmp_path / name)

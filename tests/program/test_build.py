@@ -92,13 +92,6 @@ def test_signatures_are_told_apart_however_far_their_numbers_spread() -> None:
     assert program.unit_counts.tolist() == [2, 1, 1, 1]
 
 
-def test_a_unit_without_signature_is_one_template() -> None:
-    kernel = Script(table([0, 1, 1]))
-    program = build(kernel, TINY, (0, 1))
-    assert [task._asdict() for task in kernel.emitted] == [{}]
-    assert [core.bases[:, 0].tolist() for core in program.cores] == [[0], [512, 1024]]
-
-
 def test_cores_are_named_after_their_kind_and_place_in_the_mask() -> None:
     program = build(Script(table([0, 3])), B2, (2, 5))
     assert [(c.name, c.group) for c in program.cores] == [
@@ -115,17 +108,6 @@ def test_moves_macs_and_work_are_sums_over_all_units() -> None:
     work = dict(zip(program.pipes, program.pipe_work()[0].tolist(), strict=True))
     # per unit: 10 + 512/64 cycles each way, 2 repeats of 256 B, three instructions to issue
     assert work == {"S": 6, "V": 4, "M": 0, "MTE1": 0, "MTE2": 36, "MTE3": 36, "FIX": 0}
-
-
-def test_a_program_prints_its_variants_with_waits_and_lines() -> None:
-    program = build(Script(table([0] * 4)), TINY, (0,))
-    text = list(program.text())
-    assert text[0] == "variant 0 (template 0, 3 instructions)"
-    assert "data_move ub#0[0:512B] <- x[at+0:512B]" in text[1]
-    assert "test_build.py:" in text[1]
-    assert "MTE2>=1" in text[2]
-    assert "V>=1" in text[3]
-    assert list(program.text(limit=0)) == []
 
 
 def test_waits_of_later_units_reach_back() -> None:
@@ -337,11 +319,6 @@ def test_unknown_bases_and_tensors_name_the_kernel_line() -> None:
 def test_unit_tables_must_fit_the_cores(cores: list[int], message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         build(Script(table(cores)), TINY, (0, 1))
-
-
-def test_unit_columns_must_be_as_long_as_core() -> None:
-    with pytest.raises(ProgramError, match=r"task column 'size' has 1 rows, core has 2; every col"):
-        table([0, 0], size=[1])
 
 
 def meet(s: Script, k: Language, u: Any) -> None:

@@ -16,7 +16,6 @@ from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Slot, Tensor
 from npusim.isa.vector import VecDup
-from npusim.kernels.matmul import Matmul, Tiling
 from npusim.program.build import build
 from npusim.program.kernel import Kernel, Plan
 from npusim.program.language import BufferHandle, Language
@@ -188,26 +187,6 @@ def test_a_long_loop_of_several_units_is_checked_like_a_short_one(
                 check_slots(program)
     assert checked[1] <= checked[0] < 100
     assert checked[2] < checked[0]  # the first of two tasks has the mistake
-
-
-def test_a_long_sum_of_a_product_issues_few_instructions_and_takes_as_long() -> None:
-    a, b = (
-        Tensor("a", (64, 12800), npusim.language.FP16),
-        Tensor("b", (12800, 64), npusim.language.FP16),
-    )
-    c = Tensor("c", (64, 64), FP32, "out")
-    kernel = Matmul(
-        Tiling(base_m=64, base_n=64, base_k=64, step_ka=2, step_kb=2, preload=True), a, b, c
-    )
-    program = build(kernel, load_device("ascend910b2"), (0,))
-    assert program.instructions > 700
-    assert program.emitted < 60  # three units of two slabs, whose rows go on at multiples of 512 B
-    specs = [npusim.spec(one.shape, "fp16") for one in (a, b)]
-    reference, fast = (
-        npusim.simulate(kernel, "ascend910b2", *specs, engine=engine).cycles
-        for engine in ("simpy", "fast")
-    )
-    assert reference == fast
 
 
 def of_before(k: Language, ub: BufferHandle, total: BufferHandle, x: Tensor, y: Tensor) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -247,25 +245,6 @@ def bare_result(result: Result) -> Result:
 def large_result(result: Result) -> Result:
     """A call with about a hundred thousand instructions."""
     return replace(result, runs=(kernel("conv", CUBE_STAGES, 12_000, 44),))
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer ``--update-golden`` unless another conftest already does."""
-    with contextlib.suppress(ValueError):
-        parser.addoption("--update-golden", action="store_true", help="rewrite golden files")
-
-
-@pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare text with a file of ``golden/``, or write the file when asked to."""
-
-    def check(name: str, text: str) -> None:
-        path = Path(__file__).parent / "golden" / name
-        if request.config.getoption("--update-golden", default=False):
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8")
-
-    return check
 
 
 @pytest.fixture(autouse=True)

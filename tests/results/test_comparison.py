@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.colors import to_rgba
 
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.kernels.matmul import Tiling
-from npusim.results import Comparison, Result, palette
-from npusim.results.plots import figure_bytes
+from npusim.results import Result
+from npusim.results.comparison import Comparison
 from tests.timing.test_engines_agree import CALLS, operator_calls
 
 SMALL = Tiling(base_m=16, base_n=16, base_k=16)
@@ -123,30 +122,6 @@ def test_the_text_fits_80_columns_and_says_what_is_largest() -> None:
         assert any(line.startswith("KERNELS") for line in lines)
         assert any(line.startswith("TRAFFIC") for line in lines)
         assert f"{len(comparison.rows)} differences" in repr(comparison)
-
-
-def test_json_is_plain() -> None:
-    comparison = npusim.compare(product(), product("ascend910"))
-    value = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
-    assert value["a"]["device"] == "tiny"
-    assert value["changes"] == [dict(row) for row in comparison.rows]
-
-
-def test_the_figure_has_a_bar_of_the_kernels_length_for_each() -> None:
-    a, b = product(), product("ascend910")
-    ax = npusim.compare(a, b, labels=("small", "large")).plot()
-    ends: dict[float, float] = {}
-    for box in (path.get_extents() for bars in ax.collections for path in bars.get_paths()):
-        middle = round((box.y0 + box.y1) / 2)
-        ends[middle] = max(ends.get(middle, 0.0), box.x1)
-    assert ends == {0: pytest.approx(a.time_us), 1: pytest.approx(b.time_us)}
-    assert [one.get_text().split()[1] for one in ax.get_yticklabels()] == ["A", "B"]
-    assert "small" in ax.get_title(loc="left")
-    handles, names = ax.get_legend_handles_labels()
-    launch = dict(zip(names, handles, strict=True))["launch"]
-    (colour,) = launch.get_facecolor()
-    assert tuple(colour) == to_rgba(palette.LAUNCH), "as on every other plot"
-    assert len(figure_bytes(ax, "png")) > 1000
 
 
 def test_a_trace_has_the_processes_of_both(tmp_path: Path) -> None:

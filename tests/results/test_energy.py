@@ -7,7 +7,6 @@ all the time.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,21 +72,6 @@ def test_energy_follows_its_figure_and_time_does_not() -> None:
     assert dear.energy_uj == pytest.approx(plain.energy_uj + 2 * 4096 / 1e6)
     assert plain.replay is not None
     assert not [name for name in plain.replay.figures if "energy" in name or "silicon" in name]
-
-
-def test_tables_reports_and_json_tell_of_the_energy() -> None:
-    result = product()
-    assert result.energy["share"].sum() == pytest.approx(1)
-    assert result.energy["uj"].sum() == pytest.approx(result.energy_uj)
-    assert set(result.energy["confidence"]) == {"assumed"}
-    plain = json.loads(json.dumps(result.to_json()))
-    assert plain["energy_uj"] == result.energy_uj
-    assert len(plain["energy"]) == 8
-    assert plain["energy_missing"] == []
-    text = result.text()
-    assert "8 of 8 figures assumed" in text
-    line = next(line for line in text.splitlines() if line.startswith("  main_memory  "))
-    assert line.split() == ["main_memory", "1.0", "KiB", "50.0", "pJ/B", "0.0512", "17", "%"]
 
 
 def test_a_device_without_a_figure_says_so(tmp_path: Path) -> None:

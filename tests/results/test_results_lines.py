@@ -9,20 +9,6 @@ from npusim.results import lines
 ROWS = [("name", "what it is", "us"), ("a", "one that is long enough to be wrapped twice", "1.0")]
 
 
-def test_text_is_left_and_numbers_are_right() -> None:
-    assert lines.columns([("a", "bb", "c"), ("aa", "b", "10")], left=2) == [
-        "a   bb   c",
-        "aa  b   10",
-    ]
-    assert lines.columns([("1", "b"), ("10", "bb")], left=(1,)) == [" 1  b", "10  bb"]
-
-
-def test_a_table_has_a_rule_as_wide_as_its_rows() -> None:
-    head, rule, row = lines.table(ROWS[0], ROWS[1:], 2)
-    assert set(rule) == {"-"}
-    assert len(rule) == len(row) == len(head)
-
-
 def test_the_widest_text_is_wrapped_to_fit() -> None:
     found = lines.columns(ROWS, left=2, width=30)
     assert max(map(len, found)) <= 30
@@ -33,13 +19,6 @@ def test_the_widest_text_is_wrapped_to_fit() -> None:
 
 def test_what_cannot_be_narrowed_stays_whole() -> None:
     assert lines.columns([("name", "1" * 40)], width=20) == ["name  " + "1" * 40]
-
-
-def test_things_are_counted_in_words() -> None:
-    assert (lines.counted(1, "kernel"), lines.counted(2000, "kernel")) == (
-        "1 kernel",
-        "2,000 kernels",
-    )
 
 
 def test_long_heads_are_parted_before_columns_are() -> None:

@@ -9,12 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.results import Result, perfetto, tables
+from npusim.results import Result, perfetto
 
 Event = dict[str, Any]
 
@@ -60,23 +59,6 @@ def test_slices_of_a_track_do_not_overlap(trace: tuple[dict[str, Any], list[Even
         assert all(one[1] <= two[0] for one, two in pairwise(sorted(spans)))
 
 
-def test_processes_are_cores_and_threads_pipes(
-    trace: tuple[dict[str, Any], list[Event]],
-) -> None:
-    names = [event for event in trace[1] if event["ph"] == "M"]
-    processes = [e["args"]["name"] for e in names if e["name"] == "process_name"]
-    assert processes == ["device small", "aic0", "aic1"]
-    threads = [e["args"]["name"] for e in names if e["name"] == "thread_name" and e["pid"] == 1]
-    assert threads == ["S", "MTE2", "MTE1", "M", "V", "FIX", "MTE3"]
-
-
-def test_metadata_reproduces_the_run(trace: tuple[dict[str, Any], list[Event]]) -> None:
-    other = trace[0]
-    assert other["npusim_version"] == "1.2.3"
-    assert other["device_digest"].startswith("0123")
-    assert other["tilings"][1] == ["conv", "m=64, k=128, n=128, slots=2"]
-
-
 def test_counters_integrate_to_the_bytes_moved_and_the_products_made(
     result: Result, trace: tuple[dict[str, Any], list[Event]]
 ) -> None:
@@ -93,21 +75,6 @@ def test_counters_integrate_to_the_bytes_moved_and_the_products_made(
         )
         assert set(counters[0]["args"]) == pipes
         assert done == pytest.approx(whole, rel=1e-3)
-
-
-def test_bytes_are_spread_over_the_transfer(result: Result) -> None:
-    call = tables.call_timeline("conv", result.runs[1:])
-    whole = call.rows.bytes[call.rows.pipe == call.rows.pipes.index("FIX")].sum()
-    edges = np.asarray([0, int(call.rows.end.max())])
-    assert perfetto.done_by(call, "FIX", edges, call.rows.bytes).tolist() == pytest.approx(
-        [0, whole]
-    )
-    first = call.rows.pipe == call.rows.pipes.index("MTE2")
-    start, size = int(call.rows.start[first][0]), int(call.rows.bytes[first][0])
-    length = int(call.rows.end[first][0]) - start
-    until = np.asarray([start, start + length // 2])
-    half = perfetto.done_by(call, "MTE2", until, call.rows.bytes)
-    assert half[1] == pytest.approx(2 * size * (length // 2) / length)  # both cores at once
 
 
 def test_same_bytes_every_time(result: Result, tmp_path: Path) -> None:
@@ -202,10 +169,3 @@ def test_a_part_that_shows_nothing_is_refused(result: Result, tmp_path: Path) ->
     with pytest.raises(ArgumentError, match="shows nothing"):
         result.save_trace(tmp_path / "t.json", window=(2.0, 1.0))
     assert not [*tmp_path.iterdir()]
-
-
-def test_picoseconds_of_many_cycles_are_those_of_each() -> None:
-    clock = perfetto._Clock(npusim.load_device("ascend910b2"))
-    cycles = np.array([0, 1, 999, 12_345_678_901, 1 << 40], np.int64)
-    for some in (cycles[:4], cycles):
-        assert clock.all_picoseconds(some).tolist() == [*map(clock.picoseconds, some.tolist())]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from matplotlib import pyplot
 from matplotlib.axes import Axes
@@ -19,13 +17,9 @@ from matplotlib.figure import Figure
 from npusim.base.errors import ArgumentError
 from npusim.base.reasons import REASONS
 from npusim.device.pipes import PIPES
-from npusim.results import Result, advice, lines, metrics, plots
+from npusim.results import Result, advice, metrics, plots
 from npusim.results.figures import timeline as of_timeline
 from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
-
-
-def test_text_golden(result: Result, golden: Callable[[str, str], None]) -> None:
-    golden("two_kernels.txt", result.text())
 
 
 def test_text_fits_the_page(result: Result) -> None:
@@ -51,14 +45,6 @@ def test_text_fits_with_every_reason_and_long_names(result: Result) -> None:
     assert shown < set(REASONS), "the smallest are added up"
     assert set(REASONS) - shown == set(REASONS[: len(REASONS) - len(shown)])
     assert sum(float(cell) for cell in rows[1].split()[2:]) == pytest.approx(100, abs=0.5)
-
-
-def test_text_states_the_figures(result: Result) -> None:
-    text = result.text()
-    conv = result.runs[1]
-    flops = 2 * conv.macs * 1.8e9 / conv.cycles
-    assert f"{flops / (2 * 8192 * 1.8e9) * 100:.0f} %" in text
-    assert f"cube {conv.bounds[1].cycles / conv.cycles * 100:.0f} %" in text
 
 
 def with_useful(result: Result, macs: int) -> Result:
@@ -103,12 +89,6 @@ def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
     no_cube = replace(result, device=replace(result.device, cube=None))
     assert "(float16," in result.text()
     assert "(float16," not in no_cube.text()
-
-
-def test_short_kernels_are_counted_not_detailed(result: Result) -> None:
-    short = replace(result.runs[0], name="mem_set", cycles=100)
-    text = replace(result, runs=(*result.runs, short)).text()
-    assert "(1 shorter kernel: see r.pipes)" in text
 
 
 def _run(result: Result, **changes: object) -> KernelRun:
@@ -206,36 +186,7 @@ def test_shares_are_of_the_cores_that_run(result: Result) -> None:
     assert sum(shares.busiest) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (lines.bytes_text(1023), "1023 B"),
-        (lines.bytes_text(1536), "1.5 KiB"),
-        (lines.percent_text(0.004), "<1 %"),
-        (lines.percent_text(0.7149, 1), "71.5 %"),
-        (lines.rate_text(353.9), "354"),
-        (lines.rate_text(0.01234), "0.0123"),
-        (lines.us_text(1234.56), "1,234.6"),
-    ],
-)
-def test_number_formats(text: str, expected: str) -> None:
-    assert text == expected
-
-
 # ---------------------------------------------------------------- plots
-
-
-def test_plots_return_axes_with_units(result: Result) -> None:
-    timeline = result.plot_timeline()
-    assert "(us" in timeline.get_xlabel()
-    labels = [label.get_text() for label in timeline.get_yticklabels()]
-    assert labels[:3] == ["kernel", "aic0 S", "aic0 MTE2"]
-    assert len(labels) == 15
-    roofline = result.plot_roofline()
-    assert roofline.get_xlabel().endswith("(FLOP per byte)")
-    assert roofline.get_ylabel().endswith("(TFLOP/s)")
-    traffic = result.plot_traffic()
-    assert traffic.get_xlabel().endswith("(MiB)")
 
 
 def test_plots_draw_on_given_axes(result: Result) -> None:
@@ -279,41 +230,6 @@ def test_a_figure_is_found_by_every_matplotlib_and_from_a_part_of_it(result: Res
         plots.figure_bytes(lost, "png")
 
 
-def legend(ax: Axes) -> list[str]:
-    found = ax.get_legend()
-    assert found is not None
-    return [text.get_text() for text in found.get_texts()]
-
-
-def test_what_the_l2_fetches_is_drawn_as_off_chip(result: Result) -> None:
-    fetched = TrafficRow("HBM", "L2", "", 4096, 0, 0)
-    run = replace(result.runs[0], traffic=(*result.runs[0].traffic, fetched))
-    ax = replace(result, runs=(run,)).plot_traffic()
-    assert "off chip" in legend(ax)
-    assert "off chip" not in legend(result.plot_traffic())
-
-
-def test_the_roofline_explains_what_it_shows_and_nothing_else(result: Result) -> None:
-    conv = result.runs[1]
-    marks = ["attained, bytes of GM moved by cores", "attained, bytes of main memory"]
-    roofs = ["L2 read 4,752 GB/s", "main memory read 1,600 GB/s"]
-    roofs.append("float16 peak of 2 cores 29.5 TFLOP/s")
-    assert legend(result.plot_roofline()) == ["conv", *marks, "closed-form bound", *roofs]
-    hits = tuple(row._replace(hit_bytes=row.bytes, miss_bytes=0) for row in conv.traffic)
-    warm = replace(conv, traffic=hits, bounds=())
-    drawn = legend(replace(result, runs=(warm, warm)).plot_roofline())
-    assert drawn == ["conv", marks[0], *roofs]
-
-
-def test_every_kernel_of_a_timeline_is_named(result: Result) -> None:
-    """In it where there is room, and upright below the launch before it."""
-    ax = result.plot_timeline()
-    upright = {text.get_text() for text in ax.texts if text.get_rotation() == 90}
-    level = {text.get_text() for text in ax.texts if text.get_rotation() == 0}
-    assert level == {"trans_data", "conv"}
-    assert upright == {"launch of trans_data, 1.500 us", "launch of conv, 1.500 us"}
-
-
 def test_timeline_window_and_cores(result: Result) -> None:
     ax = result.plot_timeline(cores=("aic1",), window=(9, 11))
     assert ax.get_xlim() == (9, 11)
@@ -342,18 +258,6 @@ def test_dense_tracks_show_shares_of_time(large_result: Result) -> None:
     assert "share of that time" in ax.get_xlabel()
     bars = sum(len(batch.get_paths()) for batch in ax.collections)
     assert 1000 < bars <= 2 * 10 * of_timeline.BINS
-
-
-def test_covered_share_of_bins() -> None:
-    start, end = np.asarray([0, 10, 25]), np.asarray([5, 20, 30])
-    shares = of_timeline.covered(start, end, np.asarray([0.0, 10.0, 20.0, 40.0]))
-    assert shares.tolist() == pytest.approx([0.5, 1.0, 0.25])
-
-
-def test_figures_are_the_same_bytes_every_time(result: Result) -> None:
-    for kind in ("svg", "png"):
-        one, two = (plots.figure_bytes(result.plot_traffic(), kind) for _ in range(2))
-        assert one == two
 
 
 # ---------------------------------------------------------------- page
@@ -403,12 +307,6 @@ def test_page_without_timeline_says_so(bare_result: Result, tmp_path: Path) -> N
     page = (tmp_path / "bare.html").read_text(encoding="utf-8")
     assert "run with timeline=True" in page
     assert page.count('class="chart"') == 2
-
-
-def test_reports_work_without_a_cube(result: Result, tmp_path: Path) -> None:
-    bare = replace(result, device=replace(result.device, cube=None))
-    bare.report(tmp_path / "dsp.html")
-    assert "TFLOPS" in (tmp_path / "dsp.html").read_text(encoding="utf-8")
 
 
 # ---------------------------------------------------------------- short launches

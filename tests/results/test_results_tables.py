@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -97,22 +96,3 @@ def test_outputs_by_name(result: Result, bare_result: Result) -> None:
 def test_outputs_must_match_names(result: Result) -> None:
     with pytest.raises(ArgumentError, match="1 outputs for 2 names"):
         replace(result, outputs=(np.zeros(1),))
-
-
-def test_json_is_plain_and_complete(result: Result) -> None:
-    plain = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert plain["device"] == "small"
-    assert plain["device_digest"] == result.device.digest()
-    assert plain["npusim_version"] == "1.2.3"
-    assert plain["cycles"] == result.cycles
-    assert len(plain["pipes"]) == len(result.pipes)
-    assert plain["kernels"][1]["bound"] == "cube"
-    assert "timeline" not in plain
-
-
-def test_repr_is_one_short_line(result: Result) -> None:
-    text = repr(result)
-    assert "convolution_backward on small" in text
-    assert f"{result.cycles} cycles, 2 kernels>" in text
-    assert repr(replace(result, runs=result.runs[:1])).endswith(" cycles, 1 kernel>")
-    assert len(text) < 100

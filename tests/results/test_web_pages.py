@@ -12,8 +12,8 @@ import pytest
 
 import npusim
 from npusim.results import Result, metrics, palette
-from npusim.results.figure import Bars, Figure, Line, Words
-from npusim.results.figures import memories, studies, timeline
+from npusim.results.figure import Bars, Figure
+from npusim.results.figures import studies, timeline
 from npusim.results.report import Cell, Report, Section, Table
 from npusim.results.reports import study
 from npusim.results.web import page
@@ -62,10 +62,6 @@ def test_one_colour_has_one_meaning() -> None:
     assert len(set(meanings)) == len(meanings)
 
 
-def test_pages_are_the_same_bytes_every_time(result: Result) -> None:
-    assert called(result) == called(result)
-
-
 def test_scripts_cannot_be_ended_by_what_they_hold(result: Result) -> None:
     assert simple().count("</script>") == 1
     runs = tuple(replace(run, name="</script><b>") for run in result.runs)
@@ -97,31 +93,6 @@ def test_bars_too_many_for_a_page_become_one_where_gaps_are_short(
             here, there = before.low == track, after.low == track
             assert after.left[there].min() == before.left[here].min()
             assert after.right[there].max() == before.right[here].max()
-
-
-def test_the_drawing_of_memories_has_all_bytes(result: Result) -> None:
-    totals = metrics.path_totals(result.runs)
-    arrows = memories.arrows(result.device, totals)
-    assert sum(one.bytes for one in arrows) == sum(one.bytes for one in totals)
-    assert not any("GM" in (one.src, one.dst) for one in arrows), "the device has an L2"
-    drawn = memories.drawn(result.device, totals)
-    told = [mark for mark in drawn.marks if isinstance(mark, Line) and mark.tip]
-    assert len(told) == len(arrows)
-    assert memories.drawn(result.device, ()).marks == []
-
-
-def test_bytes_and_boxes_of_memories_are_within_the_drawing() -> None:
-    device = npusim.load_device("ascend910b2")
-    moves = (("GM", "L1"), ("L1", "L0A"), ("L0C", "GM"))
-    totals = [metrics.PathTotal(src, dst, "", 1000 * 1024, 0, 0) for src, dst in moves]
-    drawn = memories.drawn(device, totals)
-    (left, right), (low, high) = (axis.ends or (0, 0) for axis in (drawn.x, drawn.y))
-    texts = [text for mark in drawn.marks if isinstance(mark, Words) for text in mark.texts]
-    assert sum(text.startswith("1000.0 KiB") for text in texts) == 3
-    for mark in drawn.marks:
-        if isinstance(mark, (Line, Words)):
-            assert left < min(mark.x) <= max(mark.x) < right
-            assert high < min(mark.y) <= max(mark.y) < low
 
 
 def test_tooltips_ask_for_what_charts_have(result: Result, tmp_path: Path) -> None:
@@ -298,22 +269,6 @@ def row(time_us: float, error: str = "", **varied: str) -> dict[str, object]:
 
 
 SPACE = [row(10.0 * a + b, a=str(a), b=f"{b}KiB") for a in (2, 1) for b in (1, 2, 4)]
-
-
-def test_what_no_point_beats() -> None:
-    assert studies.front([3, 1, 2, 1, 4], [1, 5, 2, 6, 1]) == [1, 2, 0]
-    assert studies.front([], []) == []
-
-
-def test_the_page_of_a_study_says_what_is_best_and_what_failed() -> None:
-    rows = [*SPACE, row(0.0, "CapacityError: <too> large", a="3", b="4KiB")]
-    told = studied({"operator": "matmul", "device": "tiny"}, rows)
-    assert "Fastest: 11.000 \u00b5s with a=1, b=1KiB." in told
-    assert "Slowest: 24.000 \u00b5s with a=2, b=4KiB, 2.18 times that." in told
-    assert "a=3, b=4KiB: CapacityError: &lt;too&gt; large" in told
-    assert told.count('class="chart"') == 2, "time, and time against bytes of buffers"
-    nothing = studied({"operator": "matmul"}, rows[-1:])
-    assert "No point has a time." in nothing
 
 
 def test_a_study_in_the_browser(shown: Page, tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +23,7 @@ from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.reuse.cache import Answers, answers_in
 from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches, content
-from npusim.reuse.seen import Seen, named, value_of
+from npusim.reuse.seen import Seen, value_of
 from npusim.reuse.store import opened
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.starts import random_starts, starting
@@ -169,22 +166,6 @@ def test_what_a_call_does_not_touch_costs_no_simulation(path: str) -> None:
         assert "trans_data" in names
 
 
-def test_a_tiling_that_stays_is_not_simulated_again_with_a_larger_memory() -> None:
-    """A choice looks at the size of L1; a run rests on its being enough."""
-    device = load_device("ascend910b2")
-    first = convolution(device, cores="0-3")
-    with simulated() as names:
-        larger = convolution(device.replace("memories.L1.size", "520KiB"), cores="0-3")
-    assert [run.tiling for run in larger.runs] == [run.tiling for run in first.runs]
-    assert names == []
-    tiny = device.replace("memories.L1.size", "48KiB")
-    with simulated() as names:
-        smaller = told(convolution, tiny)
-    assert names
-    with forgetful():
-        assert smaller == told(convolution, tiny)
-
-
 # -- what a run depends on besides figures -------------------------------------------------------
 
 
@@ -199,30 +180,6 @@ def test_kernels_launched_before_count() -> None:
         assert product(device, start="warm").cycles == warm.cycles
         assert len(names) == known
     assert cold.cycles > warm.cycles
-
-
-TOUCHED = {
-    "cube.startup": {"conv_backprop_input", "conv_backprop_filter"},
-    "paths.L0C->GM.startup": {"conv_backprop_input", "conv_backprop_filter"},
-    "vector.ops.transpose": {"trans_data"},
-    "vector.ops.cast": {"cast", "bias_grad"},
-    "vector.ops.dup": {"bias_grad"},
-    "paths.IMM->L1.startup": set(),
-}
-
-
-@pytest.mark.parametrize("path", TOUCHED)
-def test_kernels_before_and_after_one_that_a_figure_touches_are_not_simulated(path: str) -> None:
-    """Each of them begins with the L2 that it began with before."""
-    device = load_device("ascend910b2")
-    convolution(device)
-    variant = other(device, path)
-    assert variant is not None
-    with simulated() as names:
-        have = told(convolution, variant)
-    assert set(names) == TOUCHED[path]
-    with forgetful():
-        assert have == told(convolution, variant)
 
 
 def launched(device: Device, kernels: list[MemSet]) -> CachedLaunches:
@@ -315,19 +272,6 @@ def test_a_device_that_notes_says_what_the_device_says() -> None:
     assert value_of(without, ("cube", "rates", "*")) == "missing"
 
 
-def test_room_is_noted_as_room_and_the_largest_counts() -> None:
-    seen = Seen(load_device("tiny"))
-    memory = seen.device.memory("UB")
-    before = seen.names
-    assert memory.has_room(64)
-    assert memory.has_room(640)
-    rooms = sorted(seen.names - before)
-    assert rooms == [("memories", "UB", "has_room", "64"), ("memories", "UB", "has_room", "640")]
-    assert named(rooms) == (("memories", "UB", "has_room", "640"),)
-    assert not memory.has_room(1 << 40)
-    assert ("memories", "UB", "size_bytes") in seen.names
-
-
 def test_a_memory_that_stands_for_main_memory_is_known_by_its_place() -> None:
     device = load_device("ft78ne")
     there = device.with_operands_in("shared_memory")
@@ -361,33 +305,6 @@ def test_what_is_kept_in_a_file_is_found_by_another_process(tmp_path: Path) -> N
     with simulated() as names:
         convolution(device)
     assert names, "the file is left alone outside"
-
-
-WRITER = """
-import sys
-import npusim
-from npusim.reuse.cache import answers_in
-x, w = npusim.spec((1, 16, 6, 6), "fp16"), npusim.spec((16, 16, 3, 3), "fp16")
-with answers_in(sys.argv[1]):
-    for n in range(1, 7):
-        dy = npusim.spec((n, 16, 6, 6), "fp16")
-        x = npusim.spec((n, 16, 6, 6), "fp16")
-        npusim.ops.convolution_backward(dy, x, w, padding=1, device="tiny", timeline=False)
-"""
-
-
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "runs.sqlite"
-    command = [sys.executable, "-c", WRITER, str(file)]
-    running = [subprocess.Popen(command, env=dict(os.environ)) for _ in range(2)]
-    assert [one.wait() for one in running] == [0, 0]
-    device = load_device("tiny")
-    w = npusim.spec((16, 16, 3, 3), "fp16")
-    with answers_in(file), simulated() as names:
-        for n in range(1, 7):
-            dy, x = (npusim.spec((n, 16, 6, 6), "fp16") for _ in range(2))
-            npusim.ops.convolution_backward(dy, x, w, padding=1, device=device, timeline=False)
-        assert names == []
 
 
 def test_a_short_run_is_known_with_its_timeline() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +14,11 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.cli.main import main
-from npusim.study import Exploration, formula, load_study
-from npusim.study.result import unbeaten
+from npusim.study import formula
+from npusim.study.result import Exploration, unbeaten
+from npusim.study.space import load_study
 from tests.browser import CHROMIUM, browser
 from tests.drawn import slow_if
-from tests.tooltips import charts, untold
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 
@@ -229,29 +228,6 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert "'speed' is no goal" in capsys.readouterr().err
 
 
-def test_a_front_of_three_goals_is_no_line() -> None:
-    found = explored(trials=9, goals=["time_us", "energy_uj", "area_mm2"])
-    *_, line = found.plot().lines
-    third = found.plot().figure.axes[1]  # the colour bar
-    assert third.get_ylabel() == "area, mm\u00b2"
-    assert line.get_linestyle() == "None"
-    *_, line = explored(trials=9).plot().lines
-    assert line.get_linestyle() == "-"
-    assert found.plot(x="area_mm2").get_xlabel() == "area, mm\u00b2"
-
-
-def test_points_of_a_front_are_numbered_and_named_below_the_plot() -> None:
-    found = explored({**SMALL, "vector.startup": "3cycle"}, goals=["time_us", "area_mm2"])
-    axes = found.plot()
-    key = axes.get_legend()
-    assert key is not None
-    assert [text.get_text() for text in axes.texts] == [
-        str(number) for number in range(1, len(key.get_texts()) + 1)
-    ]
-    assert "vector startup 3cycle" in key.get_title().get_text()
-    assert all("vector" not in text.get_text() for text in key.get_texts())
-
-
 #: Goals that are formulas, of a point of 3 us, 5 uJ and 7 mm2, and limits, positive beyond them.
 POINT = {"time_us": 3, "energy_uj": 5, "area_mm2": 7}
 FORMULAS = [
@@ -348,20 +324,6 @@ def test_the_command_takes_limits_and_prints_in_80_columns(
     assert "in a limit <= or >= between" in capsys.readouterr().err
 
 
-def test_the_page_has_the_front_first(tmp_path: Path) -> None:
-    found = explored(goals=["time_us", "area_mm2"])
-    page = tmp_path / "front.html"
-    found.report(page)
-    told = page.read_text(encoding="utf-8")
-    assert "<h1>matmul: the least time and area</h1>" in told
-    assert f"<b>{sum(found.on_front)}</b>" in told
-    assert re.search(r"Least time: [\d.]+ \u00b5s with", told)
-    least = found.front.iloc[0]
-    assert f"with groups={least.groups}, memories.L1.size={least['memories.L1.size']}." in told
-    assert told.index("What none beats") < told.index("What each value does")
-    assert [untold(one) for one in charts(told)] == [[]]
-
-
 def test_the_page_has_values_in_the_order_of_the_study(tmp_path: Path) -> None:
     """Not in the order in which the search, or the first other value, came upon them."""
     rates = [f"{2**i}B/cycle" for i in range(2, 7)]
@@ -375,17 +337,6 @@ def test_the_page_has_values_in_the_order_of_the_study(tmp_path: Path) -> None:
     told = page.read_text(encoding="utf-8").partition("What each value does")[2]
     places = [told.index(f">{rate}<") for rate in want]
     assert places == sorted(places)
-
-
-def test_the_page_of_one_goal_and_of_failures(tmp_path: Path) -> None:
-    found = explored({"memories.L1.size": "1KiB,64KiB,128KiB"}, goals=["time_us"])
-    assert found.failed
-    page = tmp_path / "one.html"
-    found.report(page)
-    told = page.read_text(encoding="utf-8")
-    assert "Joined: the best so far." in told
-    assert "<h2>Failed</h2>" in told
-    assert "memories.L1.size=1KiB: " in told
 
 
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError, ConfigError, NpusimError
-from npusim.study import Study, load_study, make_study
-from npusim.study.space import Axis, make_axis
+from npusim.study.space import Axis, Study, load_study, make_axis, make_study
 
 ON = {"operator": "matmul", "device": "tiny", "m": "32", "k": "32", "n": "32"}
 

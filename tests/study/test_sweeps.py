@@ -20,7 +20,8 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
 from npusim.results import palette
 from npusim.reuse.store import opened
-from npusim.study import SweepResult, make_study
+from npusim.study.result import SweepResult
+from npusim.study.space import make_study
 from npusim.study.store import Measured, known_of
 from npusim.study.subject import read
 from npusim.study.workers import here, look
@@ -221,22 +222,6 @@ def test_a_scheduler_that_does_not_answer_is_told() -> None:
         swept(scheduler="nonsense://x")
 
 
-@pytest.mark.parametrize("kind", ["line", "heat", "pareto", ""])
-def test_plots(kind: str, tmp_path: Path) -> None:
-    result = swept(vary={"m": "16:64:16", "memories.L1.size": "8KiB:64KiB:*2"})
-    ax = result.plot(kind=kind, x="memories.L1.size")
-    assert ax.get_xlabel() == "memories.L1.size"
-    shown = [text.get_text() for text in ax.get_xticklabels()]
-    assert shown == ["8KiB", "16KiB", "32KiB", "64KiB"]
-    if kind == "line":
-        _, times = ax.lines[0].get_data()
-        want = [row["time_us"] for row in result.rows() if row["m"] == "16"]
-        assert np.array_equal(times, want)
-        assert ax.get_ylim()[1] > 1.05 * max(row["time_us"] for row in result.rows())
-    with pytest.raises(ArgumentError, match="k was not varied"):
-        result.plot(x="k")
-
-
 def test_lines_that_coincide_are_all_seen() -> None:
     costs_nothing = {"m": "16:48:16", "cube.energy.fp16": "1pJ,2pJ"}
     ax = swept(vary=costs_nothing).plot(x="m")
@@ -303,19 +288,6 @@ def test_wrong_commands(
 ) -> None:
     assert main(["sweep", *words.split(), "--store", str(tmp_path / "s.sqlite")]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_three_names_are_one_colour_one_dash_and_the_axis() -> None:
-    space = {"groups": "1:4:1", "m": "16,32", "memories.L1.size": "16KiB,32KiB,64KiB"}
-    ax = swept(vary=space).plot(x="groups", kind="line")
-    lines = [(line.get_color(), line.get_linestyle()) for line in ax.lines]
-    assert len(set(lines)) == len(lines) == 6
-    assert len({colour for colour, _ in lines}) == 3
-    assert len({dash for _, dash in lines}) == 2
-    key = ax.get_legend()
-    assert key is not None
-    names = [text.get_text().partition("=")[0] for text in key.get_texts()]
-    assert names == ["memories.L1.size"] * 3 + ["m"] * 2
 
 
 def test_beside_a_layer_groups_are_those_of_the_device() -> None:

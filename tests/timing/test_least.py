@@ -11,8 +11,7 @@ from npusim.base.errors import ProgramError
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.mem_set import MemSet
-from npusim.language import FP16, FP32, INT8, Language
+from npusim.language import FP16, FP32, Language
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
 from npusim.program.program import Program
@@ -69,40 +68,6 @@ def test_one_core_alone_takes_what_the_bound_says_but_for_gaps(device: str) -> N
     assert least <= run.cycles
     assert heads or least == run.cycles
     assert least >= 0.8 * run.cycles
-
-
-def test_bytes_of_all_cores_bound_a_kernel_that_only_stores() -> None:
-    """48 cores store 96 MiB through the L2: all of them at its rate, not each at its own."""
-    machine = load_device("ascend910b2")
-    kernel = MemSet(Tensor("t", (96 * 2**20,), INT8, "out"))
-    program = build(kernel, machine, tuple(range(machine.groups)))
-    assert machine.l2 is not None
-    least = least_cycles(program)
-    assert least > 96 * 2**20 / machine.l2.write_bytes_per_cycle
-    assert least <= time_program(program, new_l2(machine, "fast"), timeline=False).cycles
-
-
-def test_what_is_in_the_l2_already_need_not_come_from_main_memory() -> None:
-    machine = load_device("ascend910b2")
-    kernel = matmul(2048, 512, 2048, Tiling(base_m=128, base_n=256, base_k=64))
-    slow = machine.replace("main_memory.read", "20GB/s")
-    program = build(kernel, slow, tuple(range(slow.groups)))
-    once = (2048 + 2048) * 512 * 2 / slow.main_memory.read_bytes_per_cycle
-    assert least_cycles(program) > once > 2 * least_cycles(program, cold=False)
-    assert least_cycles(program) <= time_program(program, new_l2(slow, "fast")).cycles
-
-
-def test_sectors_are_fetched_whole_through_the_l2() -> None:
-    """Of 160 + 192 sectors of 512 B whoever fetches one asked for a row of 96 or 128 B of it."""
-    machine = load_device("tiny")
-    tiling = Tiling(base_m=48, base_n=64, base_k=16, step_ka=3, step_kb=3)
-    program = build(matmul(160, 256, 192, tiling), machine, (0, 1, 2, 3))
-    asked = 3 * 160 * 512 + 4 * 256 * 384  # A for each tile of columns, B for each of rows
-    beside = 160 * (512 - 96) + 192 * (512 - 128)
-    least, cold = least_cycles(program, cold=False), least_cycles(program)
-    assert asked / 128 < least < (asked + beside) / 128 < cold
-    assert cold - least == beside / 128
-    assert cold <= time_program(program, new_l2(machine, "fast"), timeline=False).cycles
 
 
 class Adds(Scripted):

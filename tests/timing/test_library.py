@@ -6,6 +6,7 @@ import ast
 import errno
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,7 +77,9 @@ class Module(ast.NodeVisitor):
         return {(self.imported | own).get(name, (self.name, name)) for name in names}
 
 
-MODULES = [module for module in map(Module, sources()) if module.marked]
+@cache
+def modules() -> list[Module]:
+    return [module for module in map(Module, sources()) if module.marked]
 
 
 class _Inside:
@@ -98,7 +101,7 @@ def test_all_that_is_compiled_is_an_entry_or_reached_from_one() -> None:
     """Else it would run as plain Python where the engine is a library, and nobody would know."""
     names: dict[Key, set[Key]] = {}
     entries: set[Key] = set()
-    for module in MODULES:
+    for module in modules():
         for name, (marks, named) in module.marked.items():
             names[module.name, name] = module.keys(named)
             entries |= {(module.name, name)} if "entry" in marks else set()
@@ -115,11 +118,11 @@ def test_all_that_is_compiled_is_an_entry_or_reached_from_one() -> None:
 def test_python_calls_entries_only() -> None:
     inner = {
         (module.name, name)
-        for module in MODULES
+        for module in modules()
         for name, (marks, _) in module.marked.items()
         if "entry" not in marks
     }
-    for module in MODULES:
+    for module in modules():
         assert module.keys(module.elsewhere) & inner == set(), module.name
 
 
@@ -128,7 +131,7 @@ def test_another_source_of_compiled_code_is_another_library() -> None:
     own = {file.stem for file in library.HERE.glob("*.py") if file.name not in library._PLAIN}
     known = {f"npusim.timing.fast.{name}" for name in own}
     known |= {f"npusim.{name.removesuffix('.py').replace('/', '.')}" for name in library._ESTIMATES}
-    assert {module.name for module in MODULES} <= known
+    assert {module.name for module in modules()} <= known
 
 
 def test_another_kind_of_argument_is_another_library() -> None:

@@ -26,7 +26,7 @@ from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings import pipeline
-from npusim.kernels.tilings.pipeline import Columns, leading, records, table, times
+from npusim.kernels.tilings.pipeline import Columns, records, table, times
 from npusim.kernels.tilings.work import Work
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
@@ -277,25 +277,6 @@ def test_the_program_of_the_choice_is_handed_on_once() -> None:
     assert made.device.digest() == other.digest(), "never that of another machine"
 
 
-def test_leading_candidates_are_all_different() -> None:
-    machine = load_device("ascend910")
-    kernel: Any = kernel_of(gradient("res4_1x1_out", "dw", 8))
-    for space in spaces(kernel, machine):
-        found = leading(space, MOST_LEADING)
-        assert len({repr(tiling) for _, tiling in found}) == len(found) > 1
-
-
-@pytest.mark.parametrize("which", WHICH)
-def test_no_row_that_is_not_spread_has_a_leading_candidate(which: str) -> None:
-    machine = load_device("ascend910b2")
-    for space in spaces(kernel_of(gradient("res4_3x3", which, 8)), machine):
-        t = space.spread(space.rows)
-        every = sorted(times(space.work(t), MOST_LEADING))
-        found = [time for time, _ in leading(space, MOST_LEADING)]
-        assert len(found) == MOST_LEADING < len(t["cores"])
-        assert all(one <= other for one, other in zip(found, every, strict=False))
-
-
 def spaces(kernel: Any, device: Device) -> list[Any]:
     """The candidates of a gradient of either kind."""
     return [*kernel.spaces(device, device.count("cube"), (False,) * len(kernel.tensors))]
@@ -340,14 +321,6 @@ def test_random_enlargements() -> None:
     found = "\n".join(map(str, slower))
     assert len(slower) <= MOST_SLOWER, found
     assert max((one.ratio for one in slower), default=1.0) <= WORST, found
-
-
-def test_an_enlargement_that_no_tiling_fits_is_left_out() -> None:
-    tiny = (Fraction(1, 4096), Fraction(1))
-    found = enlarged(
-        gradient("res2_3x3", "dx", 1), load_device("ascend910"), "memories.L0C.size", tiny
-    )
-    assert found is None
 
 
 def test_clearing_takes_as_few_cores_as_are_the_fastest() -> None:

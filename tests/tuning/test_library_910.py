@@ -16,6 +16,7 @@ from npusim import spec
 from npusim.base.dtypes import FP16
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
+from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.tilings import library
 from npusim.kernels.tilings.library_910 import Piece, Tile
@@ -108,7 +109,7 @@ def layer(cin: int, cout: int, size: int, kernel: int, stride: int) -> Convoluti
 
 @pytest.mark.parametrize(("sizes", "expected"), [*zip(LAYERS, FORWARD, strict=True)])
 def test_forward_tilings_are_the_published_rule_s(sizes: Any, expected: Any) -> None:
-    rule, (cores, l1, resident, tile) = Forward.of(layer(*sizes), device(), 32), expected
+    rule, (cores, l1, resident, tile) = Forward(layer(*sizes), device(), 32), expected
     at = rule.cores_used()
     assert (*at.values(),) == (*cores, 1)
     found = rule.pieces(at)
@@ -119,7 +120,7 @@ def test_forward_tilings_are_the_published_rule_s(sizes: Any, expected: Any) -> 
 
 @pytest.mark.parametrize(("sizes", "expected"), [*zip(LAYERS, FILTER, strict=True)])
 def test_tiles_of_filter_gradients_are_the_published_rule_s(sizes: Any, expected: Any) -> None:
-    rule, (block, tile, slots, dy, x) = Filter.of(layer(*sizes), device(), 32), expected
+    rule, (block, tile, slots, dy, x) = Filter(layer(*sizes), device(), 32), expected
     assert rule.tile(Tile(*block)) == (tile, slots)
     found = Piece(dy[0], 1, dy[1]), Piece(x[0], 1, x[1])
     assert rule.pieces(Tile(*block), Tile(*tile)) == found
@@ -127,7 +128,7 @@ def test_tiles_of_filter_gradients_are_the_published_rule_s(sizes: Any, expected
 
 @pytest.mark.parametrize(("sizes", "expected"), [*zip(LAYERS, INPUT, strict=True)])
 def test_tilings_of_input_gradients_are_the_published_rule_s(sizes: Any, expected: Any) -> None:
-    rule, (cores, tile, dy, weights) = Input.of(layer(*sizes), device(), 32), expected
+    rule, (cores, tile, dy, weights) = Input(layer(*sizes), device(), 32), expected
     at = rule.cores_used()
     assert at == cores
     assert rule.tile(at) == tile
@@ -201,7 +202,7 @@ def test_what_the_rule_rejects_is_tiled_by_default(chip: str) -> None:
 def test_the_default_of_a_first_layer_is_the_library_s() -> None:
     """32 x 2 x 1 blocks with every buffer single: rows of 7x7 filters for 32 blocks fit L1."""
     c = layer(3, 64, 224, 7, 2)
-    tiling, _ = library.of_product(c, ConvForward.geometry_of(c), False, device(), 32, FP16)
+    tiling, _ = library.tiled(ConvForward, c, device(), 32, FP16)
     assert (tiling.base_m, tiling.base_n, tiling.base_k) == (512, 32, 16)
     slots = (tiling.l1_slots, tiling.weight_slots, tiling.l0_slots, tiling.l0c_slots)
     assert slots == (1, 1, 1, 1)
@@ -210,7 +211,7 @@ def test_the_default_of_a_first_layer_is_the_library_s() -> None:
 def test_tiles_of_dw_are_shared_out_evenly() -> None:
     """384 -> 384 channels, 3x3 of 13x13: 24 tiles of 12 x 18 blocks, in 4 parts for 32 cores."""
     c = layer(384, 384, 13, 3, 1)
-    tiling, _ = library.of_filter(c, device(), 32)
+    tiling, _ = library.tiled(ConvBackpropFilter, c, device(), 32, FP16)
     tiles = 384 // tiling.base_m * (384 * 9 // tiling.base_n)
     assert tiles * tiling.k_parts % 32 == 0
     assert tiles * tiling.k_parts // 2 % 32 > 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import npusim
@@ -74,16 +73,6 @@ def test_long_k_is_split_over_the_cores(name: str) -> None:
     whole = auto_tiling(Shape(*sizes), device, device.count("cube"))
     slow = npusim.ops.matmul(a, b, device=device, tiling=whole, timeline=False).time_us
     assert time_us(sizes, device) < 0.5 * slow
-
-
-def test_sums_of_parts_are_right() -> None:
-    rng = np.random.default_rng(5)
-    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((33, 4100), (4100, 17)))
-    result = npusim.ops.matmul(a, b, device="ascend910b2", check=True)
-    assert 0 < result.tilings["matmul"].single_core_k < 4100
-    exact, most = (x.astype(np.float64) @ y for x, y in ((a, b), (abs(a), abs(b))))
-    assert result.outputs is not None
-    assert abs(np.asarray(result.outputs[0]) - exact).max() < 1e-6 * most.max()
 
 
 @pytest.mark.parametrize(

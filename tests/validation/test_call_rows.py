@@ -88,18 +88,6 @@ def test_where_the_library_s_rule_is_unknown_the_tiling_is_auto() -> None:
     assert done.notes[0].startswith("tiling 'library' instead: ")
 
 
-def test_where_the_library_s_rule_is_known_it_is_used() -> None:
-    wide = {"Cin": 128, "Cout": 128, "spatial": (32, 32)}
-    assert not simulate_call_row(dw_row(**wide), A2).notes
-
-
-def test_a_forward_convolution_runs_the_forward_kernel() -> None:
-    """Also where the stride skips the last rows and columns."""
-    columns = {**LAYER, "stride": (2, 2), "padding": (1, 1), "spatial": (20, 23)}
-    done = simulate_call_row(row("convolution_forward_as_transposed_dx", **columns), A2)
-    assert done.kernels == ("trans_data", "trans_data", "conv_forward", "trans_data")
-
-
 def test_kernels_of_unlisted_forward_convolutions() -> None:
     """With groups seven launches are taken for granted; on a 950 no conversions."""
     layer = row("convolution_forward_as_transposed_dx", **LAYER)
@@ -114,30 +102,11 @@ def test_kernels_of_unlisted_forward_convolutions() -> None:
     assert grouped.time_us - missing == pytest.approx(dense.time_us, rel=0.3)
 
 
-def test_a_transposed_convolution_runs_the_input_gradient() -> None:
-    columns = {**LAYER, "stride": (2, 2), "output_padding": (1, 0), "groups": 2}
-    done = simulate_call_row(row("transposed_forward_as_dx", **columns), A2)
-    assert "conv_backprop_input" in done.kernels
-
-
-def test_gradients_of_a_transposed_layer() -> None:
-    done = simulate_call_row(dw_row(transposed=True, stride=(2, 2)), A2)
-    assert "conv_backprop_filter" in done.kernels
-
-
 def test_a_matmul_is_the_operator_s_with_the_tiling_of_the_rules() -> None:
     done = simulate_call_row(row("matmul", M=256, Ncols=384, K=512), A2)
     a, b = spec((256, 512), "fp16"), spec((512, 384), "fp16")
     tiling = auto_tiling(Shape(256, 512, 384), A2, A2.count("cube"))
     assert done.time_us == matmul(a, b, out_dtype="fp16", device=A2, tiling=tiling).time_us
-
-
-def test_a_transpose_of_eight_bytes_moves_twice_the_words() -> None:
-    def traffic(dtype: str) -> float:
-        asked = row("transpose", shape=(4096, 4096), perm=(1, 0), dtype=dtype)
-        return simulate_call_row(asked, A2).time_us
-
-    assert traffic("int64") > 1.5 * traffic("int32")
 
 
 @pytest.mark.parametrize(

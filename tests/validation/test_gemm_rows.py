@@ -50,30 +50,6 @@ def test_measured_rows_run_and_report_every_pipe_that_was_measured(name: str) ->
         assert 0 < busy < outcome.simulated.time_us
 
 
-def test_the_cube_is_as_busy_as_its_blocks() -> None:
-    """64 tiles of 128 x 256 on 32 cores, each 16 mmads of 512 cycles and a start-up."""
-    cube = A5.cube
-    assert cube is not None
-    busy = simulated(N=2048).busy_us["cube"]
-    assert busy is not None
-    least = A5.time_us(128 / 32 * 16 * (512 + cube.startup_cycles))
-    assert least <= busy <= least + A5.time_us(4 * 16 * (cube.idle_head_cycles + 1))
-
-
-@pytest.mark.parametrize(
-    ("slow", "fast"),
-    [
-        (("norm_template",), ()),
-        ((), ("unit_flag",)),
-        (("pipe_barrier_all_per_tile",), ()),
-        (("mdl_template",), ("mdl_template", "constant_tiling")),
-    ],
-)
-def test_words_move_time_in_their_direction(slow: tuple[str, ...], fast: tuple[str, ...]) -> None:
-    slots = {"buffers_l1": (1, 1)} if "norm_template" in slow else {}
-    assert time(*fast) < time(*slow, **slots)
-
-
 def test_a_task_contains_the_launch_and_a_core_does_not() -> None:
     launch = A5.launch
     task, core = time(), time(time_kind="core_max")
@@ -93,49 +69,12 @@ def test_a_launch_starts_the_cores_of_both_kinds_whether_or_not_they_have_work()
     assert task - core == pytest.approx(A5.time_us(start))
 
 
-def test_tail_words_use_idle_cores() -> None:
-    """33 tiles on 32 cores: one is left for a second round."""
-    shape = {"M": 128 * 33, "N": 256}
-    whole = time(**shape)
-    halves = time("tail_tile_split_n2", **shape)
-    pieces = time("aswt_tail_split", **shape)
-    assert pieces < halves < whole
-    assert time("tail_tile_split_n2") == time()  # 128 tiles: no tail
-
-
 def test_a_result_that_vector_cores_finish_passes_through_memory() -> None:
     answer = simulated("per_token_dequant_on_aiv", M=512, N=512, K=4096)
     assert answer.kernels == ("matmul_finish",)
     assert answer.time_us > time(M=512, N=512, K=4096)
     assert "tiles are taken to go through 2 blocks of GM per core" in answer.notes
     assert all(answer.busy_us[pipe] for pipe in ("cube", "mte2", "fixpipe", "aiv_mte2", "vec"))
-
-
-def test_words_say_how_many_vector_cores_and_blocks_there_are() -> None:
-    shape = {
-        **{"op": "grouped_gemm_dequant_gelu", "batch": 4, "layout_b": "NZ", "dtype_in": "int8"},
-        **{"M": 1024, "N": 2048, "K": 256, "dtype_out": "fp16"},
-    }
-    one, two, ahead = (
-        simulated(*words, **shape)
-        for words in (
-            ("mix_1_1", "workspace_slots_1"),
-            ("mix_1_2", "workspace_slots_1"),
-            ("mix_1_2", "workspace_slots_4"),
-        )
-    )
-    assert one.time_us > two.time_us > ahead.time_us
-    # Half as many vector cores work twice as long.
-    assert one.busy_us["vec"] == pytest.approx(2 * (two.busy_us["vec"] or 0), rel=0.02)
-    assert any("a gate of straight lines" in note for note in one.notes)
-
-
-def test_callers_that_share_b_load_it_once() -> None:
-    shape = {"M": 64, "N": 256, "K": 384, "base_m": 32, "single_core_m": 32, "cores": 1}
-    shared = simulated("share_b_in_l1", **shape)
-    twice = simulated(**shape)
-    assert (shared.busy_us["mte2"] or 0) < 0.8 * (twice.busy_us["mte2"] or 0)
-    assert shared.time_us < twice.time_us
 
 
 @pytest.mark.parametrize(
@@ -153,40 +92,6 @@ def test_tiles_of_the_last_round_are_cut_by_the_window_rule(
     cores: int, rows: int, columns: int, parts: tuple[int, int]
 ) -> None:
     assert window_tail(cores, rows, columns) == parts
-
-
-def test_split_k_is_summed_by_vector_cores() -> None:
-    answer = simulated("streamk2", M=512, N=512, K=4096)
-    assert answer.kernels == ("matmul_sum",)
-    assert answer.busy_us["aiv_mte2"]
-    assert answer.time_us < time(M=512, N=512, K=4096)
-    spread = simulated("multi_core_split_k", M=128, N=256, K=16384)
-    assert spread.time_us < time(M=128, N=256, K=16384)
-
-
-def test_scales_of_fewer_copies_take_less_of_mte2() -> None:
-    shape = {"dtype_in": "mxfp4", "base_k": 256, "step_ka": 2, "step_kb": 2, "K": 8192}
-    often = simulated("scale_ratio1", **shape).busy_us["mte2"]
-    seldom = simulated("scale_ratio4", **shape).busy_us["mte2"]
-    eight = simulated("scale_ratio8", **shape).busy_us["mte2"]
-    stated = simulated("scale_ratio1", **shape, scale_steps=8).busy_us["mte2"]
-    assert often is not None
-    assert seldom is not None
-    assert seldom == eight == stated
-    assert seldom < often
-    whole = simulated("scale_coalesced", **shape)
-    assert whole.busy_us == simulated("scale_k_8192", **shape).busy_us
-    assert any("scale_coalesced" in note for note in whole.notes)
-
-
-def test_a_row_of_medians_is_answered_with_medians() -> None:
-    """Three tiles on two cores: the mean core does one and a half, the median here as well."""
-    shape = {"M": 384, "N": 256, "cores": 3}
-    even = simulated(**shape)
-    odd = simulated(**{**shape, "M": 512})
-    median = simulated(**{**shape, "M": 512}, busy_statistic="median")
-    assert median.busy_us["cube"] == pytest.approx(even.busy_us["cube"], rel=0.02)
-    assert odd.busy_us["cube"] == pytest.approx(4 / 3 * even.busy_us["cube"], rel=0.02)  # type: ignore[operator]
 
 
 def test_unstated_steps_of_the_library_fill_l1_and_are_noted() -> None:
@@ -232,27 +137,6 @@ def test_an_order_spelled_in_words_is_that_of_its_columns(swizzle: str) -> None:
     assert answer == simulated(**{**bare, **SPELLED[swizzle]})
     assert not answer.notes
     assert answer.busy_us["cube"] == pytest.approx(simulated().busy_us["cube"], rel=0.05)
-
-
-def test_columns_of_the_order_move_the_time() -> None:
-    shape = {"M": 10240, "N": 4096, "K": 256, "base_m": 64, "base_n": 64, "buffers_l1": (1, 1)}
-    blocks = {"single_core_m": 192, "single_core_n": 320, "cores": 24}
-    walks: list[dict[str, Any]] = [
-        {},
-        {"fastest": "n"},
-        {"window": 3},
-        {"order": "contiguous"},
-        {"window": 7},
-        {"window": 7, "last_window": "joined"},
-    ]
-    assert len({time(**shape, **blocks, **walk) for walk in walks}) == len(walks)
-
-
-def test_a_library_template_walks_along_m_whatever_its_grid() -> None:
-    spelled = {"order": None, "fastest": None, "single_core_m": 256, "single_core_n": 512}
-    assert time("mdl_template", swizzle="grid 8x4", **spelled) == time(
-        "mdl_template", single_core_m=256, single_core_n=512
-    )
 
 
 DECLINED: dict[str, tuple[dict[str, Any], str]] = {

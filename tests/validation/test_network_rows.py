@@ -72,12 +72,6 @@ def test_every_setting_has_its_time(row: NetworkRow, other: dict[str, str]) -> N
     assert simulated_us(replace(row, **other)) > simulated_us(row)
 
 
-def test_gradients_exchanged_in_one_piece_wait_for_the_last(row: NetworkRow) -> None:
-    times = [simulated_us(replace(row, cards=8, pieces=pieces)) for pieces in (1, 2, 4)]
-    assert times == sorted(times, reverse=True)
-    assert times[0] > times[-1]
-
-
 @pytest.mark.parametrize(
     ("other", "reason"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from npusim.base.errors import ArgumentError
-from npusim.kernels.tilings.template import spelled_order, words
+from npusim.kernels.tilings.template import spelled_order
 from npusim.validation.rows import CallRow, KernelRow, NetworkRow, Unreadable
 from npusim.validation.sheet import Sheet, read_sheet, shipped_sheets, shipped_steps
 
@@ -50,32 +50,6 @@ def test_parts_of_a_step_are_the_sums_of_its_profile() -> None:
         sums[kernel["part"]] += round(1000 * float(kernel["time_us"]))  # nanoseconds
     assert sums.pop("") == 665_693  # poolings, products, a ReLU by itself, the loss
     assert {part: ns / 1000 for part, ns in sums.items()} == dict(step.busy_us)
-
-
-def test_cells_are_parsed_by_the_type_of_their_column() -> None:
-    kernels, calls = shipped_sheets()
-    rows = {row.id: row for row in (*kernels.rows, *calls.rows)}
-    slab, mixed, call = rows["C024"], rows["C131"], rows["L058"]
-    assert isinstance(slab, KernelRow)
-    assert isinstance(mixed, KernelRow)
-    assert isinstance(call, CallRow)
-    assert (slab.M, slab.step_ka, slab.buffers_l1, slab.time_us) == (8192, 2, (2, 2), 5039.86)
-    assert (slab.batch, slab.order, slab.snake) == (None, "strided", None)
-    assert dict(slab.busy_us) == {
-        "cube": 3116.472, "mte1": 2332.914, "mte2": 4051.458, "fixpipe": 44.749, "scalar": 2073.97
-    }  # fmt: skip
-    assert (mixed.buffers_l1, mixed.switches) == (
-        (1, 2),
-        ("full_load_a", "per_token_dequant_on_aiv"),
-    )
-    assert (call.spatial, call.padding, call.transposed) == ((256,), (0,), True)
-    assert call.output_mask == (True, False, False)
-    assert call.kernels == ()
-
-
-def test_words_of_the_vocabulary_are_known_and_others_are_not() -> None:
-    assert {"unit_flag", "streamk2", "l2_bypass", "nbuffer33"} <= words().keys()
-    assert "v8" not in words()
 
 
 def test_a_spelled_order_is_told_by_its_form() -> None:

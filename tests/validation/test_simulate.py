@@ -14,8 +14,8 @@ from npusim.base.errors import CapacityError
 from npusim.device.spec import Device
 from npusim.validation import simulate
 from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated, Unreadable
-from npusim.validation.sheet import Row, shipped_sheets
-from npusim.validation.simulate import CHIPS, Outcome, Workers, device_name, effort, simulate_row
+from npusim.validation.sheet import Row
+from npusim.validation.simulate import CHIPS, Outcome, Workers, device_name, simulate_row
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,18 +138,3 @@ def test_a_process_that_dies_costs_its_own_row_and_no_other() -> None:
         "the process that simulated it was ended from outside; is memory short?"
     )
     assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_one_job_needs_no_process(asked: list[tuple[str, Device]]) -> None:
-    with Workers(1) as workers:
-        outcomes = workers.outcomes([(row("A3"), {}), (row("tiny"), {})])
-    assert [device.name for _, device in asked] == ["ascend910c", "tiny"]
-    assert all(outcome.simulated is not None for outcome in outcomes)
-
-
-def test_effort_counts_products_of_base_blocks() -> None:
-    rows = {one.id: one for sheet in shipped_sheets() for one in sheet.rows}
-    assert effort(rows["C022"]) == (8192 // 64) ** 3
-    assert effort(rows["C021"]) == 43 * 6 * 96  # 5416 x 1408 x 6144 in blocks of 128, 256 and 64
-    assert effort(rows["L051"]) == 2147483648 // (2 * 128**3)
-    assert effort(Unreadable(id="r", chip="", reason="")) == 0

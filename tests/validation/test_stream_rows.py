@@ -32,39 +32,11 @@ def row(op: str, **columns: Any) -> KernelRow:
     return KernelRow(id="r", op=op, **{**settings, **columns})
 
 
-def test_a_copy_reads_its_tensor_once_per_pass() -> None:
-    once = simulate_stream_row(row("copy_gm_ub"), A2)
-    again = simulate_stream_row(row("copy_gm_ub", switches=("repeat4_whole",), batch=4), A2)
-    assert once.kernels == ("copy_in",)
-    assert once.busy_us["mte2"] == once.busy_us["aiv_mte2"]  # a profiler may call it either
-    assert again.busy_us["mte2"] is not None
-    assert once.busy_us["mte2"] is not None
-    assert again.busy_us["mte2"] > 2 * once.busy_us["mte2"]
-
-
-def test_l1_is_filled_by_cube_cores() -> None:
-    done = simulate_stream_row(row("copy_gm_l1", switches=("nd2nz",)), A2)
-    assert done.kernels == ("copy_in_nz",)
-
-
 def test_a_task_has_its_launch_and_other_times_do_not() -> None:
     task = simulate_stream_row(row("add"), A2).time_us
     own = simulate_stream_row(row("add", time_kind="core_max"), A2).time_us
     launch = A2.time_us(A2.launch.cycles("vector", 48))
     assert task == pytest.approx(own + launch)
-
-
-def test_two_slots_in_ub_are_faster_than_one() -> None:
-    one = simulate_stream_row(row("add", cores=8, switches=("single_buffer_ub",)), A2)
-    two = simulate_stream_row(row("add", cores=8, switches=("double_buffer_ub",)), A2)
-    assert two.time_us < one.time_us
-
-
-def test_one_core_does_the_work_of_all_and_means_are_over_those_that_work() -> None:
-    alone, all_cores = (simulate_stream_row(row("add", cores=c), A2).busy_us for c in (1, 48))
-    assert alone["vec"] is not None
-    assert all_cores["vec"] is not None
-    assert alone["vec"] == pytest.approx(48 * all_cores["vec"], rel=0.2)
 
 
 def test_pieces_may_be_left_to_us() -> None:
@@ -76,11 +48,6 @@ def test_a_stand_in_says_so_and_hides_its_vector_time() -> None:
     done = simulate_stream_row(row("gelu"), A2)
     assert done.busy_us["vec"] is None
     assert "gelu is simulated without exponentials" in done.notes[0]
-
-
-def test_nz_columns_lie_as_far_apart_as_the_word_says() -> None:
-    done = simulate_stream_row(row("nd2nz_vector", base_n=64, switches=("dst_c0_stride_145",)), A2)
-    assert done.kernels == ("nd_to_nz",)
 
 
 CONV = "N=2 C1=2 H=8 W=16 C0=16; 3x3 stride 1 pad 1 dilation 1; cout=64"
@@ -136,13 +103,6 @@ def test_what_has_no_counterpart_is_declined(asked: KernelRow, reason: str) -> N
     with pytest.raises(Declined) as declined:
         simulate_stream_row(asked, A2)
     assert reason in str(declined.value)
-
-
-def test_a_part_with_fewer_groups_runs_on_fewer() -> None:
-    few, many = (
-        simulate_stream_row(row("relu", base_n=1024, cores=cores), A5) for cores in (32, 64)
-    )
-    assert few.busy_us["vec"] == pytest.approx(2 * (many.busy_us["vec"] or 0))
 
 
 def test_busy_is_work_and_bandwidth() -> None:

@@ -33,12 +33,14 @@ NET = "npusim net resnet50 --device ascend910b2 --batch 32 --store"
 #: Prints the CPU seconds in which the engine simulates ten million instructions of a product.
 ENGINE = """
 import time
-from npusim.timing.run import _engine, core_starts, new_l2
+from npusim.timing.fast.engine import FastEngine
+from npusim.timing.fast.l2 import FastL2
+from npusim.timing.starts import core_starts
 from tools.bench import programs
 import npusim
 device = npusim.load_device(programs.DEVICE)
 program = programs.on_all_cores(programs.square_matmul({size}), device)
-engine = _engine(program, new_l2(device, "fast"), core_starts(program), keep=False, progress=None)
+engine = FastEngine(program, FastL2(device.l2), core_starts(program), keep_spans=False)
 start = time.process_time()
 engine.run()
 print((time.process_time() - start) * 1e7 / program.instructions)
