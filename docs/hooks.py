@@ -83,7 +83,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for document, page in PAGES.items():
         files.append(_generated(config, page, (ROOT / document).read_text(encoding="utf-8")))
     for name, (title, modules) in INTERFACE.items():
-        parts = "\n".join(f"::: {module}\n" for module in modules)
+        parts = "\n".join(f"::: {module}\n{_members(module)}" for module in modules)
         parts += "".join(_made(module) for module in MADE if name == "compat")
         files.append(_generated(config, f"api/{name}.md", f"# {title}\n\n{parts}"))
     files.append(_generated(config, "api/kernels.md", _kernels()))
@@ -151,6 +151,12 @@ def _source(path: str) -> str:
     language = _LANGUAGES.get(file.suffix, "text")
     body = file.read_text(encoding="utf-8")
     return f"# {path}\n\n`````{language}\n{body}\n`````\n"
+
+
+def _members(module: str) -> str:
+    """What a page shows of the package itself, whose list of public names is made, not written."""
+    names = ", ".join(name for name in import_module("npusim").__all__ if name[0] != "_")
+    return f"    options:\n      members: [{names}]\n" if module == "npusim" else ""
 
 
 def _made(module: str) -> str:
