@@ -19,7 +19,6 @@ from npusim.call.spec import Array, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import cast
 from npusim.kernels.clear_blocks import ClearBlocks
-from npusim.kernels.concat import Concat
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.elementwise import Elementwise
@@ -31,6 +30,7 @@ from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import SoftmaxLoss
 from npusim.kernels.trans_data import Conversion, TransData
+from npusim.networks.parts import parts_of
 from npusim.networks.traffic import traffic_run
 from npusim.networks.training import Operation, Value
 from npusim.ops import gradients, linear
@@ -181,8 +181,12 @@ class Launcher:
                 tensors[name] = call.output(name, placed.shape, value.dtype)
             else:
                 tensors[name] = placed.tensor(name, "out")
-        launch = _KERNELS.get(core) if self._known(what) else None
-        (launch or Launcher.traffic)(self, call, one, tensors)
+        parts = parts_of(one, {value.name: value for value in what.values})
+        if parts is not None:
+            parts.launch(call, tensors)
+        else:
+            launch = _KERNELS.get(core) if self._known(what) else None
+            (launch or Launcher.traffic)(self, call, one, tensors)
         outputs = {name: call.arrays.get(name) for name in one.writes}
         return call.result(outputs, one.kind, what.values[0].dtype)
 
@@ -199,13 +203,10 @@ class Launcher:
         return replace(self.options, tiling="auto")
 
     def _known(self, what: Task) -> bool:
-        """Whether there is a kernel for these sizes: pooling in two dimensions, whole blocks."""
+        """Whether there is a kernel for these sizes: pooling of channels in two dimensions."""
         maps = [value.shape for value in what.values if value.kind == "map"]
-        if "pool" in what.operation.core:
-            return all(len(shape) < 5 for shape in maps)
-        return what.operation.core not in ("concat", "split") or all(
-            shape[1] % self.c0 == 0 for shape in maps
-        )
+        two = len({shape[:2] for shape in maps}) == 1 < len(maps)
+        return "pool" not in what.operation.core or (two and all(len(s) < 5 for s in maps))
 
     def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.
@@ -275,12 +276,6 @@ class Launcher:
         for part in [made] if back or maximum or made.fits(call.device) else _means(call, made):
             call.launch_spread(part)
 
-    def concat(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """Maps side by side along their channels, or what was so apart again."""
-        names = one.inputs if one.core == "concat" else one.outputs
-        (whole,) = one.outputs if one.core == "concat" else one.inputs
-        call.launch_spread(Concat(tuple(tensors[n] for n in names), tensors[whole], axis=2))
-
     def loss(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Softmax with cross-entropy, and its gradient of the mean over the batch."""
         (x, labels), (loss, grad) = (
@@ -300,6 +295,8 @@ class Launcher:
     def bias(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The gradient of a bias, of a plain map: nothing is added to channels that fill blocks."""
         dy, db = tensors[one.inputs[0]], tensors[one.outputs[0]]
+        if isinstance(one.layer, LinearLayer):  # whose rows another layer may see as maps
+            dy = call.view(dy, (prod(dy.shape) // one.layer.cout, one.layer.cout))
         if db.shape != dy.shape[1:2]:
             call.clear(db)
         gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts")
@@ -331,7 +328,11 @@ class Launcher:
         }
         kernel, roles, layouts = _PRODUCTS[result, own]
         given = [tensors[name] for name in (*one.inputs[:2], one.outputs[0])]
-        fractals = result != "weight" and len(given[1].shape) == 4
+        fractals = not own and result != "weight" and len(given[1].shape) == 4
+        for tensor, role in zip(given, roles, strict=True):
+            if not (fractals and role == "w") and prod(tensor.shape) != prod(sizes[role]):
+                told = f"the product takes {sizes[role]}, and gets {tensor.shape} of {tensor.name}"
+                raise ArgumentError(f"{one.kind}: {told}; state the part that it takes by a slice")
         a, b, c = (
             tensor if fractals and role == "w" else call.view(tensor, sizes[role])
             for tensor, role in zip(given, roles, strict=True)
@@ -442,7 +443,6 @@ _KERNELS: Mapping[str, Callable[[Launcher, Call, Operation, Mapping[str, Tensor]
     "layout": Launcher.layout,
     **{f"convolution.{name}": Launcher.convolution for name in ("output", "input", "weight")},
     **{f"{kind}_pool{end}": Launcher.pool for kind in ("max", "avg") for end in ("", "_gradient")},
-    **dict.fromkeys(("concat", "split"), Launcher.concat),
     "softmax_loss": Launcher.loss,
     "linear.bias": Launcher.bias,
     **dict.fromkeys(_MATRICES, Launcher.linear),

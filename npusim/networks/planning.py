@@ -24,6 +24,7 @@ from npusim.networks.launches import (
     task,
 )
 from npusim.networks.layouts import Plan, Problem, Way
+from npusim.networks.parts import parts_of
 from npusim.networks.step_result import CONVERSIONS, Launched, Timed
 from npusim.networks.training import PHASES, Operation, Training
 from npusim.reuse.cache import answers_in
@@ -80,6 +81,9 @@ class Formats:
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
         by_channel = one.chain and (one.chain.vectors or one.chain.sums)
+        parts = parts_of(one, values)
+        if parts is not None:
+            return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
         if one.core.startswith("convolution") or one.core in _BLOCKED or by_channel:
             return [blocked]
         weights = one.inputs[1] if one.core in _FRACTAL else ""
@@ -122,7 +126,7 @@ class Formats:
 _FRACTAL = ("linear.output", "linear.input")
 
 #: Kernels of their own that read and write blocks of channels.
-_BLOCKED = (*("max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient", "concat", "split"),)
+_BLOCKED = ("max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient")
 
 
 class Launch(NamedTuple):

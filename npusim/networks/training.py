@@ -17,6 +17,7 @@ from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
 from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
+from npusim.networks.splits import in_turn, splits
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
 from npusim.workloads.layers import INPUT, Node
 
@@ -161,6 +162,7 @@ class _Builder:
         self.symbols: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, list[str]] = {}
         self.copies: dict[tuple[str, DType], str] = {}
+        self.splits = splits(workload.nodes)
 
     # -- forward -----------------------------------------------------------------------------
 
@@ -170,10 +172,27 @@ class _Builder:
             self.trained[node.name] = bool(rule.parameters) or any(
                 self.trained[name] for name in node.inputs
             )
-            names = self._named(node, rule)
-            self.symbols[node.name] = names
+            group = self.splits.get(node.name, (node,))
+            if node is not group[0]:
+                continue
+            self.symbols |= {one.name: self._named(one, rule) for one in group}
             for form in rule.forward:
-                self._note(node, form, "forward")
+                self._note(node, self._whole(form, group, "y", "split"), "forward")
+
+    def _whole(self, form: Form, group: Sequence[Node], symbol: str, op: str) -> Form:
+        """An operation of a node; of several slices, the ``op`` of all of them.
+
+        It has what each calls ``symbol`` in its place, with a number.
+        """
+        if len(group) < 2:
+            return form
+        own = [self.symbols[one.name] for one in in_turn(group)]
+        names = {f"{symbol}{i}": each[symbol] for i, each in enumerate(own) if symbol in each}
+        self.symbols[group[0].name] |= names
+        reads, writes = (
+            tuple(names) if words == (symbol,) else words for words in (form.reads, form.writes)
+        )
+        return form._replace(op=op, reads=reads, writes=writes)
 
     def _named(self, node: Node, rule: Rule) -> dict[str, str]:
         """Values by the symbols of the rule: inputs, the output, parameters, what is kept."""
@@ -276,16 +295,18 @@ class _Builder:
                 continue
             rule, names = _rule(node.layer), self.symbols[node.name]
             dy = self._gradient(node.name)
-            if dy is None:
-                continue
-            names["dy"] = dy
+            if dy is not None:
+                names["dy"] = dy
+            group = self.splits.get(node.name, (node,))
+            if node is not group[0] or all("dy" not in self.symbols[one.name] for one in group):
+                continue  # it is read with the first of them, or nothing has a gradient
             if rule.passes_on:
                 for name in node.inputs:
-                    self._add_gradient(name, dy)
+                    self._add_gradient(name, names["dy"])
                 continue
             wanted = [f"x{i}" for i, name in enumerate(node.inputs, 1) if self.trained[name]]
             for form in rule.backward:
-                self._backward(node, form, wanted)
+                self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
 
     def _loss(self, end: str) -> None:
         """The gradient of a value that ends the network: of softmax with cross-entropy, or given.

@@ -33,11 +33,15 @@ _NUMBER = r"[1-9]\d{0,8}"
 _LOOP = re.compile(r"(?P<times>[1-9]\d{0,5}) times|for (?P<word>\w+) in (?P<words>.+)")
 _SIZES = re.compile(rf"\[({_NUMBER}(?:, ?{_NUMBER})*)\]")
 _POOL = " [KERNEL[/STRIDE] [pPADDING]]"
+_SIDES = " [pPADDING]"
+_FORMS = dict.fromkeys(("max_pool", "avg_pool"), _POOL) | dict.fromkeys(("pad", "slice"), _SIDES)
+_FORMS[UNKNOWN] = " (NAME)"
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
 _STEP = re.compile(
     r"(?:unknown \((?P<called>.+)\)|(?P<kind>\w+))"
     rf"(?: (?P<kernel>{_NUMBER}(?:x{_NUMBER})*)(?:/(?P<stride>{_NUMBER}(?:x{_NUMBER})*))?"
     r"(?: p(?P<padding>\d{1,9}(?::\d{1,9})?(?:x\d{1,9}(?::\d{1,9})?)*))?)?"
+    r"(?: p(?P<sides>-?\d{1,9}(?::-?\d{1,9})?(?:x-?\d{1,9}(?::-?\d{1,9})?)*))?"
     rf"(?: (?P<out>{_SIZES.pattern}))?(?: (?P<trained>trained|untrained))?"
 )
 
@@ -81,8 +85,10 @@ def given(layer: Layer, shape: Sizes) -> Sizes:
 def inferred(kind: str, shapes: Sequence[Sizes], windows: Mapping[str, Any]) -> Sizes:
     """The sizes of the result of an element-wise layer, () where they do not follow."""
     largest = max(shapes, key=prod)
-    if kind in ("upsample", "pad") or () in shapes:
-        return ()
+    if kind in ("upsample", "pad", "slice") or () in shapes:
+        sides = windows.get("padding", ()) if kind != "upsample" else ()
+        found = tuple(size + sum(side) for size, side in zip(largest, sides, strict=False))
+        return found if len(sides) == len(largest) and min(found, default=0) > 0 else ()
     if kind == "concat":
         alike = len({shape[1:] for shape in shapes}) == 1
         return (sum(shape[0] for shape in shapes), *largest[1:]) if alike else ()
@@ -227,9 +233,14 @@ class _Chains:
         kind = text.partition(" ")[0]
         if kind not in KINDS and kind != UNKNOWN:
             raise item.fail(f"unknown step {kind!r}{suggest(kind, [*self.layers, *KINDS])}")
-        more = {UNKNOWN: " (NAME)", "max_pool": _POOL, "avg_pool": _POOL}.get(kind, "")
+        more = _FORMS.get(kind, "")
         called = bool(found and found["called"]) == (kind == UNKNOWN)
-        if not found or not called or (found["kernel"] and more != _POOL):
+        if (
+            not found
+            or not called
+            or (found["kernel"] and more != _POOL)
+            or (found["sides"] and more != _SIDES)
+        ):
             raise item.fail(f"expected {kind}{more} [[SIZES]], got {text!r}")
         if len(values) > 1 and kind not in SEVERAL:
             raise item.fail(f"{kind} takes one value, not {len(values)}")
@@ -264,7 +275,14 @@ def _rounds(key: str, body: Tree) -> Iterator[Mapping[str, str]]:
 
 
 def _windows(found: re.Match[str], dims: int) -> dict[str, Any]:
-    """Kernel, stride and padding of a step that has them; one number stands for all axes."""
+    """Kernel, stride and padding of a step that has them; one number stands for all axes.
+
+    All are the ``dims`` axes behind the channels, of a pooling and of what is added or left out.
+    """
+    if found["sides"]:
+        sides = [_numbers(side, ":") for side in found["sides"].split("x")]
+        pads = [(side[0], side[-1]) for side in sides]
+        return {"padding": ((0, 0), *pads * dims) if dims and len(pads) == 1 else tuple(pads)}
     if not found["kernel"]:
         return {}
     kernel = _numbers(found["kernel"], "x")

@@ -46,8 +46,10 @@ class ElementwiseLayer:
     that of its output, of one image without the batch. ``input_gradient`` is False where a training
     step has no backward pass of it. Pooling has the ``kernel`` of its windows with ``stride`` and
     ``padding``, one entry an axis; none where a window is a whole map, or where windows differ in
-    size. An operation of kind "unknown" is ``called`` something. Raises ``ArgumentError`` for a
-    ``kind`` that is not among ``KINDS``.
+    size. Of "pad" and "slice" ``padding`` has an entry for every axis of ``shape``: how many zeros
+    are added before and after, or how many elements are left out, as negative numbers; none where
+    others are added, or elements in between left out. An operation of kind "unknown" is ``called``
+    something. Raises ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
     """
 
     kind: str
@@ -68,6 +70,9 @@ class ElementwiseLayer:
             raise ArgumentError("operations of kind unknown, and no others, are called something")
         if not self.out:
             object.__setattr__(self, "out", self.shape)
+        if self.kind.endswith("_pool") and self.out == self.shape[: len(self.out)]:
+            ones = (1,) * (len(self.shape) - len(self.out))  # a mean of maps without their axes
+            object.__setattr__(self, "out", self.out + ones)
         if self.kernel and not self.stride:
             object.__setattr__(self, "stride", self.kernel)
         if self.kernel and not self.padding:

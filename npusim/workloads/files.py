@@ -367,6 +367,8 @@ def _windows(layer: ElementwiseLayer) -> Iterator[str]:
     """The windows of a pooling: kernel, stride where it is another, and padding."""
 
     def axes(texts: Sequence[str]) -> str:
+        if len(texts) == len(layer.shape) > 1 and texts[0] == "0":
+            texts = texts[1:] if len(set(texts[1:])) == 1 else texts
         alike = len(set(texts)) == 1 and len(texts) == len(layer.shape) - 1
         return texts[0] if alike else "x".join(texts)
 

@@ -65,8 +65,8 @@ class Node:
     """One layer of a graph, of ``count`` 1, and the nodes whose results it reads.
 
     ``inputs`` are names of nodes, or ``INPUT``, in the order of the operands; weights and constants
-    are not among them. What moves no data (views, reshapes, slices) is no node: who reads a view
-    reads what it is a view of.
+    are not among them. What moves no data (views, reshapes) is no node: who reads a view reads what
+    it is a view of. A part of a value is a node of kind "slice".
     """
 
     name: str

@@ -14,7 +14,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
 from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
-from npusim.workloads.recorder import Recorder
+from npusim.workloads.recorder import Part, Recorder
 
 #: Images that are traced: a prime that few other axes have, so that it tells which axis is theirs.
 _IMAGES = 101
@@ -136,6 +136,7 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
     seen = _Seen(torch, copy)
     image = torch.empty(shape, device="meta")
     seen.found.sources[_storage(image)] = (INPUT,)
+    seen.whole[_storage(image)] = image
     try:
         with seen.recorded():
             copy(image)
@@ -156,7 +157,7 @@ class _Seen:
     """What a forward pass on the meta device shows: a graph, and where training begins.
 
     A tensor is known by its storage, which its views have too; all are held, so that none gets the
-    place of another.
+    place of another. What reads a part of one, such as a slice, reads a node that is this part.
     """
 
     def __init__(self, torch: Any, model: Any) -> None:
@@ -166,6 +167,7 @@ class _Seen:
         self.inside: list[Any] = []  # modules entered and not left
         self.made: Made | None = None
         self.held: list[Any] = []
+        self.whole: dict[int, Any] = {}  # the tensor that a storage was made for
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -212,15 +214,21 @@ class _Seen:
         """Note of which nodes the results ``out`` of an operation are."""
         name = func._schema.name.partition("::")[2].removesuffix("_")
         copied = read[1:] if name == "copy" else () if name in _CONSTANT else read
-        sources = tuple(dict.fromkeys(made or self._of(copied)))
         places = [_storage(one) for one in read]
         written = func._schema.is_mutable
         for one in out:
             place = _storage(one)
-            if place in places and not written:
-                continue  # a view
+            if place in places and not written:  # a view, perhaps of rows as those of each image
+                before = self.whole.get(place, one)
+                if _IMAGES not in before.shape and before.numel() == one.numel():
+                    self.whole[place] = one
+                continue
             whole = one.numel() * one.element_size() == one.untyped_storage().nbytes()
             kept = self.found.of([place]) if place in places and not whole else ()
+            floats = one.is_floating_point()
+            sources = made or (self._of(copied) if floats else self.found.of(map(_storage, copied)))
+            if whole:
+                self.whole[place] = one
             self.found.sources[place] = tuple(dict.fromkeys((*kept, *sources)))
         self.held += out
 
@@ -231,7 +239,15 @@ class _Seen:
 
     def _of(self, values: Sequence[Any]) -> tuple[str, ...]:
         """The nodes that these operands are of."""
-        return self.found.of(map(_storage, self._tensors(values)))
+        return tuple(name for one in self._tensors(values) for name in self._read(one))
+
+    def _read(self, one: Any) -> tuple[str, ...]:
+        """The nodes that a tensor is of: a part of one is a node of its own."""
+        sources, whole = self.found.of([_storage(one)]), self.whole.get(_storage(one))
+        part = _part(whole, one) if whole is not None and len(sources) == 1 else None
+        if whole is None or part is None:
+            return sources
+        return (self.found.part(sources[0], part, trained=bool(whole.requires_grad)),)
 
     def _left(self, *_: Any) -> None:
         self.inside.pop()
@@ -273,8 +289,8 @@ class _Seen:
     def _other(self, func: Any, args: Sequence[Any], out: Any) -> list[str]:
         """Note an operation that is no product, unless it computes with weights alone."""
         inside = self.inside[-1] if self.inside else None
-        name, inputs = computed(func, out), self._of(args)
-        if not name or not inputs:
+        name = computed(func, out)
+        if not name or not self.found.of(map(_storage, self._tensors(args))):
             return []
         dropout = isinstance(inside, self.torch.nn.modules.dropout._DropoutNd)
         kind = _kind(name, dropout=dropout)
@@ -284,10 +300,14 @@ class _Seen:
         if kind == "batch_norm" and args[0].shape[0] == 1:  # channels of all images side by side
             kind = "instance_norm"
         windows = _windows(func, args) if kind.endswith("_pool") else {}
+        if kind == "pad" and not any(args[2:]):
+            kind = "slice" if min(args[1]) < 0 else kind
+            sides = tuple(zip(args[1][::2], args[1][1::2], strict=True))[::-1]
+            windows = {"padding": ((0, 0),) * (made.dim() - 1 - len(sides)) + sides}
         layer = self._elementwise(kind or name, args, made, windows)
         if not layer:
             return []
-        return [self.found.add(self._name(layer.called or layer.kind), layer, inputs)]
+        return [self.found.add(self._name(layer.called or layer.kind), layer, self._of(args))]
 
     def _convolution(self, args: Sequence[Any]) -> ConvLayer:
         x, w, bias, stride, padding, dilation, transposed, extra, groups = args
@@ -329,6 +349,30 @@ class _Seen:
         trained = any(one.requires_grad for one in flat)
         sizes: Any = {**known, "shape": shape, "out": _image(made), **windows}
         return ElementwiseLayer(**sizes, input_gradient=trained)
+
+
+def _part(whole: Any, view: Any) -> Part | None:
+    """What a view is of the tensor that its storage was made for; None for all of it."""
+    axes = [(n, by) for n, by in zip(view.shape, view.stride(), strict=True) if by]
+    count = prod(n for n, _ in axes)
+    if not 0 < count < whole.numel() or count % _IMAGES:
+        return None
+    at = view.storage_offset() - whole.storage_offset()
+    ends = []
+    for offset in (at, at + sum((n - 1) * by for n, by in axes)):
+        found, left = [0] * whole.dim(), offset
+        for axis in sorted(range(whole.dim()), key=lambda axis: -whole.stride(axis)):
+            if whole.shape[axis] > 1:
+                found[axis], left = divmod(left, whole.stride(axis))
+        ends.append(tuple(found))
+    begun, ended = ends
+    sides = list(zip(map(int, whole.shape), begun, ended, strict=True))
+    images = (_IMAGES, 0, _IMAGES - 1)
+    if images not in sides or any(a > b for _, a, b in sides):
+        return None
+    sides.remove(images)
+    shape, first, last = zip(*sides, strict=True)
+    return Part(shape, first, last, count // _IMAGES)
 
 
 def _windows(func: Any, args: Sequence[Any]) -> dict[str, Any]:

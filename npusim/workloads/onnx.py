@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -21,7 +21,7 @@ from npusim.workloads.elementwise import (
     listed,
 )
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
-from npusim.workloads.recorder import Recorder
+from npusim.workloads.recorder import Part, Recorder
 
 #: Elements of the largest constant that is computed with, and operators that are left alone: those
 #: without a value of their own, or with another at every run.
@@ -33,6 +33,9 @@ _KINDS = kinds_in("onnx")
 
 #: Nodes that compute nothing.
 _MOVES = listed("moves", "onnx")
+
+#: Those of them whose results are parts of their first operand.
+_PARTS = ("Slice", "Split", "Gather")
 
 
 def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Workload:
@@ -157,6 +160,9 @@ class _Graph:
         self.found = Recorder()
         self.found.sources |= dict.fromkeys(inputs, (INPUT,))
         self.products: dict[str, int] = {}  # of vectors and weights, with their places among nodes
+        self.parts: dict[str, Part] = {}  # values that are parts of others
+        here = (t for t in graph.initializer if not t.external_data and prod(t.dims) <= _SMALL)
+        self.constants = {t.name: onnx.numpy_helper.to_array(t) for t in here}
 
     def read(self, node: Any) -> None:
         """Note what a node computes; nodes must be read in their order."""
@@ -165,23 +171,60 @@ class _Graph:
         if not self.found.of(inputs):
             self.weights |= {name: self.sizes[name] for name in node.output if name in self.sizes}
             return  # of weights alone
+        if node.op_type in _PARTS and self._cut(node, inputs):
+            self.trained |= set(node.output) if behind else set()
+            return
         weight = self.weights.get(inputs[1], ()) if len(inputs) > 1 else ()
         if node.op_type in ("Conv", "ConvTranspose") and weight:
             layer: Any = self._convolution(node, weight, behind=behind)
-            made = [self.found.add(_name(node), layer, self.found.of(inputs))]
+            made = [self.found.add(_name(node), layer, self._of(inputs))]
         else:
             made = self._products(node, inputs)
         trained = bool(made) or behind or _KINDS.get(node.op_type) in WEIGHTED
         more = inputs[2:] if node.op_type == "Gemm" else []
         if more and not self._biased([*node.output, *more]):
             layer = self._elementwise("add", [node.output[0], *more], node.output[0])
-            made = [self.found.add("C of Gemm", layer, (*made, *self.found.of(more)))]
+            made = [self.found.add("C of Gemm", layer, (*made, *self._of(more)))]
         if not made:
             made = self._other(node, inputs, trained=trained)
-        sources = tuple(made) or tuple(dict.fromkeys(self.found.of(inputs)))
+        sources = tuple(made) or tuple(dict.fromkeys(self._of(inputs)))
         self.found.sources |= dict.fromkeys(node.output, sources)
         if trained:
             self.trained |= set(node.output)
+
+    def _of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The nodes that these values are of: a part of one is a node of its own."""
+        found: list[str] = []
+        for name in names:
+            sources, part = self.found.of([name]), self.parts.get(name)
+            if part is not None and len(sources) == 1:
+                sources = (self.found.part(sources[0], part, trained=name in self.trained),)
+            found += sources
+        return tuple(found)
+
+    def _cut(self, node: Any, inputs: Sequence[str]) -> bool:
+        """Note which parts of its operand the results of a node are, if that is known."""
+        size, given = self.sizes.get(inputs[0], ()), self.constants.keys() & set(inputs[1:])
+        if self.batch not in size or min(size) < 1 or len(given) < len(inputs) - 1:
+            return False
+        before = self.parts.get(inputs[0])
+        inner = before is not None and before.sizes == self._image(size)
+        sources = (self.found.of if inner else self._of)(inputs[:1])
+        evaluator = import_module("onnx.reference").ReferenceEvaluator(node)
+        numbers = [np.broadcast_to(one, size) for one in np.ix_(*map(np.arange, size))]
+        constants = {name: self.constants[name] for name in given}
+        made = [evaluator.run(None, {inputs[0]: one, **constants}) for one in numbers]
+        for name, *where in zip(node.output, *made, strict=True):
+            first, last = (tuple(int(one.flat[end]) for one in where) for end in (0, -1))
+            ends = zip(first, last, size, strict=True)
+            kept = [at for at, (a, b, n) in enumerate(ends) if (a, b, n) == (0, n - 1, self.batch)]
+            if not kept:  # of some images
+                return False
+            shape, begin, end = (one[: kept[0]] + one[kept[0] + 1 :] for one in (size, first, last))
+            part = Part(shape, begin, end, where[0].size // self.batch)
+            self.parts[name] = part.inside(before) if before and inner else part
+        self.found.sources |= dict.fromkeys(node.output, sources)
+        return True
 
     def _biased(self, added: Sequence[str]) -> bool:
         """Whether a number for each feature is added to a linear layer, which then has a bias."""
@@ -224,7 +267,7 @@ class _Graph:
                 products=int(stack // self.batch if stack % self.batch == 0 else stack),
                 input_gradient=bool(self.trained.intersection(inputs[: i + 1])),
             )
-            read = (*made, *self.found.of(inputs[2 * i : 2 * i + 2]))
+            read = (*made, *self._of(inputs[2 * i : 2 * i + 2]))
             made = [self.found.add(_name(node) + f".{i}" * (len(sizes) > 1), layer, read)]
         return made
 
@@ -242,14 +285,28 @@ class _Graph:
         """Note a node that is no product, if it computes."""
         kind, name = _KINDS.get(node.op_type, node.op_type.lower()), node.output[0]
         windows = self._windows(node) if kind.endswith("_pool") else {}
-        if kind not in KINDS:
-            if node.op_type in _MOVES:
-                return []
-            kind = node.op_type
-        elif node.op_type == "Add" and self._biased(inputs):
+        if kind == "pad":
+            windows = {"padding": self._sides(node)}
+            kind = "slice" if any(min(side) < 0 for side in windows["padding"]) else kind
+        if node.op_type in _MOVES or (node.op_type == "Add" and self._biased(inputs)):
             return []
+        if kind not in KINDS:
+            kind = node.op_type
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
-        return [self.found.add(_name(node), layer, self.found.of(inputs))] if layer else []
+        return [self.found.add(_name(node), layer, self._of(inputs))] if layer else []
+
+    def _sides(self, node: Any) -> tuple[tuple[int, int], ...]:
+        """How many zeros a padding adds on each side of an image; none where that is not known."""
+        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        pads, value = attributes.get("pads", ()), attributes.get("value", 0.0)
+        if len(node.input) > 1:  # since operator set 11
+            pads = self.constants.get(node.input[1], ())
+            value = self.constants.get((*node.input, "")[2], 0.0)
+        size = self.sizes[node.input[0]]
+        if attributes.get("mode", b"constant") != b"constant" or value or len(pads) < 2 * len(size):
+            return ()
+        sides = zip(map(int, pads[: len(size)]), map(int, pads[len(size) :]), size, strict=True)
+        return tuple((a, b) for a, b, n in sides if n != self.batch)
 
     def _elementwise(
         self, kind: str, inputs: Sequence[str], name: str, **more: Any

@@ -6,9 +6,34 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from math import prod
+from operator import add
+from typing import NamedTuple
 
 from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
 from npusim.workloads.layers import INPUT, Layer, LinearLayer, Node
+
+
+class Part(NamedTuple):
+    """What a reader sees of an image of ``shape``: from ``first`` to ``last`` on each axis.
+
+    ``elements`` are how many it has, fewer than these where it leaves out some in between.
+    """
+
+    shape: tuple[int, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    elements: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How far it goes on each axis, with what it leaves out."""
+        return tuple(b - a + 1 for a, b in zip(self.first, self.last, strict=True))
+
+    def inside(self, whole: Part) -> Part:
+        """What a part of ``whole`` is of that of which ``whole`` is a part."""
+        first, last = (tuple(map(add, whole.first, one)) for one in (self.first, self.last))
+        return Part(whole.shape, first, last, self.elements)
 
 
 class Recorder:
@@ -21,6 +46,7 @@ class Recorder:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.sources: dict[Hashable, tuple[str, ...]] = {}
+        self._parts: dict[tuple[str, Part], str] = {}
         self._taken = {INPUT}
         self._last: Counter[str] = Counter()
 
@@ -43,6 +69,20 @@ class Recorder:
         self._taken.add(found)
         self.nodes.append(Node(name=found, layer=layer, inputs=tuple(inputs)))
         return found
+
+    def part(self, source: str, part: Part, *, trained: bool) -> str:
+        """The node that is a part of a node's value, noted when it is read first."""
+        if (source, part) not in self._parts:
+            sides = zip(part.first, part.last, part.shape, strict=True)
+            padding = tuple((-first, last + 1 - size) for first, last, size in sides)
+            out = part.sizes
+            if prod(out) != part.elements:
+                out, padding = (part.elements,), ()
+            layer = ElementwiseLayer(
+                kind="slice", shape=part.shape, out=out, padding=padding, input_gradient=trained
+            )
+            self._parts[source, part] = self.add(f"{source}.slice", layer, (source,))
+        return self._parts[source, part]
 
     def bias(self, at: int) -> None:
         """Say that the linear layer which is node ``at`` adds a bias."""

@@ -123,6 +123,8 @@ KERNELS = {
     "max_pool",
     "avg_pool",
     "concat",
+    "pad",
+    "slice",
     "traffic",
 }
 

@@ -69,8 +69,10 @@ def test_edges_pass_through_views_and_follow_what_is_written_in_place(tmp_path: 
         "first": ("input",),
         "Tangle.relu": ("first",),
         "Tangle.add": ("Tangle.relu", "Tangle.relu"),
-        "part": ("Tangle.add",),
-        "Tangle.tanh": ("Tangle.add",),
+        "Tangle.add.slice": ("Tangle.add",),
+        "part": ("Tangle.add.slice",),
+        "Tangle.add.slice_2": ("Tangle.add",),
+        "Tangle.tanh": ("Tangle.add.slice_2",),
         "Tangle.sigmoid": ("part", "Tangle.tanh"),
         "fc": ("Tangle.sigmoid",),
     }
@@ -104,7 +106,7 @@ def test_poolings_have_their_windows(tmp_path: Path) -> None:
         ((6, 13, 13), (3, 1), (1, 1), ((1, 1), (0, 0))),
         ((6, 2, 1), (), (), ()),  # 13 is not divided by 2
         ((6, 3, 3), (), (), ()),
-        ((6,), (), (), ()),
+        ((6, 1, 1), (), (), ()),
     ]
     assert found.untimed == (("sin", 1),)
     assert canonical(written(found, tmp_path / "net.yaml")) == canonical(found)
@@ -174,7 +176,8 @@ def test_a_product_without_a_bias_and_what_is_added_are_two_nodes(tmp_path: Path
     found = read_network(Added(), (5, 8))
     assert edges(found) == {
         "Added.product": ("input", "input"),
-        "Added.add": ("Added.product", "input"),
+        "input.slice": ("input",),
+        "Added.add": ("Added.product", "input.slice"),
     }
     assert canonical(written(found, tmp_path / "net.yaml")) == canonical(found)
 

@@ -1,0 +1,36 @@
+"""Slices of a network that are a split: side by side they are all of the value that they are of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from npusim.workloads import ElementwiseLayer, Node
+from npusim.workloads.elementwise import Sides
+
+
+def in_turn(group: Iterable[Node]) -> list[Node]:
+    """Slices in the order in which they lie in their value."""
+    return sorted(group, key=lambda node: [-before for before, _ in _left_out(node)])
+
+
+def splits(nodes: Iterable[Node]) -> dict[str, Sequence[Node]]:
+    """The slices that are a split, by the name of each, in the order of the nodes."""
+    alike: dict[tuple[str, tuple[int, ...], int], list[Node]] = defaultdict(list)
+    for node in nodes:
+        cut = [axis for axis, sides in enumerate(_left_out(node)) if any(sides)]
+        if len(cut) == 1 and isinstance(node.layer, ElementwiseLayer):
+            alike[node.inputs[0], node.layer.shape, cut[0]].append(node)
+    found: dict[str, Sequence[Node]] = {}
+    for (_, shape, axis), group in alike.items():
+        sides = [_left_out(node)[axis] for node in in_turn(group)]
+        ends = [shape[axis] + after for _, after in sides]
+        if [-before for before, _ in sides] == [0, *ends[:-1]] and ends[-1] == shape[axis]:
+            found |= dict.fromkeys((node.name for node in group), group)
+    return found
+
+
+def _left_out(node: Node) -> Sides:
+    """What a slice leaves out on each axis, as negative numbers; nothing of other nodes."""
+    layer = node.layer
+    return layer.padding if isinstance(layer, ElementwiseLayer) and layer.kind == "slice" else ()
