@@ -2,7 +2,8 @@
 
 The parts are tried, not read off shares of the time: a pipe that works for 70 % of a kernel saves
 nothing where it would wait as long for what feeds it. A part can save no more than half of what it
-works on the busiest core of each kernel, so that parts which cannot win need not be tried.
+works on the busiest core of each kernel, waits for shared bandwidth included, so that parts which
+cannot win need not be tried.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from typing import Any
 from npusim.base.errors import NpusimError
 from npusim.base.quantities import KINDS, format_quantity
 from npusim.base.reasons import BANDWIDTH, BUSY, NOT_STARTED, QUEUE
-from npusim.device.catalog import figure_text
-from npusim.device.config import Figure, figures
+from npusim.device.config import Figure, figure_text, figures
 from npusim.device.pipes import PIPES
 from npusim.device.spec import Device
 from npusim.results.lines import percent_text
@@ -167,11 +167,13 @@ def _work(device: Device, run: KernelRun) -> _Work:
     reaching = {one.pipe for one in device.paths.values() if "GM" in (one.src, one.dst)}
     by_pipe, by_core, starts, queued = dict[str, int](), dict[str, int](), 0, 0
     for core, pipe, cycles in run.pipes:
-        by_pipe[pipe] = max(by_pipe.get(pipe, 0), cycles[BUSY])
-        if pipe in reaching:
-            by_core[core] = by_core.get(core, 0) + cycles[BUSY] + cycles[BANDWIDTH]
+        own = cycles[BUSY]
+        if pipe in reaching:  # it may wait for what the same pipe of another core fetches
+            own += cycles[BANDWIDTH]
+            by_core[core] = by_core.get(core, 0) + own
         elif pipe == "S":
             starts, queued = max(starts, cycles[NOT_STARTED]), max(queued, cycles[QUEUE])
+        by_pipe[pipe] = max(by_pipe.get(pipe, 0), own)
     return _Work(by_pipe, max(by_core.values(), default=0), starts, queued)
 
 
