@@ -35,8 +35,9 @@ K = TypeVar("K", bound=Kernel)
 Around = Callable[[K], Sequence[Kernel]]
 
 #: Candidates that are looked at; up to so many are simulated, while the next estimate is less than
-#: the best time. To simulate three in any case took twice as long for 0.1 % of these times.
-MOST_LEADING, MOST_SIMULATED = 32, 8
+#: the best time. To simulate three in any case took twice as long for 0.1 % of these times, and up
+#: to eight a tenth longer for 0.01 % (docs/model/tilings.md).
+MOST_LEADING, MOST_SIMULATED = 32, 6
 
 #: Instructions of all candidates at most, and those that any choice may take after its first; a
 #: first one that has more may be followed by so many times its own. Building an instruction that
@@ -158,8 +159,11 @@ class _Trial:
         return kernel.ranked(watched, cores, few, [name for name, _ in self._warm])
 
     def laid_out(self, kernel: Kernel) -> _Tried:
-        """As of work that is too much to time; raises as ``npusim.program.build.lay_out`` does."""
-        lay_out(kernel, self._seen.device, self.groups)
+        """As of work that is too much to time; raises ``CapacityError`` where buffers have no room.
+
+        What else may be wrong is found as the kernel is launched, which issues its tasks.
+        """
+        lay_out(kernel, self._seen.device, self.groups, issued=False)
         return _Tried(MOST_INSTRUCTIONS + 1, None, [])
 
     def run(self, kernels: Sequence[Kernel], left: int) -> _Tried:

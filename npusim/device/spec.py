@@ -17,25 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from npusim.base.errors import ArgumentError, ProgramError
 from npusim.base.quantities import format_rate
 from npusim.base.shown import Shown
+from npusim.device import parts
 from npusim.device.cards import Cards
 from npusim.device.files import shipped_file
-from npusim.device.parts import (
-    CoreKind,
-    Cube,
-    Gemm,
-    L2Cache,
-    Launch,
-    Link,
-    MainMemory,
-    Memory,
-    Path,
-    Pipe,
-    Provenance,
-    Sync,
-    Vector,
-    entry,
-    figure,
-)
 from npusim.device.silicon import Silicon
 
 if TYPE_CHECKING:
@@ -79,47 +63,49 @@ class Device(Shown):
     #: whose documented limits hold, a file of `constraints/`; without it its relatives'
     product: str = ""
     #: all cycles are cycles of this clock
-    clock_hz: int = figure("clock", "frequency")
+    clock_hz: int = parts.figure("clock", "frequency")
     #: core groups; bit i of a core mask is group i
-    groups: int = figure("groups", "count")
+    groups: int = parts.figure("groups", "count")
     #: kinds of cores, one instruction stream each
-    cores: Mapping[str, CoreKind]
+    cores: Mapping[str, parts.CoreKind]
     #: private memories of the cores
-    memories: Mapping[str, Memory]
+    memories: Mapping[str, parts.Memory]
     #: pipes of the cores
-    pipes: Mapping[str, Pipe]
+    pipes: Mapping[str, parts.Pipe]
     #: moves; what is not listed, the device cannot do
-    paths: Mapping[str, Path]
+    paths: Mapping[str, parts.Path]
     #: resources that moves share
-    links: Mapping[str, Link] = field(default_factory=dict, metadata={"digest": "unless empty"})
+    links: Mapping[str, parts.Link] = field(
+        default_factory=dict, metadata={"digest": "unless empty"}
+    )
     #: the matrix unit; left out where there is none
-    cube: Cube | None
+    cube: parts.Cube | None
     #: the vector unit
-    vector: Vector
+    vector: parts.Vector
     #: the matrix micro-kernel of a DSP; left out elsewhere
-    gemm: Gemm | None = None
+    gemm: parts.Gemm | None = None
     #: what ordering costs the pipe that executes it
-    sync: Sync
+    sync: parts.Sync
     #: the cache all cores share; without it each access to `GM` is one to main memory, of just the
     #: bytes asked for
-    l2: L2Cache | None
+    l2: parts.L2Cache | None
     #: HBM or DDR behind the L2, or behind the cores
-    main_memory: MainMemory
+    main_memory: parts.MainMemory
     #: takes the place of `main_memory` where an operator keeps its operands in the memory of the
     #: one core it uses
-    private_memory: MainMemory | None = None
+    private_memory: parts.MainMemory | None = None
     #: takes the place of `main_memory` where a caller keeps the operands of a DSP's operator in the
     #: on-chip memory that all cores share (GSM)
-    shared_memory: MainMemory | None = entry(None, digest="unless empty")
+    shared_memory: parts.MainMemory | None = parts.entry(None, digest="unless empty")
     #: durations added once per kernel, outside the simulated program, where operators are called
     #: one by one
-    single: Launch = entry(key="launch")
+    single: parts.Launch = parts.entry(key="launch")
     #: the same of kernels of a replayed graph; without it there is no such mode
-    graph: Launch | None = entry(None, digest="unless empty")
+    graph: parts.Launch | None = parts.entry(None, digest="unless empty")
     #: how several chips exchange gradients; without it there is only one
-    cards: Cards | None = entry(None, digest="unless empty")
+    cards: Cards | None = parts.entry(None, digest="unless empty")
     #: area and idle power; without it the chip has no area
-    silicon: Silicon | None = entry(None, digest="unless empty")
+    silicon: Silicon | None = parts.entry(None, digest="unless empty")
     #: element types: `fp16`, `bf16`, `fp32`, `int8`, `int32`, and for the cube alone `mxfp8`,
     #: `mxfp4`; without `bf16`, fp16 results of the vector unit saturate instead of becoming
     #: infinite
@@ -128,11 +114,11 @@ class Device(Shown):
     #: type; `fp32`, in fp32 and rounded once
     overlap_sums: str = "tensor"
     #: `tiling="library"` follows public rules of the vendor's library
-    library_rules: bool = figure("library_rules", "bool", False, digest="unless empty")
+    library_rules: bool = parts.figure("library_rules", "bool", False, digest="unless empty")
     #: what each source key stands for
     sources: Mapping[str, str]
     replays: bool = field(default=False, metadata={"digest": "unless empty"})  # in graph mode
-    provenance: Mapping[str, Provenance] = field(repr=False, compare=False)
+    provenance: Mapping[str, parts.Provenance] = field(repr=False, compare=False)
     origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
 
     def __repr__(self) -> str:
@@ -149,7 +135,7 @@ class Device(Shown):
         columns = ["figure", "value", "confidence", "source"]
         return pd.DataFrame(self.origin.describe(self), columns=columns)
 
-    @property
+    @cached_property
     def shown_by(self) -> str:
         """What ``npusim devices show`` takes: the name of what ships, else the file, quoted."""
         ships = self.origin.file == str(shipped_file(self.name))
@@ -163,7 +149,7 @@ class Device(Shown):
         """
         return self.origin.rebuild(self, {path: value})
 
-    def core_kind(self, role: str) -> CoreKind:
+    def core_kind(self, role: str) -> parts.CoreKind:
         """Return the kind of core whose role is ``role`` ("cube", "vector" or "dsp")."""
         for kind in self.cores.values():
             if role in kind.roles:
@@ -209,7 +195,7 @@ class Device(Shown):
         )
 
     @cached_property
-    def links_to_memory(self) -> list[Link]:
+    def links_to_memory(self) -> list[parts.Link]:
         """The links of the whole chip over which it reads what the L2 lacks."""
         every = self.links.values()
         return [one for one in every if one.scope == "chip" and "read_miss" in one.traffic]
@@ -243,7 +229,7 @@ class Device(Shown):
         return "graph" if self.replays else "launch"
 
     @cached_property
-    def launch(self) -> Launch:
+    def launch(self) -> parts.Launch:
         """What launches take in this mode."""
         return self.graph if self.replays and self.graph is not None else self.single
 
@@ -279,7 +265,7 @@ class Device(Shown):
         return "bf16" not in self.dtypes
 
     @cached_property
-    def _memories(self) -> dict[str, Memory]:
+    def _memories(self) -> dict[str, parts.Memory]:
         """The private memories by role, or by name where one has no role."""
         return {memory.called: memory for memory in self.memories.values()}
 
@@ -287,7 +273,7 @@ class Device(Shown):
         """What kernels call a place: its role where it is a memory that states one."""
         return self.memories[place].called if place in self.memories else place
 
-    def memory(self, role: str) -> Memory:
+    def memory(self, role: str) -> parts.Memory:
         """Return the private memory of a role; ``ArgumentError`` without one."""
         found = self._memories.get(role)
         if found is None:
@@ -299,11 +285,11 @@ class Device(Shown):
         return found
 
     @cached_property
-    def _pipes(self) -> dict[str, Pipe]:
+    def _pipes(self) -> dict[str, parts.Pipe]:
         """The pipes by role, or by name where one has no role."""
         return {pipe.called: pipe for pipe in self.pipes.values()}
 
-    def pipe(self, called: str) -> Pipe:
+    def pipe(self, called: str) -> parts.Pipe:
         """Return the pipe that cores and paths call so."""
         return self._pipes[called]
 
@@ -320,32 +306,36 @@ class Device(Shown):
         return replace(self, cores=cores, paths=paths)
 
     @cached_property
-    def _paths(self) -> dict[tuple[str, str, str], Path]:
-        """The moves by (source, destination, variant): asked once per instruction."""
-        return {
-            (self.called(path.src), self.called(path.dst), path.variant): path
-            for path in self.paths.values()
-        }
+    def _asked(self) -> dict[tuple[str, str, str], parts.Path | None]:
+        """The moves that were asked for so far, by (source, destination, variant)."""
+        return {}
+
+    def _path(self, src: str, dst: str, variant: str) -> parts.Path | None:
+        """The move from ``src`` to ``dst`` in the form ``variant``, if there is one."""
+        move, named = (src, dst, variant), self._memories
+        if move not in self._asked:
+            first, last = (named[one].name if one in named else one for one in (src, dst))
+            self._asked[move] = self.paths.get(path_name(first, last, variant))
+        return self._asked[move]
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
         """Whether a core can move data from ``src`` to ``dst`` in the form ``variant``."""
-        return (src, dst, variant) in self._paths
+        return self._path(src, dst, variant) is not None
 
-    def path(self, src: str, dst: str, variant: str = "") -> Path:
+    def path(self, src: str, dst: str, variant: str = "") -> parts.Path:
         """Return the move from ``src`` to ``dst``; without one it is a ``ProgramError``."""
-        found = self._paths.get((src, dst, variant))
+        found = self._path(src, dst, variant)
         if found is not None:
             return found
-        forms = [
-            how or "plain" for origin, goal, how in self._paths if (origin, goal) == (src, dst)
-        ]
+        moves = [(self.called(p.src), self.called(p.dst), p.variant) for p in self.paths.values()]
+        forms = [how or "plain" for origin, goal, how in moves if (origin, goal) == (src, dst)]
         if forms:
             raise ProgramError(
                 f"{self.name} has no {variant or 'plain'} form of {src}->{dst} "
                 f"(it has: {', '.join(forms)}); use one of these"
             )
-        reached = dict.fromkeys(goal for origin, goal, _ in self._paths if origin == src)
-        sources = dict.fromkeys(origin for origin, goal, _ in self._paths if goal == dst)
+        reached = dict.fromkeys(goal for origin, goal, _ in moves if origin == src)
+        sources = dict.fromkeys(origin for origin, goal, _ in moves if goal == dst)
         raise ProgramError(
             f"{self.name} cannot move {path_name(src, dst, variant)} ({src} reaches: "
             f"{', '.join(reached) or 'nothing'}; {dst} is reached from: "
