@@ -7,6 +7,7 @@ whose filter has one tap.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
@@ -15,23 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.base.dtypes import FP32
-from npusim.base.integers import IntArray, ceil_div, even_parts, round_up
+from npusim.base.integers import even_parts
 from npusim.device.parts import Path
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.matmul import Shape, Tiling, order_of
-from npusim.kernels.tilings.pipeline import (
-    L0_WAYS,
-    Columns,
-    Space,
-    chosen,
-    joined,
-    uneven,
-    with_l0,
-)
+from npusim.kernels.tilings.pipeline import Columns, Space, chosen, joined, uneven
 from npusim.kernels.tilings.streams import clear_cycles
 from npusim.kernels.tilings.work import Floats, Work
+from npusim.language import FP32, IntArray, ceil_div, round_up
 
 #: Most K of one product, and base blocks of slabs that are tried besides the longest that fit L1.
 _MOST_K, _STEPS = 512, (1, 2, 4, 8)
@@ -66,8 +59,7 @@ class Products(Space):
         m, n = (side.reshape(-1) for side in np.meshgrid(high, wide, indexing="ij"))
         fits = (m * n * 4 <= size["L0C"]) & (m <= most_rows(self.device, s.out)) & (n <= table)
         t = self._parts(chosen({"m": m, "n": n}, np.flatnonzero(fits)))
-        depths = [self._depth(t, *way) for way in L0_WAYS]
-        t = with_l0(t, depths, t["m"] * t["n"] * 4, self.device)
+        t = self.with_l0(t, t["m"])
         t["depth"] = -(-t["depth"] // t["k"]) * t["k"]  # parts are of whole base blocks
         blocks = size["L1"] // 2 // ((t["m"] + t["n"]) * s.dtype.bytes * t["k"])
         t = chosen(t | {"blocks": blocks}, np.flatnonzero(blocks))
@@ -96,7 +88,7 @@ class Products(Space):
             fits &= g["l0_slots"] * side * k * s.dtype.bytes <= size[memory]
         t = {"m": m, "n": n, "k": k, "depth": depth, "step": g["step_ka"]}
         t |= {"step_a": g["step_ka"], "step_b": g["step_kb"]}
-        t |= {name: g[name] for name in ("l0_slots", "l0c_slots", "unit_flag")}
+        t |= {name: g[name] for name in ("l0_slots", "l0c_slots", "unit_flag", "l1_halves")}
         t |= {"l1a": g["l1a_slots"], "l1b": g["l1b_slots"]}
         parts = -(-s.k // depth)
         t["items"] = self._tiles(t) * parts
@@ -129,11 +121,10 @@ class Products(Space):
         s = self.shape
         return np.asarray(s.groups * -(-s.m // t["m"]) * -(-s.n // t["n"]))
 
-    def _depth(
+    def depth(
         self, t: Columns, l0_slots: int, split: int
     ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Elements of K of a step with so many slots of L0, in how many steps what fits is cut, and
-        whether there is room."""
+        """See ``pipeline.Space``: elements."""
         size, unit = cube_sizes(self.device), self.shape.unit
         side = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"])
         deepest = np.minimum(side // l0_slots // self.shape.dtype.bytes, _MOST_K) // unit * unit
@@ -189,6 +180,7 @@ class Products(Space):
                 (np.minimum(base, whole), np.minimum(t["k"] * of, along)),
                 (whole, s.k),
                 k_rows=k_rows,
+                parts=(0 if not sure else whole if k_rows else along) + 0 * along,
             )
             for side, several, base, of, whole, k_rows in (
                 (m, in_a, t["m"], of_a, s.m, s.turned[0]),
@@ -199,7 +191,6 @@ class Products(Space):
         requests = (a["rows"] * in_a + b["rows"] * in_b) * slabs * t["items"]
         once, written = (s.groups * s.m * s.k * e, s.groups * s.k * s.n * e), s.m * s.n * s.groups
         missing = self.missing(*once)
-        short = self._step(m, n, rest)
         loads = [
             {
                 "start": load["start"],
@@ -213,6 +204,12 @@ class Products(Space):
                 (b, n, in_b, t.get("l1b", 2), self.held[1], once[1]),
             )
         ]
+        if sure:  # what misses the L2 makes no request there: each byte once, or any byte
+            every = zip(once, (a, b), loads, strict=True)
+            spared = self.missing(*(size * x["rows"] / load["bytes"] for size, x, load in every))
+            room = device.l2.size_bytes if device.l2 is not None else 0
+            fits = sum(once) + written * s.out.bytes <= room
+            requests = requests - (spared if fits else requests)
         pairs = {
             f"{which}_{what}": np.where(of_a < of_b, loads[1 - i][what], loads[i][what])
             for i, which in enumerate(("first", "second"))
@@ -233,11 +230,7 @@ class Products(Space):
             steps=steps / seconds if sure else np.ceil(steps / seconds),
             **pairs,
             **dict.fromkeys(("first_every", "second_every", "first_period", "second_period"), 1),
-            **self._step(m, n, k),
-            run=steps,
-            step_slots=t["l0_slots"],
-            rest_l0=short["a"] + short["b"],
-            rest_m=short["m"],
+            **self.stepping(t, self._step(t, m, n, k), self._step(t, m, n, rest), steps),
             **self._out(t, (m, n), size, m * n * sums, sure=sure),
             rate=self._port.rate,
             shared=costs.read_rate(device, asked, requests),
@@ -271,12 +264,14 @@ class Products(Space):
         whole: tuple[int, int],
         *,
         k_rows: bool,
+        parts: IntArray,
     ) -> dict[str, Floats]:
         """Cycles of a load beside those of its bytes, and its rows in GM.
 
         All sizes are across K and along it. Rows, which with ``k_rows`` are along K, are as wide as
-        the ``most`` that is no tail, and the ``whole`` operand's elements apart. Where no move
-        makes columns of NZ of rows, each column is a move of its own.
+        the ``most`` that is no tail, and the ``whole`` operand's elements apart. With ``parts``,
+        the elements into which a row is cut before, all loads are looked at, with 0 a few. Where no
+        move makes columns of NZ of rows, each column is a move of its own.
         """
         port, e = self._port, self.shape.dtype.bytes
         rows, columns = size[::-1] if k_rows else size
@@ -286,23 +281,33 @@ class Products(Space):
             if self.shape.blocked:  # a move brings all columns, each of which lies in one piece
                 return {"start": port.startup_cycles + 0 * moves, "rows": moves}
             return {"start": moves * port.startup_cycles, "rows": rows * moves}
-        each, which = np.unique(wide, return_inverse=True)
-        pieces = np.array([_pieces(port, width * e, pitch * e) for width in each.tolist()])
+        each, which = np.unique([wide, parts], axis=1, return_inverse=True)
+        lines = self.shape.groups * whole[k_rows]
+        pieces = np.array(
+            [
+                _pieces(port, width * e, pitch * e, lines, part * e)
+                for width, part in each.T.tolist()
+            ]
+        )
         pieces = rows * columns / wide * pieces[which.reshape(-1)]
         longer = pieces * float(port.row_cycles) - rows * columns * e / port.rate
         return {"start": port.startup_cycles + np.maximum(0, longer), "rows": pieces}
 
-    def _step(self, m: Floats, n: Floats, k: Floats) -> dict[str, Any]:
-        """Cycles of the loads to L0 and the product of one step of ``k`` elements."""
+    def _step(self, t: Columns, m: Floats, n: Floats, k: Floats) -> dict[str, Any]:
+        """Cycles of the loads to L0 and the product of one step of ``k`` elements.
+
+        Slots of a buffer get into each other's way where there are several that share banks.
+        """
         device, e, (km, nk) = self.device, self.shape.dtype.bytes, self.shape.turned
         across = "load3d_transpose" if device.has_path(*_ACROSS) else "transpose"
         into_a = device.path("L1", "L0A", across if km else "load3d")
         into_b = device.path("L1", "L0B", "" if nk else "load3d")
         a, b = (
             path.startup_cycles + np.ceil(side / 16) * 16 * k * e * (each + conflict)
-            for path, side in ((into_a, m), (into_b, n))
+            for path, side, slots in ((into_a, m, "l1a"), (into_b, n, "l1b"))
             for each in (costs.byte_cycles(path, self.shape.dtype),)
-            for conflict in (float(path.conflict_cycles) / 512,)
+            for shared in ((t.get(slots, 2) > 1) & (t.get("l1_halves", 0) == 0),)
+            for conflict in (float(path.conflict_cycles) / 512 * shared,)
         )
         depth = k * self.shape.dtype.values
         product = costs.mmad_cycles(device, m, depth, n, self.shape.math)
@@ -326,21 +331,22 @@ class Products(Space):
             between = (not sure) & (whole > t["n"]) & (t["n"] * e % path.align_bytes > 0)
             apart = between | (whole * e % path.align_bytes > 0)
             drain = pace = costs.move_cycles(path, m * n * e, m, m * apart)
-        drain, pace = (
-            costs.shared_drain(device, one, written, t["cores"]) for one in (drain, pace)
-        )
-        return {
-            "drain": drain,
-            "pace": pace,
-            "stall": np.where(t.get("barrier", False), drain, 0),
-            "drain_slots": t["l0c_slots"],
-            "lag": np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
-        }
+        out = self.draining(t, (drain, pace), written)
+        return out | {"stall": np.where(t.get("barrier", False), out["drain"], 0)}
 
 
 @lru_cache(maxsize=4096)
-def _pieces(path: Path, width: int, pitch: int) -> float:
-    """Pieces of a row of ``width`` bytes on average, at multiples of these."""
-    return sum(path.pieces(_ROWS, width, i * width, pitch) for i in range(_PLACES)) / (
-        _ROWS * _PLACES
-    )
+def _pieces(path: Path, width: int, pitch: int, rows: int, part: int) -> float:
+    """Pieces of a row of ``width`` bytes on average, at multiples of these.
+
+    With a ``part``, of each ``width`` bytes of an operand of so many ``rows``, whose parts of so
+    many bytes are cut into such rows and what is left.
+    """
+    if not part:
+        found = sum(path.pieces(_ROWS, width, i * width, pitch) for i in range(_PLACES))
+        return found / (_ROWS * _PLACES)
+    ends = [(at, min(at + part, pitch)) for at in range(0, pitch, part)]
+    cut = [(i, min(width, end - i)) for at, end in ends for i in range(at, end, width)]
+    alike = Counter((i % (path.piece_bytes or 1), size) for i, size in cut)
+    each = (n * path.pieces(rows, size, i, pitch) for (i, size), n in alike.items())
+    return sum(each) * width / (rows * pitch)

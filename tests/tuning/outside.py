@@ -57,7 +57,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "group": (1, 2, 3, 4, 6),
     "passes": (1, 2, 3, 4, 8),
     "form": ("window", "phases", "single", "taps"),
-    "k_order": ("image", "slab"),
     "keeps": ("dy", "x"),
     "cores": (0, *range(4, 24)),
 }
