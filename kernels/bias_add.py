@@ -20,13 +20,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.room import piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     BLOCK_BYTES,
     ArgumentError,
+    Device,
     Language,
     Plan,
     Tasks,

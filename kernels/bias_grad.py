@@ -23,7 +23,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.hand_over import with_meeting
 from npusim.kernels.parts.room import converted, piece
 from npusim.kernels.parts.spread import Spread
@@ -32,6 +31,7 @@ from npusim.language import (
     BLOCK_BYTES,
     FP32,
     ArgumentError,
+    Device,
     IntArray,
     Language,
     Plan,

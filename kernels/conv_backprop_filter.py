@@ -23,12 +23,12 @@ as the vendor's library has it a block of dw for some rows of one image.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import ClassVar
 
-from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Step, Walk
 from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window, load_images, load_transposed
@@ -38,6 +38,7 @@ from npusim.kernels.tilings.filter_space import Space
 from npusim.kernels.tilings.fit import no_filter
 from npusim.language import (
     FP32,
+    Device,
     IntArray,
     Kernel,
     Language,
@@ -68,6 +69,7 @@ class ConvBackpropFilter(Tiled):
 
     name: ClassVar[str] = "conv_backprop_filter"
     computes: ClassVar[str] = "weight"
+    uses: ClassVar[Mapping[str, str]] = {"x": "inputs", "dy": "outputs"}
     library: ClassVar[tuple[str, ...]] = ("Conv2DBackpropFilter", "Conv3DBackpropFilter")
     vendor_rule: ClassVar[bool] = True
 
@@ -102,13 +104,8 @@ class ConvBackpropFilter(Tiled):
         return self.shape.useful_macs
 
     @property
-    def needed_bytes(self) -> dict[str, int]:
-        s = self.shape
-        return {
-            self.x.name: s.used("inputs", self.x.size_bytes),
-            self.dy.name: s.used("outputs", self.dy.size_bytes),
-            self.dw.name: s.used("taps", self.copy_bytes),
-        }
+    def needed_bytes(self) -> Mapping[str, int]:
+        return {**super().needed_bytes, self.dw.name: self.shape.used("taps", self.copy_bytes)}
 
     @property
     def taps(self) -> int:
@@ -146,15 +143,10 @@ class ConvBackpropFilter(Tiled):
     @property
     def needs_clear(self) -> bool:
         """Whether dw must be zero before: parts add into it, or some of it is never written."""
-        if not self.has_work:
+        if not self.shape.reads_any:
             return True
         written = self.walk.written * FP32.bytes
         return self.atomic or not self.walk.plane.slabs or written < self.copy_bytes
-
-    @property
-    def has_work(self) -> bool:
-        """Whether any output position reads any input at all."""
-        return all(self.shape.axis(i).reads_any for i in range(3))
 
     @property
     def before(self) -> tuple[Kernel, ...]:

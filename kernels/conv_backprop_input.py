@@ -20,7 +20,7 @@ Rotation is free: the loads walk the taps backwards. The loop nest is ``implicit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +35,7 @@ class ConvBackpropInput(ImplicitGemm):
 
     name: ClassVar[str] = "conv_backprop_input"
     computes: ClassVar[str] = "input"
+    uses: ClassVar[Mapping[str, str]] = {"x": "outputs", "w": "taps", "y": "inputs"}
     library: ClassVar[tuple[str, ...]] = ("Conv2DBackpropInput", "Conv3DBackpropInput")
     vendor_rule: ClassVar[bool] = True
     rotated: ClassVar[bool] = True

@@ -9,6 +9,7 @@ The loop nest is ``implicit_gemm``'s.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ class ConvForward(ImplicitGemm):
 
     name: ClassVar[str] = "conv_forward"
     computes: ClassVar[str] = "input"  # of the transposed convolution
+    uses: ClassVar[Mapping[str, str]] = {"x": "inputs", "w": "taps", "y": "outputs"}
     library: ClassVar[tuple[str, ...]] = ("Conv2D", "Conv3D")
     rotated: ClassVar[bool] = False
 

@@ -24,18 +24,18 @@ put right as it is stored. A core owns whole output channels: no element is adde
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
-from npusim.kernels.parts.dsp import NONE, DspGradient, DspNest, Tap
+from npusim.kernels.parts.dsp import DspGradient, DspNest, Place
 from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling, ranked_tilings
 from npusim.language import (
     ArgumentError,
+    Device,
     IntArray,
     Kernel,
     Language,
@@ -48,7 +48,7 @@ from npusim.language import (
     in_pieces,
 )
 
-__all__ = ["DeconvGradFilter", "Tiling"]
+__all__ = ["ConvGradFilter", "DeconvGradFilter", "Tiling"]
 
 
 class Chunk(NamedTuple):
@@ -82,6 +82,7 @@ class DeconvGradFilter(DspGradient):
     rows: Tensor | None = None
 
     name: ClassVar[str] = "deconv_grad_filter"
+    uses: ClassVar[Mapping[str, str]] = {"dy": "inputs", "x": "outputs", "dw": "taps"}
     #: Whether the axes of channels are the other way round in dw: those of x outside the taps.
     turned: ClassVar[bool] = False
 
@@ -92,15 +93,6 @@ class DeconvGradFilter(DspGradient):
                 f"tiling has {tiling.rows} rows of width {tiling.width}; the input is {wide} wide, "
                 "use one row or the full width"
             )
-
-    @property
-    def needed_bytes(self) -> dict[str, int]:
-        s = self.shape
-        return {
-            self.dy.name: s.used("inputs", self.dy.size_bytes),
-            self.x.name: s.used("outputs", self.x.size_bytes),
-            self.dw.name: s.used("taps", self.dw.size_bytes),
-        }
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same gradient with every tiling worth comparing, the best estimate first."""
@@ -159,6 +151,24 @@ class DeconvGradFilter(DspGradient):
         return dict(zip(names, np.concatenate(tables, axis=1), strict=True))
 
 
+class ConvGradFilter(DeconvGradFilter):
+    """The filter gradient of an ordinary layer: that of the transposed one, turned.
+
+        dw[g*OCG + oc, kh * KW + kw, ic] = sum over b, oh, ow of
+            dy[b, oh, ow, g*OCG + oc] * x[b, oh*sh - pad_u + kh*dh, ow*sw - pad_l + kw*dw, ...]
+
+    The layer that has dy for its input and x for its output is transposed, and its filter gradient
+    is this one with the two channel axes exchanged: ``x`` and ``dy`` here are dy and x of the layer
+    underneath. Only the way out differs:
+
+        dw (OC, KH * KW, ICG) <- acc (taps, channels, columns)    # DMA, per tap and channel of x,
+                                                                  # an element for every one of dy
+    """
+
+    name: ClassVar[str] = "conv_grad_filter"
+    turned: ClassVar[bool] = True
+
+
 class _Nest(DspNest):
     """The program of a chunk."""
 
@@ -179,7 +189,7 @@ class _Nest(DspNest):
         a, b = self.a.next(), self.b.next()
         self._load_x(b, positions, u.n)
         found = {tap.number: tap for tap in self.kernel.taps(sides)}
-        taps = [found.get(i, Tap(i, NONE, NONE)) for i in range(u.t0, u.t0 + u.taps)]
+        taps = [found.get(i, Place(i)) for i in range(u.t0, u.t0 + u.taps)]
         self.im2row(a, u.oc, taps, sides, gaps=True)
         if self.kernel.rows is not None:
             a = self._through(self.kernel.rows, a, positions * m)

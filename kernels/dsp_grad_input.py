@@ -27,6 +27,7 @@ many cores share it changes no bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -35,19 +36,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.kernels.parts.dsp import NONE, DspGradient, DspNest, Ends, Side, Sides, Tap
-from npusim.kernels.parts.windows import Piece, phase_pieces
+from npusim.kernels.parts.dsp import DspGradient, DspNest, Ends, Place, Side, Sides
+from npusim.kernels.parts.windows import Cut, phase_cuts
 from npusim.kernels.tilings.dsp_grad_input import Extents, Tiling
-from npusim.language import (
-    ArgumentError,
-    Language,
-    Plan,
-    Slot,
-    Tasks,
-    Tensor,
-    in_pieces,
-    in_runs,
-)
+from npusim.language import ArgumentError, Language, Plan, Slot, Tasks, Tensor, in_pieces, in_runs
 
 __all__ = ["ConvGradInput", "DeconvGradInput", "Tiling"]
 
@@ -80,6 +72,7 @@ class DeconvGradInput(DspGradient):
     dx: Tensor
 
     name: ClassVar[str] = "deconv_grad_input"
+    uses: ClassVar[Mapping[str, str]] = {"w": "taps"}
 
     def __post_init__(self) -> None:
         s, t = self.shape, self.tiling
@@ -101,34 +94,30 @@ class DeconvGradInput(DspGradient):
         """What its tiling depends on; residues modulo the stride count as images."""
         s = self.shape
         rows, columns = (
-            [p for p in self.cut(axis, max(self.ends.positions)) if p.taps] for axis in (0, 1)
+            [p for p in self.cut(axis, max(self.ends.positions)) if p.reads] for axis in (0, 1)
         )
         high, wide = (max((p.size for p in pieces), default=1) for pieces in (rows, columns))
-        taps = [max((len(p.taps) for p in pieces), default=1) for pieces in (rows, columns)]
+        taps = [max((len(p.reads) for p in pieces), default=1) for pieces in (rows, columns)]
         images = s.n * max(1, len(rows) * len(columns))
         return Extents(images, high, wide, s.groups, self.ends.depth, self.ends.width, prod(taps))
 
-    @property
-    def needed_bytes(self) -> dict[str, int]:
-        return {self.w.name: self.shape.used("taps", self.w.size_bytes)}
-
     @cached_property
-    def pieces(self) -> list[tuple[Piece, Piece]]:
+    def pieces(self) -> list[tuple[Cut, Cut]]:
         """The positions of an image; of rows that read nothing as many neighbours as fit."""
-        found: list[tuple[Piece, Piece]] = []
+        found: list[tuple[Cut, Cut]] = []
         t, wide = self.tiling, self.ends.positions[1]
         columns = self.cut(1, t.width)
         room = min(t.rows, self.extents.height) * min(t.width, self.extents.width)
-        zeros = [Piece(at, min(room, wide - at), 1, 0, ()) for at in range(0, wide, room)]
+        zeros = [Cut(at, min(room, wide - at), 0, 0, ()) for at in range(0, wide, room)]
         for row in self.cut(0, t.rows):
-            each = [row] if row.taps else _apart(row)
-            found += product(each, columns if row.taps else zeros)
+            each = [row] if row.reads else _apart(row)
+            found += product(each, columns if row.reads else zeros)
         return found
 
     def chunks(self, pattern: Sides) -> list[tuple[int, int, int, int]]:
         """(first tap, taps, first channel, channels) of the chunks of a tile."""
         t, (rows, columns) = self.tiling, pattern
-        taps = len(rows.taps) * len(columns.taps)
+        taps = len(rows.reads) * len(columns.reads)
         if not taps:
             return [(0, 1, 0, 1)]
         return [
@@ -150,7 +139,7 @@ class DeconvGradInput(DspGradient):
         axes = (s.n, 1), (len(self.pieces), 1), (s.groups, 1), (width, t.columns)
         (b, p, g, n0), _ = in_pieces(*axes)
         core = np.zeros(len(p), np.int64)
-        empty = np.array([not r.taps or not c.taps for r, c in self.pieces])[p]
+        empty = np.array([not r.reads or not c.reads for r, c in self.pieces])[p]
         for alike in (empty, ~empty):  # every core has its part of the work and of the zeros
             core[alike] = in_runs(int(alike.sum()), cores)
         many = counts[pattern[p]]
@@ -192,8 +181,8 @@ class ConvGradInput(DeconvGradInput):
         s = self.layer
         return Ends(s.spatial, s.out, s.cin_per_group, s.cout_per_group, (1, 1))
 
-    def cut(self, axis: int, step: int) -> list[Piece]:
-        return phase_pieces(self.layer, axis, step)
+    def cut(self, axis: int, step: int) -> list[Cut]:
+        return phase_cuts(self.layer, axis, step)
 
 
 class _Nest(DspNest):
@@ -215,7 +204,7 @@ class _Nest(DspNest):
         a, b, dtype = self.a.next(), self.b.next(), self.dtype
         positions = rows.size * columns.size
         # Where no tap reads anything the first stands for zeros.
-        taps = (self.kernel.taps(sides) or [Tap(0, NONE, NONE)])[u.t0 : u.t0 + u.taps]
+        taps = (self.kernel.taps(sides) or [Place(0)])[u.t0 : u.t0 + u.taps]
         self._load_weights(b, u, taps)
         self.im2row(a, u.oc, taps, sides, gaps=False)
         acc = self.acc.next() if u.first else self.acc.last()
@@ -223,7 +212,7 @@ class _Nest(DspNest):
         if u.last:
             self._store(acc, u, rows, columns)
 
-    def _load_weights(self, b: Slot, u: Chunk, taps: list[Tap]) -> None:
+    def _load_weights(self, b: Slot, u: Chunk, taps: list[Place]) -> None:
         """Per tap, a row of columns for every channel."""
         w, s = self.kernel.w, self.kernel.shape
         e = w.dtype.bytes
@@ -250,6 +239,6 @@ class _Nest(DspNest):
             self.k.data_move(to, done.at(row * columns.size * frame, size * frame), dx.dtype)
 
 
-def _apart(row: Piece) -> list[Piece]:
+def _apart(row: Cut) -> list[Cut]:
     """The rows of a piece that reads nothing, one by one."""
-    return [Piece(row.start + i * row.hop, 1, 1, 0, ()) for i in range(row.size)]
+    return [Cut(row.start + i * row.hop, 1, 0, 0, ()) for i in range(row.size)]

@@ -29,7 +29,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.isa.vector_math import COMPARE
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.expression import (
@@ -48,7 +47,7 @@ from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FP32,
     ArgumentError,
-    DType,
+    Device,
     GmRegion,
     Kernel,
     Language,
@@ -81,23 +80,20 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Elementwise(Spread):
+class _Called(Spread):
+    """The first field of ``Elementwise``: what reports and errors call it."""
+
+    called: str
+
+
+@dataclass(frozen=True)
+class Elementwise(Expression, _Called):
     """Run ``steps`` over the maps; a tensor is called in the steps by its own name.
 
     ``called`` names it in reports and errors; the other fields are those of ``Expression``, with
     ``sums`` of role "inout". Raises ``ArgumentError`` where shapes or types do not fit, or steps
     cannot be done.
     """
-
-    called: str
-    steps: tuple[Step, ...]
-    reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...] = ()
-    vectors: tuple[Tensor, ...] = ()
-    sums: tuple[Tensor, ...] = ()
-    summed: tuple[str, ...] = ()
-    compute: DType = FP32
-    saturate: bool = False
 
     name: ClassVar[str] = "elementwise"
 
@@ -122,16 +118,7 @@ class Elementwise(Spread):
                     f"{whole.shape} take fp32 of shape {(blocks * c0,)}, and 4 sizes (N, C1, "
                     "positions, C0)"
                 )
-        self.expression.check(self.called)
-
-    @cached_property
-    def expression(self) -> Expression:
-        """What is computed."""
-        return Expression.of(self)
-
-    @cached_property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.expression.tensors
+        self.check(self.called)
 
     @property
     def maps(self) -> tuple[Tensor, ...]:
@@ -161,7 +148,7 @@ class Elementwise(Spread):
         return (MemSet(self.sums[0], few=True, more=self.sums[1:]),) if self.sums else ()
 
     def stream(self, device: Device, cores: int) -> Stream:
-        order, count = self.expression.order, self.count
+        order, count = self.order, self.count
         vector = [
             ("compare" if s.operation in COMPARE else s.operation, count * s.dtype.bytes)
             for s in order.steps
@@ -225,13 +212,13 @@ class _Nest:
 
     def __init__(self, kernel: Elementwise, k: Language) -> None:
         self.kernel, self.k = kernel, k
-        expression, self.c0 = kernel.expression, kernel.sizes[3]
-        each = ceil_div(expression.each_bits, 8) + 4 * len(kernel.sums)
-        vectors = sum(one.kind == "vector" for one in expression.order.values.values())
+        self.c0 = kernel.sizes[3]
+        each = ceil_div(kernel.each_bits, 8) + 4 * len(kernel.sums)
+        vectors = sum(one.kind == "vector" for one in kernel.order.values.values())
         besides = vectors * 2 * self.c0 * 4 + 8 * 32 * len(kernel.maps)
         whole = round_up(kernel.count, GRAIN)
         self.most = piece(k, kernel.called, min(TILE, whole), each, multiple=GRAIN, besides=besides)
-        self.bench = Bench(expression, k, self.most, self.most, self.c0)
+        self.bench = Bench(kernel, k, self.most, self.most, self.c0)
         self.sums = [
             k.buffer("UB", (self.most,), FP32, name=f"{one.name}_ub") for one in kernel.sums
         ]
@@ -273,7 +260,7 @@ class _Nest:
 
     def _add(self, u: Tile, span: Span, places: Places) -> None:
         """Add values to the sums; behind the last tile halve these and add them to memory."""
-        k, row, last = self.k, self.c0 * 4, self.kernel.expression.order.last
+        k, row, last = self.k, self.c0 * 4, self.kernel.order.last
         everything = zip(self.kernel.summed, self.kernel.sums, self.sums, strict=True)
         for name, tensor, buffer in everything:
             held = buffer.next() if u.first else buffer.last()

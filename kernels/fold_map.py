@@ -23,12 +23,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.conversion import Pieces, even, most_in_task
 from npusim.kernels.parts.folding import Fold
 from npusim.kernels.parts.layout_change import LayoutChange, Turning, plain_sizes, slot_room
 from npusim.language import (
     ArgumentError,
+    Device,
     Language,
     Slot,
     Tasks,

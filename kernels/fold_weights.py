@@ -25,18 +25,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.folding import FoldedConvolution
 from npusim.kernels.parts.layout_change import LayoutChange, Work
-from npusim.language import (
-    ArgumentError,
-    Language,
-    Slot,
-    Tasks,
-    Tensor,
-    ceil_div,
-    grid,
-)
+from npusim.language import ArgumentError, Device, Language, Slot, Tasks, Tensor, ceil_div, grid
 
 
 class Rows(NamedTuple):

@@ -21,6 +21,7 @@ come and the patches of all taps leave in one move each.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -28,6 +29,7 @@ from typing import Any, ClassVar
 
 from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, Side, rectangles
 from npusim.kernels.parts.room import Held
+from npusim.kernels.parts.windows import Tap
 from npusim.kernels.tilings.im2col import Tiling, elements
 from npusim.language import Language, Plan, Slot
 
@@ -39,12 +41,9 @@ class Im2col(Patches):
     """The kernel for one shape."""
 
     name: ClassVar[str] = "im2col"
+    uses: ClassVar[Mapping[str, str]] = {"read": "inputs"}
     base: ClassVar[str] = "x"
     cuts_image: ClassVar[bool] = True
-
-    @property
-    def needed_bytes(self) -> dict[str, int]:
-        return {self.read.name: self.shape.used("inputs", self.read.size_bytes)}
 
     @property
     def streamed(self) -> dict[str, Any]:
@@ -109,7 +108,7 @@ class _Nest(Nest):
         place: tuple[Slot, int],
         extent: tuple[int, int],
         image: Grid | None,
-        taps: tuple[tuple[int, int, int], tuple[int, int, int]],
+        taps: tuple[Tap, Tap],
     ) -> None:
         """The patch of one tap, at a place (slot, first window): zeros, and pixels of the image."""
         s, (patch, at) = self.kernel.shape, place

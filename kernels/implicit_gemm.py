@@ -28,7 +28,6 @@ from functools import cached_property
 from itertools import product
 from typing import ClassVar, NamedTuple
 
-from npusim.device.spec import Device
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.epilogue import Epilogue, EpilogueStore, Target
 from npusim.kernels.parts.implicit_gemm_input import Part, load_input, side_by_side
@@ -36,10 +35,7 @@ from npusim.kernels.parts.implicit_gemm_shape import (
     Geometry,
     Rows,
     filter_places,
-    forms_of,
-    output_lines,
     product_of,
-    shifted,
     spread,
     stack,
     weight_loads,
@@ -52,11 +48,12 @@ from npusim.kernels.parts.transposed import images_window
 from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.fit import no_product
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.product_space import Space
+from npusim.kernels.tilings.product_space import Products
 from npusim.language import (
     FP32,
     FRACTAL_BYTES,
     ArgumentError,
+    Device,
     IntArray,
     Kernel,
     Language,
@@ -113,10 +110,12 @@ class ImplicitGemm(Tiled):
                 f"tiling is resident_input with step_planes {self.tiling.step_planes}; a slab that "
                 f"stays in L1 is loaded at once, all {planes} planes"
             )
-        if g.kernel_d > 1 and self.tiling.step_m * self.tiling.step_n > 1:
+        singly = self.tiling.form == "taps" and g.taps > 1
+        if (g.kernel_d > 1 or singly) and self.tiling.step_m * self.tiling.step_n > 1:
+            what = "single taps" if singly else "filter depths"
             raise ArgumentError(
-                f"tiling has {self.tiling.step_m} x {self.tiling.step_n} tiles in L1, but filter "
-                "depths add up in one tile at a time; leave step_m and step_n at 1"
+                f"tiling has {self.tiling.step_m} x {self.tiling.step_n} tiles in L1, but {what} "
+                "add up in one tile at a time; leave step_m and step_n at 1"
             )
         if self.epilogue:
             self.epilogue.check_over(self.name, self.y, g.all_out * g.c0)
@@ -173,15 +172,6 @@ class ImplicitGemm(Tiled):
     @property
     def useful_macs(self) -> int:
         return self.shape.useful_macs
-
-    @property
-    def needed_bytes(self) -> dict[str, int]:
-        source, target = ("outputs", "inputs") if self.rotated else ("inputs", "outputs")
-        return {
-            self.x.name: self.shape.used(source, self.x.size_bytes),
-            self.w.name: self.shape.used("taps", self.w.size_bytes),
-            self.y.name: self.shape.used(target, self.y.size_bytes),
-        }
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -251,30 +241,24 @@ class ImplicitGemm(Tiled):
     def needs_clear(self) -> bool:
         """Whether some outputs are reached by no input and must be cleared before."""
         g = self.geometry
-        if not self.has_work:
+        if not self.shape.reads_any:
             return True
         gaps = self.plane.live().positions < g.h.out * g.w.out and not self.zeros
         return gaps or not all(g.live) or (g.groups - 1) * g.planes_in >= g.all_in
-
-    @property
-    def has_work(self) -> bool:
-        """Whether any output reads any input at all."""
-        g = self.geometry
-        return g.h.reads_any and g.w.reads_any and any(g.live)
 
     @property
     def before(self) -> tuple[Kernel, ...]:
         """Clears outputs that no input reaches."""
         return (MemSet(self.y, few=True),) if self.needs_clear else ()
 
-    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Space]:
+    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Products]:
         """The tilings to choose from: single taps only where no other form fits.
 
         A strided gradient goes by phases, also where a window were a little faster.
         """
         g, rate = self.geometry, "hf32" if self.hf32 else self.x.dtype.name
-        for some in (forms_of(g), ("taps",)):
-            space = Space(device, cores, held[:2], g, self.x.dtype, rate, self.rotated, some)
+        for some in (g.forms, ("taps",)):
+            space = Products(device, cores, held[:2], g, self.x.dtype, rate, self.rotated, some)
             if some and len(space.rows["cut"]):
                 return [space]
         raise no_product(device, g.c0, self.x.dtype)
@@ -315,12 +299,17 @@ class _Nest:
         )
         self.staging = self.epilogue = self.picture = None
         if kernel.epilogue:
-            sizes, pairs = (kernel.geometry, t.images), product(*self.readings)
-            lines = max(len(output_lines(*sizes, *pair, kernel.block)) for pair in pairs)
+            g, pairs = kernel.geometry, product(*self.readings)
+            lines = max(len(g.output_lines(t.images, *pair, kernel.block)) for pair in pairs)
             self.epilogue = EpilogueStore(k, kernel.epilogue, kernel.y, (m, n // 16), lines)
             return
         count, y = n // 16, kernel.y.dtype
         if kernel.zeros:
+            if k.has_path("L0C", "GM"):
+                raise ArgumentError(
+                    f"tiling zeros: L0C of {k.device_name} drains to global memory; zeros are "
+                    "stored with other positions in UB only: leave it out"
+                )
             around = max(spread(h, kernel.geometry.w.out) for h in self.readings[0])
             count = min(count, k.memory("UB").size_bytes // (2 * kernel.block * (m + around))) or 1
             self.picture = k.buffer("UB", (count, around * 16), y, slots=2, name="picture_ub")
@@ -358,7 +347,8 @@ class _Nest:
             for columns, used in weight_loads(plane, planes, u.planes, steps):
                 there = u.kept or (again and len(columns) == u.planes * taps)
                 w1 = self.w1.last() if there else self._load_weights(u, columns, used)
-                at = tuple(shifted(some, -plane * taps) for some in (columns, used))
+                first = plane * taps
+                at = tuple(range(r.start - first, r.stop - first) for r in (columns, used))
                 operands = held, self._behind(w1, columns, tile.n)
                 self.k.once(self._products, (*u[:3], planes), tile, operands, at, not started)
                 started = True
@@ -418,7 +408,7 @@ class _Nest:
         k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
         block, n, m = self.kernel.block, len(tile.n) * g.c0, len(tile.m)
         (h, w, images), plane = slab, g.h.out * g.w.out * block
-        lines = output_lines(g, images, *self._reading(h, w), block)
+        lines = g.output_lines(images, *self._reading(h, w), block)
         at = tile.n.start * g.c0 // c0 * plane + tile.m.start * block
         whole = len(lines) == 1 and (m == 1 or lines[0].pitch == block)
         if self.epilogue:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from npusim.kernels.matmul import Matmul
-from npusim.kernels.parts.hand_over import HandOver, cube_cores
+from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.parts.room import converted
 from npusim.kernels.sum_parts import SumParts
 from npusim.language import (
@@ -126,7 +126,7 @@ class MatmulFinish(Kernel):
 
     def _shares(self, k: Language, cores: int) -> Tasks[Share]:
         """The shares of every vector core, in the order of the tiles."""
-        table = self.product.table(cube_cores(k, cores))
+        table = self.product.table(ceil_div(cores, k.kind.per_group))  # a cube core to a group
         block, _ = self.hand_over.places(table.core)
         tile, reader, first, rows = self.hand_over.shares(table)
         _, height, width = self.product.c.shape

@@ -39,7 +39,7 @@ so that nobody else adds into them; taps are added in order, kh outer, kw inner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
@@ -48,15 +48,12 @@ from typing import ClassVar, NamedTuple
 from npusim.kernels.parts.patches import Grid, Nest, Piece, Side
 from npusim.kernels.parts.pooling import Pooling, PoolNest
 from npusim.kernels.parts.room import Held
-from npusim.kernels.parts.windows import Cut, cuts, window_cuts
+from npusim.kernels.parts.windows import Tap
 from npusim.kernels.tilings.im2col_backward import Tiling
 from npusim.language import INT8, INT32, ArgumentError, Slot, SlotRegion, round_up
 from npusim.shapes.convolution import Convolution
 
 __all__ = ["Pool", "PoolGrad", "Tiling", "pooled"]
-
-#: Where a tap begins and how far it reaches along one axis: see ``Cut.taps``.
-_Tap = tuple[int, int, int]
 
 
 def pooled(
@@ -125,7 +122,7 @@ class _Pool(PoolNest):
         before: Slot | None,
         image: Grid | None,
         extent: tuple[int, int, int],
-        taps: tuple[_Tap, _Tap],
+        taps: tuple[Tap, Tap],
     ) -> None:
         """What a tap reads of the image joined with the windows ``before``, into ``tile``."""
         k, s, wide, (planes, rows, columns) = self.k, self.kernel.shape, self.wide, extent
@@ -180,16 +177,10 @@ class Pool(Pooling):
     """
 
     name: ClassVar[str] = "pool"
+    uses: ClassVar[Mapping[str, str]] = {"read": "inputs"}
     base: ClassVar[str] = "x"
     cuts_image: ClassVar[bool] = True
     nest: ClassVar[type[Nest]] = _Pool
-
-    def cut(self, axis: int, step: int) -> list[Cut]:
-        return window_cuts(self.shape, axis, step)
-
-    @property
-    def needed_bytes(self) -> dict[str, int]:
-        return {self.read.name: self.shape.used("inputs", self.read.size_bytes)}
 
     def buffers(self, pixels: int, windows: int) -> dict[str, Held]:
         dtype, wide, taps = self.read.dtype, self.wide, self.shape.taps
@@ -295,9 +286,6 @@ class PoolGrad(Pooling):
         super().__post_init__()
         if self.kind == "max" and not self.mask:
             raise ArgumentError("pool_grad: a maximum has no mask; give the one of its pooling")
-
-    def cut(self, axis: int, step: int) -> list[Cut]:
-        return cuts(self.shape, axis, step)
 
     def buffers(self, pixels: int, windows: int) -> dict[str, Held]:
         dtype, wide = self.read.dtype, self.wide

@@ -31,13 +31,13 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.room import Held, converted, declare, piece
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FP32,
     ArgumentError,
+    Device,
     Language,
     Plan,
     SlotRegion,

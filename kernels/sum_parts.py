@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, NamedTuple
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.hand_over import with_meeting
 from npusim.kernels.parts.room import converted, piece
 from npusim.kernels.parts.spread import Spread
@@ -26,6 +25,7 @@ from npusim.kernels.tilings.streams import SUM_BYTES, Stream, summing
 from npusim.language import (
     FP32,
     ArgumentError,
+    Device,
     Language,
     Plan,
     Tasks,

@@ -19,11 +19,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.conversion import Pieces, even, most_in_task, unit_counts
 from npusim.kernels.parts.layout_change import LayoutChange, Turning, plain_sizes
 from npusim.language import (
     FRACTAL_BYTES,
+    Device,
     Language,
     Slot,
     Tasks,

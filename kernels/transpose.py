@@ -27,7 +27,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.conversion import SMALL_TASK, unit_counts
 from npusim.kernels.parts.room import converted
 from npusim.kernels.parts.spread import Spread
@@ -38,6 +37,7 @@ from npusim.language import (
     INT8,
     ArgumentError,
     BufferHandle,
+    Device,
     DType,
     GmRegion,
     Language,

@@ -18,32 +18,28 @@ from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 from npusim.base.objects import Abstract
-from npusim.kernels.parts.windows import Piece, window_pieces
+from npusim.kernels.parts.windows import Cut, Tap, window_cuts
 from npusim.language import FP32, Kernel, Language, Slot
 from npusim.shapes.convolution import Convolution, Sizes
 
 
 class Side(NamedTuple):
-    """Positions along one axis, how far apart they are, and the ``taps`` of a ``Piece``."""
+    """Positions along one axis, how far apart they are, and what taps read: see ``Cut.reads``."""
 
     size: int
     hop: int
-    taps: tuple[tuple[int, int, int, int], ...]
+    reads: tuple[tuple[int, Tap], ...]
 
 
 Sides = tuple[Side, Side]
 
 
-class Tap(NamedTuple):
-    """A tap, and per axis (first position that it reads for, what it reads there, count)."""
+class Place(NamedTuple):
+    """A place of the filter, by number, and what it reads along both axes: zeros for nothing."""
 
     number: int
-    down: list[int]
-    across: list[int]
-
-
-#: Of a tap that reads nothing.
-NONE = [0, 0, 0]
+    down: Tap = (0, 0, 0)
+    across: Tap = (0, 0, 0)
 
 
 class Ends(NamedTuple):
@@ -79,16 +75,16 @@ class DspGradient(Kernel):
         s = self.layer
         return Ends(s.out, s.spatial, s.cout_per_group, s.cin_per_group, s.stride)
 
-    def cut(self, axis: int, step: int) -> list[Piece]:
+    def cut(self, axis: int, step: int) -> list[Cut]:
         """The positions along an axis in pieces, with what every tap reads."""
-        return window_pieces(self.layer, axis, step)
+        return window_cuts(self.layer, axis, step)
 
     @property
     def useful_macs(self) -> int:
         return self.shape.useful_macs
 
     @cached_property
-    def pieces(self) -> list[tuple[Piece, Piece]]:
+    def pieces(self) -> list[tuple[Cut, Cut]]:
         """The positions of an image."""
         return list(product(self.cut(0, self.tiling.rows), self.cut(1, self.tiling.width)))
 
@@ -103,18 +99,15 @@ class DspGradient(Kernel):
         """Pieces that look alike share a pattern."""
         return list(dict.fromkeys(map(_pattern, self.pieces)))
 
-    def taps(self, sides: Sides) -> list[Tap]:
+    def taps(self, sides: Sides) -> list[Place]:
         """The taps that read anything for the positions of a pattern."""
-        wide = self.layer.kernel[1]
-        return [
-            Tap(kh * wide + kw, down, across)
-            for (kh, *down), (kw, *across) in product(sides[0].taps, sides[1].taps)
-        ]
+        wide, reads = self.layer.kernel[1], product(sides[0].reads, sides[1].reads)
+        return [Place(kh * wide + kw, down, across) for (kh, down), (kw, across) in reads]
 
 
-def _pattern(piece: tuple[Piece, Piece]) -> Sides:
+def _pattern(piece: tuple[Cut, Cut]) -> Sides:
     rows, columns = piece
-    return Side(rows.size, rows.hop, rows.taps), Side(columns.size, columns.hop, columns.taps)
+    return Side(rows.size, rows.hop, rows.reads), Side(columns.size, columns.hop, columns.reads)
 
 
 class DspNest(Abstract):
@@ -143,7 +136,9 @@ class DspNest(Abstract):
     def emit(self, u: Any) -> None:
         """Issue it."""
 
-    def im2row(self, a: Slot, channels: int, taps: list[Tap], sides: Sides, *, gaps: bool) -> None:
+    def im2row(
+        self, a: Slot, channels: int, taps: list[Place], sides: Sides, *, gaps: bool
+    ) -> None:
         """Per tap, frames of channels; zeros in ``gaps`` alone, or at all positions of the tap."""
         k, dy, e, (rows, columns) = self.k, self.kernel.dy, self.dtype.bytes, sides
         frame, row, total = channels * e, len(taps) * channels * e, rows.size * columns.size
@@ -161,7 +156,7 @@ class DspNest(Abstract):
                     dy.dtype,
                 )
 
-    def _runs(self, tap: Tap, columns: int) -> Iterator[tuple[int, int, int, int]]:
+    def _runs(self, tap: Place, columns: int) -> Iterator[tuple[int, int, int, int]]:
         """(first position, count, element of dy, elements apart), row by row."""
         (y, r, high), (x, c, wide) = tap.down, tap.across
         (ry, rx), width = self.kernel.ends.steps, self.kernel.ends.read[1]

@@ -16,20 +16,12 @@ it, which would round at the same places; sums are added up in another order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
-from npusim.kernels.parts.expression import (
-    GRAIN,
-    Bench,
-    Expression,
-    Places,
-    Span,
-    bits_of,
-    is_mask,
-)
+from npusim.kernels.parts.expression import GRAIN, Bench, Expression, Places, Span, bits_of, is_mask
 from npusim.kernels.parts.room import piece
 from npusim.language import (
     FP32,
@@ -63,7 +55,7 @@ class Epilogue(Expression):
         """The whole expression for the output ``y``."""
         stored = (y,) if any(step.result == y.name for step in self.steps) else ()
         reads = (Tensor(PRODUCT, y.shape, y.dtype), *self.reads)
-        return Expression.of(self, reads=reads, writes=(*stored, *self.writes))
+        return replace(self, reads=reads, writes=(*stored, *self.writes))
 
     def check_over(self, called: str, y: Tensor, channels: int) -> None:
         """Raise ``ArgumentError`` unless it fits an output of so many channels, in whole blocks."""

@@ -8,9 +8,9 @@ vectors and numbers alone is a vector itself: it is computed once, not for each 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from npusim.isa.vector import BINARY, SCALAR
 from npusim.isa.vector_math import COMPARE, UNARY
@@ -149,13 +149,6 @@ class Expression:
     compute: DType = FP32
     saturate: bool = False
 
-    @staticmethod
-    def of(owner: Any, **changed: Any) -> Expression:
-        """That of an object with the same fields, some of them changed."""
-        return Expression(
-            **{one.name: getattr(owner, one.name) for one in fields(Expression)} | changed
-        )
-
     def check(self, called: str) -> None:
         """Raise for names that nothing makes, operands of the wrong kind, and types."""
         known = {one.name for one in (*self.reads, *self.vectors)}
@@ -195,7 +188,7 @@ class Expression:
             if (kind := values[self.order.last[name]].kind) != want:
                 raise ArgumentError(f"{called}: {name} is a {kind}, where a {want} is needed")
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Every one that it touches, once."""
         every = (*self.reads, *self.writes, *self.vectors, *self.sums)

@@ -123,9 +123,6 @@ class Walk:
         turn = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         tile, where = np.repeat(tile, count), np.repeat(where, count)
         slab = np.concatenate(self.slabs)[(np.cumsum(slabs) - slabs)[self.place[tile]] + turn]
-        if self.tiling.k_order == "slab":
-            order = np.lexsort((where, slab, tile))
-            where, slab = where[order], slab[order]
         depth_in = where % s.out[0] * s.stride[0] - s.padding[0][0]
         depth_in = depth_in + self.tiles["kd"][tile] * s.dilation[0]
         live = (depth_in >= 0) & (depth_in < s.spatial[0])
@@ -136,18 +133,14 @@ class Walk:
             part, share, order = self._passes(tile)
         else:
             part, share, order = self._parts(tile)
-        tile, where, slab, share = tile[order], where[order], slab[order], share[order]
-        part = part[order]
+        columns = (tile, where, depth_in, slab, share, part)
+        tile, where, depth_in, slab, share, part = (c[order] for c in columns)
         new = _changes(share, tile, part, *([where] if self.height else []))
         first = np.flatnonzero(new)
         count = np.diff(np.append(first, len(new)))
         turn, count = np.arange(len(new)) - np.repeat(first, count), np.repeat(count, count)
-        # Of images that come together the first stands for all.
         each = self.tiling.images
-        lead = turn % each == 0
-        columns = (tile, where, depth_in[order], slab, share, part, turn, count)
-        tile, where, depth_in, slab, share, part, turn, count = (c[lead] for c in columns)
-        return {
+        steps = {
             "tile": tile,
             "image": where // s.out[0],
             "depth_out": where % s.out[0],
@@ -160,6 +153,8 @@ class Walk:
             "count": -(-count // each),
             "images": np.minimum(each, count - turn),
         }
+        # Of images that come together the first stands for all.
+        return {name: column[turn % each == 0] for name, column in steps.items()}
 
     def _parts(self, tile: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Part of K, share and order of steps that come tile by tile: parts slowest."""

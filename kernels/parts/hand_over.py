@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from npusim.kernels.parts.tile_order import Tiles
-from npusim.language import ArgumentError, Column, IntArray, Language, Tasks, ceil_div
+from npusim.language import ArgumentError, Column, IntArray, Language, Tasks
 
 Task = TypeVar("Task", bound=tuple[Any, ...])
 
@@ -87,8 +87,3 @@ def with_meeting(tasks: Tasks[Task], cores: int, *, last: bool) -> Tasks[Task]:
         {n: joined(c, none.astype(np.asarray(c).dtype)) for n, c in tasks.columns.items()},
         {n: joined(base, none) for n, base in tasks.bases.items()},
     )
-
-
-def cube_cores(k: Language, cores: int) -> int:
-    """How many cube cores work with so many vector cores; one to a group."""
-    return ceil_div(cores, k.kind.per_group)

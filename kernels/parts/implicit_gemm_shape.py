@@ -36,6 +36,34 @@ class Geometry:
         """Filter positions in the plane."""
         return self.h.kernel * self.w.kernel
 
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The forms in which it may read its input, single taps only where others do not fit."""
+        axes = (self.h, self.w)
+        window = all(axis.fits_window() for axis in axes)
+        phases = any(axis.insert > 1 or axis.sparse for axis in axes)
+        phases = phases and all(axis.insert > 1 or axis.fits_window() for axis in axes)
+        window = window and not (phases and any(axis.insert > 1 for axis in axes))
+        single = phases and any(axis.lone for axis in axes)
+        taps = any(axis.wide or axis.sparse for axis in axes)
+        found = {"window": window, "phases": phases, "single": single, "taps": taps}
+        return tuple(form for form, fits in found.items() if fits)
+
+    def output_lines(self, images: int, h: Reading, w: Reading, block: int) -> list[Line]:
+        """Where a slab's outputs of ``block`` bytes go, behind the place of the very first."""
+        pitch, apart = h.outputs_apart * self.w.out * block, w.outputs_apart * block
+        count = h.outputs * w.outputs
+        lines = [Line(i * w.outputs, w.outputs, i * pitch, apart) for i in range(h.outputs)]
+        if w.outputs == 1 or h.outputs == 1 or pitch == w.outputs * apart:  # all equally far apart
+            lines = [Line(0, count, 0, pitch if w.outputs == 1 else apart)]
+        image = self.depth_out * self.all_out * self.h.out * self.w.out * block
+        positions = stack(h, images).outputs * w.outputs
+        return [
+            line._replace(first=line.first + i * positions, offset=line.offset + i * image)
+            for i in range(images)
+            for line in lines
+        ]
+
 
 @lru_cache(maxsize=64)  # candidates of tilings ask for the same product by the dozen
 def product_of(s: Convolution, *, gradient: bool) -> Geometry:
@@ -165,43 +193,9 @@ def filter_places(h: Reading, w: Reading, row: int) -> list[int]:
     ]
 
 
-def output_lines(g: Geometry, images: int, h: Reading, w: Reading, block: int) -> list[Line]:
-    """Where a slab's outputs of ``block`` bytes go, behind the place of the first image's first."""
-    pitch, apart = h.outputs_apart * g.w.out * block, w.outputs_apart * block
-    count = h.outputs * w.outputs
-    lines = [Line(i * w.outputs, w.outputs, i * pitch, apart) for i in range(h.outputs)]
-    if w.outputs == 1 or h.outputs == 1 or pitch == w.outputs * apart:  # all equally far apart
-        lines = [Line(0, count, 0, pitch if w.outputs == 1 else apart)]
-    image = g.depth_out * g.all_out * g.h.out * g.w.out * block
-    positions = stack(h, images).outputs * w.outputs
-    return [
-        line._replace(first=line.first + i * positions, offset=line.offset + i * image)
-        for i in range(images)
-        for line in lines
-    ]
-
-
 def spread(h: Reading, row: int) -> int:
     """Positions of a slab's rows of ``row`` and of those behind each, which no input reaches."""
     return h.outputs * h.outputs_apart * row
-
-
-def shifted(numbers: range, by: int) -> range:
-    """The same numbers, ``by`` further."""
-    return range(numbers.start + by, numbers.stop + by)
-
-
-def forms_of(g: Geometry) -> tuple[str, ...]:
-    """The forms in which a product may read its input, single taps only where others do not fit."""
-    axes = (g.h, g.w)
-    window = all(axis.fits_window() for axis in axes)
-    phases = any(axis.insert > 1 or axis.sparse for axis in axes)
-    phases = phases and all(axis.insert > 1 or axis.fits_window() for axis in axes)
-    window = window and not (phases and any(axis.insert > 1 for axis in axes))
-    single = phases and any(axis.lone for axis in axes)
-    taps = any(axis.wide or axis.sparse for axis in axes)
-    found = {"window": window, "phases": phases, "single": single, "taps": taps}
-    return tuple(form for form, fits in found.items() if fits)
 
 
 class Stack(NamedTuple):

@@ -19,7 +19,6 @@ from math import prod
 from typing import Any, ClassVar, Protocol
 
 from npusim.base.objects import Abstract
-from npusim.device.spec import Device
 from npusim.kernels.parts.conversion import Pieces, move, unit_counts
 from npusim.kernels.parts.room import piece
 from npusim.kernels.parts.spread import Spread
@@ -27,6 +26,7 @@ from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     FRACTAL_BYTES,
     ArgumentError,
+    Device,
     IntArray,
     Language,
     Plan,

@@ -18,15 +18,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from npusim.base.objects import Abstract
-from npusim.device.spec import Device
 from npusim.kernels.parts.room import Held, converted, declare
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.parts.windows import Cut, cuts, window_cuts
+from npusim.kernels.parts.windows import Cut, Tap, cuts, window_cuts
 from npusim.kernels.tilings.im2col_backward import patches, pixels
 from npusim.kernels.tilings.streams import Stream
 from npusim.language import (
     BLOCK_BYTES,
     ArgumentError,
+    Device,
     DType,
     GmRegion,
     Language,
@@ -55,7 +55,7 @@ class Side(NamedTuple):
 
     size: int
     span: int
-    taps: tuple[tuple[int, int, int], ...]
+    taps: tuple[Tap, ...]
     counts: tuple[int, ...] = ()
 
 

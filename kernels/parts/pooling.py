@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npusim.device.spec import Device
 from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, Side, rectangles
 from npusim.kernels.parts.room import Held
 from npusim.kernels.parts.windows import Cut
@@ -24,6 +23,7 @@ from npusim.language import (
     FP32,
     INT8,
     ArgumentError,
+    Device,
     DType,
     GmRegion,
     Language,

@@ -6,9 +6,8 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
-from npusim.device.spec import Device
 from npusim.kernels.tilings.streams import Stream, working_cores
-from npusim.language import Kernel
+from npusim.language import Device, Kernel
 
 Own = TypeVar("Own", bound="Spread")
 

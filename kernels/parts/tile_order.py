@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.base.errors import ArgumentError
-from npusim.base.integers import IntArray, ceil_div, round_up
-from npusim.program.kernel import in_runs
+from npusim.language import ArgumentError, IntArray, ceil_div, in_runs, round_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,9 @@ from npusim.language import IntArray, ceil_div
 from npusim.shapes.axis import Part
 from npusim.shapes.convolution import Convolution
 
+#: Where a tap begins in a piece and on the other side, and how far it reaches.
+Tap = tuple[int, int, int]
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -21,14 +24,20 @@ class Cut:
 
     ``taps`` are (first of the piece, first of the other side after ``base``, how many), zeros where
     a tap finds nothing. Of windows, the pixels that taps together read are ``span`` from ``base``
-    on, with gaps among them.
+    on, with gaps among them. The piece is of positions ``hop`` apart.
     """
 
     start: int
     size: int
     base: int
     span: int
-    taps: tuple[tuple[int, int, int], ...]
+    taps: tuple[Tap, ...]
+    hop: int = 1
+
+    @property
+    def reads(self) -> tuple[tuple[int, Tap], ...]:
+        """The taps that find anything, each with its number."""
+        return tuple((tap, found) for tap, found in enumerate(self.taps) if found[2])
 
 
 def cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
@@ -67,22 +76,7 @@ def window_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     return pieces
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Positions ``hop`` apart along an axis of a result, and what each tap reads for them.
-
-    ``taps`` are (tap, first position that it reads for, what it reads there after ``base``, number
-    of such positions that follow each other), without those that read nothing.
-    """
-
-    start: int
-    size: int
-    hop: int
-    base: int
-    taps: tuple[tuple[int, int, int, int], ...]
-
-
-def phase_pieces(shape: Convolution, axis: int, step: int) -> list[Piece]:
+def phase_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     """The pixels along an axis by their residue modulo the stride, in pieces of ``step``.
 
     The taps of a residue read neighbouring windows. Pixels that none reads follow, apart or
@@ -94,46 +88,37 @@ def phase_pieces(shape: Convolution, axis: int, step: int) -> list[Piece]:
     for (part,) in backwards.parts("phases"):
         for start in range(0, part.axis.out, step):
             piece = _read(part, start, min(step, part.axis.out - start), backwards.kernel)
-            if piece.taps:
+            if piece.reads:
                 left[piece.start :: piece.hop][: piece.size] = False
                 pieces.append(piece)
     rest = min((_apart(np.flatnonzero(left), hop, step) for hop in (1, stride)), key=len)
     return pieces + rest
 
 
-def _read(part: Part, start: int, count: int, kernel: int) -> Piece:
+def _read(part: Part, start: int, count: int, kernel: int) -> Cut:
     """What the taps of a part, whose filter is turned, read for some of its outputs."""
     (first, hop), (turned, every), a = part.outputs, part.taps, part.axis
-    found = []
-    for tap in reversed(range(a.kernel)):
+    found = {}
+    for tap in range(a.kernel):
         shift = tap * a.dilation - a.before
         low, high = max(start, -shift), min(start + count, a.size - shift)
         if high > low:
-            found.append((kernel - 1 - turned - tap * every, low - start, low + shift, high - low))
-    base = min((one[2] for one in found), default=0)
-    taps = tuple((tap, at, place - base, n) for tap, at, place, n in found)
-    return Piece(first + start * hop, count, hop, base, taps)
+            found[kernel - 1 - turned - tap * every] = low - start, low + shift, high - low
+    base = min((place for _, place, _ in found.values()), default=0)
+    taps = [(0, 0, 0)] * kernel
+    for tap, (at, place, n) in found.items():
+        taps[tap] = at, place - base, n
+    return Cut(first + start * hop, count, base, 0, tuple(taps), hop)
 
 
-def _apart(places: IntArray, hop: int, step: int) -> list[Piece]:
+def _apart(places: IntArray, hop: int, step: int) -> list[Cut]:
     """Ascending places in pieces of up to ``step`` that lie ``hop`` apart and read nothing."""
     places = places[np.argsort(places % hop, kind="stable")]
     runs = np.split(places, np.flatnonzero(np.diff(places) != hop) + 1)
     return [
-        Piece(int(run[at]), min(step, len(run) - at), hop, 0, ())
+        Cut(int(run[at]), min(step, len(run) - at), 0, 0, (), hop)
         for run in runs
         for at in range(0, len(run), step)
-    ]
-
-
-def window_pieces(shape: Convolution, axis: int, step: int) -> list[Piece]:
-    """``window_cuts`` as pieces of a result."""
-    return [
-        Piece(
-            *(cut.start, cut.size, 1, cut.base),
-            tuple((tap, *read) for tap, read in enumerate(cut.taps) if read[2]),
-        )
-        for cut in window_cuts(shape, axis, step)
     ]
 
 

@@ -13,11 +13,10 @@ from functools import cache
 from reprlib import repr as brief
 from typing import Any
 
-from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.integers import digits
 from npusim.base.yamltree import TextFile, load_tree, suggest
-from npusim.device.spec import Device
 from npusim.kernels.tilings.template import table
+from npusim.language import ArgumentError, CapacityError, Device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from npusim.base.dtypes import DType
-from npusim.base.integers import ceil_div, round_down, round_up
-from npusim.device.spec import Device
 from npusim.kernels.tilings.cann import CannTiling, check_fits
 from npusim.kernels.tilings.cann_rule import HALF, Product, common_reason, refuse, rows_of
 from npusim.kernels.tilings.conv_filter import Tiling
+from npusim.language import Device, DType, ceil_div, round_down, round_up
 from npusim.shapes.convolution import Convolution
 
 

@@ -12,13 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from npusim.base.dtypes import DType
-from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div, round_down, round_up
-from npusim.device.spec import Device
 from npusim.kernels.tilings.cann import CannTiling, check_fits
 from npusim.kernels.tilings.cann_rule import HALF, SUMS, Product, common_reason, refuse, rows_of
 from npusim.kernels.tilings.implicit_gemm import Tiling
+from npusim.language import ArgumentError, Device, DType, ceil_div, round_down, round_up
 from npusim.shapes.convolution import Convolution
 
 #: Bytes of operands and result that the rule lets the cores have in L2 at once.

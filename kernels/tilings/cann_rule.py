@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from npusim.base.dtypes import DType
-from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.tilings.cann import CannTiling
+from npusim.language import ArgumentError, Device, DType, ceil_div
 from npusim.shapes.convolution import Convolution
 
 #: Buffers of the chips the rules are written for (Atlas A2 and A3 training chips).

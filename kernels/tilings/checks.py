@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.base.errors import ArgumentError
+from npusim.language import ArgumentError
 
 
 def check_tiling(tiling: object, sixteens: tuple[str, ...], positive: tuple[str, ...]) -> None:

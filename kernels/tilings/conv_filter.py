@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from npusim.base.errors import ArgumentError
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.parts.plane import cut_plane as cut_axes
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.language import ArgumentError
 from npusim.shapes.convolution import Convolution
 
 
@@ -21,8 +21,7 @@ class Tiling:
 
     * without ``single_core_k`` into ``k_parts`` of all slabs of all images, and cores share out
       parts of tiles. Parts are added atomically, or, if ``deterministic``, written side by side
-      for a sum in fixed order. A part runs over images with the slabs of each innermost
-      (``k_order`` "image"), or the other way round ("slab");
+      for a sum in fixed order. A part runs over images with the slabs of each innermost;
     * into pieces of ``single_core_k`` positions (whole rows) of one image and depth, and cores
       share out blocks of ``single_core_m`` x ``single_core_n`` of dw for each piece. A core goes
       through the tiles of its block one after another and adds each.
@@ -56,7 +55,6 @@ class Tiling:
     l0_slots: int = 2
     l0c_slots: int = 1
     deterministic: bool = False
-    k_order: str = "image"
     single_core_m: int = 0
     single_core_n: int = 0
     single_core_k: int = 0
@@ -76,7 +74,6 @@ class Tiling:
 
     def __post_init__(self) -> None:
         for name, words in (
-            ("k_order", ("image", "slab")),
             ("keeps", ("dy", "x")),
             ("form", ("window", "rows", "taps")),
         ):
@@ -197,6 +194,11 @@ def require_form(shape: Convolution, t: Tiling) -> None:
         raise ArgumentError(
             f"tiling form is {t.form!r}, but img2col loads know strides to 63, and padding, "
             "filters and dilation to 255; use form 'taps', or tiling 'auto'"
+        )
+    if t.single_core_k and t.single_core_n < shape.c0:
+        raise ArgumentError(
+            f"tiling single_core_n is {t.single_core_n}, but the {shape.c0} channels of a block "
+            f"are one core's; it must be >= {shape.c0}"
         )
     if t.form == "rows" and shape.kernel[1] != 1:
         raise ArgumentError(

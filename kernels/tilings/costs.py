@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.base.dtypes import DType
 from npusim.device.parts import Path
-from npusim.device.spec import Device
 from npusim.isa.cube import MATRICES_APART
-from npusim.isa.operands import Tensor
+from npusim.language import Device, DType, Tensor
 
 #: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
 DRAINING = 0.9
@@ -146,12 +144,6 @@ def drain_cycles(
     stored = pieces * lines * out.startup_cycles + m * n * size / out.rate
     pace = np.maximum(through, stored)
     return pace + np.minimum(through, stored) / pieces, pace
-
-
-def shared_drain(device: Device, cycles: Numbers, size: Numbers, cores: Numbers) -> Numbers:
-    """Cycles of a drain of ``size`` bytes, requests of atomic ones included, that takes so many
-    alone."""
-    return np.maximum(cycles, DRAINING * size * cores / write_rate(device))
 
 
 def evicting_pace(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from npusim.base.dtypes import FP32, DType
-from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import launch_cycles
+from npusim.language import FP32, ArgumentError, Device, DType, ceil_div
 from npusim.shapes.convolution import Convolution
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.base.dtypes import DType
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, chunk_cycles, columns_in
+from npusim.language import Device, DType, ceil_div
 
 #: Least positions of a tile to try: more of them reuse the weights, fewer leave room for taps.
 LEAST_POSITIONS = (8, 16, 32, 64, 128, 256)

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.base.integers import round_up
-from npusim.isa.dma import Window
+from npusim.kernels.parts.implicit_gemm_shape import window
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import comes_whole, cut_plane, rows_follow, runs_on
 from npusim.kernels.tilings.product_cuts import even_cuts, fetches
+from npusim.language import Window, round_up
 from npusim.shapes.convolution import Convolution
 
 #: Most positions of a slab.
@@ -101,24 +101,17 @@ def _run(s: Convolution, one: Cut, windows: tuple[int, int]) -> Cut:
 
 
 def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int) -> Cut:
-    rows, columns, wo = plane.rows, plane.columns, s.out[2]
+    rows, columns = plane.rows, plane.columns
     positions = np.outer(rows.count, columns.count)
     p16 = -(-positions // 16) * 16
     rests = np.unique(p16[p16 < p16.max()])
     # The slab in the middle stands for all.
-    i, j = len(rows) // 2, len(columns) // 2
-    h, w, count = int(rows.size[i]), int(columns.size[j]), int(rows.count[i] * columns.count[j])
-    down, across = (1 if form == "window" else s.step(1), s.step(2) if form == "taps" else 1)
-    if form == "taps":
-        over = Window(max(1, h), max(1, w))
-    else:
-        pads = (columns.before[j], columns.after[j], rows.before[i], rows.after[i])
-        steps = (*s.kernel[1:], s.step(1) // down, s.step(2), *s.dilation[1:])
-        over = _window(h, w, tuple(map(int, pads)), steps)
-    fetch = 0.0 if over.plain else over.fetches(0, count, window_bytes) / max(1, count)
-    whole = w == s.spatial[2] and (down == 1 or rows_follow(s, plane))
-    single = across > 1 and w > 1
-    partial = columns.count[j] < wo and rows.count[i] > 1
+    h, w = (axis.readings[0][axis.readings[1][len(axis) // 2]] for axis in (rows, columns))
+    over, count = window(h, w), h.outputs * w.outputs
+    plain = form == "taps" or over.plain  # of single taps just the pixels that they read come
+    whole = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
+    single = w.inputs_apart > 1 and w.size > 1
+    partial = w.outputs < s.out[2] and h.outputs > 1
     return Cut(
         form=form,
         slab_k=slab_k,
@@ -128,34 +121,17 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
         most_positions=int(p16.max()),
         pixels=plane.pixels / plane.reads,
         most_pixels=plane.most_pixels,
-        fetch=fetch,
+        fetch=0.0 if plain else over.fetches(0, count, window_bytes) / count,
         mean_fetch=fetches(plane, window_bytes) / s.taps / p16.sum(),
         largest=float((p16 == p16.max()).mean()),
         rest=int(rests[0]) if len(rests) == 1 else 16,
         least_positions=plane.least_positions,
         least_pixels=plane.least_pixels,
         x_moves=float(whole),
-        x_plane_moves=0.0 if whole else float(h if single else 1),
-        x_pieces=1.0 if whole and down == 1 else float(h * w if single else h),
+        x_plane_moves=0.0 if whole else float(h.size if single else 1),
+        x_pieces=1.0
+        if whole and h.inputs_apart == 1
+        else float(h.size * (w.size if single else 1)),
         dy_plane_moves=float(partial),
-        dy_pieces=float(rows.count[i]) if partial else 1.0,
-    )
-
-
-def _window(h: int, w: int, pads: tuple[int, ...], steps: tuple[int, ...]) -> Window:
-    left, right, top, bottom = pads
-    kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w = steps
-    return Window(
-        h=h,
-        w=w,
-        pad_left=left,
-        pad_right=right,
-        pad_top=top,
-        pad_bottom=bottom,
-        kernel_h=kernel_h,
-        kernel_w=kernel_w,
-        stride_h=stride_h,
-        stride_w=stride_w,
-        dilation_h=dilation_h,
-        dilation_w=dilation_w,
+        dy_pieces=float(h.outputs) if partial else 1.0,
     )

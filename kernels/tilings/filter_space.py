@@ -13,23 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.base.dtypes import FP32
-from npusim.base.integers import IntArray, ceil_div, even_parts, round_up
+from npusim.base.integers import even_parts
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.kernels.tilings.filter_cuts import IMAGES
 from npusim.kernels.tilings.filter_work import Gradient
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import (
-    L0_WAYS,
-    Columns,
-    Waits,
-    chosen,
-    deepest,
-    joined,
-    with_l0,
-)
+from npusim.kernels.tilings.pipeline import Columns, Waits, chosen, deepest, joined
+from npusim.language import FP32, IntArray, ceil_div, round_up
 
 #: Longest side of a tile in elements.
 _MOST_SIDE = 512
@@ -73,7 +65,7 @@ class Space(Gradient):
         cut, side, slots = (a.reshape(-1) for a in np.meshgrid(*axes, indexing="ij"))
         t = {name: column[side] for name, column in sides.items()} | {"cut": cut}
         t["slots"] = 2 - slots
-        of = {name: column[cut] for name, column in self.of_cut.items()}
+        of = chosen(self.of_cut, cut)
         x = of["images"] * of["most_pixels"] * t["most_planes"] * 32
         dy = of["runs"] * of["most_positions"] * t["m"] * self.element
         most = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"]) // 2 // self.element
@@ -95,7 +87,7 @@ class Space(Gradient):
         if not len(t["cut"]):
             return t
         k = t["most_k"].astype(np.float64)
-        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        of = chosen(self.of_cut, t["cut"])
         step = self._step(t, of, (*self._extents(t, sure=False), k))
         steps = np.maximum(1, self.of_cut["positions"][t["cut"]] / k)
         loads = self.of_cut["slabs"] * self.of_cut["runs"] / self.of_cut["images"]
@@ -110,14 +102,12 @@ class Space(Gradient):
 
     def spread(self, t: Columns) -> Columns:
         """See ``pipeline.Space``."""
-        depths = [self._depth(t, *way) for way in L0_WAYS]
-        return with_l0(t, depths, t["m"] * t["n"] * 4, self.device)
+        return self.with_l0(t, t["m"])
 
-    def _depth(
+    def depth(
         self, t: Columns, l0_slots: int, split: int
     ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Positions of a step with so many slots of L0, in how many steps what fits is cut, and
-        whether there is room."""
+        """See ``pipeline.Space``: positions."""
         most, size = self.of_cut["most_positions"][t["cut"]], cube_sizes(self.device)
         side = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"])
         deepest = np.minimum(side // l0_slots // self.element // 16 * 16, most)
@@ -163,7 +153,7 @@ class Space(Gradient):
         busy = tiles / group / (np.maximum(1, -(-shares // self.cores)) * self.cores)
         some = np.flatnonzero((t["slots"] == 2) & (group > 1) & (busy > _BUSY))
         t = chosen(t | {"shares": shares.astype(np.int64), "group": group.astype(np.int64)}, some)
-        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        of = chosen(self.of_cut, t["cut"])
         bytes_of_x = of["images"] * of["most_pixels"] * t["most_planes"] * 32
         bytes_of_dy = of["runs"] * of["most_positions"] * t["m"] * self.element
         kept, other = (bytes_of_x, bytes_of_dy) if of_x else (bytes_of_dy, bytes_of_x)
@@ -215,7 +205,7 @@ class Space(Gradient):
         Under the unit flag that begins with the last product.
         """
         s, port = self.shape, self.device.path("GM", "L1")
-        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        of = chosen(self.of_cut, t["cut"])
         sides = (s.plan.cout_g, t["m"]), (s.plan.cin1_g * self.taps * s.c0, t["n"])
         m, n = (np.where(side % tile, side % tile, tile) for side, tile in sides)
         images = np.minimum(of["images"], np.maximum(1, s.n // t["parts"]))

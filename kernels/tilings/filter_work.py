@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.base.integers import IntArray
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.filter_cuts import Cut, cuts
-from npusim.kernels.tilings.pipeline import Columns, Space, as_columns, full, uneven
+from npusim.kernels.tilings.pipeline import Columns, Space, as_columns, chosen, full, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 from npusim.kernels.tilings.work import Floats, Work
+from npusim.language import IntArray
 from npusim.shapes.convolution import Convolution
 
 #: How dy comes to L0A by img2col, on devices that can.
@@ -60,7 +60,7 @@ class Gradient(Space):
     def work(self, t: Columns, *, sure: bool = False) -> Work:
         """See ``pipeline.Space``."""
         s, device = self.shape, self.device
-        of = {name: column[t["cut"]] for name, column in self.of_cut.items()}
+        of = chosen(self.of_cut, t["cut"])
         if sure:
             of |= {"fetch": of["mean_fetch"], "dy_fetch": 0 * of["fetch"]}
         t = t | {"items": self._items(t, sure=sure)}
@@ -76,7 +76,7 @@ class Gradient(Space):
             loads, positions = slabs, of["positions"] if s.c0 == 16 else alone
             steps = np.maximum(least, positions / t["k"])
             k = rest = positions / steps
-        short = self._step(t, of, (m, n, rest), sure=sure)
+        full_step, rest_step = (self._step(t, of, (m, n, size), sure=sure) for size in (k, rest))
         x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
         dy_bytes = images * of["real"] * m * self.element * slabs / loads
         dy_planes, starts = m * self.element / 32, port.startup_cycles * slabs / loads
@@ -115,19 +115,14 @@ class Gradient(Space):
             firsts=loads,
             seconds=1,
             steps=steps * runs,
-            step_slots=t["l0_slots"],
             **first,
             **second,
             first_every=np.where(stays, rounds, t["group"]),
             second_every=np.where(stays, rounds, 1),
             first_slots=np.where(t["group"] > 1, t["stay"], t["slots"]),
             second_slots=t["slots"],
-            **self._step(t, of, (m, n, k), sure=sure),
-            **{"run": steps, "rest_l0": short["a"] + short["b"], "rest_m": short["m"]},
+            **self.stepping(t, full_step, rest_step, steps),
             **drain,
-            stall=0,
-            drain_slots=t["l0c_slots"],
-            lag=np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0),
             rate=port.rate,
             shared=costs.read_rate(device, asked, requests),
             main=device.main_read_rate,
@@ -196,17 +191,17 @@ class Gradient(Space):
         self, t: Columns, size: tuple[Floats, Floats], *, sure: bool
     ) -> tuple[dict[str, Floats], Floats]:
         """Cycles of the drains of tiles, and of all writes together."""
-        device, split, (m, n) = self.device, t["parts"] > 1, size
+        device, split, cycles = (
+            self.device,
+            t["parts"] > 1,
+            costs.drain_cycles(self.device, *size, 4),
+        )
         atomic = device.l2.atomic_factor if device.l2 else 1
         factor = 1 if self.deterministic else atomic
         passes = (1 + (t["passes"] - 1) * atomic) / t["passes"]
         stored = self._written * np.where(split, t["parts"] * factor, t["passes"] * passes)
-        each = m * n * 4 * np.where(split, factor, passes)
-        drain, pace = costs.drain_cycles(device, m, n, 4)
-        if not sure:
-            cores = t["cores"]
-            drain, pace = (costs.shared_drain(device, one, each, cores) for one in (drain, pace))
-        return {"drain": drain, "pace": pace}, stored / costs.write_rate(device)
+        each = size[0] * size[1] * 4 * np.where(split, factor, passes)
+        return self.draining(t, cycles, each, sure=sure), stored / costs.write_rate(device)
 
     @property
     def _all_held(self) -> bool:

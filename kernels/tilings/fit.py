@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.base.dtypes import DType
-from npusim.base.errors import CapacityError
-from npusim.device.spec import Device
+from npusim.language import CapacityError, Device, DType
 
 #: The memories of a cube core that every product of matrices goes through.
 CUBE_MEMORIES = ("L1", "L0A", "L0B", "L0C")

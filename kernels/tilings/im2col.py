@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from npusim.base.dtypes import DType
-from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.language import ArgumentError, DType, ceil_div
 from npusim.shapes.convolution import Convolution
 
 #: Smallest piece of a plane's patches, in bytes, worth giving to a core of its own.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.checks import check_tiling
+from npusim.language import ArgumentError
 
 #: How outputs may be cut by stride and taps; see ``npusim.shapes.axis``.
 FORMS = ("window", "phases", "single", "taps")

@@ -15,12 +15,11 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from npusim.base.errors import ArgumentError
 from npusim.base.integers import digits
 from npusim.base.yamltree import Node, load_tree, suggest
-from npusim.device.spec import Device
 from npusim.kernels.tilings.matmul import Shape, Tiling
 from npusim.kernels.tilings.template import FINISHED, Template, settings, template_values, words
+from npusim.language import ArgumentError, Device
 
 #: What describes a tiling: words by name, or a file of them.
 Words = Mapping[str, Any] | str | Path

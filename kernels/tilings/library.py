@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.base.dtypes import DType
-from npusim.device.spec import Device
 from npusim.kernels.tilings import library_filter, library_input
 from npusim.kernels.tilings.library_910 import knows
 from npusim.kernels.tilings.library_910_filter import filter_tiling
 from npusim.kernels.tilings.library_910_forward import forward_tiling
 from npusim.kernels.tilings.library_910_input import input_tiling
+from npusim.language import Device, DType
 from npusim.shapes.convolution import Convolution
 
 #: Which of the vendor's rules tiled a layer, for reports.

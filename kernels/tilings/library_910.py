@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from npusim.device.spec import Device
 from npusim.kernels.tilings.fit import cube_sizes
 from npusim.kernels.tilings.implicit_gemm import Tiling as GemmTiling
+from npusim.language import Device
 from npusim.shapes.convolution import Convolution
 
 #: Sizes of pictures that the rules of both gradients know.

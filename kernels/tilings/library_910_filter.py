@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from math import gcd, isqrt
 
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.tilings.cann_rule import rows_of
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.kernels.tilings.library_910 import Piece, Rule, Tile, around, divisors, lowered
+from npusim.language import Device, ceil_div
 from npusim.shapes.convolution import Convolution
 
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf, prod
 
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.library_910 import Piece, Rule, Tile, divisors, lowered, product_tiling
+from npusim.language import Device, ceil_div
 from npusim.shapes.convolution import Convolution
 
 

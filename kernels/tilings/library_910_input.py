@@ -14,10 +14,9 @@ from dataclasses import replace
 from itertools import product
 from math import inf, lcm
 
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.library_910 import Piece, Rule, Tile, divisors, lowered, product_tiling
+from npusim.language import Device, ceil_div
 from npusim.shapes.convolution import Convolution
 
 #: Parts of the batch, of N and of M.

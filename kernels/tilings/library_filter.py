@@ -12,13 +12,11 @@ from functools import cache
 from itertools import islice, product
 from math import prod
 
-from npusim.base.dtypes import FP32
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.parts.plane import Plane
 from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
 from npusim.kernels.tilings.costs import way_out
 from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_filter
+from npusim.language import FP32, Device, ceil_div
 from npusim.shapes.convolution import Convolution
 
 _SIDES = (512, 256, 192, 144, 128, 96, 64, 48, 32, 16)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from npusim.base.dtypes import DType
-from npusim.base.integers import ceil_div
-from npusim.device.spec import Device
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.tilings.costs import move_cycles, write_rate
 from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_product
 from npusim.kernels.tilings.implicit_gemm import Tiling
+from npusim.language import Device, DType, ceil_div
 
 _WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 #: Slabs of a plane with work above which a smaller M is not worth looking at, and runs of rows and

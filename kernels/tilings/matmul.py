@@ -10,14 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from npusim.base.dtypes import FP16, FP32, DType
-from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div, round_up
-from npusim.device.spec import Device
 from npusim.kernels.parts.tile_order import ORDERS, Order
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import way_out
 from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_tile
+from npusim.language import FP16, FP32, ArgumentError, Device, DType, ceil_div, round_up
 
 
 class Shape(NamedTuple):

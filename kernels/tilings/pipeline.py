@@ -28,10 +28,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.base.integers import IntArray
-from npusim.device.spec import Device
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.work import Column, Floats, Work
+from npusim.language import Device, IntArray
 from npusim.timing import standby
 from npusim.timing.fast.jit import uncompiled
 
@@ -83,33 +82,6 @@ def chosen(columns: Columns, which: IntArray) -> Columns:
 def joined(*columns: Columns) -> Columns:
     """Candidates with the same fields, one list after another."""
     return {name: np.concatenate([some[name] for some in columns]) for name in columns[0]}
-
-
-def with_l0(
-    t: Columns,
-    depths: Sequence[tuple[IntArray, npt.NDArray[np.bool_]]],
-    sums: IntArray,
-    device: Device,
-) -> Columns:
-    """Candidates with the choices that L0 leaves: depths of a step, and how the next tile begins.
-
-    ``depths`` are for each of ``L0_WAYS`` the depth and whether there is room; ``sums`` the bytes
-    of a tile in L0C.
-    """
-    size, unit_flag = device.memory("L0C").size_bytes, costs.unit_flag_lag(device) >= 0
-    which, steps, ways = [], [], []
-    for slots, flag in ((2, False), (1, unit_flag)):
-        for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
-            fits = room & (slots * sums <= size)
-            if not flag and slots == 1:  # where two fit there is no reason for one
-                fits &= 2 * sums > size
-            which.append(np.flatnonzero(fits))
-            steps.append(k[which[-1]])
-            ways.append((slots, flag, l0_slots))
-    found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
-    counts = [len(some) for some in which]
-    slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
-    return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
 
 
 def deepest(rows: Columns, k: IntArray) -> Columns:
@@ -235,6 +207,35 @@ class Space(ABC):
         return t
 
     @abstractmethod
+    def depth(
+        self, t: Columns, l0_slots: int, split: int
+    ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """K of a step with so many slots of L0, in how many steps what fits is cut, and whether
+        there is room."""
+
+    def with_l0(self, t: Columns, m: IntArray) -> Columns:
+        """Candidates with the choices that L0 leaves: depths of a step, and how the next tile
+        begins; ``m`` are the rows of each one's tile in L0C."""
+        size, unit_flag = (
+            self.device.memory("L0C").size_bytes,
+            costs.unit_flag_lag(self.device) >= 0,
+        )
+        sums, depths = m * t["n"] * 4, [self.depth(t, *way) for way in L0_WAYS]
+        which, steps, ways = [], [], []
+        for slots, flag in ((2, False), (1, unit_flag)):
+            for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
+                fits = room & (slots * sums <= size)
+                if not flag and slots == 1:  # where two fit there is no reason for one
+                    fits &= 2 * sums > size
+                which.append(np.flatnonzero(fits))
+                steps.append(k[which[-1]])
+                ways.append((slots, flag, l0_slots))
+        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
+        counts = [len(some) for some in which]
+        slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
+        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+
+    @abstractmethod
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Of which candidates a kernel before this one clears the result."""
 
@@ -245,6 +246,25 @@ class Space(ABC):
     @abstractmethod
     def work(self, t: Columns, *, sure: bool = False) -> Work:
         """What the cores do under each candidate, or all of them do at least."""
+
+    def stepping(self, t: Columns, full: Columns, rest: Columns, steps: Floats) -> dict[str, Any]:
+        """Steps as columns of ``Work``: ``full`` ones, and after so many the ``rest`` of a load."""
+        rests = {"rest_l0": rest["a"] + rest["b"], "rest_m": rest["m"]}
+        return {**full, **rests, "run": steps, "step_slots": t["l0_slots"]}
+
+    def draining(
+        self, t: Columns, cycles: tuple[Floats, Floats], written: Floats, *, sure: bool = False
+    ) -> dict[str, Any]:
+        """The way out of tiles as columns of ``Work``.
+
+        ``cycles`` are those of a drain of ``written`` bytes alone, requests of atomic ones
+        included, and after which the next can follow; unless they are ``sure`` cores share the way.
+        """
+        device, shared = self.device, 0.0 if sure else costs.DRAINING * written * t["cores"]
+        drain, pace = (np.maximum(one, shared / costs.write_rate(device)) for one in cycles)
+        lag = np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0)
+        slots = {"drain_slots": t["l0c_slots"], "lag": lag}
+        return {"drain": drain, "pace": pace, "stall": 0, **slots}
 
     def waits(self, t: Columns) -> Waits:
         """Cycles around the work of all cores, at least."""

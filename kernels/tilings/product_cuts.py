@@ -6,17 +6,18 @@ What is listed follows from the problem alone, but for tiles that no memory hold
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from npusim.base.integers import IntArray, ceil_div, even_parts, round_up
-from npusim.isa.dma import Window
+from npusim.base.integers import even_parts
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, pixel_by_pixel, stack, window
 from npusim.kernels.parts.plane import Plane, cut_plane
-from npusim.shapes.axis import Axis, Reading, Runs
+from npusim.language import IntArray, Window, ceil_div, round_up
+from npusim.shapes.axis import Reading, Runs
 
 #: Most positions of a tile, and most images whose positions share one.
 _MOST_M, _MOST_IMAGES = 2048, 16
@@ -93,27 +94,15 @@ def ways_of(g: Geometry) -> list[Way]:
     return ways
 
 
-class Flat(NamedTuple):
-    """What of a product cuts of its plane depend on; layers of other channels have the same."""
-
-    h: Axis
-    w: Axis
-    images: int
-    every_depth: bool  # whether all output depths read any input
-
-    @property
-    def taps(self) -> int:
-        """Filter positions in the plane."""
-        return self.h.kernel * self.w.kernel
-
-
 def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     """Even cuts of the plane into whole rows or parts of rows, and images taken together."""
-    return _cuts(Flat(g.h, g.w, g.images, all(g.live)), form, most, window_bytes)
+    # Layers of other channels have the same.
+    flat = replace(g, groups=1, planes_in=1, planes_out=1, all_in=1, all_out=1)
+    return _cuts(flat, form, most, window_bytes)
 
 
 @lru_cache(maxsize=32)
-def _cuts(g: Flat, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
+def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     height, width = g.h.longest(form), g.w.longest(form)
     turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
     found: list[Cut] = []
@@ -133,7 +122,7 @@ def _cuts(g: Flat, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     return tuple(found)
 
 
-def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
+def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
     rows, columns = plane.rows, plane.columns
     stacks = [stack(h, images).h for h in rows.readings[0]]
     (tall, h), (wide, w) = _outputs(rows, stacks), _outputs(columns, columns.readings[0])
@@ -143,7 +132,7 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
     plain = images > 1 and pixel_by_pixel(h, w, (g.h.size, g.w.size))
     over = Window(images, h.size * w.size) if plain else over
     fetch = over.fetches(0, int(np.median(m)), window_bytes) if plain or not over.plain else 0
-    moves, plane_moves, pieces = _moves(g, form, h, w, images)
+    moves, plane_moves, pieces = _moves(g.w.size, h, w, images)
     taps = plane.products / plane.positions / (plane.reads / plane.slabs)
     partial = h.kernel * w.kernel < g.taps
     lines = h.outputs if w.outputs_apart > 1 or h.outputs_apart > 1 else 1
@@ -170,7 +159,7 @@ def _cut(g: Flat, form: str, base_m: int, images: int, plane: Plane, window_byte
         lines=lines * images,
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
-        dead=plane.positions < g.h.out * g.w.out or not g.every_depth,
+        dead=plane.positions < g.h.out * g.w.out or not all(g.live),
         side_by_side=plain,
     )
 
@@ -198,10 +187,11 @@ def _outputs(axis: Runs, readings: Sequence[Reading]) -> tuple[IntArray, Reading
     return outputs, axis.readings[0][axis.readings[1][largest[len(largest) // 2]]]
 
 
-def _moves(g: Flat, form: str, h: Reading, w: Reading, images: int) -> tuple[float, float, float]:
-    """Moves of a load of the input, more of them for each plane, and rows in GM of each."""
+def _moves(row: int, h: Reading, w: Reading, images: int) -> tuple[float, float, float]:
+    """Moves of a load of an input with so many pixels in a ``row``, more of them for each plane,
+    and rows in GM of each."""
     holes = (h.size, w.size) != (h.real, w.real)
-    if not holes and w.size == g.w.size and h.inputs_apart == 1:
+    if not holes and w.size == row and h.inputs_apart == 1:
         gap = 0.05 * (images - 1) if h.before or h.after else 0.0
         return images + gap, 0.0, 1.0
     if (w.insert == 1 and w.inputs_apart == 1) or w.real == 1:

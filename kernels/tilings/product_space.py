@@ -1,25 +1,39 @@
 """The tilings of forward convolution and input gradient that are worth comparing, and their work.
 
 What is enumerated follows from the problem: tiles that cut rows, channels and planes evenly into
-so many parts. What a device holds of them grows with its memories and leaves nothing out.
+so many parts. What a device holds of them grows with its memories and leaves nothing out. Of each
+candidate there is what the cores do under it: the columns that estimates need.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from npusim.base.integers import IntArray, even_parts, round_up
+from npusim.base.integers import even_parts
+from npusim.kernels.parts.implicit_gemm_shape import Geometry
+from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
-from npusim.kernels.tilings.pipeline import L0_WAYS, Columns, Waits, chosen, deepest, with_l0
-from npusim.kernels.tilings.product_cuts import Way, ways_of
-from npusim.kernels.tilings.product_work import Product
+from npusim.kernels.tilings.pipeline import (
+    Columns,
+    Space,
+    Waits,
+    as_columns,
+    chosen,
+    deepest,
+    uneven,
+)
+from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
+from npusim.kernels.tilings.streams import clear_cycles
+from npusim.kernels.tilings.work import Floats, Work
+from npusim.language import DType, IntArray, round_up
 
 #: Most output channels of a tile.
 _MOST_N = 512
@@ -28,8 +42,32 @@ _HOPELESS = 1.6
 
 
 @dataclass(frozen=True)
-class Space(Product):
+class Products(Space):
     """Candidates for one product on one device: columns of fields, and what ranks them."""
+
+    geometry: Geometry
+    dtype: DType
+    rate: str
+    rotated: bool
+    forms: tuple[str, ...]
+
+    @cached_property
+    def cuts(self) -> list[Cut]:
+        """Every way to cut the plane that is worth comparing."""
+        path = self.device.path("L1", "L0A", "load3d")
+        size = cube_sizes(self.device)
+        # Two slots of L0A hold one block of 32 B per position, L0C one of 16 sums in fp32.
+        highest = min(most_rows(self.device, self.dtype), size["L0A"] // 64, size["L0C"] // 64)
+        return [
+            cut
+            for form in self.forms
+            for cut in cuts_of(self.geometry, form, highest, path.window_bytes)
+        ]
+
+    @cached_property
+    def of_cut(self) -> Columns:
+        """The cuts as columns."""
+        return as_columns(self.cuts, Cut)
 
     @cached_property
     def rows(self) -> Columns:
@@ -67,7 +105,7 @@ class Space(Product):
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Pairs of a cut and a width that fit, without those much slower than others at best."""
         g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
-        of, n = {name: column[cut] for name, column in self.of_cut.items()}, wide[at_n]
+        of, n = chosen(self.of_cut, cut), wide[at_n]
         m, c0 = of["most_m"], g.c0
         most = np.minimum(size["L0A"] // m, size["L0B"] // n) // 2 // element // c0
         fits = (most > 0) & (m * n * 4 <= size["L0C"])
@@ -87,15 +125,12 @@ class Space(Product):
 
     def spread(self, t: Columns) -> Columns:
         """See ``pipeline.Space``."""
-        m = self.of_cut["most_m"][t["cut"]]
-        depths = [self._depth(t, *way) for way in L0_WAYS]
-        return with_l0(t, depths, m * t["n"] * 4, self.device)
+        return self.with_l0(t, self.of_cut["most_m"][t["cut"]])
 
-    def _depth(
+    def depth(
         self, t: Columns, l0_slots: int, split: int
     ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Blocks of K of a step with so many slots of L0, in how many steps what fits is cut, and
-        whether there is room."""
+        """See ``pipeline.Space``: blocks of K."""
         taps, m = (self.of_cut[name][t["cut"]] for name in ("most_taps", "most_m"))
         # Of weights that stay a step takes no more than those of the planes in L1.
         columns, l0 = np.minimum(t["columns"], t["planes"] * taps), cube_sizes(self.device)
@@ -144,3 +179,248 @@ class Space(Product):
         planes = np.where(even, t["planes"], 1)
         size = planes * self.of_cut["least_pixels"][t["cut"]] * 32
         return port.startup_cycles + size / port.rate, 0
+
+    def work(self, t: Columns, *, sure: bool = False) -> Work:
+        """See ``pipeline.Space``."""
+        g, device, element = self.geometry, self.device, self.dtype.bytes
+        of = chosen(self.of_cut, t["cut"])
+        if sure:  # the last images may be fewer
+            share = g.images / of["images"] / np.ceil(g.images / of["images"])
+            means = {name: of[name] * share for name in ("m", "pixels")}
+            of |= means | {"fetch": of["mean_fetch"]}
+        n, port, rounds = self._mean_n(t, sure=sure), device.path("GM", "L1"), self._rounds(t)
+        # In one round the core with the largest slab is the last; in several they even out.
+        m = np.where((rounds == 1) & (not sure), of["most_m"], of["m"])
+        taps = of["taps"] + (0 if sure else (of["most_taps"] - of["taps"]) / rounds)
+        # The last planes of an odd number are padding that fills a fractal, and are not loaded.
+        planes_in = g.all_in / -(-g.all_in // g.planes_in) if sure else g.planes_in
+        chunks = np.ceil(planes_in / t["planes"])
+        planes = planes_in / chunks
+        parts = t["parts"] > 1
+        each = np.maximum(1, taps / t["columns"]) if sure else t["parts"]
+        seconds = np.where(parts, each, np.ceil(planes / np.maximum(1, t["w_planes"])))
+        columns = planes * taps
+        largest = taps * np.minimum(t["planes"], planes_in)
+        steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
+        k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
+        if sure:  # as few steps as there are, all of the mean
+            even = (g.planes_in % t["planes"] == 0) & (of["taps"] == of["most_taps"]) & ~parts
+            even &= (t["planes"] % np.maximum(1, t["w_planes"]) == 0) & (g.groups == 1)
+            steps = np.where(even, steps, np.maximum(1, columns / seconds / t["k"]))
+            k = rest = columns / seconds / steps
+        x_bytes = planes * of["pixels"] * of["images"] * 32
+        w_bytes = columns / seconds * g.c0 * n * element
+        firsts = self._mean_depth * of["reads"] * chunks
+        firsts = firsts if sure else np.maximum(1, np.rint(firsts))
+        every_n, every_m = self._every(t, sure=sure)
+        x_moves, x_rows = self._moves(t, of, planes)
+        w_moves = of["tap_moves"] / np.maximum(1, t["parts"])
+        turned = self.rotated and element == 2
+        if turned:  # place by place, or row by row of each output plane
+            w_moves = np.minimum(w_moves, n / g.c0 * of["tap_rows"])
+            w_moves = np.where(parts, n / g.c0 * np.ceil(of["tap_rows"] / t["parts"]), w_moves)
+        if sure:  # what stays, and what few taps need of it, may come in one load
+            several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
+            x_moves, w_moves = np.ones(1), np.where(several, 0, 1)
+        w_rows = n / g.c0 * taps if turned else columns / seconds
+        reads = self._mean_depth * of["reads"] * chunks * t["items"]
+        asked = (x_bytes / every_n + seconds * w_bytes / every_m) * reads
+        requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
+        x_once = g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
+        w_once = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out * g.c0**2 * element
+        missing = self.missing(x_once * self._fetched(t, x_once), w_once)
+        stored = self._written / costs.write_rate(device)
+        full_step, rest_step = (
+            self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest)
+        )
+        return Work(
+            cores=t["cores"],
+            items=t["items"],
+            firsts=firsts,
+            seconds=seconds,
+            steps=steps,
+            first_start=x_moves * port.startup_cycles,
+            first_bytes=x_bytes,
+            second_start=w_moves * port.startup_cycles,
+            second_bytes=w_bytes,
+            first_every=every_n,
+            second_every=every_m,
+            first_slots=t["l1_slots"],
+            second_slots=t["weight_slots"],
+            **self.stepping(t, full_step, rest_step, steps),
+            **self._out(t, of, (m, n), x_once + w_once + self._written, sure=sure),
+            rate=port.rate,
+            shared=costs.read_rate(device, asked, requests),
+            main=device.main_read_rate,
+            **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
+            least=np.maximum(stored, missing / device.main_read_rate),
+            beside=costs.launch_cycles(device, "cube", t["cores"])
+            + np.where(of["dead"], self._clear, 0),
+        )
+
+    def _out(
+        self, t: Columns, of: Columns, size: tuple[Floats, Floats], touched: float, *, sure: bool
+    ) -> dict[str, Any]:
+        """How tiles of ``size`` leave, where so many bytes are ``touched`` in all."""
+        if sure:
+            alone = dict.fromkeys(("lines", "apart"), np.ones(1))
+            of, touched = of | alone | {"length": size[0]}, 0
+        device, (m, n) = self.device, size
+        cycles, pace, drains = self._drain(of, n)
+        written, queue = m * n * self.dtype.bytes, device.pipe(costs.way_out(device).pipe)
+        out = self.draining(t, (cycles, pace), written, sure=sure)
+        drain = out["drain"]
+        # Under the unit flag the next tile follows the last of several drains.
+        lag = costs.unit_flag_lag(device) + drain - drain / drains
+        return out | {
+            "pace": costs.evicting_pace(device, out["pace"], written, t["cores"], touched),
+            "stall": drain * np.maximum(0, 1 - queue.queue_depth / drains),
+            "lag": np.where(t["unit_flag"] > 0, lag, -1.0),
+        }
+
+    @property
+    def _written(self) -> int:
+        """Bytes of the result."""
+        g = self.geometry
+        return g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * self.dtype.bytes
+
+    @cached_property
+    def _clear(self) -> float:
+        """Cycles of the kernel that clears the result."""
+        return clear_cycles(self.device, self._written)
+
+    @cached_property
+    def _mean_depth(self) -> float:
+        """Planes of the filter along the depth that reach an output, on average."""
+        depths = [len(pairs) for pairs in self.geometry.live if pairs]
+        return sum(depths) / max(1, len(depths))
+
+    def _mean_n(self, t: Columns, *, sure: bool) -> Floats:
+        """What the tiles of the core with most of N have of it on average, or those of all."""
+        rounds, g = self._rounds(t), self.geometry
+        if sure:
+            return np.asarray(g.planes_out * g.c0 / t["tiles_n"])
+        # Tiles of one core are of all columns, or where N is slowest of some that are neighbours.
+        tiles = np.where(self._slow(t), -(-rounds * t["tiles_n"] // t["items"]), rounds)
+        most = np.ceil(tiles * -(-g.planes_out * g.c0 // 16) / t["tiles_n"])
+        return np.asarray(np.minimum(t["n"], most / tiles * 16), np.float64)
+
+    def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
+        """Moves that bring so many planes of a read to L1, and rows in GM of all of them."""
+        at_once = of["side_by_side"] & (t["planes"] <= MOST_BLOCKS)
+        moves = np.where(at_once, 1, of["moves"] + planes * of["plane_moves"])
+        return moves, np.where(at_once, 1, planes * of["pieces"]) * of["images"]
+
+    def _rounds(self, t: Columns) -> IntArray:
+        """Items of a core, at most."""
+        return np.asarray(-(-t["items"] // t["cores"]))
+
+    def _every(self, t: Columns, *, sure: bool) -> tuple[IntArray, IntArray]:
+        """After how many items of a core its input and its weights come anew.
+
+        Under a form by phases each core has tiles of every phase, and each phase has weights and
+        slabs of its own.
+        """
+        rounds, phases = self._rounds(t), self._phases[t["cut"]]
+        if sure:
+            input_stays, weights_stay = t["resident_input"] > 0, t["resident"] > 0
+            return np.where(input_stays, rounds, 1), np.where(weights_stay, rounds, 1)
+        run = np.where(phases > 1, np.maximum(1, t["items"] // phases // t["cores"]), t["items"])
+        tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
+        weights = np.minimum(np.maximum(1, tiles_m // phases), run)
+        # Some cores go on to other weights half-way, unless each has its own.
+        astride = (t["tiles_n"] > 1) & (phases == 1) & (t["cores"] % t["tiles_n"] > 0)
+        weights = np.where(astride, np.minimum(weights, np.maximum(2, rounds)), weights)
+        every_n = np.where(t["resident_input"] > 0, np.minimum(t["tiles_n"], run), 1)
+        return every_n, np.where(t["resident"] > 0, weights, 1)
+
+    def _lacking(self, t: Columns, x: Floats, w: Floats, once: tuple[int, float]) -> Columns:
+        """Of which items the L2 lacks the operands, and how many cores ask for them at once.
+
+        ``x`` and ``w`` are the bytes of all loads for an item, ``once`` those of the operands.
+        """
+        rounds, tiles_n = self._rounds(t), np.minimum(t["tiles_n"], t["items"])
+        phases, stays = self._phases[t["cut"]], t["resident"] + t["resident_input"] > 0
+        slow = self._slow(t)
+        # Tiles of one slab follow each other on a core, or are those of several at a time.
+        follow = ~slow & ((phases == 1) | stays)
+        period = np.where(follow, np.minimum(tiles_n, rounds), 1)
+        passes = self._passes(t)
+        times = self._fetched(t, once[0])
+        until = -(-rounds // passes) * times
+        asked = -(-until // period) / times
+        weights = np.where(slow, rounds, np.minimum(tiles_n * phases, rounds))
+        loads = np.where(t["resident"] > 0, np.minimum(phases, rounds), weights)
+        return {
+            "first_period": period,
+            "first_until": np.where(self.held[0], 0, until),
+            "first_copies": np.maximum(1, t["cores"] * asked * x / once[0]),
+            "second_period": np.ones_like(weights),
+            "second_until": np.where(self.held[1], 0, weights),
+            "second_copies": np.maximum(1, t["cores"] * loads * w / once[1]),
+        }
+
+    def _passes(self, t: Columns) -> IntArray:
+        """How often the cores go over the input: for each phase, and for columns that are slowest.
+
+        Cores at the same slabs of other columns read the same, if any are.
+        """
+        tiles_n = np.minimum(t["tiles_n"], t["items"])
+        times = np.where(self._slow(t), tiles_n // np.gcd(t["cores"], tiles_n), 1)
+        return self._phases[t["cut"]] * times
+
+    def _slow(self, t: Columns) -> npt.NDArray[np.bool_]:
+        """Whether cores go through all slabs for some columns before the next columns."""
+        return (t["resident"] > 0) & (t["tiles_n"] > 1)
+
+    def _fetched(self, t: Columns, once: int) -> IntArray:
+        """How often the input of ``once`` bytes comes from main memory: with each of the passes
+        over it where the L2 has lost it when the next one comes."""
+        l2, passes = self.device.l2, self._passes(t)
+        size = l2.size_bytes if l2 is not None else 0
+        return np.where(once + self._written / passes > size, passes, 1)
+
+    @cached_property
+    def _phases(self) -> IntArray:
+        """Phases of the outputs that read anything, by cut: 1 where it is not cut by them."""
+        axes = (self.geometry.h, self.geometry.w)
+        count = prod(min(axis.insert, axis.kernel) for axis in axes)
+        return np.array([1 if cut.form == "window" else count for cut in self.cuts], np.int64)
+
+    def _step(
+        self, t: Columns, of: Columns, size: tuple[Floats, ...], *, sure: bool = False
+    ) -> dict[str, Floats]:
+        """Cycles of the loads to L0 and the product of one step, ``sure`` without delays."""
+        (m, n, k), device, g = size, self.device, self.geometry
+        element, path = self.dtype.bytes, device.path("L1", "L0A", "load3d")
+        turned = self.rotated and element == 2
+        into_b = device.path("L1", "L0B", "transpose" if turned else "")
+        # Transposed weights come column by column, others at once.
+        moves = k / g.c0 * n / 16 / 255
+        moves = k / g.c0 if self.rotated else np.maximum(1, moves if sure else np.ceil(moves))
+        a = m * k * element / path.rate
+        b = moves * into_b.startup_cycles + n * k * element / into_b.rate
+        a = np.maximum(a, k / g.c0 * of["fetch"])
+        clash = m * k * element / 512 * float(path.conflict_cycles)
+        a = a + np.where(t["l1_slots"] > 1, clash, 0)
+        clash = n * k * element / 512 * float(into_b.conflict_cycles)
+        b = b + np.where(t["weight_slots"] > 1, clash, 0)
+        wide = n if sure else round_up(np.ceil(n).astype(np.int64), 16)
+        product = costs.mmad_cycles(device, m, k, wide, self.rate, mean=sure) * n / wide
+        return costs.step(device, (path, into_b), (1, moves), (a + path.startup_cycles, b, product))
+
+    def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats, Floats]:
+        """Cycles in which a tile leaves, and after which the next can follow; in how many moves."""
+        lines, length, size = of["lines"], of["length"], self.dtype.bytes
+        together, pace = costs.drain_cycles(self.device, lines * length, n, size, lines)
+        if not (of["apart"] > 1).any():
+            return together, pace, lines
+        g = self.geometry
+        block, apart = g.c0 * size, of["apart"]
+        halves = g.c0 == 8 and g.planes_out > 1
+        spread, moves = costs.scatter_cycles(
+            *(self.device, length, n, block, apart, lines, g.h.out * g.w.out), halves=halves
+        )
+        pairs = (spread, together), (spread, pace), (moves, lines)
+        cycles, pace, moves = (np.where(apart > 1, one, other) for one, other in pairs)
+        return cycles, pace, moves

@@ -16,11 +16,8 @@ from functools import cache
 from math import gcd
 from typing import Any
 
-from npusim.base.dtypes import DType
-from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div
 from npusim.base.resources import configs
-from npusim.device.spec import Device
+from npusim.language import ArgumentError, Device, DType, ceil_div
 
 #: Words for library templates: these parse their tiling at run time, and walk tiles along M first.
 LIBRARY = ("norm_template", "mdl_template")

@@ -110,6 +110,9 @@ class Kernel(Abstract):
     partners: ClassVar[tuple[str, ...]] = ()
     #: The result it contributes to ("input", "weight" or "bias"), for reports that tell them apart.
     computes: ClassVar[str] = ""
+    #: Fields with tensors of which the problem, a field ``shape``, needs a part: for each the word
+    #: by which ``shape.used`` knows it.
+    uses: ClassVar[Mapping[str, str]] = {}
     #: What the vendor's library calls it, in measured calls.
     library: ClassVar[tuple[str, ...]] = ()
     #: Whether the rule by which the vendor's library chooses its tiling is known here.
@@ -217,7 +220,9 @@ class Kernel(Abstract):
     @property
     def needed_bytes(self) -> Mapping[str, int]:
         """Bytes of global tensors that its problem needs, by name, of those it needs in part."""
-        return {}
+        shape: Any = getattr(self, "shape", None)
+        tensors = [(getattr(self, field), what) for field, what in self.uses.items()]
+        return {tensor.name: shape.used(what, tensor.size_bytes) for tensor, what in tensors}
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from npusim.base.errors import ProgramError
 from npusim.base.objects import record
 from npusim.base.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 from npusim.isa.base import Instruction, Told
-from npusim.isa.operands import Buffer, Slot, SlotRegion
+from npusim.isa.operands import Slot, SlotRegion
 from npusim.isa.sync import SetFlag, WaitFlag
 from npusim.program.units import Unit
 
@@ -102,19 +102,16 @@ class _Scoreboard:
             case _ if told.drains:
                 waits += [(q, n, BARRIER) for q, n in enumerate(self.counts) if q != pipe]
 
-    def _board(self, buffer: Buffer, number: int) -> SlotBoard:
-        boards = self.slots.get(buffer.index)
-        if boards is None:
-            boards = self.slots[buffer.index] = {}
-        board = boards.get(number)
-        if board is None:
-            board = boards[number] = SlotBoard()
-        return board
+    def _board(self, resource: Hashable, number: int) -> SlotBoard:
+        boards = self.slots.setdefault(resource, {})
+        if number not in boards:
+            boards[number] = SlotBoard()
+        return boards[number]
 
     def _read(self, slot: Slot, pipe: int, waits: list[Wait], outside: list[Outside]) -> None:
         buffer = slot.buffer
         number = (slot.turn - self.starts[buffer.index]) % buffer.slots
-        board = self._board(buffer, number)
+        board = self._board(buffer.index, number)
         reason = FOLLOW if buffer.unit_flag else DATA
         for q, n in board.writes.items():
             if q != pipe:
@@ -126,7 +123,7 @@ class _Scoreboard:
     def _write(self, slot: Slot, pipe: int, waits: list[Wait], outside: list[Outside]) -> None:
         buffer = slot.buffer
         number = (slot.turn - self.starts[buffer.index]) % buffer.slots
-        board = self._board(buffer, number)
+        board = self._board(buffer.index, number)
         reason = FOLLOW if buffer.unit_flag else SPACE
         for before in (board.reads, board.writes):
             for q, n in before.items():
@@ -140,7 +137,7 @@ class _Scoreboard:
 
     def _set_flag(self, flag: SetFlag, pipe: int, outside: list[Outside]) -> None:
         key = ("flag", *flag.flag)
-        board = self.slots.setdefault(key, {}).setdefault(0, SlotBoard())
+        board = self._board(key, 0)
         if board.writes and not board.reads:
             raise ProgramError(SET_TWICE)
         if board.inherited and not board.reads:
@@ -152,7 +149,7 @@ class _Scoreboard:
         self, flag: WaitFlag, pipe: int, waits: list[Wait], outside: list[Outside]
     ) -> None:
         key = ("flag", *flag.flag)
-        board = self.slots.setdefault(key, {}).setdefault(0, SlotBoard())
+        board = self._board(key, 0)
         if board.reads:
             raise ProgramError("waited twice for one set_flag; pair every wait with its own set")
         waits += [(q, n, FLAG) for q, n in board.writes.items()]

@@ -286,6 +286,11 @@ class Convolution:
             ),
         }
 
+    @property
+    def reads_any(self) -> bool:
+        """Whether any output reads any input at all, and not just padding."""
+        return all(self.axis(i).reads_any for i in range(self.dims))
+
     def used(self, what: str, size: int) -> int:
         """Of ``size`` bytes of an operand of the plain convolution, those that take part.
 

@@ -151,10 +151,10 @@ def test_clearing_is_asked_for_only_where_it_matters() -> None:
     assert (half.shape.plan.real_groups, half.shape.plan.cout_g) == (2, 32)
     assert half.needs_clear  # 16 of the last 32 output channels belong to nobody
     blind = kernel(shape(1, 1, 1, padding=((0, 0), (0, 2), (0, 0)), stride=(1, 2, 1)), tiling())
-    assert blind.has_work  # one of the two outputs reads the pixel
+    assert blind.shape.reads_any  # one of the two outputs reads the pixel
     assert not blind.needs_clear
     nothing = shape(1, 1, 2, kernel=(1, 2, 1), padding=((0, 0), (3, 0), (0, 0)), stride=(1, 5, 1))
-    assert not kernel(nothing, tiling()).has_work
+    assert not kernel(nothing, tiling()).shape.reads_any
     assert kernel(nothing, tiling()).needs_clear
 
 
@@ -374,3 +374,10 @@ def test_rows_are_for_filters_of_one_row() -> None:
     s = shape(h=7, w=7, k=1, n=4, stride=(1, 2, 2))
     with pytest.raises(ArgumentError, match="images come together only"):
         kernel(s, tiling(base_n=16, slab_k=16, form="rows", images=2))
+
+
+def test_a_block_of_one_core_has_whole_blocks_of_channels() -> None:
+    single = {"single_core_k": 16, "single_core_m": 16}
+    with pytest.raises(ArgumentError, match="single_core_n is 15, but the 16 channels of a block"):
+        kernel(shape(), tiling(**single, single_core_n=15))
+    kernel(shape(), tiling(**single, single_core_n=16))

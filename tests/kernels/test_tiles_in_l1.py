@@ -102,3 +102,7 @@ def test_what_has_one_tile_is_refused_more() -> None:
     tiling = {"conv_forward": Tiling(base_m=16, base_n=16, base_k=16, step_n=2)}
     with pytest.raises(ArgumentError, match="tiling has 1 x 2 tiles in L1, but filter depths"):
         npusim.ops.convolution(x, w, device="ascend910", tiling=tiling)
+    x, w = spec((1, 16, 8, 8), "fp16"), spec((32, 16, 3, 3), "fp16")
+    taps = {"conv_forward": replace(tiling["conv_forward"], form="taps")}
+    with pytest.raises(ArgumentError, match="tiling has 1 x 2 tiles in L1, but single taps"):
+        npusim.ops.convolution(x, w, device="ascend910", tiling=taps)
