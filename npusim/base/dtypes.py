@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,11 +18,12 @@ T = TypeVar("T")
 C0_BYTES = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
     """An element type: its short name, size in bytes, NumPy type and kind ("float" or "int").
 
-    ``values`` numbers are packed in one element.
+    ``values`` numbers are packed in one element. There is one object of each, and types are the
+    same where they are one object.
     """
 
     name: str
@@ -36,7 +38,7 @@ class DType:
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         """Pickle the name: a type is the same object in every process, and compared as one."""
-        return _named, (self.name,)
+        return dtype, (self.name,)
 
 
 FP16 = DType("fp16", 2, np.dtype(np.float16), "float")
@@ -58,34 +60,27 @@ MX_BLOCK = 32
 DEVICE_DTYPES = (*DTYPES, MXFP8, MXFP4)
 
 
-def _named(name: str) -> DType:
-    """The type that a device names so."""
-    return next(known for known in DEVICE_DTYPES if known.name == name)
-
-
-#: Names besides a type's own and its NumPy name (``float16``, ``bfloat16``, ...).
-_ALIASES = {"half": FP16, "float": FP32}
+#: The types by NumPy's, and by all their names: their own, NumPy's (``float16``, ...) and others.
+_BY_NUMPY = {known.numpy: known for known in DTYPES}
+_BY_NAME = {
+    **{kind.name: known for kind, known in _BY_NUMPY.items()},
+    **{known.name: known for known in DEVICE_DTYPES},
+    **{"half": FP16, "float": FP32},
+}
 
 
 def dtype(name: Any) -> DType:
     """Return the type called ``name``: "fp16", "float16", ``np.float16``, an array's dtype, ..."""
     if isinstance(name, DType):
         return name
+    found = None
     if isinstance(name, str):
-        word = name.strip().lower()
-        for known in DEVICE_DTYPES:
-            if word == known.name or (known in DTYPES and word == known.numpy.name):
-                return known
-        if word in _ALIASES:
-            return _ALIASES[word]
+        found = _BY_NAME.get(name.strip().lower())
     elif name is not None:  # np.dtype(None) is float64, which nobody means by it
-        try:
-            wanted = np.dtype(name)
-        except TypeError:
-            wanted = None
-        for known in DTYPES:
-            if known.numpy == wanted:
-                return known
+        with suppress(TypeError):
+            found = _BY_NUMPY.get(np.dtype(name))
+    if found is not None:
+        return found
     spellings = ", ".join(f"{known.name} ({known.numpy.name})" for known in DTYPES)
     raise ArgumentError(f"unknown dtype {name!r}; use one of {spellings}")
 

@@ -115,13 +115,16 @@ class Node:
         return "a list" if isinstance(self.value, list) else "a mapping"
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return the end of an "unknown" message: the nearest known word, or all of them."""
+def suggest(word: str, known: Iterable[str], others: str = "") -> str:
+    """Return the end of an "unknown" message: the nearest known word, or all of them.
+
+    ``others`` is said in place of words that are too many to be told.
+    """
     choices = list(known)
     near = nearest(word, choices)
     if near:
         return f"; did you mean {near!r}?"
-    return f"; known: {', '.join(choices) or 'none'}"
+    return f"; {others or 'known: ' + (', '.join(choices) or 'none')}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -15,8 +15,8 @@ from npusim.base.quantities import KINDS
 from npusim.base.written import write
 from npusim.calibration.figures import constants_of
 from npusim.calibration.search import FITTED, Found, Search, changed_figures
-from npusim.device.catalog import figure_text, load_device
-from npusim.device.config import Figure, parse_device
+from npusim.device.catalog import load_device
+from npusim.device.config import Figure, figure_text, parse_device
 from npusim.device.files import ALIASES, is_file
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text

@@ -28,17 +28,18 @@ def execute(arguments: argparse.Namespace) -> None:
     sys.stdout.write(shellcode(["npusim"], shell=arguments.shell) + "\n")
 
 
-def answer(parser: argparse.ArgumentParser) -> None:
-    """Tell the shell what may follow, and leave the process."""
+def answer(parser_of: Callable[[list[str]], argparse.ArgumentParser]) -> None:
+    """Tell a shell that asks what may follow its line, and leave the process.
+
+    ``parser_of`` makes the parser of the line's words. Nothing happens where no shell asks.
+    """
+    if ASKED not in os.environ:
+        return
     import argcomplete  # noqa: PLC0415
 
+    parser = parser_of(os.environ.get(LINE, "").split())
     add_names(parser)
     argcomplete.autocomplete(parser)
-
-
-def typed() -> list[str] | None:
-    """The words of a line that is to be completed; None where nothing is asked."""
-    return os.environ.get(LINE, "").split() if ASKED in os.environ else None
 
 
 def add_names(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show, collect
-from npusim.device.catalog import describe, devices, figure_text, load_device, ranges
+from npusim.device.catalog import devices, load_device, ranges
+from npusim.device.config import describe, figure_text
 from npusim.device.spec import Device
 from npusim.results import lines
 
@@ -112,10 +113,12 @@ def _show(arguments: argparse.Namespace) -> None:
     about = f"{device.name}: {device.description} (digest {device.digest()})"
     print("\n".join((*lines.wrap(about), "")))
     cells = [
-        (path, value + (f", {_range(value, *ends[path])}" if path in ends else ""), known)
-        for path, value, known in (
-            (path, value, f"{known}, {_key(device, path)}") for path, value, known, _ in rows
+        (
+            path,
+            value + (f", {_range(value, *ends[path])}" if path in ends else ""),
+            f"{known}, {_key(device, path)}",
         )
+        for path, value, known, _ in rows
     ]
     print_table(("figure", "value, range", "confidence, source"), cells, 3)
     used = {device.provenance[path].source for path, *_ in rows}

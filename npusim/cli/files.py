@@ -7,11 +7,11 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Collection, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
 from npusim.base.errors import ArgumentError, NpusimError, shown
+from npusim.base.resources import optional
 from npusim.results import lines
 
 #: Suffixes of plots, of tables, of web pages, of timelines, and of what may have any name.
@@ -35,10 +35,8 @@ def check_file(option: str, path: Path, suffixes: Sequence[str]) -> None:
         )
     if path.is_dir():
         raise ArgumentError(f"{option} {path}: a folder has this name; give a file's")
-    if path.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
-        raise ArgumentError(
-            f"{option} {path}: Parquet needs the package pyarrow; `pip install pyarrow` adds it"
-        )
+    if path.suffix.lower() == ".parquet":
+        optional("pyarrow", f"{option} {path}: Parquet needs the package pyarrow")
 
 
 def check_files(arguments: argparse.Namespace, **suffixes: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from npusim.base.errors import NpusimError, shown
 from npusim.base.objects import collect_seldom
-from npusim.cli.completion import answer, typed
+from npusim.cli.completion import answer
 from npusim.cli.options import Parser
 from npusim.version import __version__
 
@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("standard output is closed; redirect it to a file or to /dev/null", words)
     try:
         with _terminable(), _told_plainly():
+            if argv is None:  # a shell asks of the command itself
+                answer(parser)
             status = _dispatch(words)
             sys.stdout.flush()
     except BrokenPipeError:
@@ -125,9 +127,6 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 def _dispatch(words: list[str]) -> int:
     """Parse and execute; argparse leaves by ``SystemExit`` after --help and --version."""
-    line = typed()
-    if line is not None:
-        answer(parser(line))
     try:
         arguments = parsed(words)
     except SystemExit as done:

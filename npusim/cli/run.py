@@ -16,20 +16,8 @@ from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
 from npusim.call.spec import Array
-from npusim.cli import calls
+from npusim.cli import calls, files
 from npusim.cli.calls import Prepared
-from npusim.cli.files import (
-    PAGES,
-    PLOTS,
-    TO_OPEN,
-    TRACES,
-    Write,
-    check_file,
-    option_of,
-    print_json,
-    saying,
-    write_files,
-)
 from npusim.cli.options import Parser
 from npusim.cli.own_kernel import check_expected
 from npusim.ops import CARDS
@@ -68,7 +56,7 @@ def execute(arguments: argparse.Namespace) -> int:
         keep = True if {*TIMELINES} & set(wanted) else arguments.timeline
         result = prepared.run(timeline=keep, progress=progress)
     checks = _report(arguments, result, prepared)
-    write_files(arguments, **writers(arguments, result, prepared))
+    files.write_files(arguments, **writers(arguments, result, prepared))
     return 0 if all(check.passed for check in checks) else 1
 
 
@@ -84,7 +72,7 @@ def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepa
             "passed": all(check.passed for check in checks),
             "outputs": [check.to_json() for check in checks],
         }
-        print_json({**result.to_json(), **told, "check": found if checks else None})
+        files.print_json({**result.to_json(), **told, "check": found if checks else None})
     else:
         for check in checks:
             print(check)
@@ -97,25 +85,25 @@ def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepa
 #: Every option that names a file, by its name in the parsed arguments: its suffixes.
 FILES: Mapping[str, Sequence[str]] = {
     "output": (".npy", ".npz"),
-    "trace": TRACES,
-    "plot": PLOTS,
-    "plot_roofline": PLOTS,
-    "report": PAGES,
+    "trace": files.TRACES,
+    "plot": files.PLOTS,
+    "plot_roofline": files.PLOTS,
+    "report": files.PAGES,
 }
 
 #: Those that need the rows of a timeline.
 TIMELINES = ("trace", "plot")
 
 
-def part_of(arguments: argparse.Namespace, time_us: float) -> dict[str, Any]:
-    """The part of a timeline of ``time_us`` that was asked for, as keywords of what shows it.
+def part_of(arguments: argparse.Namespace, result: Result) -> dict[str, Any]:
+    """The part of a timeline that was asked for, as keywords of what shows it.
 
     That is some cores (None: those usual), and microseconds of it (None: all).
     """
-    since, until = arguments.since, arguments.until
-    window = (since or 0.0, time_us if until is None else until)
-    asked = since is not None or until is not None
-    return {"cores": tuple(arguments.shown_cores) or None, "window": window if asked else None}
+    since, until, window = arguments.since, arguments.until, None
+    if since is not None or until is not None:
+        window = (since or 0.0, result.time_us if until is None else until)
+    return {"cores": tuple(arguments.shown_cores) or None, "window": window}
 
 
 def _check_arguments(wanted: Mapping[str, Path], arguments: argparse.Namespace) -> None:
@@ -132,8 +120,8 @@ def _check_arguments(wanted: Mapping[str, Path], arguments: argparse.Namespace) 
             raise ArgumentError(f"{option} says what --trace and --plot show; add one of them")
     taken: dict[Path, str] = {}
     for name, path in wanted.items():
-        option = option_of(name)
-        check_file(option, path, FILES[name])
+        option = files.option_of(name)
+        files.check_file(option, path, FILES[name])
         if path.resolve() in taken:
             raise ArgumentError(
                 f"{option} and {taken[path.resolve()]} both write {path}; give two names"
@@ -155,9 +143,9 @@ def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
 
 def writers(
     arguments: argparse.Namespace, result: Result, prepared: Prepared
-) -> Mapping[str, Write]:
+) -> Mapping[str, files.Write]:
     """What writes the files of ``FILES``, by name, for ``write_files``."""
-    part = part_of(arguments, result.time_us)
+    part = part_of(arguments, result)
 
     def output(path: Path) -> str:
         return _save_arrays(path, result, prepared, arguments.output_layout == "framework")
@@ -165,10 +153,10 @@ def writers(
     timeline, roofline = result.plot_timeline, result.plot_roofline
     return {
         "output": output,
-        "trace": saying(TO_OPEN, result.save_trace, **part),
-        "plot": saying("timeline of who worked and who waited", save_plot, timeline, **part),
-        "plot_roofline": saying("roofline", save_plot, roofline),
-        "report": saying("to read it, open it in a browser", result.report),
+        "trace": files.saying(files.TO_OPEN, result.save_trace, **part),
+        "plot": files.saying("timeline of who worked and who waited", save_plot, timeline, **part),
+        "plot_roofline": files.saying("roofline", save_plot, roofline),
+        "report": files.saying("to read it, open it in a browser", result.report),
     }
 
 

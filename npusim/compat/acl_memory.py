@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,7 @@ from npusim.compat.acl_runtime import (
     aclrtStream,
     aclrtSynchronizeStream,
     answering,
-    current_context,
     give_back,
-    require_context,
 )
 from npusim.numerics.executor import POISON
 
@@ -53,16 +51,6 @@ class DeviceMemory(Handle):
         return self.gone or "its memory was lost when aclrtResetDevice reset the device" * lost
 
 
-@overload
-def aclrtMalloc(size: int) -> DeviceMemory: ...
-
-
-@overload
-def aclrtMalloc(
-    size: int, policy: aclrtMemMallocPolicy | int
-) -> tuple[int, DeviceMemory | None]: ...
-
-
 @answering(None)
 def aclrtMalloc(
     size: int, policy: aclrtMemMallocPolicy | int | None = None
@@ -74,9 +62,9 @@ def aclrtMalloc(
     if policy is None:
         if size < 0:
             raise ArgumentError(f"aclrtMalloc: size is {size}; it must be at least 0")
-        return DeviceMemory(int(size), current_context())
+        return DeviceMemory(int(size), Context.of_device())
     _require_size(size)
-    return codes.ACL_SUCCESS, DeviceMemory(int(size), require_context().own)
+    return codes.ACL_SUCCESS, DeviceMemory(int(size), Context.of_thread().own)
 
 
 def _require_size(size: int) -> None:

@@ -17,14 +17,7 @@ from npusim.call.call import planning
 from npusim.call.spec import Operand, Spec
 from npusim.compat import acl_codes as codes
 from npusim.compat.acl_memory import DeviceMemory
-from npusim.compat.acl_runtime import (
-    Context,
-    Handle,
-    Refused,
-    aclrtStream,
-    answering,
-    current_context,
-)
+from npusim.compat.acl_runtime import Context, Handle, Refused, aclrtStream, answering
 from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
 from npusim.limits.facts import FACTS
 from npusim.limits.table import check
@@ -243,7 +236,7 @@ def phases(plan: type[Plan], name: str) -> tuple[Callable[..., Planned], Callabl
 
 def _planned(plan: Plan) -> Planned:
     """Check and plan; return (status, workspace size in bytes, executor)."""
-    context = current_context()
+    context = Context.of_device()
     if context is None:
         text = "no device is chosen; call aclrtCreateStream(device='ascend910b2') first"
         raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)

@@ -129,6 +129,19 @@ class Context:
     def __str__(self) -> str:
         return self.device.name + (f" (device {self.index})" if self.index else "")
 
+    @staticmethod
+    def of_device() -> Context | None:
+        """That of this thread's device, whichever its own; None before a device was chosen."""
+        return None if _thread.context is None else _thread.context.own
+
+    @staticmethod
+    def of_thread() -> Context:
+        """This thread's; ``Refused`` where it has none."""
+        if _thread.context is None:
+            text = "this thread has no device; call aclrtSetDevice first"
+            raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)
+        return _thread.context
+
 
 aclrtContext = Context
 
@@ -179,19 +192,6 @@ class _Thread(local):
 
 _process = _Process()
 _thread = _Thread()
-
-
-def require_context() -> Context:
-    """This thread's context; ``Refused`` where it has none."""
-    if _thread.context is None:
-        text = "this thread has no device; call aclrtSetDevice first"
-        raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)
-    return _thread.context
-
-
-def current_context() -> Context | None:
-    """The device of this thread, whichever its context; None before one was chosen."""
-    return None if _thread.context is None else _thread.context.own
 
 
 @answering()
@@ -258,7 +258,7 @@ def _numbered(index: int) -> Context:
 @answering()
 def aclrtResetDevice(deviceId: int) -> int:
     """Give back the device of this thread with its memory and streams; the status."""
-    context = require_context()
+    context = Context.of_thread()
     if deviceId != context.index:
         text = f"deviceId is {deviceId}; this thread has device {context.index}"
         raise Refused(codes.ACL_ERROR_RT_INVALID_DEVICEID, text)
@@ -289,7 +289,7 @@ def aclrtSetCurrentContext(context: Context | None) -> int:
 @answering(None)
 def aclrtGetCurrentContext() -> tuple[int, Context | None]:
     """(status, this thread's context)."""
-    return codes.ACL_SUCCESS, require_context()
+    return codes.ACL_SUCCESS, Context.of_thread()
 
 
 @answering()
@@ -312,7 +312,7 @@ def aclrtGetDeviceCount() -> tuple[int, int]:
 @answering()
 def aclrtSynchronizeDevice() -> int:
     """Wait for this thread's device, where nothing is left to wait for; the status."""
-    return codes.ACL_SUCCESS if require_context() else codes.ACL_ERROR_RT_CONTEXT_NULL
+    return codes.ACL_SUCCESS if Context.of_thread() else codes.ACL_ERROR_RT_CONTEXT_NULL
 
 
 # -- streams -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -59,27 +59,6 @@ class aclScalar(Handle):
     """One number."""
 
     value: np.generic
-
-
-@overload
-def aclCreateTensor(
-    array_or_shape: Any, dtype: Any = None, format: aclFormat | str | None = None
-) -> aclTensor: ...
-
-
-@overload
-def aclCreateTensor(
-    viewDims: Any,
-    viewDimsNum: int,
-    dataType: Any,
-    stride: Any,
-    offset: int,
-    format: aclFormat | int,
-    storageDims: Any,
-    storageDimsNum: int,
-    tensorData: DeviceMemory | None,
-    /,
-) -> aclTensor: ...
 
 
 def aclCreateTensor(*arguments: Any, **named: Any) -> aclTensor:

@@ -42,10 +42,10 @@ from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
-from npusim.limits.facts import PARAM
+from npusim.limits.facts import PARAM, weight_shape
 from npusim.limits.table import check
 from npusim.ops.arguments import declared, frozen
-from npusim.ops.dsp import facts, weight_shape
+from npusim.ops.dsp import facts
 from npusim.ops.dsp_gradients import CARDS
 from npusim.results import Result
 

@@ -100,8 +100,15 @@ def area_mm2(device: Device) -> float | None:
 
 
 def supply(device: Device) -> float:
-    """The supply at the device's clock as a part of the one for which its energies are stated."""
-    return float(device.silicon.supply(device.clock_hz)) if device.silicon is not None else 1.0
+    """The supply at the device's clock as a part of the one for which its energies are stated.
+
+    It is on the straight line that ``Silicon`` states; 1 where the file has no such law.
+    """
+    law = device.silicon
+    if law is None or not (law.clock_hz and law.voltage):
+        return 1.0
+    rise = (law.voltage - law.threshold) * Fraction(device.clock_hz, law.clock_hz)
+    return float((law.threshold + rise) / law.voltage)
 
 
 def static_watt(device: Device) -> float:

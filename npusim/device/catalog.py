@@ -16,27 +16,12 @@ from typing import SupportsIndex
 from npusim.base.errors import ArgumentError
 from npusim.base.quantities import KINDS, Range
 from npusim.base.yamltree import suggest
-from npusim.device.config import (
-    Figure,
-    build_device,
-    describe,
-    figure_text,
-    figures,
-)
+from npusim.device.config import Figure, build_device, figures
 from npusim.device.files import ALIASES, devices, is_file, lineage, shipped_file
 from npusim.device.parts import Provenance
 from npusim.device.spec import Device
 
-__all__ = (
-    "ALIASES",
-    "REACH",
-    "describe",
-    "devices",
-    "figure_text",
-    "load_device",
-    "parse_core_mask",
-    "ranges",
-)
+__all__ = ["devices", "load_device", "parse_core_mask", "ranges", "read_cores"]
 
 #: How far a figure may be off where its file does not say, as a share of its value.
 REACH = {"fitted": Fraction(1, 10), "hypothesis": Fraction(3, 10), "assumed": Fraction(3, 10)}
@@ -164,18 +149,11 @@ def _names() -> str:
 
 def _from_bits(mask: int, device: Device) -> tuple[int, ...]:
     """Return the indices of the bits set in ``mask``."""
-    if mask <= 0:
-        raise ArgumentError(
-            f"core mask {mask} chooses no core group; {_limit(device)}, the mask of all is "
-            f"{hex((1 << device.groups) - 1)}"
-        )
-    top = mask.bit_length() - 1
-    if top >= device.groups:
-        raise ArgumentError(
-            f"core mask {hex(mask)} has bit {top} set; {_limit(device)}, the mask of all is "
-            f"{hex((1 << device.groups) - 1)}"
-        )
-    return tuple(i for i in range(device.groups) if mask >> i & 1)
+    every, top = (1 << device.groups) - 1, mask.bit_length() - 1
+    if 0 < mask <= every:
+        return tuple(i for i in range(device.groups) if mask >> i & 1)
+    wrong = f"{mask} chooses no core group" if mask <= 0 else f"{hex(mask)} has bit {top} set"
+    raise ArgumentError(f"core mask {wrong}; {_limit(device)}, the mask of all is {hex(every)}")
 
 
 def _from_text(text: str, device: Device) -> list[int]:

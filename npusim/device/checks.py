@@ -31,6 +31,32 @@ def _at(root: Node, *keys: str) -> Node:
     return root
 
 
+def _check_sums(device: Device, root: Node) -> None:
+    """Sums of what overlaps have one of two precisions."""
+    if device.overlap_sums not in ("tensor", "fp32"):
+        raise _at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
+
+
+def _check_roles(device: Device, root: Node) -> None:
+    """Each role is known and held by one memory, or by one pipe."""
+    sections: tuple[tuple[str, Mapping[str, Memory | Pipe], Collection[str]], ...] = (
+        ("memories", device.memories, MEMORY_ROLES),
+        ("pipes", device.pipes, PIPES),
+    )
+    for section, parts, known in sections:
+        held: dict[str, str] = {}
+        for part in parts.values():
+            node, what = _at(root, section, part.name), type(part).__name__.lower()
+            if part.role:
+                node.mapping()["role"].word("role", known)
+            if part.called in held:
+                raise node.fail(
+                    f"role {part.called} is held by {what} {held[part.called]!r} already; kernels "
+                    f"know one {what} of each role: give this one another name or role"
+                )
+            held[part.called] = part.name
+
+
 def _check_cores(device: Device, root: Node) -> None:
     """Core kinds name declared memories, pipes and roles, and each role is held once."""
     if not device.cores:
@@ -68,26 +94,6 @@ def _check_core_counts(device: Device, root: Node) -> None:
             )
 
 
-def _check_roles(device: Device, root: Node) -> None:
-    """Each role is known and held by one memory, or by one pipe."""
-    sections: tuple[tuple[str, Mapping[str, Memory | Pipe], Collection[str]], ...] = (
-        ("memories", device.memories, MEMORY_ROLES),
-        ("pipes", device.pipes, PIPES),
-    )
-    for section, parts, known in sections:
-        held: dict[str, str] = {}
-        for part in parts.values():
-            node, what = _at(root, section, part.name), type(part).__name__.lower()
-            if part.role:
-                node.mapping()["role"].word("role", known)
-            if part.called in held:
-                raise node.fail(
-                    f"role {part.called} is held by {what} {held[part.called]!r} already; kernels "
-                    f"know one {what} of each role: give this one another name or role"
-                )
-            held[part.called] = part.name
-
-
 def _check_paths(device: Device, root: Node) -> None:
     """Every path joins known places and runs on a core that has its pipe and its memories."""
     places = (*device.memories, *GLOBAL_PLACES)
@@ -109,8 +115,8 @@ def _check_paths(device: Device, root: Node) -> None:
                 f"no kind of core has pipe {path.pipe} together with {' and '.join(private)}; "
                 f"kinds: {'; '.join(_has(device))}"
             )
-        _check_window(path, node)
-        _check_piece(path, node)
+        _window(path, node)
+        _piece(path, node)
 
 
 def _check_links(device: Device, root: Node) -> None:
@@ -146,7 +152,7 @@ def _has(device: Device) -> list[str]:
     ]
 
 
-def _check_window(path: Path, node: Node) -> None:
+def _window(path: Path, node: Node) -> None:
     """The window is what an img2col path fetches at once: those need it, others lack it."""
     if path.variant in ("load3d", "load3d_transpose") and not path.window_bytes:
         raise node.fail("a load3d path needs 'window', the bytes it fetches per cycle; add it")
@@ -154,7 +160,7 @@ def _check_window(path: Path, node: Node) -> None:
         raise node.mapping()["window"].fail("only load3d paths have a window; remove it")
 
 
-def _check_piece(path: Path, node: Node) -> None:
+def _piece(path: Path, node: Node) -> None:
     """Loads that turn rows into fractals cut them into pieces, of at least a block of 32 B."""
     piece = path.piece_bytes
     if piece and path.variant != "nd2nz":
@@ -219,12 +225,6 @@ def _check_energies(device: Device, root: Node) -> None:
                 raise node.fail(f"there is no rate of {dtype!r}{suggest(dtype, unit.rates)}")
 
 
-def _check_sums(device: Device, root: Node) -> None:
-    """Sums of what overlaps have one of two precisions."""
-    if device.overlap_sums not in ("tensor", "fp32"):
-        raise _at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
-
-
 def _check_launch(device: Device, root: Node) -> None:
     """The skew of starts is a part of what a core adds to a launch."""
     for key, launch in (("launch", device.single), ("graph", device.graph)):
@@ -244,17 +244,7 @@ def _check_supply(device: Device, root: Node) -> None:
         )
 
 
-#: What is checked of a device, in this order.
-CHECKS: tuple[Callable[[Device, Node], None], ...] = (
-    _check_sums,
-    _check_roles,
-    _check_cores,
-    _check_core_counts,
-    _check_paths,
-    _check_links,
-    _check_cache,
-    _check_units,
-    _check_energies,
-    _check_launch,
-    _check_supply,
+#: What is checked of a device: every function above whose name says so, in their order.
+CHECKS: tuple[Callable[[Device, Node], None], ...] = tuple(
+    check for name, check in globals().items() if name.startswith("_check_")
 )

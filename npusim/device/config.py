@@ -29,11 +29,11 @@ from npusim.base.quantities import (
     parse_quantity,
     parse_range,
 )
-from npusim.base.yamltree import Node, TextFile, nearest, suggest
+from npusim.base.yamltree import Node, TextFile, suggest
 from npusim.device.checks import CHECKS
-from npusim.device.edit import edited, key_of, part_name, put
+from npusim.device.edit import edited, part_name, put
 from npusim.device.files import Source, lineage, merged
-from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance
+from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance, key_of
 from npusim.device.spec import Device
 
 #: Source key and explanation of figures changed by ``Device.replace``.
@@ -128,13 +128,8 @@ class _Tree:
                 root = edited(root, *part, str(value), USER[0])
                 continue
             if path not in known:
-                near = nearest(path, known)
-                way_out = (
-                    f"did you mean {near!r}?"
-                    if near
-                    else f"`npusim devices show {device.shown_by}` lists the figures"
-                )
-                raise root.fail(f"{path}: unknown figure; {way_out}")
+                listed = f"`npusim devices show {device.shown_by}` lists the figures"
+                raise root.fail(f"{path}: unknown figure{suggest(path, known, listed)}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             most = f"{path}{AT_MOST}"  # that was measured of a rate which is no more
             stale = most in known and known[most].value and most not in values

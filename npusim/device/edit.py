@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, fields, replace
+from dataclasses import fields, replace
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from npusim.base.yamltree import Node, load_tree
-from npusim.device.parts import CoreKind, Link, Memory, Path, Pipe
+from npusim.device.parts import CoreKind, Link, Memory, Path, Pipe, key_of
 from npusim.device.spec import Device
 
 #: Sections of a device file whose entries are parts, and what such a part is.
@@ -73,11 +73,6 @@ def put(node: Node, keys: tuple[str, ...], value: str | dict[str, Node]) -> Node
     path = f"{node.path}.{keys[0]}" if node.path else keys[0]
     child = entries.get(keys[0], Node("", node.file, node.line, path))
     return replace(node, value={**entries, keys[0]: put(child, keys[1:], value)})
-
-
-def key_of(field: Field[Any]) -> str:
-    """Return the YAML key of a field of a part."""
-    return str(field.metadata.get("key", field.name))
 
 
 def _part(root: Node, section: str, name: str, text: str, source: str) -> Node:

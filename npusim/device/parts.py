@@ -9,7 +9,7 @@ means in the table of keys in ``configs/README.md``. Nothing here parses or read
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, Field, dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from math import lcm
@@ -63,6 +63,11 @@ def most_read() -> Any:
 def entry(default: Any = MISSING, **metadata: str) -> Any:
     """Return a field of text, words or records; its name is its YAML key."""
     return field(default=default, metadata=metadata)
+
+
+def key_of(field: Field[Any]) -> str:
+    """Return the YAML key of a field."""
+    return str(field.metadata.get("key", field.name))
 
 
 @dataclass(frozen=True, kw_only=True)

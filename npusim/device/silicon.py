@@ -43,10 +43,3 @@ class Silicon:
     #: the supply at which the chip stands still; clocks are in between and beyond on a straight
     #: line
     threshold: Fraction = _cost("threshold", "voltage")
-
-    def supply(self, clock_hz: int) -> Fraction:
-        """The supply at a clock as a part of ``voltage``; 1 where the file has no such law."""
-        if not (self.clock_hz and self.voltage):
-            return Fraction(1)
-        rise = (self.voltage - self.threshold) * Fraction(clock_hz, self.clock_hz)
-        return (self.threshold + rise) / self.voltage

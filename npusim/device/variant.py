@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from npusim.device.catalog import figure_text
-from npusim.device.config import figures
+from npusim.device.config import figure_text, figures
 from npusim.device.files import is_file
 from npusim.device.spec import Device
 from npusim.version import __version__

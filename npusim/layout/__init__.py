@@ -25,7 +25,13 @@ from npusim.layout.fractal_z import (
 )
 from npusim.layout.groups import GroupPlan, group_dict, group_plan
 
+#: What packs and unpacks maps, and filters, by the number of spatial dimensions.
+MAPS = {2: (to_5hd, from_5hd), 3: (to_6hd, from_6hd)}
+FILTERS = {2: (to_fracz, from_fracz), 3: (to_fracz_3d, from_fracz_3d)}
+
 __all__ = [
+    "FILTERS",
+    "MAPS",
     "GroupPlan",
     "fracz_grouped_to_oihw",
     "from_5hd",

@@ -13,7 +13,7 @@ from typing import Any
 
 from npusim.base.dtypes import promote
 from npusim.layout.groups import group_dict
-from npusim.limits.facts import PARAM, Facts
+from npusim.limits.facts import PARAM, Facts, weight_shape
 from npusim.limits.forms import described, form_of
 from npusim.shapes.convolution import output_sizes, transposed_sizes
 
@@ -22,24 +22,25 @@ Check = Callable[[Facts, str], "str | None"]
 # -- convolution_backward ------------------------------------------------------------------
 
 
-def _dtype_of(*names: str) -> Check:
-    """A check that a tensor has the promoted type of those named."""
+def _must_be(wanted: Callable[[Facts], Any]) -> Check:
+    """A check that a fact, a type or a shape, is what others make it."""
 
     def check(f: Facts, parameter: str) -> str | None:
-        want = promote((f[name] for name in names), "fp32")
-        return None if f[parameter] == want else f"it must be {want}"
+        want, found = wanted(f), f[parameter]
+        right = found == want if isinstance(want, str) else tuple(found) == want
+        return None if right else f"it must be {want}"
 
     return check
+
+
+def _dtype_of(*names: str) -> Check:
+    """A check that a tensor has the promoted type of those named."""
+    return _must_be(lambda f: promote((f[name] for name in names), "fp32"))
 
 
 def _shape_of(name: str) -> Check:
     """A check that a tensor has the shape of the one named."""
-
-    def check(f: Facts, parameter: str) -> str | None:
-        want = tuple(f[name])
-        return None if tuple(f[parameter]) == want else f"it must be {want}"
-
-    return check
+    return _must_be(lambda f: tuple(f[name]))
 
 
 def ranks(f: Facts, _: str) -> str | None:
@@ -136,12 +137,6 @@ def _spread(f: Facts, sizes: tuple[int, ...], pads: Any) -> tuple[int, ...]:
     return transposed_sizes(sizes, f["kernel"], f["stride"], pads, f["dilation"], extra)
 
 
-def grad_bias_shape(f: Facts, _: str) -> str | None:
-    """The bias gradient has one number per channel of the gradient."""
-    want = (f["grad_output.shape"][1],)
-    return None if tuple(f["grad_bias.shape"]) == want else f"it must be {want}"
-
-
 def map_width(f: Facts, parameter: str) -> str | None:
     """A feature map of several rows is at most 4096 wide."""
     *_, h, w = f[parameter]
@@ -191,11 +186,10 @@ def im2col_columns(f: Facts, _: str) -> str | None:
     return None if found == want else f"there are {want} windows, {out[0]} x {out[1]}"
 
 
-def im2col_out(f: Facts, _: str) -> str | None:
+def _image(f: Facts) -> tuple[int, ...]:
     """The image has the stated size, and the gradient's channels."""
     *lead, rows, _columns = f["grad_output.shape"]
-    want = (*lead, rows // prod(f["kernel_size"]), *f["input_size"])
-    return None if tuple(f["out.shape"]) == want else f"it must be {want}"
+    return (*lead, rows // prod(f["kernel_size"]), *f["input_size"])
 
 
 def im2col_image(f: Facts, _: str) -> str | None:
@@ -208,13 +202,12 @@ def im2col_image(f: Facts, _: str) -> str | None:
     return None if min(out) > 0 else "the dilated kernel is larger than the padded image"
 
 
-def im2col_columns_shape(f: Facts, _: str) -> str | None:
+def _columns(f: Facts) -> tuple[int, ...]:
     """The columns have a row per channel and tap, and one entry per window."""
     *lead, channels, height, width = f["image.shape"]
     pads = [(p, p) for p in f["padding"]]
     out = output_sizes((height, width), f["kernel_size"], f["stride"], pads, f["dilation"])
-    want = (*lead, channels * prod(f["kernel_size"]), prod(out))
-    return None if tuple(f["out.shape"]) == want else f"it must be {want}"
+    return (*lead, channels * prod(f["kernel_size"]), prod(out))
 
 
 # -- the tensor compiler's gradients -------------------------------------------------------
@@ -266,12 +259,6 @@ def tbe_input_channels(f: Facts, _: str) -> str | None:
     return None if f["out_backprop.shape"][-4] == want else f"C1 of out_backprop must be {want}"
 
 
-def tbe_input_filter(f: Facts, parameter: str) -> str | None:
-    """The stored filter has the shape of its packing."""
-    want = described(f).fractals
-    return None if tuple(f[parameter]) == want else f"it must be {want}"
-
-
 def tbe_input_batch(f: Facts, parameter: str) -> str | None:
     """Gradient and input have one batch."""
     want = described(f).n
@@ -321,8 +308,7 @@ def _described(first: int) -> Check:
 
 def deconv_w(f: Facts, parameter: str) -> str | None:
     """The weight has the shape that the parameters give it."""
-    cin, cout, kh, kw, groups = (f["param"][i] for i in (3, 7, 8, 9, 16))
-    want = (groups, cout // groups * kh * kw, cin // groups)
+    want = weight_shape(f["param"])
     return None if tuple(f[parameter]) == want else f"param makes it {want}"
 
 
@@ -342,9 +328,12 @@ def deconv_no_mask(f: Facts, _: str) -> str | None:
 grad_input_dtype = _dtype_of("input.dtype", "grad_output.dtype")
 grad_weight_dtype = _dtype_of("weight.dtype", "grad_output.dtype")
 grad_bias_dtype = _dtype_of("grad_output.dtype")
+grad_bias_shape = _must_be(lambda f: (f["grad_output.shape"][1],))  # a number per channel
 bias_shape = _shape_of("bias.shape")
 grad_input_shape = _shape_of("input.shape")
 grad_weight_shape = _shape_of("weight.shape")
+im2col_out, im2col_columns_shape = _must_be(_image), _must_be(_columns)
+tbe_input_filter = _must_be(lambda f: described(f).fractals)  # as its groups are packed
 deconv_x, deconv_dy = _described(0), _described(4)
 
 #: The checks by name: every function above that has no underscore.

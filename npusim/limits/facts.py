@@ -5,7 +5,7 @@ They are derived before any row is looked at, so missing and malformed values pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from numbers import Integral
 from typing import Any
@@ -41,6 +41,12 @@ PARAM = (
 )
 
 
+def weight_shape(param: Sequence[int]) -> tuple[int, int, int]:
+    """The shape of a weight in the DSP library: (group, Cout/group*KH*KW, Cin/group)."""
+    cin, cout, kh, kw, groups = (param[i] for i in (3, 7, 8, 9, 16))
+    return (groups, cout // groups * kh * kw, cin // groups)
+
+
 def type_name(value: Any) -> str:
     """A type's short name; the text itself where no such type is known."""
     try:
@@ -49,15 +55,13 @@ def type_name(value: Any) -> str:
         return str(value)
 
 
-def tensor_facts(parts: tuple[str, ...] = ("shape", "dtype"), /, **tensors: Any) -> dict[str, Any]:
-    """The named parts of each tensor, anything with these attributes; None for a null pointer."""
+def tensor_facts(**tensors: Any) -> dict[str, Any]:
+    """Shape and type of each tensor, anything with these attributes; None for a null pointer."""
     facts: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        for part in parts:
-            value = None if tensor is None else getattr(tensor, part)
-            if part == "dtype" and value is not None:
-                value = type_name(value)
-            facts[f"{name}.{part}"] = tuple(value) if part == "shape" and value else value
+        kind = getattr(tensor, "dtype", None)
+        facts[f"{name}.shape"] = None if tensor is None else tuple(tensor.shape)
+        facts[f"{name}.dtype"] = None if kind is None else type_name(kind)
     return facts
 
 
@@ -119,8 +123,5 @@ DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
     "im2col": derive_im2col,
     "im2col_backward": derive_im2col,
     **dict.fromkeys(FORMS, derive),
-    **dict.fromkeys(
-        ("conv_grad_filter", "conv_grad_input", "deconv_grad_filter", "deconv_grad_input"),
-        derive_deconv,
-    ),
+    **{name: derive_deconv for name, (stated, _) in FACTS.items() if "param" in stated},
 }

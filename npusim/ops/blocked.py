@@ -10,16 +10,7 @@ from npusim.base.dtypes import FP16, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
 from npusim.call.spec import Array
-from npusim.layout import (
-    from_5hd,
-    from_6hd,
-    from_fracz,
-    from_fracz_3d,
-    to_5hd,
-    to_6hd,
-    to_fracz,
-    to_fracz_3d,
-)
+from npusim.layout import FILTERS, MAPS
 from npusim.ops.card import LIMITS, Input, Output, Sample, Stated
 from npusim.ops.layer import Wanted, stated_layer, wanted, with_bias
 from npusim.shapes.convolution import Convolution, Sizes
@@ -53,7 +44,7 @@ def stated_blocked(dims: int, *, depthwise: bool) -> Callable[[Stated], Wanted]:
 
 def blocked_map(name: str, dims: int) -> Input[Wanted]:
     """The operand "x" or "dy": 5HD in two dimensions, 6HD in three."""
-    pack, unpack = (to_5hd, from_5hd) if dims == 2 else (to_6hd, from_6hd)
+    pack, unpack = MAPS[dims]
 
     def shape(p: Wanted) -> Sizes:
         return p.c.x_shape if name == "x" else p.c.dy_shape
@@ -76,7 +67,7 @@ def blocked_map(name: str, dims: int) -> Input[Wanted]:
 
 def fractal_filter(dims: int) -> Input[Wanted]:
     """The operand "w": FRACTAL_Z in two dimensions, FRACTAL_Z_3D in three."""
-    pack, unpack = (to_fracz, from_fracz) if dims == 2 else (to_fracz_3d, from_fracz_3d)
+    pack, unpack = FILTERS[dims]
 
     def packed(p: Wanted) -> Sizes:
         columns, (real, rows, channels, c0) = 16, fractal_columns(p.c)
@@ -104,8 +95,8 @@ def blocked_input_grad(dims: int) -> Output[Wanted]:
 
     def unpack(p: Wanted, dx: Array) -> Array:
         c = p.c
-        (height, width), whole = c.spatial[-2:], from_5hd if dims == 2 else from_6hd
-        return whole(dx.reshape(*dx.shape[:-2], height, width, c.c0), c.cin)
+        _, whole = MAPS[dims]
+        return whole(dx.reshape(*dx.shape[:-2], *c.spatial[-2:], c.c0), c.cin)
 
     def expected(sample: Sample[Wanted]) -> Array:
         c, dy, w = sample.problem.c, sample.arrays["dy"], sample.arrays["w"]
@@ -129,7 +120,7 @@ def fractal_filter_grad(dims: int) -> Output[Wanted]:
     def unpack(p: Wanted, dw: Array) -> Array:
         c, rows = p.c, prod(dw.shape[:2])
         fractals = dw.reshape(rows, dw.shape[2] // 16, 16, c.c0)
-        whole = from_fracz if dims == 2 else from_fracz_3d
+        _, whole = FILTERS[dims]
         return whole(fractals, c.w_shape, c.groups, c.c0)
 
     def expected(sample: Sample[Wanted]) -> Array:

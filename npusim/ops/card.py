@@ -13,7 +13,7 @@ from inspect import getdoc
 from math import prod
 from typing import Any, Generic, TypeVar
 
-from npusim.base.dtypes import DEVICE_DTYPES, DTYPES, DType
+from npusim.base.dtypes import DTYPES, DType
 from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.options import Options
@@ -190,7 +190,7 @@ class Card(Generic[P]):
                     f"the kernels here are {', '.join(known)}"
                 )
         for name, value in given.items():
-            if value.dtype in DEVICE_DTYPES[len(DTYPES) :] and value.dtype not in self.dtypes:
+            if isinstance(value, Spec) and value.dtype not in (*DTYPES, *self.dtypes):
                 types = ", ".join(one.name for one in self.dtypes)
                 raise ArgumentError(f"{name} is {value.dtype}; {self.name} takes {types}")
         sizes = {name: _size(value) for name, value in given.items()}

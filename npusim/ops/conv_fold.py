@@ -137,7 +137,7 @@ def _estimate(way: Way, device: Device, groups: int, least: float) -> float:
     """Cycles of a way; infinite where it is found to take longer than ``least``."""
     cores = groups * device.core_kind(way.product.role).per_group
     vectors = groups * device.core_kind("vector").per_group
-    if not way.product.has_work:
+    if not way.product.shape.reads_any:
         return inf
     streams = (one.stream(device, vectors) for one in way.around)
     around = sum(float(times(device, vectors, stream).min()) for stream in streams)

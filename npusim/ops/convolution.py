@@ -22,15 +22,7 @@ from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
 from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.gradients import launch, product, require_time
-from npusim.ops.layer import (
-    Wanted,
-    sample_math,
-    sample_type,
-    seen,
-    stated_plain,
-    weight_axes,
-    with_bias,
-)
+from npusim.ops.layer import Wanted, sample_math, sample_type, seen, stated_plain, with_bias
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_forward, conv_input_grad
@@ -260,7 +252,7 @@ CARD: Card[Wanted] = Card(
     problem=stated_plain,
     inputs=(
         Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
-        Input(name="w", axes=weight_axes, shape=lambda p: p.c.w_shape),
+        Input(name="w", axes=Wanted.weight_axes, shape=lambda p: p.c.w_shape),
         Input(name="bias", axes="Cout,", shape=lambda p: (p.c.cout,), wanted=lambda p: p.bias),
     ),
     outputs=lambda _: (

@@ -20,14 +20,7 @@ from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.cube_math import cube_math, stated_cube_math
-from npusim.ops.layer import (
-    Wanted,
-    sample_math,
-    sample_type,
-    seen,
-    stated_plain,
-    weight_axes,
-)
+from npusim.ops.layer import Wanted, sample_math, sample_type, seen, stated_plain
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
@@ -285,7 +278,7 @@ def gradients(p: Wanted) -> tuple[Output[Wanted], ...]:
         ),
         Output(
             name="grad_weight",
-            axes=f"({weight_axes(p)})",
+            axes=f"({p.weight_axes()})",
             expected=_weight_grad,
             limit=partial(_limit, "w"),
         ),
@@ -304,7 +297,7 @@ CARD: Card[Wanted] = Card(
     problem=stated_plain,
     inputs=(
         Input(name="x", axes="N, Cin, ...", shape=lambda p: p.c.x_shape),
-        Input(name="w", axes=weight_axes, shape=lambda p: p.c.w_shape),
+        Input(name="w", axes=Wanted.weight_axes, shape=lambda p: p.c.w_shape),
         Input(name="dy", axes="N, Cout, ...", shape=lambda p: p.c.dy_shape),
     ),
     outputs=gradients,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,14 +14,13 @@ from npusim.call.tiling import own_tiling
 from npusim.device.parts import MainMemory
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
-from npusim.kernels.conv_grad_filter import ConvGradFilter
-from npusim.kernels.deconv_grad_filter import DeconvGradFilter
+from npusim.kernels.deconv_grad_filter import ConvGradFilter, DeconvGradFilter
 from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling
 from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
 from npusim.kernels.dsp_grad_input import Tiling as InputTiling
 from npusim.kernels.tilings.deconv_grad_filter import ranked_tilings
 from npusim.kernels.tilings.dsp_grad_input import auto_tiling
-from npusim.limits.facts import PARAM, type_name
+from npusim.limits.facts import PARAM, type_name, weight_shape
 from npusim.ops.arguments import frozen, operand, scalar
 from npusim.ops.card import Card
 from npusim.results import Result
@@ -137,12 +136,6 @@ def described_layer(param: Sizes, *, transposed: bool) -> Convolution:
         transposed=transposed,
         outputs=p[5:7],
     )
-
-
-def weight_shape(param: Sequence[int]) -> Sizes:
-    """The shape of a weight in the library: (group, Cout/group*KH*KW, Cin/group)."""
-    cin, cout, kh, kw, groups = param[3], param[7], param[8], param[9], param[16]
-    return (groups, cout // groups * kh * kw, cin // groups)
 
 
 def place_operands(call: Call, storage: str) -> None:

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, dtype
 from npusim.call.spec import Array, Operand
-from npusim.kernels.conv_grad_filter import ConvGradFilter
-from npusim.kernels.deconv_grad_filter import DeconvGradFilter
+from npusim.kernels.deconv_grad_filter import ConvGradFilter, DeconvGradFilter
 from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling
 from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
 from npusim.kernels.dsp_grad_input import Tiling as InputTiling
 from npusim.layout import nchw_to_nhwc, nhwc_to_nchw
+from npusim.limits.facts import weight_shape
 from npusim.ops.arguments import declared
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
-from npusim.ops.dsp import begin, launch_filter, launch_input, weight_shape
+from npusim.ops.dsp import begin, launch_filter, launch_input
 from npusim.ops.layer import stated_layer
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
@@ -232,7 +232,7 @@ def conv_grad_filter() -> None:
 
     No page of this function of the library was at hand: signature and limits are assumed to be
     those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
-    or a ``npusim.kernels.conv_grad_filter.Tiling``. Raises ``RuleError`` or ``ArgumentError``
+    or a ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` or ``ArgumentError``
     naming the argument.
     """
 

@@ -67,7 +67,7 @@ def product(
     """
     tiling = _tiling(call, kernel, c, source.dtype)
     made = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32, epilogue=epilogue)
-    return call.choose(made) if tiling is None and made.has_work else made
+    return call.choose(made) if tiling is None and made.shape.reads_any else made
 
 
 def launch_filter_gradient(
@@ -195,7 +195,7 @@ def filter_gradient(
     made = ConvBackpropFilter(c, tiling or ANY_GRADIENT, x, dy, dw, hf32)
     if call.options.deterministic:
         made = replace(made, tiling=replace(made.tiling, deterministic=True))
-    return call.choose(made, _filter_launches) if tiling is None and made.has_work else made
+    return call.choose(made, _filter_launches) if tiling is None and made.shape.reads_any else made
 
 
 def _filter_launches(kernel: ConvBackpropFilter) -> list[Kernel]:
@@ -224,9 +224,9 @@ def require_time(call: Call, c: Convolution, products: int, dtype: DType) -> Non
 
 def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -> None:
     """The kernel, tuned if asked for, and clearing where it adds or leaves gaps."""
-    if kernel.has_work and not call.options.deterministic:
+    if kernel.shape.reads_any and not call.options.deterministic:
         kernel = call.tuned(kernel)
-    elif kernel.has_work and is_tuned(call.options.tiling, kernel.name):
+    elif kernel.shape.reads_any and is_tuned(call.options.tiling, kernel.name):
         call.notes.append(
             f"{kernel.name}: deterministic, so its tiling is 'auto'; a search compares kernels "
             "without the sum of parts behind them"
@@ -236,7 +236,7 @@ def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -
     else:
         for one in kernel.before:
             call.launch(one)
-    if kernel.has_work:
+    if kernel.shape.reads_any:
         call.launch(kernel)
 
 

@@ -17,15 +17,7 @@ from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import operand
 from npusim.ops.card import Card, Input, Output, Stated
 from npusim.ops.layer import per_axis
-from npusim.ops.windows import (
-    C0,
-    Passage,
-    Windows,
-    settings_of,
-    stated_windows,
-    window_facts,
-    windows,
-)
+from npusim.ops.windows import C0, Passage, Windows, window_facts, windows
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import unfold
@@ -109,7 +101,7 @@ def _stated(stated: Stated) -> Windows:
             raise ArgumentError(f"{stated.operator} needs --size HxW; give it")
         count = 1 if stated["batch"] is None else stated["batch"]
         lead, size = (count,) if count else (), per_axis(stated, "size", 2, ())
-        return stated_windows(stated, lead, stated.size("channels", {}), size)
+        return Windows.stated(stated, lead, stated.size("channels", {}), size)
     if len(given) not in (3, 4):
         raise ArgumentError(f"{stated.file('x')}; it must be (N, C, H, W) or (C, H, W)")
     stated.size("batch", {"x": given[0] if len(given) == 4 else 0})
@@ -117,7 +109,7 @@ def _stated(stated: Stated) -> Windows:
     if size != given[-2:]:
         raise ArgumentError(f"{stated.file('x')}, but --size is {'x'.join(map(str, size))}")
     channels = stated.size("channels", {"x": given[-3]})
-    return stated_windows(stated, given[:-3], channels, size)
+    return Windows.stated(stated, given[:-3], channels, size)
 
 
 CARD: Card[Windows] = Card(
@@ -129,11 +121,11 @@ CARD: Card[Windows] = Card(
             name="columns",
             layout=f"({p.patches})",
             axes=f"({p.patches})",
-            expected=lambda sample: unfold(sample.arrays["x"], *settings_of(sample.problem.c)),
+            expected=lambda sample: unfold(sample.arrays["x"], *sample.problem.settings),
             limit=lambda _: 0.0,  # values are copied as they are
         ),
     ),
-    call=lambda p, given, options: im2col(given["x"], *settings_of(p.c), **options),
+    call=lambda p, given, options: im2col(given["x"], *p.settings, **options),
     dtypes=(FP16, FP32),
     tilings={Im2col: Tiling},
     role="vector",

@@ -17,15 +17,7 @@ from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import frozen, operand
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.layer import per_axis
-from npusim.ops.windows import (
-    Passage,
-    Windows,
-    settings_of,
-    stated_kernel,
-    stated_windows,
-    window_facts,
-    windows,
-)
+from npusim.ops.windows import Passage, Windows, stated_kernel, window_facts, windows
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
 from npusim.shapes.reference import fold
@@ -99,7 +91,7 @@ def _stated(stated: Stated) -> Windows:
     if stated["size"] is None:
         raise ArgumentError(f"{stated.operator} needs --size HxW; give it")
     channels, lead = _leading(stated, prod(stated_kernel(stated)))
-    return stated_windows(stated, lead, channels, per_axis(stated, "size", 2, ()))
+    return Windows.stated(stated, lead, channels, per_axis(stated, "size", 2, ()))
 
 
 def _leading(stated: Stated, taps: int) -> tuple[int, Sizes]:
@@ -119,7 +111,7 @@ def _leading(stated: Stated, taps: int) -> tuple[int, Sizes]:
 
 def _settings(p: Windows) -> tuple[Sizes, ...]:
     """The arguments besides the operand, in their order."""
-    return p.c.spatial, *settings_of(p.c)
+    return p.c.spatial, *p.settings
 
 
 def _limit(sample: Sample[Windows]) -> float:

@@ -26,6 +26,10 @@ class Wanted:
     mask: tuple[bool, ...] = (True,) * 3
     cube_math_type: int = 0
 
+    def weight_axes(self) -> str:
+        """The axes of a weight in words."""
+        return "Cin, Cout/groups, ..." if self.c.transposed else "Cout, Cin/groups, ..."
+
 
 def wanted(stated: Stated, c: Convolution) -> Wanted:
     """The call of a command line whose layer is known."""
@@ -204,11 +208,6 @@ def stated_plain(stated: Stated) -> Wanted:
             )
     c = stated_layer(stated, shown, None, transposed=bool(stated["transposed"]))
     return wanted(stated, c)
-
-
-def weight_axes(p: Wanted) -> str:
-    """The axes of a weight in words."""
-    return "Cin, Cout/groups, ..." if p.c.transposed else "Cout, Cin/groups, ..."
 
 
 def sample_type(sample: Sample[Wanted], *names: str) -> DType:

@@ -8,18 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.base.dtypes import (
-    BF16,
-    FP16,
-    FP32,
-    INT8,
-    INT32,
-    MX_BLOCK,
-    MXFP4,
-    MXFP8,
-    DType,
-    dtype,
-)
+from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType, dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
 from npusim.call.call import Call
@@ -27,14 +16,7 @@ from npusim.call.spec import Array, Operand, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.ops.arguments import flag, operand
-from npusim.ops.card import (
-    LIMITS,
-    Card,
-    Input,
-    Output,
-    Sample,
-    Stated,
-)
+from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number
 from npusim.ops.linear import START, converted, launch_product
 from npusim.results import Result

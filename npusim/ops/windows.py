@@ -47,6 +47,22 @@ class Windows(NamedTuple):
         """Shape of the image."""
         return (*self.lead, self.c.cin, *self.c.spatial)
 
+    @property
+    def settings(self) -> tuple[Sizes, Sizes, Sizes, Sizes]:
+        """Kernel, dilation, padding and stride, in the order of the calls' arguments."""
+        c = self.c
+        return c.kernel, c.dilation, tuple(before for before, _ in c.padding), c.stride
+
+    @classmethod
+    def stated(cls, stated: Stated, lead: Sizes, channels: int, size: Sizes) -> Windows:
+        """Those of a command line over images of known shape."""
+        settings = {
+            "stride": per_axis(stated, "stride", 2, (1,)),
+            "padding": _padding(stated),
+            "dilation": per_axis(stated, "dilation", 2, (1,)),
+        }
+        return cls(windows(lead, channels, size, stated_kernel(stated), settings), lead)
+
 
 def windows(
     lead: Sizes, channels: int, size: Sizes, kernel: Sizes, settings: Mapping[str, Any]
@@ -171,21 +187,6 @@ def stated_kernel(stated: Stated) -> Sizes:
     if stated["kernel"] is None:
         raise ArgumentError(f"{stated.operator} needs --kernel HxW; give it")
     return per_axis(stated, "kernel", 2, ())
-
-
-def stated_windows(stated: Stated, lead: Sizes, channels: int, size: Sizes) -> Windows:
-    """The windows of a command line over images of known shape."""
-    settings = {
-        "stride": per_axis(stated, "stride", 2, (1,)),
-        "padding": _padding(stated),
-        "dilation": per_axis(stated, "dilation", 2, (1,)),
-    }
-    return Windows(windows(lead, channels, size, stated_kernel(stated), settings), lead)
-
-
-def settings_of(c: Convolution) -> tuple[Sizes, Sizes, Sizes, Sizes]:
-    """Kernel, dilation, padding and stride, in the order of the calls' arguments."""
-    return c.kernel, c.dilation, tuple(before for before, _ in c.padding), c.stride
 
 
 def _padding(stated: Stated) -> Sizes:

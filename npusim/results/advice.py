@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from importlib.resources import files
 
 from npusim.base.errors import ArgumentError
 from npusim.base.reasons import BUSY, REASONS
+from npusim.base.yamltree import load_tree
 from npusim.results import metrics
 from npusim.results.lines import percent_text
 from npusim.results.record import Record
@@ -20,17 +22,10 @@ WORTH_A_LINE = 0.05
 #: Kernels below this share of the bound of their problem get a sentence why.
 FAR_FROM_BOUND = 0.15
 
-_REMEDIES: Mapping[str, str] = {
-    "bandwidth": "move fewer bytes through L2 and main memory, or reuse them more (larger tiles)",
-    "issue": "issue fewer and larger instructions; the scalar pipe cannot keep up",
-    "queue": "issue less to the full queue, or deepen it",
-    "data": "load earlier (more buffer slots) or speed up the pipe that feeds it",
-    "space": "add buffer slots, or drain them sooner",
-    "flag": "set the flag earlier, or wait for it later",
-    "barrier": "balance the work between barriers, or use fewer of them",
-    "follow": "balance cube and drain: one follows the other piece by piece",
-    "not_started": "shorten the prologue: a smaller first tile, or data it can start on sooner",
-    "done": "balance the work over the cores, or shorten what follows its last instruction",
+#: What helps a pipe that waits, by the reason.
+_REMEDIES = {
+    reason: remedy.text()
+    for reason, remedy in load_tree(files("npusim.results") / "remedies.yaml").mapping().items()
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
+from npusim.base.resources import optional
 from npusim.base.shown import Shown
 from npusim.base.written import replacing, write
 from npusim.results import plots
@@ -37,13 +38,9 @@ class Answer(Shown):
         with replacing(path) as part:
             if kind == ".csv":
                 table.to_csv(part, index=False)
-                return
-            try:
+            else:
+                optional("pyarrow", "Parquet needs the package pyarrow")
                 table.to_parquet(part, index=False)
-            except ImportError as error:
-                raise ArgumentError(
-                    "Parquet needs the package pyarrow; `pip install pyarrow` adds it"
-                ) from error
 
     def save_plot(self, path: str | Path) -> None:
         """Write the figure, .png or .svg."""

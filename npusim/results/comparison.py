@@ -10,18 +10,9 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.reasons import REASONS
-from npusim.device.catalog import describe
+from npusim.device.config import describe
 from npusim.results import palette
-from npusim.results.differences import (
-    Differences,
-    Facts,
-    Row,
-    besides,
-    change_texts,
-    facts_of,
-    labels_of,
-    numbered,
-)
+from npusim.results.differences import Differences, Facts, Row, facts_of, labels_of, numbered
 from npusim.results.figures.stacks import Stack, stacked
 from npusim.results.lines import (
     WIDTH,
@@ -124,6 +115,7 @@ class Comparison(Differences):
     b: Side
 
     columns = ("kernel", "what", "name", "a", "b", "change")
+    named, digits = ("kernel", "name"), 3
     told = (*_OF_CALL, "time_us", "verdict")
 
     def __repr__(self) -> str:
@@ -330,7 +322,7 @@ def _kernels(compared: Comparison) -> Iterator[str]:
         us = [None if one is None else one.row["time_us"] - one.row["launch_us"] for one in pair]
         pipes = ["-" if one is None else one.busiest for one in pair]
         rows.append((
-            name, *map(us_or_none, us), *change_texts(3, *us),
+            name, *map(us_or_none, us), *compared.change_texts(*us),
             *(_least(one, time) for one, time in zip(pair, us, strict=True)),
             "/".join(dict.fromkeys(pipes)),
         ))  # fmt: skip
@@ -385,7 +377,7 @@ def _others(compared: Comparison) -> Iterator[str]:
         return
     many = len(found) > 3 * MAX_ROWS
     kept = [row for row in found if not (many and row["what"] == "figure")]
-    yield from besides(kept, ("kernel", "name"))
+    yield from compared.besides(kept)
     figures = sum(row["what"] == "figure" for row in found)
     if many and figures:
         yield f"  {counted(figures, 'figure')} of the devices: see to_json()"

@@ -30,9 +30,13 @@ Facts = Mapping[str, Any]
 class Differences(Answer, ABC):
     """What differs between two results, as far as it is the same for calls and for networks."""
 
-    #: Columns of ``table``, and the facts of a side that JSON tells.
+    #: Columns of ``table``, those that name a row in texts, and the facts of a side in JSON.
     columns: ClassVar[tuple[str, ...]]
+    named: ClassVar[tuple[str, ...]]
     told: ClassVar[tuple[str, ...]]
+    #: Digits of changes in microseconds, and whether whole numbers have commas.
+    digits: ClassVar[int]
+    commas: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -107,6 +111,21 @@ class Differences(Answer, ABC):
         if a != b and a:
             yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
 
+    def change_texts(self, a: float | None, b: float | None) -> tuple[str, str]:
+        """From a to b, in us and as a share of a."""
+        if a is None or b is None:
+            return "", ""
+        return f"{b - a:+,.{self.digits}f}", signed_text(b / a - 1) if a else ""
+
+    def besides(self, rows: Iterable[Row]) -> Iterator[str]:
+        """A list of further differences."""
+        yield ""
+        yield "WHAT DIFFERS BESIDES"
+        for row in rows:
+            what = " ".join(row[name] for name in self.named if row[name])
+            a, b = (value_text(row[side], self.commas) for side in "ab")
+            yield from wrap(f"{what}: {a} -> {b}", "  ", "    ")
+
 
 def labels_of(a: object, b: object, labels: tuple[str, str] | None) -> tuple[str, str]:
     """What both sides are called: as asked, else by their files, else A and B."""
@@ -161,10 +180,7 @@ def numbered(rows: Iterable[Row], column: str) -> dict[str, Row]:
     return found
 
 
-# -- text --------------------------------------------------------------------------------------
-
-
-def value_text(value: Any, commas: bool = True) -> str:
+def value_text(value: Any, commas: bool) -> str:
     """A value as people read it."""
     if value is None or value in ("", []):
         return "none"
@@ -173,20 +189,3 @@ def value_text(value: Any, commas: bool = True) -> str:
     if isinstance(value, float):
         return us_text(value)
     return f"{value:,}" if commas and isinstance(value, int) else str(value)
-
-
-def change_texts(digits: int, a: float | None, b: float | None) -> tuple[str, str]:
-    """From a to b, in us and as a share of a."""
-    if a is None or b is None:
-        return "", ""
-    return f"{b - a:+,.{digits}f}", signed_text(b / a - 1) if a else ""
-
-
-def besides(rows: Iterable[Row], names: Iterable[str], *, commas: bool = True) -> Iterator[str]:
-    """A list of further differences; the columns ``names`` say of what each is."""
-    yield ""
-    yield "WHAT DIFFERS BESIDES"
-    for row in rows:
-        what = " ".join(row[name] for name in names if row[name])
-        a, b = (value_text(row[side], commas) for side in "ab")
-        yield from wrap(f"{what}: {a} -> {b}", "  ", "    ")

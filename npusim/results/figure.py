@@ -45,6 +45,20 @@ class Axis:
     unit: float = 1.0
     knots: tuple[Sequence[float], Sequence[float]] | None = None
 
+    @property
+    def decades(self) -> list[float]:
+        """Ticks of a logarithmic axis: 1, 2 and 5 of every power of ten, or 1 alone of many."""
+        low, high = self.ends or (1.0, 1.0)
+        powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+        steps = (1, 2, 5) if len(powers) <= 4 else (1,)
+        ticks = (step * 10.0**power for power in powers for step in steps)
+        return [tick for tick in ticks if low <= tick <= high]
+
+    @staticmethod
+    def text(value: float) -> str:
+        """A value of an axis."""
+        return f"{value:,.10g}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
@@ -176,16 +190,3 @@ class Figure:
     toggles: bool = False
     jumps: Sequence[tuple[str, float, float]] = ()
     view: tuple[float, float] | None = None
-
-
-def decades(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis: 1, 2 and 5 of every power of ten, or 1 alone of many."""
-    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) <= 4 else (1,)
-    ticks = (step * 10.0**power for power in powers for step in steps)
-    return [tick for tick in ticks if low <= tick <= high]
-
-
-def number_text(value: float) -> str:
-    """A value of an axis."""
-    return f"{value:,.10g}"

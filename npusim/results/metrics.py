@@ -124,20 +124,16 @@ def tflops(device: Device, macs: int, cycles: int) -> float:
     return 2 * macs * device.clock_hz / cycles / 1e12 if cycles else 0.0
 
 
-class MainMemoryBytes(NamedTuple):
-    """Bytes read from and written to main memory by one kernel."""
+def main_memory_bytes(run: KernelRun) -> tuple[int, int]:
+    """Bytes that a kernel read from main memory and wrote to it.
 
-    read: int
-    written: int
-
-
-def main_memory_bytes(run: KernelRun) -> MainMemoryBytes:
-    """What crossed the L2: rows that name main memory, else the misses of reads from GM."""
+    That is what crossed the L2: rows that name main memory, else the misses of reads from GM.
+    """
     read = sum(row.bytes for row in run.traffic if row.src in MAIN_MEMORIES)
     written = sum(row.bytes for row in run.traffic if row.dst in MAIN_MEMORIES)
     if not read and not written:
         read = sum(row.miss_bytes for row in run.traffic)
-    return MainMemoryBytes(read, written)
+    return read, written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,17 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
-from npusim.results.differences import (
-    Differences,
-    Facts,
-    Row,
-    Told,
-    besides,
-    change_texts,
-    facts_of,
-    labels_of,
-    numbered,
-)
+from npusim.results.differences import Differences, Facts, Row, Told, facts_of, labels_of, numbered
 from npusim.results.lines import WIDTH, columns, counted, us_or_none
 
 #: Layers, and kernels, that are shown; the rest is counted.
@@ -84,6 +74,7 @@ class NetworkComparison(Differences):
     labels: tuple[str, str]
 
     columns = ("part", "name", "what", "a", "b", "change")
+    named, digits, commas = ("name", "what"), 1, False
     told = _OF_NETWORK
 
     def __repr__(self) -> str:
@@ -139,7 +130,7 @@ class NetworkComparison(Differences):
         found.sort(key=lambda one: (-one[0], one[1]))
         rows: list[Sequence[str]] = [(title, "A", "B", "change", "")]
         for _, name, a, b in found[:MAX_ROWS]:
-            change = change_texts(1, a, b)
+            change = self.change_texts(a, b)
             rows.append((f"  {name}", us_or_none(a), us_or_none(b), *change))
         yield ""
         yield from columns(rows, width=WIDTH)
@@ -157,7 +148,7 @@ class NetworkComparison(Differences):
         ]
         if not found:
             return
-        yield from besides(found[: 2 * MAX_ROWS], ("name", "what"), commas=False)
+        yield from self.besides(found[: 2 * MAX_ROWS])
         if len(found) > 2 * MAX_ROWS:
             yield f"  ({counted(len(found) - 2 * MAX_ROWS, 'more')}: see --json)"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,30 @@ PARTS = {
     "": LAYOUTS,
 }
 
+
+def _whole(run: KernelRun) -> int:
+    return run.cycles + run.launch_cycles
+
+
+def _least(run: KernelRun) -> int:
+    least = metrics.problem_bound(run)
+    return least.cycles if least is not None else 0
+
+
+#: What one run adds to the row of its kernel; what will be microseconds or a share is in cycles.
+_ADDED: Mapping[str, Callable[[KernelRun], int]] = {
+    "launches": lambda _: 1,
+    "cycles": lambda run: run.cycles,
+    "time_us": _whole,
+    "launch_us": lambda run: run.launch_cycles,
+    "share": _whole,
+    "macs": lambda run: run.macs,
+    "useful_macs": lambda run: run.useful_macs,
+    "problem_us": _least,
+}
+
 #: Columns of ``NetworkResult.kernels``; a promise to users.
-KERNEL_COLUMNS = (
-    "kernel",
-    "launches",
-    "cycles",
-    "time_us",
-    "launch_us",
-    "share",
-    "macs",
-    "useful_macs",
-    "problem_us",
-)
+KERNEL_COLUMNS = ("kernel", *_ADDED)
 
 
 def split(runs: Iterable[KernelRun], times: int = 1) -> Counter[str]:
@@ -88,28 +100,12 @@ def kernel_rows(
     """Kernels by name, the slowest first; each run counts so many times, of ``cycles`` in all."""
     sums: dict[str, Counter[str]] = {}
     for times, run in runs:
-        least = metrics.problem_bound(run)
-        once = {
-            "launches": 1,
-            "cycles": run.cycles + run.launch_cycles,
-            "launch": run.launch_cycles,
-            "macs": run.macs,
-            "useful": run.useful_macs,
-            "problem": least.cycles if least is not None else 0,
-        }
-        sums.setdefault(run.name, Counter()).update({k: times * v for k, v in once.items()})
+        once = {name: times * of(run) for name, of in _ADDED.items()}
+        sums.setdefault(run.name, Counter()).update(once)
     rows = [
-        {
-            "kernel": name,
-            "launches": count["launches"],
-            "cycles": count["cycles"] - count["launch"],
-            "time_us": device.time_us(count["cycles"]),
-            "launch_us": device.time_us(count["launch"]),
-            "share": count["cycles"] / cycles if cycles else 0.0,
-            "macs": count["macs"],
-            "useful_macs": count["useful"],
-            "problem_us": device.time_us(count["problem"]),
-        }
+        {"kernel": name, **count}
+        | {key: device.time_us(count[key]) for key in count if key.endswith("_us")}
+        | {"share": metrics.share(count["share"], cycles)}
         for name, count in sums.items()
     ]
     return sorted(rows, key=lambda row: -row["time_us"])

@@ -20,20 +20,7 @@ import numpy as np
 
 from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
-from npusim.results.figure import (
-    MANY,
-    Axis,
-    Bars,
-    Cells,
-    Figure,
-    Key,
-    Line,
-    Mark,
-    Spans,
-    Words,
-    decades,
-    number_text,
-)
+from npusim.results.figure import MANY, Axis, Bars, Cells, Figure, Key, Line, Mark, Spans, Words
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -180,11 +167,11 @@ def _label(ax: Axes, which: str, axis: Axis) -> None:
         side.set_ticks(places[::step], axis.names[::step], rotation=45 * turned)
         return
     if axis.log and axis.ends is not None:
-        side.set_major_locator(FixedLocator(decades(*axis.ends)))
+        side.set_major_locator(FixedLocator(axis.decades))
         side.set_minor_formatter(NullFormatter())
     elif axis.knots is not None and axis.ends is not None:
         side.set_major_locator(FixedLocator(_ticks(ax, axis.ends)))
-    side.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
+    side.set_major_formatter(FuncFormatter(lambda value, _: axis.text(value)))
 
 
 def _ticks(ax: Axes, ends: tuple[float, float]) -> list[float]:

@@ -27,15 +27,15 @@ class Cell(NamedTuple):
     key: float | None = None
     parts: tuple[tuple[str, float, str], ...] = ()
 
+    @classmethod
+    def bar(cls, parts: Iterable[tuple[str, float, str]], key: float) -> Cell:
+        """A cell with a bar, sorted by ``key``."""
+        return cls("", key, tuple(part for part in parts if part[1] > 0))
 
-def bar(parts: Iterable[tuple[str, float, str]], key: float) -> Cell:
-    """A cell with a bar, sorted by ``key``."""
-    return Cell("", key, tuple(part for part in parts if part[1] > 0))
-
-
-def size_cell(count: int) -> Cell:
-    """Bytes as text, sorted by their number."""
-    return Cell(bytes_text(count), count)
+    @classmethod
+    def size(cls, count: int) -> Cell:
+        """Bytes as text, sorted by their number."""
+        return cls(bytes_text(count), count)
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,20 @@ class Table:
     rows: Sequence[Sequence[Any]]
     left: int
     long: Sequence[int] = ()
+
+    @classmethod
+    def of(
+        cls,
+        columns: Mapping[str, Callable[[T], Any]],
+        things: Iterable[T],
+        left: int = 1,
+        long: Sequence[str] = (),
+        title: str = "",
+    ) -> Table:
+        """A table with a row for each thing, its cells by what is in their column's head."""
+        heads = tuple(columns)
+        rows = tuple(tuple(cell(one) for cell in columns.values()) for one in things)
+        return cls(title, heads, rows, left, [heads.index(name) for name in long])
 
     def text(self, width: int | None = None) -> str:
         """The title and the table, in lines of at most ``width`` characters."""
@@ -71,25 +85,6 @@ class Table:
             elif cell.parts or (not cell.text and cell.key is not None):
                 kinds[at] = "bars"
         return kinds
-
-
-def table_of(
-    columns: Mapping[str, Callable[[T], Any]],
-    of: Iterable[T],
-    left: int = 1,
-    long: Sequence[str] = (),
-    title: str = "",
-) -> Table:
-    """A table with a row for each thing, its cells by what is in their column's head."""
-    heads = tuple(columns)
-    rows = tuple(tuple(cell(one) for cell in columns.values()) for one in of)
-    return Table(title, heads, rows, left, [heads.index(name) for name in long])
-
-
-def origin(version: str, device: Device) -> str:
-    """The version and the device that a report comes from."""
-    digest, clock = device.digest(), f"{device.clock_hz / 1e9:g} GHz"
-    return f"npusim {version}, device {device.name} (digest {digest}), {clock}"
 
 
 class Items(NamedTuple):
@@ -160,3 +155,9 @@ class Report:
     origin: str
     told: Sequence[str] = ()
     markup: str = ""
+
+    @staticmethod
+    def origin_of(version: str, device: Device) -> str:
+        """The version and the device that a report comes from."""
+        digest, clock = device.digest(), f"{device.clock_hz / 1e9:g} GHz"
+        return f"npusim {version}, device {device.name} (digest {digest}), {clock}"

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from npusim.base.integers import IntArray
 from npusim.base.quantities import format_quantity
 from npusim.base.resources import configs
-from npusim.device.catalog import figure_text, ranges
+from npusim.device.catalog import ranges
+from npusim.device.config import figure_text
 from npusim.device.spec import Device
 from npusim.results import tables
 from npusim.timing.trace import Trace

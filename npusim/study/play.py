@@ -19,8 +19,8 @@ from npusim.base.quantities import format_quantity
 from npusim.base.written import write
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
-from npusim.device.catalog import figure_text, load_device
-from npusim.device.config import Figure, figures
+from npusim.device.catalog import load_device
+from npusim.device.config import Figure, figure_text, figures
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
 from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network

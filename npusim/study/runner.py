@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
-from npusim.device.catalog import figure_text, load_device
-from npusim.device.config import figures
+from npusim.device.catalog import load_device
+from npusim.device.config import figure_text, figures
 from npusim.results.figures import studies
 from npusim.results.plots import Axes, draw
 from npusim.results.progress import in_notebooks, of_points
@@ -25,17 +25,7 @@ from npusim.study.formula import goal as goal_of
 from npusim.study.result import SweepResult, Tabled
 from npusim.study.space import Axis, Study, check_goals, load_study, make_study
 from npusim.study.store import Measured, keep, key_of, known_of, runs_beside
-from npusim.study.subject import (
-    DEVICE,
-    NETWORK,
-    OPERATOR,
-    Known,
-    Row,
-    Setting,
-    Split,
-    option_names,
-    read,
-)
+from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Known, Row, Setting, Split, option_names
 from npusim.study.workers import Chunk, Runs, cpus, here, look, on_dask
 
 #: Seconds that a chunk of points should take: long beside handing it over, short to lose.
@@ -92,7 +82,7 @@ def sweep(
     with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
         probed(made, kept)
         values: Known = {}
-        read_ones = [read(setting, values) for setting in points]
+        read_ones = [Split.of(setting, values) for setting in points]
         keys = [key_of(parts.content) for parts in read_ones]
         known = {key: known_of(kept, key) for key in dict.fromkeys(keys)}
         found = {key: one for key, one in known.items() if one is not None}
@@ -138,7 +128,7 @@ def probed(study: Study, kept: Store) -> Mapping[str, Any]:
     axis = next((axis for axis in study.axes if axis.name == DEVICE), None)
     for name in axis.values if axis is not None else (None,):
         setting = plain if name is None else {**plain, DEVICE: name}
-        parts = read(setting, {})
+        parts = Split.of(setting, {})
         key = key_of(parts.content)
         one = known_of(kept, key) or look([(0, parts)])[0][1]
         keep(kept, [(key, one)])

@@ -26,7 +26,7 @@ from npusim.study.result import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
 from npusim.study.store import Measured, keep, key_of, known_of, runs_beside
-from npusim.study.subject import Known, Row, Setting, read
+from npusim.study.subject import Known, Row, Setting, Split
 from npusim.study.workers import Chunk, cpus, here
 
 #: Points that are looked at where nothing else is said.
@@ -161,7 +161,7 @@ def _inputs(space: Study) -> str:
     """A digest of what files hold that the values of a study name, and of the program."""
     first, values = next(space.points()), Known()
     ends = ({**first, axis.name: value} for axis in space.axes for value in axis.values)
-    return key_of("\n".join(read(setting, values).content for setting in ends))
+    return key_of("\n".join(Split.of(setting, values).content for setting in ends))
 
 
 def _sampler(optuna: Any, limits: Sequence[str], seed: int) -> Any:
@@ -223,7 +223,7 @@ class _Search:
                 return
             trial, point = found
             setting = self._setting(point)
-            parts = read(setting, self._values)
+            parts = Split.of(setting, self._values)
             one = known_of(self.kept, key_of(parts.content))
             self.pending[trial.number] = trial, point
             if one is None:
@@ -235,7 +235,7 @@ class _Search:
     def tell_all(self, done: Sequence[tuple[int, Measured]]) -> None:
         """Keep what was measured, and tell Optuna."""
         for number, one in done:
-            parts = read(self._setting(self.pending[number][1]), self._values)
+            parts = Split.of(self._setting(self.pending[number][1]), self._values)
             keep(self.kept, [(key_of(parts.content), one)])
             self._tell(number, one)
 

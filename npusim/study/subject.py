@@ -15,7 +15,7 @@ from typing import Any
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.sources import content_of, limits
-from npusim.base.yamltree import nearest, suggest
+from npusim.base.yamltree import suggest
 from npusim.call.spec import Spec
 from npusim.call.tiling_text import parse_tiling
 from npusim.device.area import area_mm2, buffer_bytes
@@ -112,6 +112,33 @@ class Split:
     changed: Mapping[str, str]
     options: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, setting: Setting, known: Known) -> Split:
+        """A setting, each text of its options read once; its figures are looked at later.
+
+        Raises as ``split`` does.
+        """
+        options = option_names(setting)
+        name = setting.get(DEVICE) or (None if NETWORK in setting else card_of(setting).device)
+        if name is None:
+            raise ArgumentError("the device is missing; `npusim devices` lists the names")
+        what = (NETWORK,) if NETWORK in setting else (setting[OPERATOR],)
+
+        def once(key: tuple[str, ...], value: Callable[[], Any]) -> Any:
+            if key not in known:
+                known[key] = value()
+            return known[key]
+
+        return cls(
+            base=once((DEVICE, name), partial(load_device, name)),
+            changed={k: v for k, v in setting.items() if k not in options and k != DEVICE},
+            options={
+                k: once((*what, k, setting[k]), partial(_read, k, setting))
+                for k in options
+                if k in setting
+            },
+        )
+
     @cached_property
     def device(self) -> Device:
         """The device with its figures; raises as ``load_device`` does."""
@@ -137,48 +164,16 @@ def split(setting: Setting) -> Split:
     Raises ``ArgumentError`` or ``ConfigError`` for a name that is neither an option nor a figure,
     for a text that cannot be read, and where the device is missing.
     """
-    made = read(setting, {})
+    made = Split.of(setting, {})
     for path, text in made.changed.items():
         if path not in figures(made.base) and not _is_edit(path, text):
-            near = nearest(path, [*option_names(setting), DEVICE, *figures(made.base)])
             what = "npusim net" if NETWORK in setting else setting[OPERATOR]
-            name = setting.get(DEVICE, made.base.name)
-            listed = ", ".join(option_names(setting))
-            way_out = (
-                f"did you mean {near!r}?"
-                if near
-                else f"options are {listed}; `npusim devices show {name}` lists figures"
-            )
-            raise ArgumentError(f"{path} is no option of {what} and no figure of {name}; {way_out}")
+            name, options = setting.get(DEVICE, made.base.name), option_names(setting)
+            listed = f"options are {', '.join(options)}; `npusim devices show {name}` lists figures"
+            way_out = suggest(path, [*options, DEVICE, *figures(made.base)], listed)
+            raise ArgumentError(f"{path} is no option of {what} and no figure of {name}{way_out}")
     _ = made.device  # a figure that cannot be is told at once
     return made
-
-
-def read(setting: Setting, known: Known) -> Split:
-    """A setting with each text of ``known`` options read, once; its figures are looked at later.
-
-    Raises as ``split`` does.
-    """
-    options = option_names(setting)
-    name = setting.get(DEVICE) or (None if NETWORK in setting else card_of(setting).device)
-    if name is None:
-        raise ArgumentError("the device is missing; `npusim devices` lists the names")
-    what = (NETWORK,) if NETWORK in setting else (setting[OPERATOR],)
-
-    def once(key: tuple[str, ...], value: Callable[[], Any]) -> Any:
-        if key not in known:
-            known[key] = value()
-        return known[key]
-
-    return Split(
-        base=once((DEVICE, name), partial(load_device, name)),
-        changed={k: v for k, v in setting.items() if k not in options and k != DEVICE},
-        options={
-            k: once((*what, k, setting[k]), partial(_read, k, setting))
-            for k in options
-            if k in setting
-        },
-    )
 
 
 def _is_edit(path: str, text: str) -> bool:

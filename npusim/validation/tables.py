@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from npusim.results.lines import percent_text, signed_text, us_text
-from npusim.results.report import Table, table_of
+from npusim.results.report import Table
 from npusim.validation import score
 from npusim.validation.broken import broken, over_least
 from npusim.validation.constants import Constant
@@ -114,7 +114,7 @@ def _families(outcomes: Sequence[Outcome]) -> Table:
         "rank": lambda one: figure("{:.3f}".format, one.rank),
     }
     title = "Families: absolute error of time, Spearman's rank correlation"
-    return table_of(columns, score.family_scores(outcomes), title=title)
+    return Table.of(columns, score.family_scores(outcomes), title=title)
 
 
 def _pairs(outcomes: Sequence[Outcome]) -> Table:
@@ -126,7 +126,7 @@ def _pairs(outcomes: Sequence[Outcome]) -> Table:
         "measured": lambda pair: f"{pair.measured:.3f}",
         "simulated": lambda pair: figure("{:.3f}".format, pair.simulated),
     }
-    return table_of(columns, score.pairs(outcomes), 3, title="Pairs: ratio of times")
+    return Table.of(columns, score.pairs(outcomes), 3, title="Pairs: ratio of times")
 
 
 def points(outcomes: Sequence[Outcome]) -> Table:
@@ -142,7 +142,7 @@ def points(outcomes: Sequence[Outcome]) -> Table:
         **{pipe: partial(_side_by_side, pipe=pipe) for pipe in pipes},
     }
     title = "Points: busy times in us, measured / simulated"
-    return table_of(columns, shown, 3, title=title if pipes else "Points")
+    return Table.of(columns, shown, 3, title=title if pipes else "Points")
 
 
 def _side_by_side(outcome: Outcome, pipe: str) -> str:
@@ -156,7 +156,7 @@ def _refusals(outcomes: Sequence[Outcome]) -> Table:
     failed = {True: "failed: ", False: ""}
     columns = {**_WHO, "reason": lambda one: f"{failed[one.failed]}{one.reason}"}
     refused = [outcome for outcome in outcomes if outcome.simulated is None]
-    return table_of(columns, refused, 4, title="Not simulated")
+    return Table.of(columns, refused, 4, title="Not simulated")
 
 
 def _broken(outcomes: Sequence[Outcome]) -> Table:
@@ -168,7 +168,7 @@ def _broken(outcomes: Sequence[Outcome]) -> Table:
         "too slow, or wrong": lambda one: " or ".join(one.faults),
     }
     title = "Measured below the least time: a figure is too slow, or the row is wrong"
-    return table_of(columns, broken(outcomes), 3, title=title)
+    return Table.of(columns, broken(outcomes), 3, title=title)
 
 
 def _left_out(found: Sequence[LeftOut]) -> Table:
@@ -181,7 +181,7 @@ def _left_out(found: Sequence[LeftOut]) -> Table:
         "predicted": lambda one: percent(one.predicted),
     }
     title = "Kernels left out of the fit: mean absolute error of time"
-    return table_of(columns, found, 2, title=title)
+    return Table.of(columns, found, 2, title=title)
 
 
 def _expected(study: Study | None) -> Table:
@@ -232,7 +232,7 @@ def _restarted(found: Sequence[Restarted]) -> Table:
     }
     kept = max(3, len(found) - steady)  # those that move, and the next ones for comparison
     order = sorted(found, key=lambda one: -abs(one.moved))
-    return table_of(columns, order[:kept], 3, title=title)
+    return Table.of(columns, order[:kept], 3, title=title)
 
 
 def _determined(study: Study | None) -> Table:
@@ -244,7 +244,7 @@ def _determined(study: Study | None) -> Table:
         "whose time or busy time its range moves by over 2 %": lambda one: " ".join(one.rows),
     }
     determined = study.determined if study is not None else ()
-    return table_of(columns, determined, 2, title="Constants and the rows that determine them")
+    return Table.of(columns, determined, 2, title="Constants and the rows that determine them")
 
 
 def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
@@ -263,7 +263,7 @@ def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
         "fitted most": lambda one: _short(fitted(one)[-1]),
     }
     title = "Constants: allowed range, shipped value, range of the fits that leave kernels out"
-    return table_of(columns, constants if found else (), 2, title=title)
+    return Table.of(columns, constants if found else (), 2, title=title)
 
 
 def _short(text: str) -> str:

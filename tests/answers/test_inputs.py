@@ -27,7 +27,7 @@ from npusim.reuse.store import StoreWarning, opened
 from npusim.study.search import explore
 from npusim.study.space import make_study
 from npusim.study.store import Measured, keep, key_of, known_of
-from npusim.study.subject import NETWORK, OPERATOR, _read, option_names, read, split
+from npusim.study.subject import NETWORK, OPERATOR, Split, _read, option_names, split
 from npusim.study.workers import failure, look, on_dask
 from npusim.tuning.problem import Problem
 from npusim.workloads import load_workload
@@ -139,19 +139,19 @@ def test_the_file_of_a_tiling_is_its_content(tmp_path: Path, monkeypatch: Any) -
         "npusim.kernels.tilings.cann.load_cann_tiling", lambda path: f"{path} {next(held)}"
     )
     setting = {"operator": "matmul", "device": "tiny", "m": "1", "k": "1", "n": "1"}
-    first, second = (read({**setting, "tiling": "@t.yaml"}, {}).content for _ in range(2))
+    first, second = (Split.of({**setting, "tiling": "@t.yaml"}, {}).content for _ in range(2))
     assert first != second
 
 
 def test_a_workload_that_ships_counts_by_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = {"operator": "conv2d_backprop_filter", "device": "tiny", "layer": "resnet50/conv1"}
     whole = {"network": "resnet50", "device": "tiny"}
-    before = read(setting, {}).content, read(whole, {}).content
-    assert before == (read(setting, {}).content, read(whole, {}).content)
+    before = Split.of(setting, {}).content, Split.of(whole, {}).content
+    assert before == (Split.of(setting, {}).content, Split.of(whole, {}).content)
     other = load_workload("dcgan")
     monkeypatch.setattr("npusim.workloads.files._shipped", lambda name: other)
     layer = {**setting, "layer": f"resnet50/{other.layers[0].name}"}
-    after = read(layer, {}).content, read(whole, {}).content
+    after = Split.of(layer, {}).content, Split.of(whole, {}).content
     assert not set(before) & set(after)
 
 
@@ -166,10 +166,10 @@ def test_a_product_and_its_limits_count(tmp_path: Path, monkeypatch: pytest.Monk
     for product in ("a2", "'910'", "a2"):
         text = f"base: ascend910b2\nname: own\ndescription: x\nproduct: {product}\n"
         Path("d.yaml").write_text(text, encoding="utf-8")
-        found.add(read(setting, {}).content)
+        found.add(Split.of(setting, {}).content)
     assert len(found) == 2
     monkeypatch.setattr("npusim.study.subject.limits", lambda: "others")
-    assert read(setting, {}).content not in found
+    assert Split.of(setting, {}).content not in found
     assert any(file.endswith("a2.yaml") for file in sources._limits())
 
 
@@ -361,7 +361,7 @@ def test_workers_are_sent_what_files_hold(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(sizes(NET, 16), encoding="utf-8")
     study = make_study({"network": "net.yaml", "device": "tiny"}, {"batch": "1,2"})
-    chunk = [(number, read(setting, {})) for number, setting in enumerate(study.points())]
+    chunk = [(number, Split.of(setting, {})) for number, setting in enumerate(study.points())]
     Path("net.yaml").unlink()
     assert [one.error for _, one in look(chunk)] == ["", ""]
 

@@ -10,7 +10,8 @@ import pytest
 
 import npusim
 from npusim.cli.main import main
-from npusim.device.catalog import describe, load_device
+from npusim.device.catalog import load_device
+from npusim.device.config import describe
 from npusim.limits.table import documented_operators, load_rules
 from npusim.workloads import workloads
 

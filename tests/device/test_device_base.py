@@ -9,8 +9,8 @@ import pytest
 
 import npusim
 from npusim.base.errors import ConfigError
-from npusim.device.catalog import describe, load_device
-from npusim.device.config import parse_device
+from npusim.device.catalog import load_device
+from npusim.device.config import describe, parse_device
 from npusim.device.spec import Device
 
 HEAD = "base: tiny\nname: mine\ndescription: one of mine\n"

@@ -10,7 +10,8 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.device.catalog import describe, devices, load_device, parse_core_mask
+from npusim.device.catalog import devices, load_device, parse_core_mask
+from npusim.device.config import describe
 
 
 def test_shipped_names() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.device.catalog import describe, devices, load_device
-from npusim.device.config import figures
+from npusim.device.catalog import devices, load_device
+from npusim.device.config import describe, figures
 from npusim.device.parts import CONFIDENCES, Path
 from npusim.device.spec import Device
 

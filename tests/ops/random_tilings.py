@@ -19,7 +19,6 @@ from tests.ops.random_calls import Drawn
 #: What fields that are words may say, in any kernel.
 WORDS = {
     "form": ("window", "phases", "single", "taps", "rows"),
-    "k_order": ("image", "slab"),
     "keeps": ("dy", "x"),
 }
 

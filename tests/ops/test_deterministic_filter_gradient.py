@@ -59,13 +59,13 @@ def test_parts_are_summed_by_a_kernel_of_their_own(device: str) -> None:
 
 @examples(25)
 @given(
-    st.integers(1, 6), st.sampled_from(["image", "slab"]), st.booleans(),
-    st.sampled_from([1, 2, 4, 8]), st.integers(1, 3), st.sampled_from(["0", "0-2", "0-3"]),
+    st.integers(1, 6), st.booleans(), st.sampled_from([1, 2, 4, 8]), st.integers(1, 3),
+    st.sampled_from(["0", "0-2", "0-3"]),
 )  # fmt: skip
 def test_any_split_matches_float64(
-    parts: int, order: str, fixed: bool, groups: int, batch: int, cores: str
+    parts: int, fixed: bool, groups: int, batch: int, cores: str
 ) -> None:
-    tiling = Tiling(**SIZES, k_parts=parts, k_order=order, deterministic=fixed)
+    tiling = Tiling(**SIZES, k_parts=parts, deterministic=fixed)
     _, error = gradient(groups=groups, batch=batch, tiling=tiling, cores=cores)
     assert error < 1e-5
 
@@ -78,20 +78,9 @@ def test_the_cores_do_not_change_a_bit_of_a_fixed_order() -> None:
     assert np.array_equal(one, four)
 
 
-def test_the_order_of_accumulation_changes_bits_not_results() -> None:
-    by_image, by_slab = (
-        gradient(tiling=Tiling(**SIZES, k_order=order))[0].grad_weight
-        for order in ("image", "slab")
-    )
-    assert by_image is not None
-    assert by_slab is not None
-    assert not np.array_equal(by_image, by_slab)
-    np.testing.assert_allclose(by_image, by_slab, rtol=1e-4, atol=1e-4)
-
-
-def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="k_order is 'depth'; it is 'image' or 'slab'"):
-        Tiling(**SIZES, k_order="depth")
+def test_an_unknown_word_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="keeps is 'dw'; it is 'dy' or 'x'"):
+        Tiling(**SIZES, keeps="dw")
 
 
 def test_a_search_is_not_made_and_that_is_said() -> None:

@@ -126,10 +126,10 @@ def test_advice_on_launches(result: Result) -> None:
 
 def test_main_memory_bytes_prefers_its_own_rows(result: Result) -> None:
     run = result.runs[1]
-    assert metrics.main_memory_bytes(run).read == run.traffic[0].miss_bytes
+    assert metrics.main_memory_bytes(run)[0] == run.traffic[0].miss_bytes
     rows = (TrafficRow("HBM", "L2", "", 640, 0, 0), TrafficRow("L2", "HBM", "", 320, 0, 0))
     own = metrics.main_memory_bytes(replace(run, traffic=(*run.traffic, *rows)))
-    assert own == metrics.MainMemoryBytes(640, 320)
+    assert own == (640, 320)
 
 
 def test_misses_that_fetch_whole_blocks_do_not_lengthen_the_path(result: Result) -> None:

@@ -23,7 +23,7 @@ from npusim.reuse.store import opened
 from npusim.study.result import SweepResult
 from npusim.study.space import make_study
 from npusim.study.store import Measured, known_of
-from npusim.study.subject import read
+from npusim.study.subject import Split
 from npusim.study.workers import here, look
 
 PRODUCT: dict[str, Any] = {
@@ -130,7 +130,7 @@ def test_processes_give_the_same_table() -> None:
     study = make_study(
         {"operator": "matmul", "device": "tiny", "k": 32, "n": 32}, {"m": "16:96:16"}
     )
-    points = [(number, read(setting, {})) for number, setting in enumerate(study.points())]
+    points = [(number, Split.of(setting, {})) for number, setting in enumerate(study.points())]
     chunks = [points[:2], points[2:3], points[3:]]
     spread = sorted(pair for done in here(iter(chunks), 2) for pair in done)
     assert spread == look(points)
@@ -246,7 +246,7 @@ def test_tables_are_written(tmp_path: Path) -> None:
 def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("npusim.cli.files.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     store = tmp_path / "s.sqlite"
     words = "sweep matmul --m 64 --k 64 --n 64 --device tiny --vary groups=1,2"
     files = ["--store", str(store), "--csv", str(tmp_path / "a.parquet")]

@@ -11,21 +11,7 @@ from npusim.results import advice, metrics, palette, tables
 from npusim.results.figures import memories, roofline, timeline
 from npusim.results.lines import bytes_text, percent_text, rate_text, us_text
 from npusim.results.record import Record
-from npusim.results.report import (
-    Cell,
-    Colours,
-    Items,
-    Note,
-    Pair,
-    Part,
-    Report,
-    Section,
-    Table,
-    bar,
-    origin,
-    size_cell,
-    table_of,
-)
+from npusim.results.report import Cell, Colours, Items, Note, Pair, Part, Report, Section, Table
 from npusim.results.text import kernel_cells
 from npusim.timing.trace import KernelRun
 
@@ -49,7 +35,7 @@ def report(result: Record) -> Report:
             Section("Lower bounds", [_bounds(result)], opened=False),
             Section("Notes", [Items(result.notes)], brief=True),
         ),
-        origin=origin(result.version, device),
+        origin=Report.origin_of(result.version, device),
     )
 
 
@@ -129,7 +115,7 @@ def _bar(pipe: str, shares: Sequence[float]) -> tuple[Cell, Cell]:
     """How busy a pipe is, and all it does."""
     colours = {**palette.REASON_COLOURS, REASONS[BUSY]: palette.work_colour(pipe)}
     parts = ((name, share, colours[name]) for name, share in zip(REASONS, shares, strict=True))
-    return Cell(f"{shares[BUSY] * 100:.1f} %", shares[BUSY]), bar(parts, shares[BUSY])
+    return Cell(f"{shares[BUSY] * 100:.1f} %", shares[BUSY]), Cell.bar(parts, shares[BUSY])
 
 
 def traffic(device: Device, runs: Sequence[KernelRun], *, operands: bool = True) -> Pair:
@@ -142,7 +128,7 @@ def traffic(device: Device, runs: Sequence[KernelRun], *, operands: bool = True)
         (
             f"{one.src}\u2192{one.dst}",
             *([one.operand] if operands else []),
-            size_cell(one.bytes),
+            Cell.size(one.bytes),
             "" if one.hit_share is None or device.l2 is None else percent_text(one.hit_share),
         )
         for one in totals
@@ -160,9 +146,9 @@ def _kernel_traffic(result: Record) -> Iterator[Table]:
         for row in run.traffic:
             if row.bytes:
                 cached = row.hit_bytes or row.miss_bytes
-                split = [size_cell(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)]
+                split = [Cell.size(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)]
                 path = f"{row.src}\u2192{row.dst}"
-                rows.append((name, path, row.operand, size_cell(row.bytes), *split))
+                rows.append((name, path, row.operand, Cell.size(row.bytes), *split))
     yield Table("", ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses"), rows, 3)
 
 
@@ -174,7 +160,7 @@ def _kernels(result: Record) -> Iterator[Part]:
     """A row per kernel; columns that are empty for all of them are left out."""
     cells = [
         {_HEADS.get(head, head): text for head, text in one.items() if head != "share"}
-        | {"GM": size_cell(run.gm_bytes)}
+        | {"GM": Cell.size(run.gm_bytes)}
         for one, run in zip(kernel_cells(result), result.runs, strict=True)
     ]
     if not cells:
@@ -204,4 +190,4 @@ def _bounds(result: Record) -> Table:
         "cycles": lambda row: f"{row['cycles']:,}",
         "of simulated": lambda row: percent_text(row["share"]),
     }
-    return table_of(columns, rows, 4, long=("why",))
+    return Table.of(columns, rows, 4, long=("why",))

@@ -7,41 +7,11 @@ from functools import partial
 from typing import Any
 
 from npusim.device.spec import Device
-from npusim.results import metrics, palette
+from npusim.results import metrics, network_text, palette
 from npusim.results.figure import Figure, Span
 from npusim.results.figures import roofline, stacks, timeline
-from npusim.results.lines import (
-    bytes_text,
-    percent_text,
-    rate_text,
-    split_text,
-    us_alike,
-    us_text,
-)
-from npusim.results.network_text import (
-    KINDS,
-    asked,
-    kernel_cells,
-    missing,
-    missing_text,
-    reduced_text,
-    results_text,
-    shape_text,
-    verdict,
-)
-from npusim.results.report import (
-    Cell,
-    Colours,
-    Items,
-    Note,
-    Part,
-    Report,
-    Section,
-    Table,
-    bar,
-    origin,
-    table_of,
-)
+from npusim.results.lines import bytes_text, percent_text, rate_text, split_text, us_alike, us_text
+from npusim.results.report import Cell, Colours, Items, Note, Part, Report, Section, Table
 from npusim.results.reports.call import traffic
 from npusim.timing.trace import KernelRun
 
@@ -57,7 +27,7 @@ def report(facts: Row, device: Device, timed: Sequence[Any]) -> Report:
     parts = [one for one in timed if one.result is not None]
     runs = [run for one in parts for _ in range(one.layer.count) for run in one.result.runs]
     bars = Colours([*_results(facts), ("launch", palette.LAUNCH)])
-    what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
+    what = f"batch {facts['batch']}, {facts['dtype']}{network_text.results_text(facts)}"
     return Report(
         title=f"{facts['workload']} {facts['pass']} on {device.name}",
         about=[f"{facts['description']}; {what}"],
@@ -69,10 +39,10 @@ def report(facts: Row, device: Device, timed: Sequence[Any]) -> Report:
             Section("Kernels", [_kernels(facts)]),
             Section("Memory traffic", [traffic(device, runs)]),
             Section("Roofline", [*_roofline(facts, device, parts)]),
-            Section("Not simulated", [Items(missing(facts))]),
+            Section("Not simulated", [Items(network_text.missing(facts))]),
             Section("Notes", [Items(facts["notes"])], brief=True),
         ),
-        origin=origin(facts["npusim_version"], device),
+        origin=Report.origin_of(facts["npusim_version"], device),
     )
 
 
@@ -83,12 +53,12 @@ _TOLD = {"layouts": "layouts, clearing, casts"}
 
 def _verdict(facts: Row) -> str:
     """The time, what it is spent on, and the layers that matter most."""
-    text = f"{us_text(facts['time_us'])} \u00b5s. Bottleneck: {verdict(facts)}."
+    text = f"{us_text(facts['time_us'])} \u00b5s. Bottleneck: {network_text.verdict(facts)}."
     known = [row for row in facts["layers"] if not row["error"]]
     most = sorted(known, key=lambda row: -row["total_us"])[:3]
     named = ", ".join(f"{row['layer']} ({percent_text(row['share'])})" for row in most)
     text += f" Most is spent in {named}."
-    return text if facts["complete"] else f"{text} Partial: {missing_text(facts)}."
+    return text if facts["complete"] else f"{text} Partial: {network_text.missing_text(facts)}."
 
 
 def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tuple[str, str]]:
@@ -158,7 +128,7 @@ def _layers(facts: Row) -> Iterator[Part]:
     yield Colours([(name, palette.PART_COLOURS[name]) for name in parts])
     columns: dict[str, Callable[[Row], Any]] = {
         "layer": lambda row: row["layer"],
-        "shape": lambda row: shape_text(row).replace("->", "\u2192"),
+        "shape": lambda row: network_text.shape_text(row).replace("->", "\u2192"),
         "n": lambda row: row["count"],
         "time": lambda row: _layer_bar(row, most),
         "total \u00b5s": lambda row: us_alike(row["total_us"]),
@@ -170,7 +140,7 @@ def _layers(facts: Row) -> Iterator[Part]:
         "bound": partial(_share_of_own, "own_bound_us"),
         "least": partial(_share_of_own, "own_problem_us"),
     }
-    yield table_of(columns, known, 2)
+    yield Table.of(columns, known, 2)
     yield Note(
         "\u00b5s of one layer, total and share of all n alike. own: its kernels that multiply, "
         "without launches; bound by, bound: what alone would take which share of that; least: the "
@@ -184,7 +154,7 @@ def _layer_bar(row: Row, most: float) -> Cell:
         (name, row["count"] * us / most, palette.PART_COLOURS[name])
         for name, us in row["split"].items()
     )
-    return bar(parts, row["total_us"])
+    return Cell.bar(parts, row["total_us"])
 
 
 def _part_cell(name: str, row: Row) -> Cell:
@@ -200,7 +170,7 @@ def _share_of_own(name: str, row: Row) -> str:
 
 def _kernels(facts: Row) -> Table:
     heads = ("kernel", "launches", "\u00b5s", "launch \u00b5s", "share", "TFLOPS", "executed")
-    return Table("", (*heads, "least"), [*kernel_cells(facts)], 1)
+    return Table("", (*heads, "least"), [*network_text.kernel_cells(facts)], 1)
 
 
 def _roofline(facts: Row, device: Device, parts: Sequence[Any]) -> Iterator[Figure]:
@@ -230,7 +200,7 @@ def of_step(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     failed = [f"{row['operation']}: {row['error']}" for row in facts["operations"] if row["error"]]
     return Report(
         title=f"{facts['workload']} {facts['pass']} step on {device.name}",
-        about=[f"{facts['description']}; batch {facts['batch']}, {asked(facts)}"],
+        about=[f"{facts['description']}; batch {facts['batch']}, {network_text.asked(facts)}"],
         lead=_step_lead(facts),
         cards=[*_step_cards(facts, device, runs)],
         sections=(
@@ -243,15 +213,15 @@ def of_step(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
             Section("Not simulated", [Items(failed)]),
             Section("Notes", [Items(facts["notes"])], brief=True),
         ),
-        origin=origin(facts["npusim_version"], device),
+        origin=Report.origin_of(facts["npusim_version"], device),
     )
 
 
 def _step_lead(facts: Row) -> str:
     """The time and the kinds of operation that matter most."""
-    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, KINDS)}."
+    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_text.KINDS)}."
     if facts["all_reduce"]:
-        text += f" All-reduce: {reduced_text(facts['all_reduce'])}."
+        text += f" All-reduce: {network_text.reduced_text(facts['all_reduce'])}."
     return text
 
 
@@ -300,7 +270,7 @@ def _kinds(facts: Row) -> Table:
         "share": lambda row: percent_text(row["share"], 1),
         "bytes": lambda row: Cell(bytes_text(row["bytes"]), row["bytes"]),
     }
-    return table_of(columns, facts["kinds"], 2)
+    return Table.of(columns, facts["kinds"], 2)
 
 
 def _operations(facts: Row) -> Iterator[Part]:
@@ -314,7 +284,7 @@ def _operations(facts: Row) -> Iterator[Part]:
         "read": lambda row: Cell(bytes_text(row["read_bytes"]), row["read_bytes"]),
         "written": lambda row: Cell(bytes_text(row["written_bytes"]), row["written_bytes"]),
     }
-    yield table_of(columns, facts["operations"], 3)
+    yield Table.of(columns, facts["operations"], 3)
     yield Note("In the order of launch. read, written: the values of the operation, each once.")
 
 
@@ -326,5 +296,5 @@ def _conversions(facts: Row) -> Iterator[Part]:
     }
     rows = [row for row in facts["operations"] if row["converts"]]
     if rows:
-        yield table_of(columns, sorted(rows, key=lambda row: -row["us"]), 2)
+        yield Table.of(columns, sorted(rows, key=lambda row: -row["us"]), 2)
         yield Note("\u00b5s: what it would save if nobody needed the other format.")

@@ -13,7 +13,7 @@ from npusim.results.figure import Figure
 from npusim.results.figures import studies
 from npusim.results.figures.studies import Row, Varied, called, scaled
 from npusim.results.lines import COSTS, counted, rate_text, us_text
-from npusim.results.report import Cell, Items, Pair, Report, Section, Table, bar, table_of
+from npusim.results.report import Cell, Items, Pair, Report, Section, Table
 from npusim.version import __version__
 
 #: What made a report.
@@ -99,7 +99,7 @@ def effects(varied: Varied, known: Sequence[Row]) -> Table:
             if times:
                 middle = median(times)
                 ends = (Cell(us_text(us), us) for us in (min(times), middle, max(times)))
-                drawn = bar((("median", middle / most, palette.KERNEL),), middle)
+                drawn = Cell.bar((("median", middle / most, palette.KERNEL),), middle)
                 rows.append((name, value, drawn, *ends, len(times)))
     heads = ("name", "value", "median", "fastest \u00b5s", "median \u00b5s", "slowest \u00b5s")
     return Table("", (*heads, "points"), rows if len(rows) != len(known) else (), 2)
@@ -140,10 +140,10 @@ def _table(
     most = max((row[figure] for row in rows), default=0.0) or 1.0
     every: dict[str, Callable[[Row], Any]] = {
         **{name: partial(_text_of, name) for name in varied},
-        head: lambda row: bar(((what, row[figure] / most, palette.KERNEL),), row[figure]),
+        head: lambda row: Cell.bar(((what, row[figure] / most, palette.KERNEL),), row[figure]),
         **columns,
     }
-    return table_of(every, rows, len(varied), long)
+    return Table.of(every, rows, len(varied), long)
 
 
 def _text_of(name: str, row: Row) -> str:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from npusim.results.figure import Figure, Line
 from npusim.results.report import Report
+from npusim.results.web import own
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 #: Rows that a table shows before the rest is asked for.
 FOLD = 25
-
-
-def own(name: str) -> str:
-    """A file of this folder."""
-    return (files("npusim.results.web") / name).read_text(encoding="utf-8")
 
 
 def page(report: Report) -> str:
@@ -41,6 +36,11 @@ def page(report: Report) -> str:
 def notebook(report: Report) -> str:
     """What a notebook shows: the key figures and the brief sections, without scripts."""
     return _environment().get_template("notebook.html").render(report=report)
+
+
+def told(part: str, *given: Any) -> str:
+    """A part of the page of a game, by the name of its macro in ``told.html``."""
+    return str(getattr(_environment().get_template("told.html").module, part)(*given))
 
 
 @cache

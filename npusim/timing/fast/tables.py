@@ -187,7 +187,8 @@ def _layout(program: Program, scalar: int) -> _Layout:
     bounds = np.zeros((len(totals), totals.shape[1] + 1), np.int64)
     np.cumsum(totals, axis=1, out=bounds[:, 1:])
 
-    of = np.array([used.index(v.template) for v in variants], np.int64)
+    place_of = {template: i for i, template in enumerate(used)}
+    of = np.array([place_of[v.template] for v in variants], np.int64)
     lengths = bounds[of, -1]
     begins = np.cumsum(lengths) - lengths
     first_of = np.cumsum(bounds[:, -1]) - bounds[:, -1]

@@ -28,19 +28,9 @@ from bokeh.plotting import figure
 from bokeh.util.paths import bokehjs_path
 
 from npusim.results import palette
-from npusim.results.figure import (
-    MANY,
-    Bars,
-    Coded,
-    Figure,
-    Line,
-    Mark,
-    Spans,
-    Words,
-    decades,
-    number_text,
-)
+from npusim.results.figure import MANY, Bars, Coded, Figure, Line, Mark, Spans, Words
 from npusim.results.figure import Axis as Side
+from npusim.results.web import own
 
 Drawn = Any  # Bokeh makes its figures' methods up, which types cannot follow
 
@@ -158,7 +148,7 @@ def _label(axis: Any, side: Side) -> None:
         places = side.places or range(len(side.names))
         ticks = dict(zip(places, side.names, strict=True))
     elif side.log and side.ends is not None:
-        ticks = {tick: number_text(tick) for tick in decades(*side.ends)}
+        ticks = {tick: side.text(tick) for tick in side.decades}
     if ticks:
         axis.ticker = FixedTicker(ticks=list(ticks))
         axis.major_label_overrides = ticks
@@ -267,26 +257,11 @@ def _draw_spans(made: Drawn, shown: Figure, spans: Any) -> None:
                       text_align="center", text_baseline="middle")  # fmt: skip
     words.glyph.tags = ["text"]
     made.add_tools(HoverTool(renderers=[drawn], tooltips=_SPAN_TIP, visible=False))
-    fit = CustomJS(args={"source": source, "plot": made}, code=_FIT)
+    # Names the spans that are wide enough, in the middle of what is seen of them.
+    fit = CustomJS(args={"source": source, "plot": made}, code=own("fit.js"))
     for change in ("start", "end"):
         made.x_range.js_on_change(change, fit)
     made.js_on_change("inner_width", fit)
-
-
-#: Names the spans that are wide enough, in the middle of what is seen of them.
-_FIT = """
-const {start, end} = plot.x_range;
-const {left, right, short} = source.data;
-const per = plot.inner_width / (end - start);
-const text = [], x = [];
-for (let i = 0; i < left.length; i++) {
-  const a = Math.max(left[i], start), b = Math.min(right[i], end);
-  const room = Math.floor((b - a) * per / 6.6);
-  text.push(room >= short[i].length ? short[i] : "");
-  x.push((a + b) / 2);
-}
-source.data = {...source.data, text, x};
-"""
 
 
 def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -22,19 +22,12 @@ from bokeh.server.server import Server
 
 from npusim.base.errors import ArgumentError
 from npusim.results.figure import Bars, Figure
+from npusim.results.web import own
 from npusim.results.web.charts.base import build
-from npusim.results.web.page import own
+from npusim.results.web.page import told
 
 #: Width of the sliders, in pixels.
 _LEFT = 300
-
-#: Of the parts of widgets, which have no style of the page but its colours.
-_WIDGET = """
-.bk-input, .bk-btn { color: var(--fg); background-color: var(--card); border-color: var(--line); }
-.bk-input option { background-color: var(--card); }
-.noUi-target { background: var(--line); border-color: var(--line); box-shadow: none; }
-.noUi-handle { background: var(--card); border-color: var(--dim); box-shadow: none; }
-"""
 
 
 class Knob(NamedTuple):
@@ -101,7 +94,7 @@ class Live:
         }  # fmt: skip
         whole = column(self.head, below, sizing_mode="stretch_width")
         for part in (*self.sliders.values(), self.select, self.name, self.button):
-            part.stylesheets = [InlineStyleSheet(css=_WIDGET)]
+            part.stylesheets = [InlineStyleSheet(css=own("widgets.css"))]
         document.title = title
         document.template = own("live.html")  # type: ignore[assignment] # text is taken too
         document.template_variables.update(style=own("style.css"), paint=own("paint.js"))
@@ -115,10 +108,10 @@ class Live:
             start=0, end=last, value=one.own, step=1, show_value=False, title="", width=_LEFT,
             tooltips=False,
         )  # fmt: skip
-        label = self.labels[one.path] = Div(text=_label(one, one.own), width=_LEFT)
+        label = self.labels[one.path] = Div(text=told("knob", one, one.own, _LEFT), width=_LEFT)
 
         def moved(attr: str, old: int, new: int) -> None:
-            label.text = _label(one, int(new))
+            label.text = told("knob", one, int(new), _LEFT)
             self.acts.move(one.path, one.texts[int(new)])
             self.work()
 
@@ -146,10 +139,7 @@ class Live:
 
     def tell(self, lead: str, others: Sequence[str], problems: Sequence[str]) -> None:
         """The headline, what is said below it, and what is wrong."""
-        rest = "".join(f"<p style='margin:2px 0'>{escape(text)}</p>" for text in others)
-        wrong = "".join(f"<li>{escape(text)}</li>" for text in problems)
-        listed = f"<ul style='color:var(--bad)'>{wrong}</ul>" if wrong else ""
-        self.head.text = f"<h1 style='font-size:24px;margin:0'>{escape(lead)}</h1>{rest}{listed}"
+        self.head.text = told("head", lead, others, problems)
 
     def draw(self, shown: Figure, title: str = "") -> None:
         """A figure in its place; of one that has as many marks as before the data change alone."""
@@ -158,7 +148,7 @@ class Live:
         entries = [(one.name, one.colour) for one in named if any(one.right > one.left)]
         children: list[Any] = place.children
         head, *old = children
-        head.text = f"<b>{escape(title)}</b>{_key(entries)}"
+        head.text = told("key", title, entries)
         before, after = (getattr(of, "renderers", ()) for of in (old[0] if old else None, new))
         if len(before) != len(after) or shown.view is not None:
             place.children = [head, new]
@@ -166,24 +156,6 @@ class Live:
         for one, other in zip(before, after, strict=True):
             one.data_source.data = dict(other.data_source.data)
         old[0].x_range.end = new.x_range.end
-
-
-def _label(one: Knob, at: int) -> str:
-    """What a slider is of, where it stands, and above it what its ends are."""
-    ends = "".join(f"<span>{escape(text)}</span>" for text in (one.shown[0], one.shown[-1]))
-    style = f"display:flex;justify-content:space-between;width:{_LEFT}px;color:var(--dim)"
-    told = f"{escape(one.path)}: <b>{escape(one.shown[at])}</b>"
-    return f"{told}<div style='{style};font-size:11px'>{ends}</div>"
-
-
-def _key(colours: Iterable[tuple[str, str]]) -> str:
-    """What colours mean."""
-    entries = "".join(
-        f"<span style='margin-right:14px'><i style='display:inline-block;width:12px;height:12px;"
-        f"background:{colour}'></i> {escape(name)}</span>"
-        for name, colour in colours
-    )
-    return f"<div style='font-size:13px'>{entries}</div>"
 
 
 def serve(page: Callable[[Document], None], port: int, ready: Callable[[str], None]) -> None:
