@@ -220,7 +220,8 @@ class _Seen:
             place = _storage(one)
             if place in places and not written:  # a view, perhaps of rows as those of each image
                 before = self.whole.get(place, one)
-                if _IMAGES not in before.shape and before.numel() == one.numel():
+                merged = one.dim() < before.dim() and one.shape[:1] == (_IMAGES,)  # as shuffled
+                if before.numel() == one.numel() and (merged or _IMAGES not in before.shape):
                     self.whole[place] = one
                 continue
             whole = one.numel() * one.element_size() == one.untyped_storage().nbytes()

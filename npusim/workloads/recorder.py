@@ -74,8 +74,7 @@ class Recorder:
         """The node that is a part of a node's value, noted when it is read first."""
         if (source, part) not in self._parts:
             sides = zip(part.first, part.last, part.shape, strict=True)
-            padding = tuple((-first, last + 1 - size) for first, last, size in sides)
-            out = part.sizes
+            out, padding = part.sizes, tuple((-a, b + 1 - size) for a, b, size in sides)
             if prod(out) != part.elements:
                 out, padding = (part.elements,), ()
             layer = ElementwiseLayer(
