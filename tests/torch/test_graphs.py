@@ -223,6 +223,26 @@ def test_a_network_of_a_module_has_its_graph() -> None:
     assert edges(result.workload) == {"0": ("input",), "1": ("0",), "2": ("1",)}
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
+def test_halves_of_shuffled_channels_are_slices_of_the_map(tmp_path: Path) -> None:
+    """A module's were slices of its groups, a map with one axis more."""
+
+    class Shuffled(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.behind = nn.Conv2d(3, 32, 3), nn.Conv2d(16, 8, 3)
+
+        def forward(self, x: Any) -> Any:
+            y = self.before(x)
+            n, c, h, w = y.shape
+            y = y.view(n, 2, c // 2, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+            return self.behind(y.chunk(2, dim=1)[1])
+
+    found = read_network(Shuffled(), (3, 9, 9))
+    assert [(one.shape, one.out) for one in found.elementwise] == [((32, 7, 7), (16, 7, 7))]
+    assert canonical(exported(Shuffled(), (3, 9, 9), tmp_path / "net.onnx")) == canonical(found)
+
+
 #: Twenty networks of many kinds that others wrote.
 STRANGERS = (
     *("alexnet", "zfnet", "vgg11", "bn_vgg13", "resnet34", "resnext50_32x4d", "seresnet18"),
