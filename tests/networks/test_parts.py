@@ -95,22 +95,9 @@ def test_halves_that_are_all_of_a_value_are_one_split() -> None:
                 if one.kind == "copies" and one.phase == phase]
         for phase in ("forward", "backward")
     }  # fmt: skip
-    assert [one[1:] for one in copies["forward"]] == [
-        (1, 1),
-        (1, 2),
-        (1, 1),
-        (1, 1),
-        (2, 1),
-        (1, 1),
-    ]
-    assert [one[1:] for one in copies["backward"]] == [
-        (1, 1),
-        (1, 2),
-        (1, 1),
-        (1, 1),
-        (2, 1),
-        (1, 1),
-    ]
+    for phase, found in copies.items():
+        sizes = [one[1:] for one in found]
+        assert sizes == [(1, 1), (1, 2), (1, 1), (1, 1), (2, 1), (1, 1)], phase
 
 
 @pytest.mark.parametrize("name", ["wavenet", "unet_3d"])
