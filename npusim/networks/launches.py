@@ -54,7 +54,8 @@ def formats_of(value: Value) -> tuple[str, ...]:
     """The formats that a value can have."""
     if value.kind in ("weight", "matrix"):
         return (PLAIN, FRACTAL)
-    return (PLAIN, BLOCKED) if value.kind in ("map", "bits") and len(value.shape) > 2 else (PLAIN,)
+    by_channel = value.kind in ("map", "rows", "bits") and len(value.shape) > 1
+    return (PLAIN, BLOCKED) if by_channel else (PLAIN,)
 
 
 class Placed(NamedTuple):
@@ -80,7 +81,7 @@ class Placed(NamedTuple):
             return shape
         kind = "to_blocked" if self.format == BLOCKED else "to_fracz"
         change = Conversion(kind=kind, c0=self.c0, groups=self.value.groups)
-        return change.blocked_shape((*shape, 1) if self.value.kind == "matrix" else shape)
+        return change.blocked_shape((*shape, 1) if len(shape) == 2 else shape)
 
     @property
     def size_bytes(self) -> int:

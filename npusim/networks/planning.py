@@ -92,7 +92,7 @@ class Formats:
         if one.core and one.core != "traffic":
             return [plain]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
-        if len(maps) > 1 or any(v.kind == "rows" for v in values.values()) or INPUT in values:
+        if len(maps) > 1 or INPUT in values:
             return [plain]  # blocks of other axes hold other elements; data are cast as they come
         return [plain] if blocked == plain else [plain, blocked]
 

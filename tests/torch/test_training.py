@@ -111,3 +111,26 @@ def test_a_module_is_trained_as_by_pytorch(steps: int) -> None:
             np.linalg.norm(one - wanted) / moved for one in (trainer[name], half.weights[name])
         )
         assert off <= 1.5 * fp16 + 0.01, name
+
+
+def test_features_of_a_linear_layer_are_normalised() -> None:
+    """They are rows, which kernels that sum by channel take in blocks; 24 fill no whole ones."""
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    behind = (nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10))
+    module = nn.Sequential(*first, *behind)
+    trainer = npusim.Trainer(
+        module, (3, 16, 16), device="ascend910b2", batch=BATCH, settings={"rate": RATE}
+    )
+    own = names(trainer, module)
+    begun = {name: value.detach().numpy().copy() for name, value in own.items()}
+    for name, value in begun.items():
+        trainer[name] = value
+    for xs, labels in batches(3):
+        trainer.step(xs, labels)
+    np.testing.assert_allclose(trainer.losses, by_torch(module, 3), rtol=2e-3)
+    for name, value in own.items():
+        if name.endswith(("gamma", "beta")):
+            moved = np.abs(value.detach().numpy() - begun[name]).max()
+            np.testing.assert_allclose(trainer[name], value.detach(), atol=0.05 * moved)
+    assert trainer.steps[0].complete
