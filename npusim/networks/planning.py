@@ -72,6 +72,8 @@ class Formats:
 
     def __init__(self, step: Training, times: Simulated) -> None:
         self.step, self.times = step, times
+        #: What operations leave that take blocks of channels for the sake of numbers by channel.
+        self.by_channel = {v for one in step.operations if _by_channel(one) for v in one.writes}
 
     def ways(self, one: Operation) -> list[dict[str, str]]:
         """The formats of all values of an operation, for each way to run it."""
@@ -80,11 +82,10 @@ class Formats:
         several = {name: formats_of(value) for name, value in values.items()}
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
-        by_channel = one.chain and (one.chain.vectors or one.chain.sums)
         parts = parts_of(one, values)
         if parts is not None:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
-        if one.core.startswith("convolution") or one.core in _BLOCKED or by_channel:
+        if one.core.startswith("convolution") or one.core in _BLOCKED or _by_channel(one):
             return [blocked]
         weights = one.inputs[1] if one.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
@@ -94,6 +95,9 @@ class Formats:
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
         if len(maps) > 1 or INPUT in values:
             return [plain]  # blocks of other axes hold other elements; data are cast as they come
+        if any(value.kind == "rows" for value in values.values()):
+            bits = {name for name, value in values.items() if value.kind == "bits"}
+            return [blocked if bits & self.by_channel else plain]  # they lie as they were left
         return [plain] if blocked == plain else [plain, blocked]
 
     def task(self, one: Operation, formats: Mapping[str, str], warm: Collection[str] = ()) -> Task:
@@ -124,6 +128,12 @@ class Formats:
 
 #: Products whose matrix of weights lies in fractals where no load of rows makes these.
 _FRACTAL = ("linear.output", "linear.input")
+
+
+def _by_channel(one: Operation) -> bool:
+    """Whether it is a chain with numbers for each channel."""
+    return one.chain is not None and bool(one.chain.vectors or one.chain.sums)
+
 
 #: Kernels of their own that read and write blocks of channels.
 _BLOCKED = ("max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient")
@@ -187,8 +197,9 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
     given: dict[str, Sequence[str]] = {}
     for name in (n for one in step.operations for n in one.reads if n not in made):
         several, kind = formats_of(step.values[name]), step.values[name].kind
-        usual = several[-1:] if kind in ("weight", "bits") else several[:1]
-        given[name] = several if kind == "weight" and not fixed else usual
+        usual = several[-1:] if kind == "weight" else several[:1]
+        free = kind == "bits" or (kind == "weight" and not fixed)  # bits are drawn as they are read
+        given[name] = several if free else usual
     pairs = [(name.removesuffix("_new"), name) for name in made if name.endswith("_new")]
     return Problem(ways, formats.cost, given, [pair for pair in pairs if pair[0] in given])
 

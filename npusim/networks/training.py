@@ -197,7 +197,14 @@ class _Builder:
     def _named(self, node: Node, rule: Rule) -> dict[str, str]:
         """Values by the symbols of the rule: inputs, the output, parameters, what is kept."""
         layer, batch = node.layer, self.batch
-        names = {f"x{i}": name for i, name in enumerate(node.inputs, 1)} | {"x": node.inputs[0]}
+        names = {f"x{i}": name for i, name in enumerate(node.inputs, 1)}
+        names |= {"x": name for name in node.inputs[:1]}
+        for symbol in dict.fromkeys(word for form in rule.forward for word in form.reads):
+            if symbol in ("x", "x1", "x2") and symbol not in names:
+                # What nobody computes is a constant, as the first state of a recurrent cell.
+                shape = _shape_in(layer, batch)
+                constant = Value(f"{node.name}.{symbol}", shape, self.kinds.maps)
+                names[symbol] = self.step.value(constant._replace(kind=_kind(shape, layer)))
         out = _shape_out(layer, batch)
         names["y"] = self.step.value(Value(node.name, out, self.kinds.maps, _kind(out, layer)))
         for symbol, kind in rule.parameters.items():
