@@ -22,9 +22,9 @@ from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.ops.compiled import stated
 from npusim.ops.convolution import CARD
 from npusim.ops.gradients import blocked_product
-from npusim.ops.im2col import facts as image_facts
-from npusim.ops.im2col import im2col as run_im2col
-from npusim.ops.im2col import patches_shape
+from npusim.ops.windows import facts as image_facts
+from npusim.ops.windows import im2col as run_im2col
+from npusim.ops.windows import made_shape
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
 
@@ -60,14 +60,14 @@ def im2col(
     if len(x.shape) != 5:
         raise ArgumentError(f"im2col: x has shape {x.shape}; it must be (N, C1, H, W, 16)")
     settings = frozen(ksizes), frozen(dilations), sides[::2], frozen(strides)
-    facts = image_facts(x, *settings)
+    facts = image_facts("im2col", x, *settings)
     check("im2col", facts, load_device(_TABLE_DEVICE))
 
     def call(feed: Feed, options: dict[str, Any]) -> Result:
         return run_im2col(feed(x), *settings, **options)
 
     return Lazy(
-        shape=patches_shape(facts),
+        shape=made_shape(facts),
         dtype=dtype(x.dtype).numpy.name,
         name=_kernel_name({"kernel_name": kernel_name}, "im2col"),
         inputs=(x,),
