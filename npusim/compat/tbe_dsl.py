@@ -22,16 +22,14 @@ from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.ops.compiled import stated
 from npusim.ops.convolution import CARD
 from npusim.ops.gradients import blocked_product
-from npusim.ops.im2col import facts as image_facts
-from npusim.ops.im2col import im2col as run_im2col
-from npusim.ops.im2col import patches_shape
+from npusim.ops.windows import facts as image_facts
+from npusim.ops.windows import im2col as run_im2col
+from npusim.ops.windows import made_shape
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.
 _TABLE_DEVICE = "ascend910"
-
-Feed = Callable[[Placeholder], Operand]
 
 
 def im2col(
@@ -60,19 +58,14 @@ def im2col(
     if len(x.shape) != 5:
         raise ArgumentError(f"im2col: x has shape {x.shape}; it must be (N, C1, H, W, 16)")
     settings = frozen(ksizes), frozen(dilations), sides[::2], frozen(strides)
-    facts = image_facts(x, *settings)
+    facts = image_facts("im2col", x, *settings)
     check("im2col", facts, load_device(_TABLE_DEVICE))
 
-    def call(feed: Feed, options: dict[str, Any]) -> Result:
-        return run_im2col(feed(x), *settings, **options)
+    def run(image: Operand, bias: None, **options: Any) -> Result:
+        return run_im2col(image, *settings, **options)
 
-    return Lazy(
-        shape=patches_shape(facts),
-        dtype=dtype(x.dtype).numpy.name,
-        name=_kernel_name({"kernel_name": kernel_name}, "im2col"),
-        inputs=(x,),
-        call=call,
-    )
+    named = _kernel_name({"kernel_name": kernel_name}, "im2col")
+    return _lazy(named, made_shape(facts), dtype(x.dtype), (x,), None, run)
 
 
 def conv2d_backprop_filter(
@@ -162,17 +155,29 @@ def _gradient(name: str, arguments: tuple[Any, ...]) -> Lazy:
     para.pop("tensor_bias", None)
     bias = _bias(name, para_dict.get("tensor_bias"), c.cin, result)
 
-    def call(feed: Feed, options: dict[str, Any]) -> Result:
-        given = para | ({} if bias is None else {"tensor_bias": feed(bias)})
-        return CARDS[name].function(*map(feed, read), *kept, given, **options)
+    def run(first: Operand, dy: Operand, bias: Operand | None, **options: Any) -> Result:
+        given = para | ({} if bias is None else {"tensor_bias": bias})
+        return CARDS[name].function(first, dy, *kept, given, **options)
 
-    return Lazy(
-        shape=fractal_columns(c) if form.of_filter else _flat_map(c, c.cin1, c.spatial),
-        dtype=result.numpy.name,
-        name=_kernel_name(para, name),
-        inputs=tuple(dict.fromkeys([*read, *([] if bias is None else [bias])])),
-        call=call,
-    )
+    shape = fractal_columns(c) if form.of_filter else _flat_map(c, c.cin1, c.spatial)
+    return _lazy(_kernel_name(para, name), shape, result, read, bias, run)
+
+
+def _lazy(
+    name: str,
+    shape: Sizes,
+    result: DType,
+    read: tuple[Placeholder, ...],
+    bias: Placeholder | None,
+    run: Callable[..., Result],
+) -> Lazy:
+    """What ``run`` computes of operands that are ``read``, of the bias or None, and keywords."""
+
+    def call(feed: Callable[[Placeholder], Operand], options: dict[str, Any]) -> Result:
+        return run(*map(feed, read), None if bias is None else feed(bias), **options)
+
+    used = dict.fromkeys(one for one in (*read, bias) if one is not None)
+    return Lazy(shape=shape, dtype=result.numpy.name, name=name, inputs=tuple(used), call=call)
 
 
 def _flat_map(c: Convolution, blocks: int, size: Sizes) -> Sizes:
@@ -200,18 +205,10 @@ def _forward(
         )
     added = _bias(function, bias, c.cout, result)
 
-    def call(feed: Feed, options: dict[str, Any]) -> Result:
-        fed = None if added is None else feed(added)
-        return blocked_convolution(feed(x), feed(w), c, result, fed, **options)
+    def run(x: Operand, w: Operand, bias: Operand | None, **options: Any) -> Result:
+        return blocked_convolution(x, w, c, result, bias, **options)
 
-    used = (x, w) if added is None else (x, w, added)
-    return Lazy(
-        shape=_flat_map(c, c.cout1, c.out),
-        dtype=result.numpy.name,
-        name=name,
-        inputs=tuple(dict.fromkeys(used)),
-        call=call,
-    )
+    return _lazy(name, _flat_map(c, c.cout1, c.out), result, (x, w), added, run)
 
 
 def _result_type(function: str, name: Any) -> DType:

@@ -1,8 +1,8 @@
 """The operators: each checks its arguments, chooses a tiling and launches kernels.
 
 An operator's module has its function and its card, which declares it once (``npusim.ops.card``);
-those of the tensor compiler share one, and those of the DSP library. A module is imported when one
-of its operators is first used.
+those of the tensor compiler share one, those of the DSP library, and im2col with its backward. A
+module is imported when one of its operators is first used.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
         deconv_grad_filter,
         deconv_grad_input,
     )
-    from npusim.ops.im2col import im2col
-    from npusim.ops.im2col_backward import im2col_backward
     from npusim.ops.matmul import matmul
+    from npusim.ops.windows import im2col, im2col_backward
 
 __all__ = [
     "CARDS",
@@ -62,9 +61,13 @@ __all__ = [
 _NAMES = tuple(name for name in __all__ if name.islower() and name != "operators")
 
 
+#: Modules of several operators, by what all of their names have and no others.
+_SHARED = (("_grad_", "dsp_gradients"), ("_backprop_", "compiled"), ("im2col", "windows"))
+
+
 def _module(name: str) -> ModuleType:
     """The module of an operator: of its name, but where several share one."""
-    shared = "dsp_gradients" if "_grad_" in name else "compiled" if "_backprop_" in name else name
+    shared = next((module for part, module in _SHARED if part in name), name)
     return import_module(f"{__name__}.{shared}")
 
 

@@ -12,9 +12,8 @@ from npusim.base.integers import ceil_div
 from npusim.call.spec import Array
 from npusim.layout import FILTERS, MAPS
 from npusim.ops.card import LIMITS, Input, Output, Sample, Stated
-from npusim.ops.layer import Wanted, stated_layer, wanted, with_bias
+from npusim.ops.layer import Wanted, expected, stated_layer, wanted, with_bias
 from npusim.shapes.convolution import Convolution, Sizes
-from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 
 
 def stated_blocked(dims: int, *, depthwise: bool) -> Callable[[Stated], Wanted]:
@@ -98,10 +97,8 @@ def blocked_input_grad(dims: int) -> Output[Wanted]:
         _, whole = MAPS[dims]
         return whole(dx.reshape(*dx.shape[:-2], *c.spatial[-2:], c.c0), c.cin)
 
-    def expected(sample: Sample[Wanted]) -> Array:
-        c, dy, w = sample.problem.c, sample.arrays["dy"], sample.arrays["w"]
-        dx = conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
-        return with_bias(sample, dx)
+    def computed(sample: Sample[Wanted]) -> Array:
+        return with_bias(sample, expected(sample.problem.c, "grad_input", sample.arrays))
 
     axes = ", ".join("DHW"[3 - dims :])
     return Output(
@@ -109,7 +106,7 @@ def blocked_input_grad(dims: int) -> Output[Wanted]:
         layout=f"(N, {'D, ' * (dims == 3)}C1, H*W, 16)",
         axes=f"(N, Cin, {axes})",
         unpack=unpack,
-        expected=expected,
+        expected=computed,
         limit=lambda _: LIMITS["fp16"],
     )
 
@@ -123,16 +120,12 @@ def fractal_filter_grad(dims: int) -> Output[Wanted]:
         _, whole = FILTERS[dims]
         return whole(fractals, c.w_shape, c.groups, c.c0)
 
-    def expected(sample: Sample[Wanted]) -> Array:
-        c, x, dy = sample.problem.c, sample.arrays["x"], sample.arrays["dy"]
-        return conv_filter_grad(x, dy, c.kernel, c.stride, c.padding, c.dilation, c.groups)
-
     return Output(
         name="grad_weight",
         layout=_FRACTALS[dims],
         axes=f"({_filter_axes(dims)})",
         unpack=unpack,
-        expected=expected,
+        expected=lambda sample: expected(sample.problem.c, "grad_weight", sample.arrays),
         limit=lambda _: LIMITS["fp32"],
     )
 

@@ -22,10 +22,9 @@ from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
 from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.gradients import launch, product, require_time
-from npusim.ops.layer import Wanted, sample_math, sample_type, seen, stated_plain, with_bias
+from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_forward, conv_input_grad
 
 _TYPES = (FP16, BF16, FP32)
 
@@ -231,15 +230,6 @@ def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> R
     )
 
 
-def _expected(sample: Sample[Wanted]) -> Array:
-    c, (x, w) = sample.problem.c, seen(sample, "x", "w")
-    if c.transposed:
-        y = conv_input_grad(x, w, c.dy_shape, c.stride, c.reads, c.dilation, c.groups)
-    else:
-        y = conv_forward(x, w, c.stride, c.padding, c.dilation, c.groups)
-    return with_bias(sample, y)
-
-
 def _limit(sample: Sample[Wanted]) -> float:
     """Of two roundings with a bias, to the type computed with and to that of the result."""
     computed, wider = sample_math(sample, "x", "w").dtype, sample_type(sample, "x", "w")
@@ -256,7 +246,12 @@ CARD: Card[Wanted] = Card(
         Input(name="bias", axes="Cout,", shape=lambda p: (p.c.cout,), wanted=lambda p: p.bias),
     ),
     outputs=lambda _: (
-        Output(name="output", axes="(N, Cout, ...)", expected=_expected, limit=_limit),
+        Output(
+            name="output",
+            axes="(N, Cout, ...)",
+            expected=computed("output", "x", "w"),
+            limit=_limit,
+        ),
     ),
     call=_call,
     dtypes=_TYPES,

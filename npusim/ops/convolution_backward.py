@@ -20,10 +20,10 @@ from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.cube_math import cube_math, stated_cube_math
-from npusim.ops.layer import Wanted, sample_math, sample_type, seen, stated_plain
+from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_forward, conv_input_grad
+from npusim.shapes.reference import conv_bias_grad
 
 #: The results, and the operands in the order of their arguments.
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
@@ -244,19 +244,6 @@ def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> R
 _READ = ("dy", "x", "w")
 
 
-def _input_grad(sample: Sample[Wanted]) -> Array:
-    c, (dy, _, w) = sample.problem.c, seen(sample, *_READ)
-    if c.transposed:
-        return conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups)
-    return conv_input_grad(dy, w, c.x_shape, c.stride, c.padding, c.dilation, c.groups)
-
-
-def _weight_grad(sample: Sample[Wanted]) -> Array:
-    c, (dy, x, _) = sample.problem.c, seen(sample, *_READ)
-    first, last, pads = (dy, x, c.reads) if c.transposed else (x, dy, c.padding)
-    return conv_filter_grad(first, last, c.kernel, c.stride, pads, c.dilation, c.groups)
-
-
 def _limit(name: str, sample: Sample[Wanted]) -> float:
     """That of the type of a gradient: the one that an operand and dy are computed in."""
     return LIMITS[sample_type(sample, name, "dy").name]
@@ -273,13 +260,13 @@ def gradients(p: Wanted) -> tuple[Output[Wanted], ...]:
         Output(
             name="grad_input",
             axes="(N, Cin, ...)",
-            expected=_input_grad,
+            expected=computed("grad_input", *_READ),
             limit=_limit_of_input,
         ),
         Output(
             name="grad_weight",
             axes=f"({p.weight_axes()})",
-            expected=_weight_grad,
+            expected=computed("grad_weight", *_READ),
             limit=partial(_limit, "w"),
         ),
         Output(

@@ -21,10 +21,9 @@ from npusim.limits.facts import weight_shape
 from npusim.ops.arguments import declared
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.dsp import begin, launch_filter, launch_input
-from npusim.ops.layer import stated_layer
+from npusim.ops.layer import expected, stated_layer
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution, Sizes
-from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 
 # -- cards -------------------------------------------------------------------------------------
 
@@ -93,19 +92,14 @@ def _plain_weight(p: Wanted, w: Array) -> Array:
 
 
 def _filter_expected(sample: Sample[Wanted]) -> Array:
-    """Of the plain convolution that a transposed layer is, dy is what is read."""
-    c, (x, dy) = sample.problem.c, (nhwc_to_nchw(sample.arrays[name]) for name in ("x", "dy"))
-    read, grad, pads = (dy, x, c.reads) if c.transposed else (x, dy, c.exchanged().reads)
-    return conv_filter_grad(read, grad, c.kernel, c.stride, pads, c.dilation, c.groups)
+    maps = {name: nhwc_to_nchw(array) for name, array in sample.arrays.items()}
+    return expected(sample.problem.c, "grad_weight", maps)
 
 
 def _input_expected(sample: Sample[Wanted]) -> Array:
-    c, dy = sample.problem.c, nhwc_to_nchw(sample.arrays["dy"])
-    w = _plain_weight(sample.problem, sample.arrays["w"])
-    if c.transposed:
-        return nchw_to_nhwc(conv_forward(dy, w, c.stride, c.reads, c.dilation, c.groups))
-    pads = c.exchanged().reads
-    return nchw_to_nhwc(conv_input_grad(dy, w, c.x_shape, c.stride, pads, c.dilation, c.groups))
+    p, dy = sample.problem, nhwc_to_nchw(sample.arrays["dy"])
+    arrays = {"dy": dy, "w": _plain_weight(p, sample.arrays["w"])}
+    return nchw_to_nhwc(expected(p.c, "grad_input", arrays))
 
 
 def _limit(sample: Sample[Wanted]) -> float:

@@ -80,7 +80,7 @@ def launch_filter_gradient(
     copies in order.
     """
     kernel = filter_gradient(call, c, x, dy, dw, hf32)
-    last = _filter_launches(kernel)[-1]
+    last = launches_of(kernel)[-1]
     if not isinstance(last, SumParts):
         launch(call, kernel, dw)
         return
@@ -195,14 +195,14 @@ def filter_gradient(
     made = ConvBackpropFilter(c, tiling or ANY_GRADIENT, x, dy, dw, hf32)
     if call.options.deterministic:
         made = replace(made, tiling=replace(made.tiling, deterministic=True))
-    return call.choose(made, _filter_launches) if tiling is None and made.shape.reads_any else made
+    return call.choose(made, launches_of) if tiling is None and made.shape.reads_any else made
 
 
-def _filter_launches(kernel: ConvBackpropFilter) -> list[Kernel]:
-    """What computes a filter gradient: clearing, the kernel, and a sum of parts in fixed order."""
-    dw = kernel.dw
-    if not (kernel.tiling.deterministic and kernel.parts > 1):
+def launches_of(kernel: ConvBackpropFilter | ImplicitGemm) -> list[Kernel]:
+    """What computes a gradient: clearing, the kernel, of filters a sum of parts in fixed order."""
+    if isinstance(kernel, ImplicitGemm) or not (kernel.tiling.deterministic and kernel.parts > 1):
         return [*kernel.before, kernel]
+    dw = kernel.dw
     copies = Tensor(f"{dw.name}_parts", (kernel.parts, *dw.shape), FP32, "out")
     kernel = replace(kernel, dw=copies)
     return [*kernel.before, kernel, SumParts(copies, dw)]

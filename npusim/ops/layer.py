@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from npusim.call.spec import Array
 from npusim.ops.card import Sample, Stated
 from npusim.ops.cube_math import CubeMath, cube_math
 from npusim.shapes.convolution import Convolution, Sides, Sizes
+from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.workloads import ConvLayer
 
 
@@ -221,11 +222,37 @@ def sample_math(sample: Sample[Wanted], *names: str) -> CubeMath:
     return cube_math(promoted, sample.problem.cube_math_type, sample.device)
 
 
-def seen(sample: Sample[Wanted], *names: str) -> list[Array]:
+def seen(sample: Sample[Wanted], *names: str) -> dict[str, Array]:
     """Operands as the cube sees them."""
     math, cube = sample_math(sample, *names), sample.device.cube
     bits = cube.hf32_bits if cube is not None else 0
-    arrays = (sample.arrays[name] for name in names)
+    arrays = {name: sample.arrays[name] for name in names}
     if math.hf32:
-        return [round_hf32(array.astype(FP32.numpy), bits) for array in arrays]
-    return [array.astype(math.dtype.numpy) for array in arrays]
+        return {n: round_hf32(array.astype(FP32.numpy), bits) for n, array in arrays.items()}
+    return {name: array.astype(math.dtype.numpy) for name, array in arrays.items()}
+
+
+def expected(c: Convolution, result: str, arrays: Mapping[str, Array]) -> Array:
+    """The "output", "grad_input" or "grad_weight" of a layer in float64, channels first.
+
+    It is computed of those of x, w and dy that it needs. What a transposed layer makes forward is
+    the input gradient of the plain one underneath, and the other way round.
+    """
+    window = (c.stride, (c if c.transposed else c.exchanged()).reads, c.dilation, c.groups)
+    if result == "grad_weight":
+        read, grad = (arrays[name] for name in (("dy", "x") if c.transposed else ("x", "dy")))
+        return conv_filter_grad(read, grad, c.kernel, *window)
+    forward = result == "output"
+    source, shape = (arrays["x"], c.dy_shape) if forward else (arrays["dy"], c.x_shape)
+    if forward != c.transposed:
+        return conv_forward(source, arrays["w"], *window)
+    return conv_input_grad(source, arrays["w"], shape, *window)
+
+
+def computed(result: str, *names: str) -> Callable[[Sample[Wanted]], Array]:
+    """What computes a result as ``expected``, of operands as the cube sees them, and the bias."""
+
+    def of_call(sample: Sample[Wanted]) -> Array:
+        return with_bias(sample, expected(sample.problem.c, result, seen(sample, *names)))
+
+    return of_call

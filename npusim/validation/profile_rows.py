@@ -1,7 +1,7 @@
 """Kernels of a profile as the same kernels here: shapes, formats and choices become a loop nest.
 
-A tiling is chosen for the device as it is shipped, whatever figures of it are changed, so that a
-fit compares one program with itself.
+Kernels are made, and their tilings chosen, for the device as it is shipped, whatever figures of it
+are changed, so that a fit compares one program with itself.
 """
 
 from __future__ import annotations
@@ -27,16 +27,10 @@ from npusim.kernels.implicit_gemm import Tiling as InputTiling
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.parts.conversion import Conversion
 from npusim.kernels.stream import Elementwise, StreamTiling
-from npusim.kernels.tilings.cann import CannTiling
 from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
-from npusim.ops.gradients import (
-    filter_gradient,
-    launch,
-    launch_filter_gradient,
-    product,
-)
+from npusim.ops.gradients import filter_gradient, launches_of, product
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.choices import AUTO, VENDOR
@@ -49,8 +43,8 @@ T = TypeVar("T")
 _TASKS = ("", "AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
 _MIXED = ("MIX_AIC", "MIX_AIV")
 
-#: Launches a kernel, and notes what was chosen or taken for granted.
-_Launch = Callable[[Call, ProfiledRow, list[str]], None]
+#: Makes what is launched, and notes what was chosen or taken for granted.
+_Make = Callable[[Call, ProfiledRow, list[str]], list[Kernel]]
 
 
 def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
@@ -65,18 +59,34 @@ def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
 def _simulated(row: ProfiledRow, device: Device) -> Simulated:
     if row.task not in _TASKS:
         raise Declined(f"task type {row.task} runs on no core that is simulated")
-    kind, launches = _kind(row)
+    kind, _ = _kind(row)
+    call = _call(row, device)
+    kernels, notes = _made(row)
+    for kernel in kernels:
+        call.launch(kernel)
+    more = []
+    if row.task in _MIXED:
+        more.append(f"task type {row.task}: only the {kind.role} cores' part is simulated")
+    if row.cores is None:
+        more.append("the profile does not say on how many cores: all")
+    run = next(run for run in call.runs if run.name == kind.name)
+    return reported(run, row, device, kind.role, [*notes, *more], cores=row.cores)
+
+
+@lru_cache(maxsize=4096)
+def _made(row: ProfiledRow) -> tuple[list[Kernel], list[str]]:
+    """The kernels that are launched for a row, and notes, from the device without changes."""
+    notes: list[str] = []
+    _, make = _kind(row)
+    return make(_call(row, load_device(row.chip)), row, notes), notes
+
+
+def _call(row: ProfiledRow, device: Device) -> Call:
+    """A call on the cores of a row."""
+    kind, _ = _kind(row)
     groups = groups_of(row, device, kind.role, "block dim")
     options = Options(device=device, cores=groups, rules="hardware", timeline=False)
-    call = Call(kind.name, options, timing_only=True)
-    notes: list[str] = []
-    launches(call, row, notes)
-    if row.task in _MIXED:
-        notes.append(f"task type {row.task}: only the {kind.role} cores' part is simulated")
-    if row.cores is None:
-        notes.append("the profile does not say on how many cores: all")
-    run = next(run for run in call.runs if run.name == kind.name)
-    return reported(run, row, device, kind.role, notes, cores=row.cores)
+    return Call(kind.name, options, timing_only=True)
 
 
 def _fields_of(row: ProfiledRow, kind: type[T]) -> T:
@@ -90,16 +100,10 @@ def _fields_of(row: ProfiledRow, kind: type[T]) -> T:
         return kind(**values)
 
 
-def _told(row: ProfiledRow, tiling: object) -> str:
-    """What the card says of a tiling."""
-    rule = isinstance(row.choice.tiling, str)
-    return f"tiling {'by auto' if rule else f'of {row.choice.where}'}: {tiling}"
-
-
 # -- products of matrices ----------------------------------------------------------------------
 
 
-def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
     a, b, *more = row.operands
     c = row.results[0]
     if c.layout != "ND" or len(c.shape) != 2:
@@ -109,10 +113,16 @@ def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     m, n = c.shape
     layout_a, k = _first(row, a, m, notes)
     layout_b = _second(row, b, k, n, notes)
-    tiling = _matmul_tiling(row, (m, k, n))
-    notes.append(_told(row, tiling))
+    chosen, source = row.choice.tiling, "by auto"
+    if isinstance(chosen, tuple):
+        tiling, source = _fields_of(row, Tiling), f"of {row.choice.where}"
+    elif chosen in ("", AUTO):
+        tiling = auto_tiling(Shape(m, k, n), call.device, row.cores or call.device.count("cube"))
+    else:
+        raise Declined(f"{row.choice.where}: the vendor's rule for products is not known; use auto")
+    notes.append(f"tiling {source}: {tiling}")
     operands = (_tensor("a", a), _tensor("b", b), _tensor("c", c, "out"))
-    call.launch(Matmul(tiling, *operands, layouts=(layout_a, layout_b)))
+    return [Matmul(tiling, *operands, layouts=(layout_a, layout_b))]
 
 
 def _first(row: ProfiledRow, a: Operand, m: int, notes: list[str]) -> tuple[str, int]:
@@ -139,98 +149,54 @@ def _second(row: ProfiledRow, b: Operand, k: int, n: int, notes: list[str]) -> s
     return "ND_nk" if turned else "ND"
 
 
-def _matmul_tiling(row: ProfiledRow, sizes: tuple[int, int, int]) -> Tiling:
-    chosen = row.choice.tiling
-    if isinstance(chosen, tuple):
-        return _fields_of(row, Tiling)
-    if chosen not in ("", AUTO):
-        raise Declined(f"{row.choice.where}: the vendor's rule for products is not known; use auto")
-    return _auto_matmul(row.chip, sizes, row.cores)
-
-
-@lru_cache(maxsize=4096)
-def _auto_matmul(chip: str, sizes: tuple[int, int, int], cores: int | None) -> Tiling:
-    """The tiling by rule, on the device without changes."""
-    device = load_device(chip)
-    return auto_tiling(Shape(*sizes), device, cores or device.count("cube"))
-
-
 # -- gradients of convolutions -----------------------------------------------------------------
 
 
-def _input_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+def _input_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
     w, dy = _by_layout(row.operands)
     dx = row.results[0]
     c = _layer(row, dx, dy[0])
     if len(w) != 1:
         raise Declined("expected one filter in FRACTAL_Z or FRACTAL_Z_3D among the inputs")
-    filters, out = Tensor("filter", c.fractals, dtype(w[0].dtype)), _blocked("dx", dx, "out")
-    tiling, told = _gradient_tiling(row, c, InputTiling)
-    notes += told
-    chosen = _with_tiling(call, tiling)
-    launch(chosen, product(chosen, ConvBackpropInput, c, _blocked("dy", dy[0]), filters, out), out)
+    filters = Tensor("filter", c.fractals, dtype(w[0].dtype))
+    operands = _blocked("dy", dy[0]), filters, _blocked("dx", dx, "out")
+    make = partial(product, call, ConvBackpropInput, c, *operands)
+    return _tiled(call, row, notes, InputTiling, make)
 
 
-def _filter_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+def _filter_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
     _, maps = _by_layout(row.operands)
     if len(maps) != 2:
         raise Declined("expected input and gradient of the output, both NC1HWC0 or NDC1HWC0")
     x, dy = maps
     c = _layer(row, x, dy)
-    tiling, told = _gradient_tiling(row, c, FilterTiling)
-    notes += told
-    dw = Tensor("dw", c.fractals, FP32, "out")
-    launch_filter_gradient(_with_tiling(call, tiling), c, _blocked("x", x), _blocked("dy", dy), dw)
+    operands = _blocked("x", x), _blocked("dy", dy), Tensor("dw", c.fractals, FP32, "out")
+    make = partial(filter_gradient, call, c, *operands)
+    return _tiled(call, row, notes, FilterTiling, make)
 
 
-def _with_tiling(call: Call, tiling: Any) -> Call:
-    call.options = replace(call.options, tiling=tiling)
-    return call
-
-
-@lru_cache(maxsize=4096)
-def _by_rule(chip: str, cores: int | None, c: Convolution, kind: str, rule: Any) -> tuple[Any, str]:
-    """A gradient's tiling on the device without changes, and notes on what differs."""
-    options = Options(device=chip, cores=range(cores) if cores else None, tiling=rule)
-    call = Call("profile", options, timing_only=True)
-    half, (d, h, w), (do, ho, wo) = dtype("fp16"), c.spatial, c.out
-    x = Tensor("x", (c.n, d, c.cin1, h, w, c.c0), half)
-    dy = Tensor("dy", (c.n, do, c.cout1, ho, wo, c.c0), half)
-    if kind == "input":
-        weights = Tensor("filter", c.fractals, half)
-        made: Any = product(call, ConvBackpropInput, c, dy, weights, replace(x, role="out"))
-    else:
-        made = filter_gradient(call, c, x, dy, Tensor("dw", c.fractals, FP32, "out"))
-    return made.tiling, "; ".join(call.notes)
-
-
-def _gradient_tiling(row: ProfiledRow, c: Convolution, kind: type[Any]) -> tuple[Any, list[str]]:
-    """The tiling of a gradient; where nothing is said, the vendor's rule where it is known."""
-    chosen = row.choice.tiling
-    if isinstance(chosen, tuple):
-        tiling = _fields_of(row, kind)
-        return tiling, [_told(row, tiling)]
-    of = "input" if kind is InputTiling else "filter"
-    if isinstance(chosen, CannTiling):
-        tiling, note = _by_rule(row.chip, row.cores, c, of, chosen)
-        return tiling, [_told(row, tiling), note]
-    if chosen == AUTO:
-        return _ruled(row, c, of, "auto")
-    try:
-        return _ruled(row, c, of, "production")
-    except NpusimError as error:
-        if chosen == VENDOR:
-            raise
-        reason = f"the vendor's rule is not known here: {error}"
-    tiling, told = _ruled(row, c, of, "library")
-    return tiling, [*told, reason]
-
-
-def _ruled(row: ProfiledRow, c: Convolution, of: str, rule: str) -> tuple[Any, list[str]]:
-    """A tiling by rule, and notes that say by which."""
-    tiling, note = _by_rule(row.chip, row.cores, c, of, rule)
-    source = "the vendor's rule" if rule == "production" else "auto"
-    return tiling, [f"tiling by {source}: {tiling}", *([note] if note else [])]
+def _tiled(
+    call: Call, row: ProfiledRow, notes: list[str], kind: type[Any], make: Callable[[], Any]
+) -> list[Kernel]:
+    """A gradient with its tiling; where nothing is said, the vendor's rule where it is known."""
+    chosen, reason = row.choice.tiling, list[str]()
+    given: Any = _fields_of(row, kind) if isinstance(chosen, tuple) else chosen
+    rules = {"": ("production", "library"), VENDOR: ("production",)}.get(given, (given,))
+    for rule in rules:
+        call.options = replace(call.options, tiling=rule)
+        call.notes.clear()
+        try:
+            made = make()
+            break
+        except NpusimError as error:
+            if rule == rules[-1]:
+                raise
+            reason = [f"the vendor's rule is not known here: {error}"]
+    sources = {"production": "by the vendor's rule", "library": "by auto", AUTO: "by auto"}
+    source = sources.get(rule, f"of {row.choice.where}")
+    notes += [f"tiling {source}: {made.tiling}"]
+    notes += ["; ".join(call.notes)] * bool(call.notes) + reason
+    return launches_of(made)
 
 
 def _by_layout(operands: tuple[Operand, ...]) -> tuple[list[Operand], list[Operand]]:
@@ -302,7 +268,7 @@ def _three(sizes: tuple[int, ...], usual: int) -> tuple[int, ...]:
 # -- vector kernels ----------------------------------------------------------------------------
 
 
-def _trans_data(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+def _trans_data(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
     source, target = row.operands[0], row.results[0]
     kind = "to_blocked" if target.layout in _MAPS else "from_blocked"
     plain, blocked = (source, target) if kind == "to_blocked" else (target, source)
@@ -312,10 +278,10 @@ def _trans_data(call: Call, row: ProfiledRow, notes: list[str]) -> None:
     size = _six(blocked)
     src = _tensor("src", source, shape=size if kind == "from_blocked" else None)
     dst = _tensor("dst", target, "out", shape=size if kind == "to_blocked" else None)
-    call.launch(TransData(conversion, src, dst))
+    return [TransData(conversion, src, dst)]
 
 
-def _transpose(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+def _transpose(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
     x, y = row.operands[0], row.results[0]
     perm = row.choice.get("perm")
     if perm is None:
@@ -324,17 +290,17 @@ def _transpose(call: Call, row: ProfiledRow, notes: list[str]) -> None:
         perm = tuple(x.shape.index(size) for size in y.shape if size in x.shape)
     if sorted(perm) != list(range(len(x.shape))):
         raise Declined(f"perm is {perm}: it must name each of the {len(x.shape)} axes once")
-    call.launch(Transpose(perm, _tensor("x", x), _tensor("y", y, "out")))
+    return [Transpose(perm, _tensor("x", x), _tensor("y", y, "out"))]
 
 
-def _cast(call: Call, row: ProfiledRow, notes: list[str]) -> None:
+def _cast(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
     x, y = _tensor("x", row.operands[0]), _tensor("y", row.results[0], "out")
-    call.launch(cast(x, y, saturate=call.device.saturates))
+    return [cast(x, y, saturate=call.device.saturates)]
 
 
 def _elementwise(
     operation: str, count: int, call: Call, row: ProfiledRow, notes: list[str]
-) -> None:
+) -> list[Kernel]:
     z = row.results[0]
     if any(x.shape != z.shape for x in row.operands) or len(row.operands) != count:
         raise Declined(f"{row.op} of {len(row.operands)} operands, or with broadcast")
@@ -347,7 +313,7 @@ def _elementwise(
     rows = (size // line, line)
     operands = tuple(Tensor(f"x{i}", rows, kind) for i in range(count))
     tiling = StreamTiling(piece=piece, slots=slots)
-    call.launch(Elementwise(operation, tiling, operands, Tensor("z", rows, kind, "out")))
+    return [Elementwise(operation, tiling, operands, Tensor("z", rows, kind, "out"))]
 
 
 def _tensor(
@@ -359,9 +325,9 @@ def _tensor(
 # -- which there are ---------------------------------------------------------------------------
 
 
-#: Kernels by the op types of profiles, without the version that a library appends, and what
-#: launches them.
-_KINDS: Mapping[str, tuple[type[Kernel], _Launch]] = {
+#: Kernels by the op types of profiles, without the version that a library appends, and what makes
+#: them.
+_KINDS: Mapping[str, tuple[type[Kernel], _Make]] = {
     "MatMul": (Matmul, _matmul),
     **dict.fromkeys(
         ("Conv2DBackpropInput", "Conv3DBackpropInput"), (ConvBackpropInput, _input_gradient)
@@ -377,7 +343,7 @@ _KINDS: Mapping[str, tuple[type[Kernel], _Launch]] = {
 }
 
 
-def _kind(row: ProfiledRow) -> tuple[type[Kernel], _Launch]:
+def _kind(row: ProfiledRow) -> tuple[type[Kernel], _Make]:
     """The kernel of an op type; ``MatMulV3`` and ``Conv3DBackpropInputD`` are versions."""
     name = row.op.rstrip("0123456789").removesuffix("V") if row.op[-1:].isdigit() else row.op
     for known in (name, name.removesuffix("D")):

@@ -23,7 +23,7 @@ from npusim.layout import fracz_grouped_to_oihw, from_6hd, to_5hd, to_6hd, to_fr
 from npusim.layout.groups import group_dict, group_plan
 from npusim.ops import conv2d_backprop_filter, conv3d_backprop_input, deconv_grad_filter
 from npusim.ops.convolution_backward import convolution_backward
-from npusim.ops.im2col_backward import im2col_backward
+from npusim.ops.windows import im2col_backward
 from npusim.results import Result
 from npusim.shapes.reference import conv_filter_grad
 

@@ -18,8 +18,7 @@ from npusim.compat import aclnn
 from npusim.compat.tbe import dsl, tvm
 from npusim.kernels.tilings.im2col import Tiling, auto_tiling
 from npusim.layout import to_5hd
-from npusim.ops.im2col import im2col
-from npusim.ops.windows import planes, windows
+from npusim.ops.windows import im2col, planes, windows
 from npusim.shapes.convolution import output_sizes
 from npusim.shapes.reference import unfold
 from tests.drawn import examples

@@ -18,7 +18,7 @@ from npusim.device.catalog import load_device
 from npusim.device.config import parse_device
 from npusim.device.spec import Device
 from npusim.kernels.tilings.im2col_backward import Tiling
-from npusim.ops.im2col_backward import im2col_backward
+from npusim.ops.windows import im2col_backward
 from tests.drawn import examples
 
 Array = npt.NDArray[Any]

@@ -260,41 +260,41 @@ def _step_timeline(device: Device, launched: Sequence[Any]) -> Figure:
     return _in_rows("step", drawn, us, rows, "Kernels in the order of launch.")
 
 
+def _told(names: str, rows: Sequence[Row], left: int) -> Table:
+    """Facts by their names, whose ends tell the units; the first ``left`` of them are texts."""
+    columns = {_head(name): partial(_fact_cell, name) for name in names.split()}
+    return Table.of(columns, rows, left)
+
+
+def _head(name: str) -> str:
+    """What stands above a fact: ``launch µs``, and ``read`` of ``read_bytes``."""
+    *words, unit = name.split("_")
+    return " ".join([*words, "\u00b5s"] if unit == "us" else words or [unit])
+
+
+def _fact_cell(name: str, row: Row) -> Any:
+    value, unit = row[name], name.rpartition("_")[2]
+    if unit == "us":
+        return Cell(us_alike(value), value)
+    if unit == "bytes":
+        return Cell.size(value)
+    if unit == "share":
+        return percent_text(value, 1)
+    return value if isinstance(value, int | str) else ", ".join(value)
+
+
 def _kinds(facts: Row) -> Table:
-    columns: dict[str, Callable[[Row], Any]] = {
-        "phase": lambda row: row["phase"],
-        "kind": lambda row: row["kind"],
-        "kernels": lambda row: row["kernels"],
-        "\u00b5s": lambda row: Cell(us_alike(row["us"]), row["us"]),
-        "launch \u00b5s": lambda row: Cell(us_alike(row["launch_us"]), row["launch_us"]),
-        "share": lambda row: percent_text(row["share"], 1),
-        "bytes": lambda row: Cell(bytes_text(row["bytes"]), row["bytes"]),
-    }
-    return Table.of(columns, facts["kinds"], 2)
+    return _told("phase kind kernels us launch_us share bytes", facts["kinds"], 2)
 
 
 def _operations(facts: Row) -> Iterator[Part]:
-    columns: dict[str, Callable[[Row], Any]] = {
-        "operation": lambda row: row["operation"],
-        "kind": lambda row: row["kind"],
-        "kernels": lambda row: ", ".join(row["kernels"]),
-        "start \u00b5s": lambda row: Cell(us_alike(row["start_us"]), row["start_us"]),
-        "\u00b5s": lambda row: Cell(us_alike(row["us"]), row["us"]),
-        "launch \u00b5s": lambda row: Cell(us_alike(row["launch_us"]), row["launch_us"]),
-        "read": lambda row: Cell(bytes_text(row["read_bytes"]), row["read_bytes"]),
-        "written": lambda row: Cell(bytes_text(row["written_bytes"]), row["written_bytes"]),
-    }
-    yield Table.of(columns, facts["operations"], 3)
+    names = "operation kind kernels start_us us launch_us read_bytes written_bytes"
+    yield _told(names, facts["operations"], 3)
     yield Note("In the order of launch. read, written: the values of the operation, each once.")
 
 
 def _conversions(facts: Row) -> Iterator[Part]:
-    columns: dict[str, Callable[[Row], Any]] = {
-        "value": lambda row: row["converts"],
-        "to": lambda row: row["to"],
-        "\u00b5s": lambda row: Cell(us_alike(row["us"]), row["us"]),
-    }
-    rows = [row for row in facts["operations"] if row["converts"]]
+    rows = [{**row, "value": row["converts"]} for row in facts["operations"] if row["converts"]]
     if rows:
-        yield Table.of(columns, sorted(rows, key=lambda row: -row["us"]), 2)
+        yield _told("value to us", sorted(rows, key=lambda row: -row["us"]), 2)
         yield Note("\u00b5s: what it would save if nobody needed the other format.")
