@@ -3,17 +3,18 @@
     r = op(a, b)                        for every element, step after step
     s[C0 * c1 + c0] += r[n, c1, p, c0]  over all images and positions, for values that are summed
 
-Layouts: maps (N, C1, positions, C0) or flat, all of one shape; channel vectors (C1 * C0) in fp32;
-masks, one bit for each element, as int8 of an eighth of the elements. Values are computed in fp32
-(or fp16 where ``compute`` says so) and rounded once, when they are stored.
+Layouts: maps (N, C1, positions, C0) or flat, all of one shape; vectors (C1 * C0), numbers for each
+channel, or (G * C1 * C0), those for each of G groups of images that follow each other, of floats,
+sums in fp32; masks, one bit for each element, as int8 of an eighth of the elements. Values are
+computed in fp32 (or fp16 where ``compute`` says so) and rounded once, when they are stored.
 
-for (c1, run of images, run of positions) of this core:            # one task
-    UB vectors <- GM, then those made of them (when c1 changes)    # MTE2, V
+for (c1, group, run of images, run of positions) of this core:     # one task
+    UB vectors <- GM, then those made of them (when these change)  # MTE2, V
     UB maps and masks <- GM                                        # MTE2
     UB values <- steps, one vector instruction each                # V
     UB sums += values; halved until one position is left           # V
     GM maps and masks <- UB                                        # MTE3
-    GM sums += UB (before c1 changes)                              # MTE3, atomic
+    GM sums += UB (before c1 or the group changes)                 # MTE3, atomic
 
 Sums in UB follow the tiles, whose order shape, device and number of cores fix; cores that share
 channels add atomically, here in the order of the cores, on a chip as they arrive. ``before`` clears
@@ -67,7 +68,7 @@ TILE = 16 * 1024
 
 
 class Tile(NamedTuple):
-    """``positions`` of some images; ``first`` and ``last`` of a core's run over one c1.
+    """``positions`` of some images; ``first`` and ``last`` of a core's run over one c1 and group.
 
     Sums of that run hold ``width`` elements.
     """
@@ -108,15 +109,18 @@ class Elementwise(Expression, _Called):
                     f"{self.called}: {one.name} has shape {one.shape}; beside {whole.name} of "
                     f"shape {whole.shape} it has {count} elements"
                 )
-        _, blocks, _, c0 = self.sizes
+        images, blocks, _, c0 = self.sizes
         if self.sizes != (1, 1, self.count, 1) and c0 % 8:
             raise ArgumentError(f"{self.called}: C0 of {whole.name} is {c0}; it must be 8 or 16")
         for one in (*self.vectors, *self.sums):
-            if len(whole.shape) != 4 or one.shape != (blocks * c0,) or one.dtype != FP32:
+            known = one.dtype == FP32 or (one not in self.sums and one.dtype.kind == "float")
+            groups = {1, self.groups}
+            shapes = [(count * blocks * c0,) for count in groups if images % count == 0]
+            if len(whole.shape) != 4 or one.shape not in shapes or not known:
                 raise ArgumentError(
                     f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; maps of shape "
-                    f"{whole.shape} take fp32 of shape {(blocks * c0,)}, and 4 sizes (N, C1, "
-                    "positions, C0)"
+                    f"{whole.shape} take vectors of shape {(blocks * c0,)}, or of as many for each "
+                    "group of images, sums in fp32, and 4 sizes (N, C1, positions, C0)"
                 )
         self.check(self.called)
 
@@ -132,6 +136,13 @@ class Elementwise(Expression, _Called):
         if len(shape) != 4:
             return 1, 1, prod(shape), 1
         return shape[0], shape[1], shape[2], shape[3]
+
+    @cached_property
+    def groups(self) -> int:
+        """Groups of images that have vectors of their own."""
+        _, blocks, _, c0 = self.sizes
+        each = blocks * c0
+        return max((prod(one.shape) // each for one in (*self.vectors, *self.sums)), default=1) or 1
 
     @property
     def count(self) -> int:
@@ -178,17 +189,19 @@ class Elementwise(Expression, _Called):
     def _tasks(self, most: int, cores: int) -> Tasks[Tile]:
         """Tiles of ``most`` elements, channels outermost: a core rarely changes its vectors."""
         images, blocks, everywhere, c0 = self.sizes
+        grouped = images // self.groups
         share, grain = min(most, ceil_div(self.count, cores)), max(1, GRAIN // c0)
         pieces = ceil_div(everywhere, round_up(ceil_div(share, c0), grain))
         positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain))
         run = 1
         if positions == everywhere:
-            run = max(1, min(images, share // round_up(everywhere * c0, GRAIN)))
-        axes = (blocks, 1), (images, run), (everywhere, positions)
-        (c1, image, position), (_, some, extent) = in_pieces(*axes)
+            run = max(1, min(grouped, share // round_up(everywhere * c0, GRAIN)))
+        axes = (blocks, 1), (self.groups, 1), (grouped, run), (everywhere, positions)
+        (c1, group, image, position), (_, _, some, extent) = in_pieces(*axes)
         core = in_runs(len(c1), cores)
-        begins = (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0)
-        start = ((image * blocks + c1) * everywhere + position) * c0
+        changes = [np.diff(one, prepend=-1) != 0 for one in (core, c1, group)]
+        begins = np.logical_or.reduce(changes)
+        start = (((group * grouped + image) * blocks + c1) * everywhere + position) * c0
         columns = {
             "images": some,
             "positions": extent,
@@ -198,13 +211,11 @@ class Elementwise(Expression, _Called):
         summed = round_up(positions * c0, GRAIN) * (some - 1) + extent * c0
         widest = np.maximum.reduceat(summed, np.flatnonzero(begins))
         width = widest[np.cumsum(begins) - 1] if self.sums else np.zeros_like(start)
-        sizes = {bits_of(one) for one in self.maps}
-        return Tasks(
-            core,
-            Tile,
-            {**columns, "width": width},
-            {**{f"map{bits}": start * bits // 8 for bits in sizes}, "vector": c1 * c0 * 4},
-        )
+        bases = {f"map{bits}": start * bits // 8 for bits in {bits_of(one) for one in self.maps}}
+        for one in (*self.vectors, *self.sums):
+            block = c1 + group * blocks * (one.shape[0] > blocks * c0)
+            bases[one.name] = block * c0 * one.dtype.bytes
+        return Tasks(core, Tile, {**columns, "width": width}, bases)
 
 
 class _Nest:
@@ -242,12 +253,12 @@ class _Nest:
             k.data_move(self._outside(one, u), held, one.dtype)
 
     def _load_vectors(self, u: Tile) -> None:
-        """Bring the vectors of another c1, and make those that rest on them."""
-        row = self.c0 * 4
+        """Bring the vectors of another c1 or group, and make those that rest on them."""
         if u.first:
             for one in self.kernel.vectors:
+                row = self.c0 * one.dtype.bytes
                 target = self.bench.vectors[one.name].next().at(0, row)
-                self.k.data_move(target, one.at(0, row, base="vector"), FP32)
+                self.k.data_move(target, one.at(0, row, base=one.name), one.dtype)
             self.bench.prepare(self.c0)
 
     def _outside(self, tensor: Tensor, u: Tile) -> GmRegion:
@@ -276,4 +287,4 @@ class _Nest:
                 left -= half
             if u.last:
                 total = held.at(0, row)
-                k.data_move(tensor.at(0, row, base="vector"), total, FP32, atomic=True)
+                k.data_move(tensor.at(0, row, base=tensor.name), total, FP32, atomic=True)

@@ -135,7 +135,7 @@ class Expression:
     """``steps`` over maps; a tensor is called in them by its own name.
 
     ``reads`` and ``writes`` are maps of floats, and masks of int8; a tensor may be both.
-    ``vectors`` are fp32 and hold a number for each channel. ``summed`` names a value for each of
+    ``vectors`` are floats and hold a number for each channel. ``summed`` names a value for each of
     ``sums``, to which it is added in fp32 over everything but channels. ``saturate`` keeps what is
     converted to fp16 finite (see ``Device.saturates``).
     """
@@ -234,7 +234,7 @@ class Expression:
         values = {
             one.name: Value("mask" if is_mask(one) else "map", one.dtype) for one in self.reads
         }
-        values |= {one.name: Value("vector", FP32) for one in self.vectors}
+        values |= {one.name: Value("vector", one.dtype) for one in self.vectors}
         now = {name: name for name in values}
         steps: list[Step] = []
 

@@ -21,7 +21,6 @@ from npusim.kernels.cast import cast
 from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.elementwise import Elementwise
 from npusim.kernels.library_trans_data import LibraryTransData
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.mem_set import MemSet
@@ -30,6 +29,7 @@ from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import SoftmaxLoss
 from npusim.kernels.trans_data import Conversion, TransData
+from npusim.networks.chains import elementwise
 from npusim.networks.parts import parts_of
 from npusim.networks.traffic import traffic_run
 from npusim.networks.training import Operation, Value
@@ -386,37 +386,6 @@ def _drained(
         tuple(value for _, value in chain.sums),
         saturate=call.device.saturates,
     )
-
-
-def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
-    """The kernel of a chain."""
-    chain = one.chain
-    assert chain is not None
-    blocked = bool(chain.vectors or chain.sums)
-
-    def maps(values: tuple[str, ...]) -> tuple[Tensor, ...]:
-        return tuple(_as_map(tensors[name], blocked=blocked) for name in values)
-
-    return Elementwise(
-        called=one.kind.replace(" ", "_"),
-        steps=chain.steps,
-        reads=maps(chain.reads),
-        writes=maps(chain.writes),
-        vectors=tuple(tensors[name] for name in chain.vectors),
-        sums=tuple(replace(tensors[name], role="inout") for name, _ in chain.sums),
-        summed=tuple(value for _, value in chain.sums),
-        saturate=call.device.saturates,
-    )
-
-
-def _as_map(tensor: Tensor, *, blocked: bool) -> Tensor:
-    """A tensor as the kernel of chains takes it: (images, C1, positions, C0), or flat."""
-    if len(tensor.shape) == 1:
-        return tensor
-    if not blocked:
-        return replace(tensor, shape=(prod(tensor.shape),))
-    n, d, c1, h, w, c0 = tensor.shape
-    return replace(tensor, shape=(n * d, c1, h * w, c0))
 
 
 #: Kernels of products by result, and whether both operands are computed: what their operands and

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
+from npusim.networks.layer_rules import numbers_of, rule_of
 from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
 from npusim.networks.splits import in_turn, splits
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
@@ -159,6 +160,7 @@ class _Builder:
         shape = _shape_in(first.layer, batch)
         self.step.value(Value(INPUT, shape, FP32, _kind(shape, first.layer)))
         self.trained: dict[str, bool] = {INPUT: False}
+        self.rules: dict[str, Rule] = {}
         self.symbols: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, list[str]] = {}
         self.copies: dict[tuple[str, DType], str] = {}
@@ -168,7 +170,8 @@ class _Builder:
 
     def forward(self) -> None:
         for node in self.workload.nodes:
-            rule = _rule(node.layer)
+            shapes = [self.step.values[name].shape for name in node.inputs]
+            rule = self.rules[node.name] = rule_of(node.layer, shapes)
             self.trained[node.name] = bool(rule.parameters) or any(
                 self.trained[name] for name in node.inputs
             )
@@ -226,15 +229,17 @@ class _Builder:
         reads = [s for word in form.reads for s in (many if word == "x*" else [word])]
         reads = [s for s in reads if s in names]
         kind = self._type(form)
+        row = tables().chains.get(form.op)
         given = {s: self._cast(names[s], kind, phase) for s in reads}
         made, casts = {}, []
         for s in form.writes:
             value = self.step.values[names[s]]
             made[s] = names[s]
-            if value.kind in ("map", "rows") and kind is not None and value.dtype is not kind:
-                made[s] = self.step.value(value._replace(name=f"{value.name}.{kind}", dtype=kind))
+            wide = FP32 if row and s in row.summed else kind
+            if value.kind in ("map", "rows") and wide is not None and value.dtype is not wide:
+                made[s] = self.step.value(value._replace(name=f"{value.name}.{wide}", dtype=wide))
                 casts.append((made[s], names[s]))
-                self.copies[value.name, kind] = made[s]
+                self.copies[value.name, wide] = made[s]
         self._operation(f"{node.name}.{form.name}", form, phase, layer, given, made)
         for source, target in casts:
             chain = chain_of("cast", {"x": source, "y": target}, target)
@@ -253,7 +258,8 @@ class _Builder:
         if form.op == "add" or form.op in tables().chains:
             like = self.step.values[next(iter(given.values()))]
             elements = like.shape[0] * prod(like.shape[2:])
-            chain = chain_of(form.op, {**given, **made}, name, elements, self.settings, like.dtype)
+            settings = {**self.settings, **numbers_of(layer)}
+            chain = chain_of(form.op, {**given, **made}, name, elements, settings, like.dtype)
             one = Operation(name, form.kind, phase, layer, chain=chain)
         else:
             core = tuple(given.values()), tuple(made.values())
@@ -293,17 +299,16 @@ class _Builder:
         for node in reversed(self.workload.nodes):
             if not self.trained[node.name]:
                 continue
-            rule, names = _rule(node.layer), self.symbols[node.name]
+            rule, names = self.rules[node.name], self.symbols[node.name]
             dy = self._gradient(node.name)
             if dy is not None:
                 names["dy"] = dy
             group = self.splits.get(node.name, (node,))
             if node is not group[0] or all("dy" not in self.symbols[one.name] for one in group):
                 continue  # it is read with the first of them, or nothing has a gradient
-            if rule.passes_on:
-                for name in node.inputs:
+            for i, name in enumerate(node.inputs, 1):
+                if {"x*", f"x{i}"} & {*rule.passes_on}:
                     self._add_gradient(name, names["dy"])
-                continue
             wanted = [f"x{i}" for i, name in enumerate(node.inputs, 1) if self.trained[name]]
             for form in rule.backward:
                 self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
@@ -338,6 +343,7 @@ class _Builder:
                         continue
                     source = self.step.values[names[at]]
                     made = f"{source.name}.gradient.{node.name}"
+                    made += ".2" * (made in self.step.values)  # both operands are one value
                     key = f"d{at}" if symbol != "dx" else "dx"
                     names[key] = self.step.value(source._replace(name=made))
                     self._add_gradient(source.name, made)
@@ -390,15 +396,6 @@ class _Builder:
                 updated = Operation(f"{name}.{op}", kind, "optimizer", chain=chain)
                 self.step.operations.append(updated)
                 gradient = named.get("g_new", gradient)
-
-
-def _rule(layer: Layer | ElementwiseLayer) -> Rule:
-    rules = tables().rules
-    if isinstance(layer, ConvLayer):
-        return rules["biased convolution" if layer.bias else "convolution"]
-    if isinstance(layer, LinearLayer):
-        return rules["product" if layer.products else "linear"]
-    return rules.get(layer.kind, rules["traffic"])
 
 
 def _shape_in(layer: Layer | ElementwiseLayer, batch: int) -> tuple[int, ...]:

@@ -19,12 +19,13 @@ from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import output_sizes
 from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
 from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Node
+from npusim.workloads.numbers import FEW
 from npusim.workloads.recorder import Recorder
 
 Sizes = tuple[int, ...]
 
 #: Kinds that read several values.
-SEVERAL = ("add", "mul", "scale", "concat", UNKNOWN)
+SEVERAL = ("add", "sub", "mul", "div", "scale", "shift", "concat", UNKNOWN)
 
 #: Chains that are read, and loops in each other: far more than any network needs.
 _MOST_CHAINS, _MOST_LOOPS = 100_000, 20
@@ -34,11 +35,15 @@ _LOOP = re.compile(r"(?P<times>[1-9]\d{0,5}) times|for (?P<word>\w+) in (?P<word
 _SIZES = re.compile(rf"\[({_NUMBER}(?:, ?{_NUMBER})*)\]")
 _POOL = " [KERNEL[/STRIDE] [pPADDING]]"
 _SIDES = " [pPADDING]"
+_REAL = r"-?(?:inf|\d[\d.]*(?:e[-+]?\d+)?)"
+_NUMBERS = " [(NUMBERS)]"
 _FORMS = dict.fromkeys(("max_pool", "avg_pool"), _POOL) | dict.fromkeys(("pad", "slice"), _SIDES)
+_FORMS |= dict.fromkeys(("scale", "shift", "clip", "leaky_relu", "hard_sigmoid"), _NUMBERS)
 _FORMS[UNKNOWN] = " (NAME)"
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
 _STEP = re.compile(
     r"(?:unknown \((?P<called>.+)\)|(?P<kind>\w+))"
+    rf"(?: \((?P<numbers>{_REAL}(?:, ?{_REAL})*)\))?"
     rf"(?: (?P<kernel>{_NUMBER}(?:x{_NUMBER})*)(?:/(?P<stride>{_NUMBER}(?:x{_NUMBER})*))?"
     r"(?: p(?P<padding>\d{1,9}(?::\d{1,9})?(?:x\d{1,9}(?::\d{1,9})?)*))?)?"
     r"(?: p(?P<sides>-?\d{1,9}(?::-?\d{1,9})?(?:x-?\d{1,9}(?::-?\d{1,9})?)*))?"
@@ -100,7 +105,7 @@ def inferred(kind: str, shapes: Sequence[Sizes], windows: Mapping[str, Any]) -> 
         return (*largest[:-dims], *found) if found and min(found) > 0 else ()
     if kind.endswith("_pool"):
         return (largest[0], *(1 for _ in largest[1:]))
-    if kind in ("add", "mul"):
+    if kind in FEW:
         return largest if len(set(shapes)) == 1 else ()
     return largest
 
@@ -240,6 +245,7 @@ class _Chains:
             or not called
             or (found["kernel"] and more != _POOL)
             or (found["sides"] and more != _SIDES)
+            or (found["numbers"] and more != _NUMBERS)
         ):
             raise item.fail(f"expected {kind}{more} [[SIZES]], got {text!r}")
         if len(values) > 1 and kind not in SEVERAL:
@@ -259,7 +265,9 @@ class _Chains:
             )
         usual = any(value.trained for value in values) or kind in WEIGHTED
         trained = found["trained"] == "trained" if found["trained"] else usual
+        numbers = tuple(map(float, found["numbers"].split(","))) if found["numbers"] else ()
         sizes: Any = {"shape": shape, "out": out, "called": found["called"] or "", **windows}
+        sizes["numbers"] = numbers
         return ElementwiseLayer(kind=kind, input_gradient=trained, **sizes)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from math import isclose
 
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import load_tree, suggest
@@ -18,6 +19,13 @@ KINDS = tuple(_ROWS)
 
 #: Kinds that have weights of their own, so that a training step has their backward pass anyway.
 WEIGHTED = tuple(kind for kind, row in _ROWS.items() if "weighted" in row)
+
+#: The usual numbers of kinds of which a layer may have others.
+USUAL = {
+    kind: tuple(map(float, row["numbers"].text().split()))
+    for kind, row in _ROWS.items()
+    if "numbers" in row
+}
 
 #: The kind of an operation of which only the name is known.
 UNKNOWN = "unknown"
@@ -48,8 +56,11 @@ class ElementwiseLayer:
     ``padding``, one entry an axis; none where a window is a whole map, or where windows differ in
     size. Of "pad" and "slice" ``padding`` has an entry for every axis of ``shape``: how many zeros
     are added before and after, or how many elements are left out, as negative numbers; none where
-    others are added, or elements in between left out. An operation of kind "unknown" is ``called``
-    something. Raises ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
+    others are added, or elements in between left out. ``numbers`` are those of the operation where
+    they are not the usual ones: the factor of a "scale" and what a "shift" adds (without one it has
+    another operand of fewer elements), the limits of a "clip", the slope of a "leaky_relu", slope
+    and offset of a "hard_sigmoid". An operation of kind "unknown" is ``called`` something. Raises
+    ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
     """
 
     kind: str
@@ -60,6 +71,7 @@ class ElementwiseLayer:
     kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     padding: Sides = ()
+    numbers: tuple[float, ...] = ()
     called: str = ""
 
     def __post_init__(self) -> None:
@@ -68,6 +80,11 @@ class ElementwiseLayer:
             raise ArgumentError(f"unknown kind {self.kind!r}{suggest(self.kind, KINDS)}")
         if bool(self.called) != (self.kind == UNKNOWN):
             raise ArgumentError("operations of kind unknown, and no others, are called something")
+        usual = USUAL.get(self.kind, ())
+        if len(usual) == len(self.numbers) and all(
+            isclose(a, b, rel_tol=1e-7) for a, b in zip(usual, self.numbers, strict=True)
+        ):
+            object.__setattr__(self, "numbers", ())
         if not self.out:
             object.__setattr__(self, "out", self.shape)
         if self.kind.endswith("_pool") and self.out == self.shape[: len(self.out)]:

@@ -14,6 +14,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
 from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
+from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder
 
 #: Images that are traced: a prime that few other axes have, so that it tells which axis is theirs.
@@ -301,6 +302,8 @@ class _Seen:
         if kind == "batch_norm" and args[0].shape[0] == 1:  # channels of all images side by side
             kind = "instance_norm"
         windows = _windows(func, args) if kind.endswith("_pool") else {}
+        given = [one for one in args[1:] if isinstance(one, (int, float)) or one is None]
+        windows |= {"numbers": found} if (found := numbers_of(kind, name, given)) else {}
         if kind == "pad" and not any(args[2:]):
             kind = "slice" if min(args[1]) < 0 else kind
             sides = tuple(zip(args[1][::2], args[1][1::2], strict=True))[::-1]
@@ -308,6 +311,8 @@ class _Seen:
         layer = self._elementwise(kind or name, args, made, windows)
         if not layer:
             return []
+        if layer.kind in FEW.values():  # the map before what is fewer
+            args = sorted(self._tensors(args), key=lambda one: -int(one.numel()))
         return [self.found.add(self._name(layer.called or layer.kind), layer, self._of(args))]
 
     def _convolution(self, args: Sequence[Any]) -> ConvLayer:
@@ -341,8 +346,9 @@ class _Seen:
         if not read:
             return None
         largest = max(read, key=lambda one: one.numel())
-        if kind in ("add", "mul") and sum(one.numel() == largest.numel() for one in read) < 2:
-            kind = "scale"  # a factor, or what is added, of a few elements
+        if kind in FEW and sum(one.numel() == largest.numel() for one in read) < 2:
+            sided = kind in ("sub", "div") and "numbers" not in windows
+            kind = f"{kind} of few elements" if sided else FEW[kind]
         shape = _image(made if kind == "concat" else largest)
         if not shape:
             return None

@@ -21,6 +21,7 @@ from npusim.workloads.elementwise import (
     listed,
 )
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
+from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder
 
 #: Elements of the largest constant that is computed with, and operators that are left alone: those
@@ -290,10 +291,27 @@ class _Graph:
             kind = "slice" if any(min(side) < 0 for side in windows["padding"]) else kind
         if node.op_type in _MOVES or (node.op_type == "Add" and self._biased(inputs)):
             return []
+        if found := numbers_of(kind, kind, self._numbers(node)):
+            windows["numbers"] = found
         if kind not in KINDS:
             kind = node.op_type
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
+        if layer and layer.kind in FEW.values():  # the map before what is fewer
+            inputs = sorted(inputs, key=lambda one: -prod(self.sizes.get(one, ())))
         return [self.found.add(_name(node), layer, self._of(inputs))] if layer else []
+
+    def _numbers(self, node: Any) -> list[float | None]:
+        """The numbers behind the first operand of a node: attributes, or constants."""
+        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        usual = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}
+        if node.op_type in usual:
+            return [attributes.get(name, one) for name, one in usual[node.op_type].items()]
+        operands = node.input[1:]
+        if node.op_type in ("Add", "Mul"):
+            operands = [name for name in node.input if name in self.constants]
+        values = [self.constants.get(name) for name in operands]
+        found = [None if one is None or one.size > 1 else float(one.item()) for one in values]
+        return found or [attributes.get(name) for name in ("min", "max")]
 
     def _sides(self, node: Any) -> tuple[tuple[int, int], ...]:
         """How many zeros a padding adds on each side of an image; none where that is not known."""
@@ -315,13 +333,14 @@ class _Graph:
         sizes = [self.sizes.get(one, ()) for one in inputs if one not in self.weights]
         made = self.sizes.get(name, ())
         largest = max(sizes, key=prod, default=())
+        if kind in FEW and sum(prod(size) == prod(largest) for size in sizes) < 2:
+            sided = kind in ("sub", "div") and "numbers" not in more
+            kind = f"{kind} of few elements" if sided else FEW[kind]
         if kind not in KINDS:
             more |= {"called": kind, "shape": self._image(largest), "out": self._image(made)}
             return ElementwiseLayer(kind=UNKNOWN, **more)
         if min(len(made), len(largest)) < 2 or min(*made, *largest) < 1:
             return None
-        if kind in ("add", "mul") and sum(prod(size) == prod(largest) for size in sizes) < 2:
-            kind = "scale"  # a factor, or what is added, of a few elements
         shape = self._image(made if kind == "concat" else largest)
         return ElementwiseLayer(kind=kind, shape=shape, out=self._image(made), **more)
 

@@ -92,8 +92,13 @@ OPERATIONS: dict[str, Any] = {
 }
 
 
-def computed(chain: Chain, given: Mapping[str, Array]) -> dict[str, Array]:
-    """All values of a chain in float64: maps (images, channels, positions), numbers per channel."""
+def computed(
+    chain: Chain, given: Mapping[str, Array], *, by_image: bool = False
+) -> dict[str, Array]:
+    """All values of a chain in float64: maps (images, channels, positions), numbers per channel.
+
+    Sums are over all but the channels, or ``by_image`` over all but these and images.
+    """
     known = {
         name: array[None, :, None] if array.ndim == 1 else array for name, array in given.items()
     }
@@ -106,5 +111,5 @@ def computed(chain: Chain, given: Mapping[str, Array]) -> dict[str, Array]:
             made = OPERATIONS[step.operation](*((a,) if step.b == "" else (a, b)))
         known[step.result] = made
     for vector, value in chain.sums:
-        known[vector] = known[value].sum((0, 2), keepdims=True)
+        known[vector] = known[value].sum(2 if by_image else (0, 2), keepdims=True)
     return known
