@@ -203,10 +203,14 @@ class Launcher:
         return replace(self.options, tiling="auto")
 
     def _known(self, what: Task) -> bool:
-        """Whether there is a kernel for these sizes: pooling of channels in two dimensions."""
-        maps = [value.shape for value in what.values if value.kind == "map"]
-        two = len({shape[:2] for shape in maps}) == 1 < len(maps)
-        return "pool" not in what.operation.core or (two and all(len(s) < 5 for s in maps))
+        """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
+        core, maps = what.operation.core, [v.shape for v in what.values if v.kind == "map"]
+        if "pool" not in core and not core.startswith("upsample"):
+            return True
+        two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
+        small, large = sorted(maps[:2], key=prod) if two else ((), ())
+        whole = not any(b % a for a, b in zip(small, large, strict=True))
+        return two and (whole or "pool" in core)
 
     def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.
@@ -249,14 +253,23 @@ class Launcher:
         gradients.launch(call, made, out)
 
     def pool(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """Pooling and its gradients, of maps of two dimensions; a window may be the whole map."""
+        """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
+
+        The gradient of a sum over windows side by side enlarges a map, and such sums are the
+        gradient of that.
+        """
         layer = one.layer
         assert isinstance(layer, ElementwiseLayer)
         back, maximum = one.core.endswith("gradient"), one.core.startswith("max")
+        enlarged = one.core.startswith("upsample")
+        back = back != enlarged
         source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
         read, out = (call.view(t, t.shape[:1] + t.shape[2:]) for t in (source, target))
         image, windows = (out, read) if back else (read, out)
         kernel = layer.kernel or image.shape[2:4]
+        if enlarged:
+            sides = zip(image.shape[2:4], windows.shape[2:4], strict=True)
+            kernel = tuple(large // small for large, small in sides)
         shape = pooled(
             image.shape,
             _planar(kernel, 1),
@@ -269,7 +282,7 @@ class Launcher:
             shape,
             read,
             out,
-            kind="max" if maximum else "mean_inside",
+            kind="max" if maximum else "sum" if enlarged else "mean_inside",
             mask=tensors[masks[0]] if maximum else None,
             saturate=call.device.saturates,
         )
@@ -412,6 +425,7 @@ _KERNELS: Mapping[str, Callable[[Launcher, Call, Operation, Mapping[str, Tensor]
     "layout": Launcher.layout,
     **{f"convolution.{name}": Launcher.convolution for name in ("output", "input", "weight")},
     **{f"{kind}_pool{end}": Launcher.pool for kind in ("max", "avg") for end in ("", "_gradient")},
+    **dict.fromkeys(("upsample", "upsample_gradient"), Launcher.pool),
     "softmax_loss": Launcher.loss,
     "linear.bias": Launcher.bias,
     **dict.fromkeys(_MATRICES, Launcher.linear),

@@ -126,7 +126,14 @@ class Formats:
 _FRACTAL = ("linear.output", "linear.input")
 
 #: Kernels of their own that read and write blocks of channels.
-_BLOCKED = ("max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient")
+_BLOCKED = (
+    "max_pool",
+    "max_pool_gradient",
+    "avg_pool",
+    "avg_pool_gradient",
+    "upsample",
+    "upsample_gradient",
+)
 
 
 class Launch(NamedTuple):

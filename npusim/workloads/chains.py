@@ -27,6 +27,9 @@ Sizes = tuple[int, ...]
 #: Kinds that read several values.
 SEVERAL = ("add", "sub", "mul", "div", "scale", "shift", "concat", UNKNOWN)
 
+#: Kinds whose results have sizes that do not follow.
+_ENLARGED = ("upsample", "interpolate")
+
 #: Chains that are read, and loops in each other: far more than any network needs.
 _MOST_CHAINS, _MOST_LOOPS = 100_000, 20
 
@@ -90,8 +93,8 @@ def given(layer: Layer, shape: Sizes) -> Sizes:
 def inferred(kind: str, shapes: Sequence[Sizes], windows: Mapping[str, Any]) -> Sizes:
     """The sizes of the result of an element-wise layer, () where they do not follow."""
     largest = max(shapes, key=prod)
-    if kind in ("upsample", "pad", "slice") or () in shapes:
-        sides = windows.get("padding", ()) if kind != "upsample" else ()
+    if kind in (*_ENLARGED, "pad", "slice") or () in shapes:
+        sides = windows.get("padding", ()) if kind not in _ENLARGED else ()
         found = tuple(size + sum(side) for size, side in zip(largest, sides, strict=False))
         return found if len(sides) == len(largest) and min(found, default=0) > 0 else ()
     if kind == "concat":

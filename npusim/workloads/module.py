@@ -416,7 +416,9 @@ def _kind(short: str, *, dropout: bool) -> str:
     """The kind of the element-wise layer that this operation is, "" where it is none."""
     if dropout:  # composed of operations on its mask, and the product with it
         return "dropout" if short in ("native_dropout", "mul") else ""
-    kind = "upsample" if short.startswith("upsample_") else _KINDS.get(short, short)
+    kind = _KINDS.get(short, short)
+    if short.startswith(("upsample_", "_upsample_")):
+        kind = "upsample" if "nearest" in short else "interpolate"
     kind = kind.partition("2d")[0].partition("3d")[0].removeprefix("_").removeprefix("adaptive_")
     return kind if kind in KINDS else ""
 

@@ -10,7 +10,7 @@ import pytest
 
 import npusim
 from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
-from npusim.workloads.onnx import einsum_sizes
+from npusim.workloads.einsum import einsum_sizes
 
 torch = pytest.importorskip("torch")
 bridge = pytest.importorskip("npusim.torch")
