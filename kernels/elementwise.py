@@ -13,12 +13,13 @@ for (c1, group, run of images, run of positions) of this core:     # one task
     UB maps and masks <- GM                                        # MTE2
     UB values <- steps, one vector instruction each                # V
     UB sums += values; halved until one position is left           # V
-    GM maps and masks <- UB                                        # MTE3
+    GM maps, masks and numbers of rows <- UB                       # MTE3
     GM sums += UB (before c1 or the group changes)                 # MTE3, atomic
 
 Sums in UB follow the tiles, whose order shape, device and number of cores fix; cores that share
 channels add atomically, here in the order of the cores, on a chip as they arrive. ``before`` clears
-the sums. Sums of channels that only fill up C0 are those of the zeros there.
+the sums. Sums of channels that only fill up C0 are those of the zeros there. Rows that are reduced
+are those of any map; C0 is then the elements of a row, any number where there are no vectors.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from npusim.isa.vector_math import COMPARE
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.expression import (
     GRAIN,
+    REDUCED,
     Bench,
     Expression,
     Places,
@@ -109,14 +111,23 @@ class Elementwise(Expression, _Called):
                     f"{self.called}: {one.name} has shape {one.shape}; beside {whole.name} of "
                     f"shape {whole.shape} it has {count} elements"
                 )
-        images, blocks, _, c0 = self.sizes
-        if self.sizes != (1, 1, self.count, 1) and c0 % 8:
+        images, blocks, rows, c0 = self.sizes
+        if self.width and self.count % self.width:
+            raise ArgumentError(f"{self.called}: {whole.name} has no rows of {self.width} elements")
+        free = self.width == c0 and not (self.vectors or self.sums)
+        if self.sizes != (1, 1, self.count, 1) and c0 % 8 and not free:
             raise ArgumentError(f"{self.called}: C0 of {whole.name} is {c0}; it must be 8 or 16")
+        for one in self.rows:
+            if prod(one.shape) != rows or one.dtype != FP32 or not self.width:
+                raise ArgumentError(
+                    f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; numbers of "
+                    f"{rows} rows are fp32, one for each"
+                )
         for one in (*self.vectors, *self.sums):
             known = one.dtype == FP32 or (one not in self.sums and one.dtype.kind == "float")
             groups = {1, self.groups}
             shapes = [(count * blocks * c0,) for count in groups if images % count == 0]
-            if len(whole.shape) != 4 or one.shape not in shapes or not known:
+            if c0 == 1 or one.shape not in shapes or not known:
                 raise ArgumentError(
                     f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; maps of shape "
                     f"{whole.shape} take vectors of shape {(blocks * c0,)}, or of as many for each "
@@ -131,8 +142,13 @@ class Elementwise(Expression, _Called):
 
     @cached_property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Images, blocks of channels, positions, and channels to a block; (1, 1, n, 1) flat."""
+        """Images, blocks of channels, positions, and channels to a block; (1, 1, n, 1) flat.
+
+        Rows that are reduced are positions with as many channels.
+        """
         shape = next(one.shape for one in self.maps if not is_mask(one))
+        if self.width:
+            return 1, 1, prod(shape) // self.width, self.width
         if len(shape) != 4:
             return 1, 1, prod(shape), 1
         return shape[0], shape[1], shape[2], shape[3]
@@ -160,19 +176,22 @@ class Elementwise(Expression, _Called):
 
     def stream(self, device: Device, cores: int) -> Stream:
         order, count = self.order, self.count
+        names = dict.fromkeys(COMPARE, "compare") | {"spread": "transpose"}
+        names |= {name: f"reduce_{one}" for name, one in REDUCED.items()}
+        few = {one for one, value in order.values.items() if value.kind in ("vector", "row")}
         vector = [
-            ("compare" if s.operation in COMPARE else s.operation, count * s.dtype.bytes)
+            (names.get(s.operation, s.operation), count * s.dtype.bytes)
             for s in order.steps
-            if s.dtype and order.values[s.result].kind != "vector"
+            if s.dtype and (s.result not in few or s.operation in REDUCED)
         ]
         stored = sum(order.last[one.name] not in order.kept for one in self.writes)
         return Stream(
             read=sum(one.size_bytes for one in self.reads),
-            written=sum(one.size_bytes for one in self.writes),
+            written=sum(one.size_bytes for one in (*self.writes, *self.rows)),
             tasks=np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE)),
             vector=(*vector, ("cast", stored * count * 4), ("add", len(self.sums) * count * 4)),
             loads=len(self.reads),
-            stores=len(self.writes),
+            stores=len(self.writes) + len(self.rows),
             cold=any(one.role == "in" for one in self.reads),
         )
 
@@ -192,7 +211,7 @@ class Elementwise(Expression, _Called):
         grouped = images // self.groups
         share, grain = min(most, ceil_div(self.count, cores)), max(1, GRAIN // c0)
         pieces = ceil_div(everywhere, round_up(ceil_div(share, c0), grain))
-        positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain))
+        positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain), most // c0)
         run = 1
         if positions == everywhere:
             run = max(1, min(grouped, share // round_up(everywhere * c0, GRAIN)))
@@ -215,6 +234,7 @@ class Elementwise(Expression, _Called):
         for one in (*self.vectors, *self.sums):
             block = c1 + group * blocks * (one.shape[0] > blocks * c0)
             bases[one.name] = block * c0 * one.dtype.bytes
+        bases |= {one.name: start // c0 * one.dtype.bytes for one in self.rows}
         return Tasks(core, Tile, {**columns, "width": width}, bases)
 
 
@@ -228,7 +248,9 @@ class _Nest:
         vectors = sum(one.kind == "vector" for one in kernel.order.values.values())
         besides = vectors * 2 * self.c0 * 4 + 8 * 32 * len(kernel.maps)
         whole = round_up(kernel.count, GRAIN)
-        self.most = piece(k, kernel.called, min(TILE, whole), each, multiple=GRAIN, besides=besides)
+        row = round_up(kernel.width, GRAIN)
+        most = min(max(TILE, row), whole)
+        self.most = piece(k, kernel.called, most, each, multiple=GRAIN, least=row, besides=besides)
         self.bench = Bench(kernel, k, self.most, self.most, self.c0)
         self.sums = [
             k.buffer("UB", (self.most,), FP32, name=f"{one.name}_ub") for one in kernel.sums
@@ -251,6 +273,9 @@ class _Nest:
         for one in kernel.writes:
             held = span.of(outputs[one.name], bits_of(one))
             k.data_move(self._outside(one, u), held, one.dtype)
+        for one in kernel.rows:
+            numbers = outputs[one.name].at(0, u.positions * one.dtype.bytes)
+            k.data_move(one.at(0, numbers.size, base=one.name), numbers, one.dtype)
 
     def _load_vectors(self, u: Tile) -> None:
         """Bring the vectors of another c1 or group, and make those that rest on them."""

@@ -27,7 +27,7 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.epilogue import PRODUCT, Epilogue
 from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
-from npusim.kernels.softmax_loss import SoftmaxLoss
+from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.networks.chains import elementwise
 from npusim.networks.parts import parts_of
@@ -294,7 +294,7 @@ class Launcher:
         (x, labels), (loss, grad) = (
             [tensors[n] for n in some] for some in (one.inputs, one.outputs)
         )
-        call.launch_spread(SoftmaxLoss(x, labels, loss, grad, scale=1 / x.shape[0]))
+        call.launch_spread(softmax_loss(x, labels, loss, grad, scale=1 / x.shape[0]))
 
     def traffic(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """What no kernel computes here: bytes at the rates of main memory, and a launch."""
