@@ -146,11 +146,11 @@ class Elementwise(Expression, _Called):
 
         Rows that are reduced are positions with as many channels.
         """
-        shape = next(one.shape for one in self.maps if not is_mask(one))
+        shape = self._shape
         if self.width:
-            return 1, 1, prod(shape) // self.width, self.width
+            return 1, 1, self.count // self.width, self.width
         if len(shape) != 4:
-            return 1, 1, prod(shape), 1
+            return 1, 1, self.count, 1
         return shape[0], shape[1], shape[2], shape[3]
 
     @cached_property
@@ -163,7 +163,11 @@ class Elementwise(Expression, _Called):
     @property
     def count(self) -> int:
         """Elements of a map."""
-        return prod(self.sizes)
+        return prod(self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return next(one.shape for one in self.maps if not is_mask(one))
 
     @property
     def tiling_text(self) -> str:

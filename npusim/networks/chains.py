@@ -16,7 +16,7 @@ def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> El
     """The kernel of a chain."""
     chain = one.chain
     assert chain is not None
-    blocked = bool(chain.vectors or chain.sums)
+    blocked = bool(chain.vectors or chain.sums) and not chain.by_row
 
     def maps(values: tuple[str, ...]) -> tuple[Tensor, ...]:
         return tuple(_as_map(tensors[name], blocked=blocked) for name in values)

@@ -40,4 +40,5 @@ def numbers_of(layer: Layer | ElementwiseLayer | None) -> dict[str, float]:
     if not isinstance(layer, ElementwiseLayer) or layer.kind not in tables().rules:
         return {}
     numbers = layer.numbers or USUAL.get(layer.kind, ())
-    return dict(zip(tables().rules[layer.kind].numbers, numbers, strict=False))
+    named = dict(zip(tables().rules[layer.kind].numbers, numbers, strict=False))
+    return {**named, "width": layer.shape[-1], "1/w": 1 / layer.shape[-1]}

@@ -80,7 +80,8 @@ class Formats:
         several = {name: formats_of(value) for name, value in values.items()}
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
-        by_channel = one.chain and (one.chain.vectors or one.chain.sums)
+        by_row = one.chain is not None and one.chain.by_row
+        by_channel = one.chain and (one.chain.vectors or one.chain.sums) and not by_row
         parts = parts_of(one, values)
         if parts is not None:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
@@ -89,7 +90,7 @@ class Formats:
         weights = one.inputs[1] if one.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
             return [plain, plain | {weights: FRACTAL}]
-        if one.core and one.core != "traffic":
+        if by_row or (one.core and one.core != "traffic"):
             return [plain]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
         if len(maps) > 1 or any(v.kind == "rows" for v in values.values()) or INPUT in values:

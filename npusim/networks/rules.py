@@ -15,6 +15,7 @@ from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.kernels.elementwise import Step
+from npusim.kernels.parts.expression import BY_ROW
 
 
 class Form(NamedTuple):
@@ -56,6 +57,11 @@ class Chain(NamedTuple):
     writes: tuple[str, ...]
     vectors: tuple[str, ...] = ()
     sums: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it reduces rows, the elements along the last axis of plain maps."""
+        return any(step.operation in BY_ROW for step in self.steps)
 
     def then(self, other: Chain, inner: str, *, kept: bool) -> Chain:
         """This chain and one that reads its result ``inner``, which is ``kept`` in memory or not.

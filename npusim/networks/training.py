@@ -30,9 +30,10 @@ class Value(NamedTuple):
     """A tensor of a step, of a batch: ``shape`` is (n, channels, ...) of maps, plain of others.
 
     ``kind`` is "map", "rows" (of a linear layer), "weight" (of a convolution), "matrix" (of a
-    linear layer), "vector" (a bias), "channels" (a number for each channel of whole blocks),
-    "bits" (one for each element of a map) or "masks" (of bits, for each tap of a window). A weight
-    and what is made of it have the ``groups`` of its convolution, by which fractals are shared.
+    linear layer), "vector" (a bias, or numbers for the elements of a row), "channels" (a number for
+    each channel of whole blocks), "bits" (one for each element of a map) or "masks" (of bits, for
+    each tap of a window). A weight and what is made of it have the ``groups`` of its convolution,
+    by which fractals are shared.
     """
 
     name: str
@@ -419,7 +420,7 @@ def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
         return layer.w_shape if kind == "weight" else (layer.cout,)
     if isinstance(layer, LinearLayer):
         return (layer.cout, layer.cin) if kind == "matrix" else (layer.cout,)
-    return (layer.shape[0],)
+    return (layer.shape[-1 if kind == "vector" else 0],)
 
 
 def _kind(shape: tuple[int, ...], layer: Layer | ElementwiseLayer) -> str:

@@ -27,6 +27,9 @@ USUAL = {
     if "numbers" in row
 }
 
+#: Kinds that work on rows, the elements along the last axis.
+BY_ROW = ("softmax", "log_softmax", "layer_norm")
+
 #: The kind of an operation of which only the name is known.
 UNKNOWN = "unknown"
 

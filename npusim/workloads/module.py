@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
-from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
+from npusim.workloads.elementwise import BY_ROW, KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder
@@ -299,6 +299,8 @@ class _Seen:
         made = out[0] if isinstance(out, (list, tuple)) else out
         if not kind and (dropout or not _image(made)):
             return []
+        if kind in BY_ROW and not _along_last(args):
+            kind, name = "", f"{kind} along other axes"
         if kind == "batch_norm" and args[0].shape[0] == 1:  # channels of all images side by side
             kind = "instance_norm"
         windows = _windows(func, args) if kind.endswith("_pool") else {}
@@ -352,9 +354,12 @@ class _Seen:
         shape = _image(made if kind == "concat" else largest)
         if not shape:
             return None
+        out, last = _image(made), int(largest.shape[-1])
+        if kind in BY_ROW and shape[-1] != last:  # of heads and images on one axis
+            shape = out = (prod(shape) // last, last)
         known: Any = {"kind": kind} if kind in KINDS else {"kind": UNKNOWN, "called": kind}
         trained = any(one.requires_grad for one in flat)
-        sizes: Any = {**known, "shape": shape, "out": _image(made), **windows}
+        sizes: Any = {**known, "shape": shape, "out": out, **windows}
         return ElementwiseLayer(**sizes, input_gradient=trained)
 
 
@@ -405,6 +410,14 @@ def _windows(func: Any, args: Sequence[Any]) -> dict[str, Any]:
 def _each(values: Sequence[int], dims: int) -> tuple[int, ...]:
     """One value for each axis, of which only one may have been stated."""
     return tuple(map(int, values)) * (dims if len(values) == 1 else 1)
+
+
+def _along_last(args: Sequence[Any]) -> bool:
+    """Whether an operation on rows has these along the last axis, and no other."""
+    axis = args[1]
+    if isinstance(axis, (list, tuple)):  # the sizes of what is normalised
+        return len(axis) == 1
+    return bool(axis % args[0].dim() == args[0].dim() - 1)
 
 
 def _storage(tensor: Any) -> int:

@@ -14,6 +14,7 @@ from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.resources import optional
 from npusim.workloads.einsum import einsum_sizes
 from npusim.workloads.elementwise import (
+    BY_ROW,
     KINDS,
     UNKNOWN,
     WEIGHTED,
@@ -309,7 +310,9 @@ class _Graph:
             return []
         if found := numbers_of(kind, kind, self._numbers(node)):
             windows["numbers"] = found
-        if kind not in KINDS:
+        rank = len(self.sizes.get(inputs[0], ()))
+        along = self._attributes(node).get("axis", -1)
+        if kind not in KINDS or (kind in BY_ROW and along not in (-1, rank - 1)):
             kind = node.op_type
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
         if layer and layer.kind in FEW.values():  # the map before what is fewer
