@@ -125,8 +125,7 @@ class Elementwise(Expression, _Called):
                 )
         for one in (*self.vectors, *self.sums):
             known = one.dtype == FP32 or (one not in self.sums and one.dtype.kind == "float")
-            groups = {1, self.groups}
-            shapes = [(count * blocks * c0,) for count in groups if images % count == 0]
+            shapes = [(n * blocks * c0,) for n in (1, self.groups) if images % n == 0]
             if c0 == 1 or one.shape not in shapes or not known:
                 raise ArgumentError(
                     f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; maps of shape "

@@ -305,17 +305,13 @@ class Bench:
 
         def buffer(tensor: Tensor, suffix: str) -> BufferHandle:
             count = bits // 8 if is_mask(tensor) else elements
+            count = elements // expression.width if tensor in expression.rows else count
             name = f"{tensor.name}_{suffix}"
             return k.buffer("UB", (count,), tensor.dtype, slots=2, name=name)
 
         self.reads = {one.name: buffer(one, "ub") for one in expression.reads}
-        self.writes = {one.name: buffer(one, "out_ub") for one in expression.writes}
-        self.writes |= {
-            one.name: k.buffer(
-                "UB", (elements // expression.width,), FP32, slots=2, name=f"{one.name}_ub"
-            )
-            for one in expression.rows
-        }
+        written = (*expression.writes, *expression.rows)
+        self.writes = {one.name: buffer(one, "out_ub") for one in written}
         self.registers = [
             k.buffer("UB", (max(elements * size, bits // 8),), None, name=f"value{i}_ub")
             for i, size in enumerate(self.order.registers)
@@ -399,8 +395,8 @@ class Bench:
     ) -> None:
         """Reduce rows, or repeat the number of each: as equal rows of a matrix, turned."""
         if operation in REDUCED:
-            rows = target.size // dtype.bytes
-            self.k.vec_reduce(REDUCED[operation], target, a, rows, width, dtype)
+            sizes = target.size // dtype.bytes, width
+            self.k.vec_reduce(REDUCED[operation], target, a, *sizes, dtype)
         else:
             again = a.slot.at(a.offset - a.slot.first, a.size, rows=width, pitch=0)
             self.k.vec_transpose(target, again, width, a.size // dtype.bytes, dtype)

@@ -40,9 +40,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 def _as_map(tensor: Tensor, *, blocked: bool) -> Tensor:
     """A tensor as the kernel of chains takes it: (images, C1, positions, C0), or flat."""
-    if len(tensor.shape) == 1:
-        return tensor
-    if not blocked:
+    if not blocked or len(tensor.shape) == 1:
         return _flat(tensor)
     n, d, c1, h, w, c0 = tensor.shape
     return replace(tensor, shape=(n * d, c1, h * w, c0))

@@ -205,12 +205,11 @@ class Launcher:
     def _known(self, what: Task) -> bool:
         """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
         core, maps = what.operation.core, [v.shape for v in what.values if v.kind == "map"]
-        if "pool" not in core and not core.startswith("upsample"):
-            return True
+        windows = "pool" in core or core.startswith("upsample")
         two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
         small, large = sorted(maps[:2], key=prod) if two else ((), ())
-        whole = not any(b % a for a, b in zip(small, large, strict=True))
-        return two and (whole or "pool" in core)
+        whole = "pool" in core or not any(b % a for a, b in zip(small, large, strict=True))
+        return not windows or (two and whole)
 
     def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.

@@ -7,8 +7,7 @@ from math import prod
 
 from npusim.networks.rules import Rule, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer
-from npusim.workloads.elementwise import USUAL
-from npusim.workloads.numbers import FEW
+from npusim.workloads.numbers import FEW, USUAL
 
 
 def rule_of(layer: Layer | ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> Rule:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from math import isclose
 
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import load_tree, suggest
@@ -19,13 +18,6 @@ KINDS = tuple(_ROWS)
 
 #: Kinds that have weights of their own, so that a training step has their backward pass anyway.
 WEIGHTED = tuple(kind for kind, row in _ROWS.items() if "weighted" in row)
-
-#: The usual numbers of kinds of which a layer may have others.
-USUAL = {
-    kind: tuple(map(float, row["numbers"].text().split()))
-    for kind, row in _ROWS.items()
-    if "numbers" in row
-}
 
 #: Kinds that work on rows, the elements along the last axis.
 BY_ROW = ("softmax", "log_softmax", "layer_norm")
@@ -83,11 +75,6 @@ class ElementwiseLayer:
             raise ArgumentError(f"unknown kind {self.kind!r}{suggest(self.kind, KINDS)}")
         if bool(self.called) != (self.kind == UNKNOWN):
             raise ArgumentError("operations of kind unknown, and no others, are called something")
-        usual = USUAL.get(self.kind, ())
-        if len(usual) == len(self.numbers) and all(
-            isclose(a, b, rel_tol=1e-7) for a, b in zip(usual, self.numbers, strict=True)
-        ):
-            object.__setattr__(self, "numbers", ())
         if not self.out:
             object.__setattr__(self, "out", self.shape)
         if self.kind.endswith("_pool") and self.out == self.shape[: len(self.out)]:

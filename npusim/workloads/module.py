@@ -414,10 +414,9 @@ def _each(values: Sequence[int], dims: int) -> tuple[int, ...]:
 
 def _along_last(args: Sequence[Any]) -> bool:
     """Whether an operation on rows has these along the last axis, and no other."""
-    axis = args[1]
-    if isinstance(axis, (list, tuple)):  # the sizes of what is normalised
-        return len(axis) == 1
-    return bool(axis % args[0].dim() == args[0].dim() - 1)
+    axis, axes = args[1], args[0].dim()
+    several = isinstance(axis, (list, tuple))  # the sizes of what is normalised
+    return len(axis) == 1 if several else bool(axis % axes == axes - 1)
 
 
 def _storage(tensor: Any) -> int:

@@ -9,6 +9,9 @@ from math import inf
 #: elements; of those the latter only if it is a sum or a product.
 FEW = {"add": "shift", "sub": "shift", "mul": "scale", "div": "scale"}
 
+#: The usual numbers of kinds of which a layer may have others.
+USUAL = {"clip": (0.0, 6.0), "leaky_relu": (0.01,), "hard_sigmoid": (0.16666667, 0.5)}
+
 
 def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[float, ...]:
     """The numbers of a layer of ``kind``, () for the usual ones.
@@ -20,13 +23,15 @@ def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[flo
         given = (None, *given)
     elif name == "hardtanh":
         given = (*given, *(-1.0, 1.0)[len(given) :])
+    first = given[0] if given else None
+    found: tuple[float, ...] = ()
     if kind == "clip":
         low, high = (*given, None, None)[:2]
-        return (-inf if low is None else float(low), inf if high is None else float(high))
-    first = given[0] if given else None
-    if kind in FEW and first is not None:
+        found = (-inf if low is None else float(low), inf if high is None else float(high))
+    elif kind in FEW and first is not None:
         divided = 1 / first if first else inf
-        return (float({"sub": -first, "div": divided}.get(kind, first)),)
-    if kind in ("leaky_relu", "hard_sigmoid"):
-        return tuple(float(one) for one in given if one is not None)
-    return ()
+        found = (float({"sub": -first, "div": divided}.get(kind, first)),)
+    elif kind in USUAL:
+        found = tuple(float(one) for one in given if one is not None)
+    alike = [round(one, 7) for one in found] == [round(one, 7) for one in USUAL.get(kind, ())]
+    return () if alike else found

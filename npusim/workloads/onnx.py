@@ -310,9 +310,9 @@ class _Graph:
             return []
         if found := numbers_of(kind, kind, self._numbers(node)):
             windows["numbers"] = found
-        rank = len(self.sizes.get(inputs[0], ()))
-        along = self._attributes(node).get("axis", -1)
-        if kind not in KINDS or (kind in BY_ROW and along not in (-1, rank - 1)):
+        last = (-1, len(self.sizes.get(inputs[0], ())) - 1)
+        along = self._attributes(node).get("axis", -1) in last
+        if kind not in KINDS or (kind in BY_ROW and not along):
             kind = node.op_type
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
         if layer and layer.kind in FEW.values():  # the map before what is fewer
