@@ -3,21 +3,23 @@
     r = op(a, b)                        for every element, step after step
     s[C0 * c1 + c0] += r[n, c1, p, c0]  over all images and positions, for values that are summed
 
-Layouts: maps (N, C1, positions, C0) or flat, all of one shape; channel vectors (C1 * C0) in fp32;
-masks, one bit for each element, as int8 of an eighth of the elements. Values are computed in fp32
-(or fp16 where ``compute`` says so) and rounded once, when they are stored.
+Layouts: maps (N, C1, positions, C0) or flat, all of one shape; vectors (C1 * C0), numbers for each
+channel, or (G * C1 * C0), those for each of G groups of images that follow each other, of floats,
+sums in fp32; masks, one bit for each element, as int8 of an eighth of the elements. Values are
+computed in fp32 (or fp16 where ``compute`` says so) and rounded once, when they are stored.
 
-for (c1, run of images, run of positions) of this core:            # one task
-    UB vectors <- GM, then those made of them (when c1 changes)    # MTE2, V
+for (c1, group, run of images, run of positions) of this core:     # one task
+    UB vectors <- GM, then those made of them (when these change)  # MTE2, V
     UB maps and masks <- GM                                        # MTE2
     UB values <- steps, one vector instruction each                # V
     UB sums += values; halved until one position is left           # V
-    GM maps and masks <- UB                                        # MTE3
-    GM sums += UB (before c1 changes)                              # MTE3, atomic
+    GM maps, masks and numbers of rows <- UB                       # MTE3
+    GM sums += UB (before c1 or the group changes)                 # MTE3, atomic
 
 Sums in UB follow the tiles, whose order shape, device and number of cores fix; cores that share
 channels add atomically, here in the order of the cores, on a chip as they arrive. ``before`` clears
-the sums. Sums of channels that only fill up C0 are those of the zeros there.
+the sums. Sums of channels that only fill up C0 are those of the zeros there. Rows that are reduced
+are those of any map; C0 is then the elements of a row, any number where there are no vectors.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from npusim.isa.vector_math import COMPARE
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.expression import (
     GRAIN,
+    REDUCED,
     Bench,
     Expression,
     Places,
@@ -67,7 +70,7 @@ TILE = 16 * 1024
 
 
 class Tile(NamedTuple):
-    """``positions`` of some images; ``first`` and ``last`` of a core's run over one c1.
+    """``positions`` of some images; ``first`` and ``last`` of a core's run over one c1 and group.
 
     Sums of that run hold ``width`` elements.
     """
@@ -108,15 +111,26 @@ class Elementwise(Expression, _Called):
                     f"{self.called}: {one.name} has shape {one.shape}; beside {whole.name} of "
                     f"shape {whole.shape} it has {count} elements"
                 )
-        _, blocks, _, c0 = self.sizes
-        if self.sizes != (1, 1, self.count, 1) and c0 % 8:
+        images, blocks, rows, c0 = self.sizes
+        if self.width and self.count % self.width:
+            raise ArgumentError(f"{self.called}: {whole.name} has no rows of {self.width} elements")
+        free = self.width == c0 and not (self.vectors or self.sums)
+        if self.sizes != (1, 1, self.count, 1) and c0 % 8 and not free:
             raise ArgumentError(f"{self.called}: C0 of {whole.name} is {c0}; it must be 8 or 16")
+        for one in self.rows:
+            if prod(one.shape) != rows or one.dtype != FP32 or not self.width:
+                raise ArgumentError(
+                    f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; numbers of "
+                    f"{rows} rows are fp32, one for each"
+                )
         for one in (*self.vectors, *self.sums):
-            if len(whole.shape) != 4 or one.shape != (blocks * c0,) or one.dtype != FP32:
+            known = one.dtype == FP32 or (one not in self.sums and one.dtype.kind == "float")
+            shapes = [(n * blocks * c0,) for n in (1, self.groups) if images % n == 0]
+            if c0 == 1 or one.shape not in shapes or not known:
                 raise ArgumentError(
                     f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; maps of shape "
-                    f"{whole.shape} take fp32 of shape {(blocks * c0,)}, and 4 sizes (N, C1, "
-                    "positions, C0)"
+                    f"{whole.shape} take vectors of shape {(blocks * c0,)}, or of as many for each "
+                    "group of images, sums in fp32, and 4 sizes (N, C1, positions, C0)"
                 )
         self.check(self.called)
 
@@ -127,16 +141,32 @@ class Elementwise(Expression, _Called):
 
     @cached_property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Images, blocks of channels, positions, and channels to a block; (1, 1, n, 1) flat."""
-        shape = next(one.shape for one in self.maps if not is_mask(one))
+        """Images, blocks of channels, positions, and channels to a block; (1, 1, n, 1) flat.
+
+        Rows that are reduced are positions with as many channels.
+        """
+        shape = self._shape
+        if self.width:
+            return 1, 1, self.count // self.width, self.width
         if len(shape) != 4:
-            return 1, 1, prod(shape), 1
+            return 1, 1, self.count, 1
         return shape[0], shape[1], shape[2], shape[3]
+
+    @cached_property
+    def groups(self) -> int:
+        """Groups of images that have vectors of their own."""
+        _, blocks, _, c0 = self.sizes
+        each = blocks * c0
+        return max((prod(one.shape) // each for one in (*self.vectors, *self.sums)), default=1) or 1
 
     @property
     def count(self) -> int:
         """Elements of a map."""
-        return prod(self.sizes)
+        return prod(self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return next(one.shape for one in self.maps if not is_mask(one))
 
     @property
     def tiling_text(self) -> str:
@@ -149,19 +179,22 @@ class Elementwise(Expression, _Called):
 
     def stream(self, device: Device, cores: int) -> Stream:
         order, count = self.order, self.count
+        names = dict.fromkeys(COMPARE, "compare") | {"spread": "transpose"}
+        names |= {name: f"reduce_{one}" for name, one in REDUCED.items()}
+        few = {one for one, value in order.values.items() if value.kind in ("vector", "row")}
         vector = [
-            ("compare" if s.operation in COMPARE else s.operation, count * s.dtype.bytes)
+            (names.get(s.operation, s.operation), count * s.dtype.bytes)
             for s in order.steps
-            if s.dtype and order.values[s.result].kind != "vector"
+            if s.dtype and (s.result not in few or s.operation in REDUCED)
         ]
         stored = sum(order.last[one.name] not in order.kept for one in self.writes)
         return Stream(
             read=sum(one.size_bytes for one in self.reads),
-            written=sum(one.size_bytes for one in self.writes),
+            written=sum(one.size_bytes for one in (*self.writes, *self.rows)),
             tasks=np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE)),
             vector=(*vector, ("cast", stored * count * 4), ("add", len(self.sums) * count * 4)),
             loads=len(self.reads),
-            stores=len(self.writes),
+            stores=len(self.writes) + len(self.rows),
             cold=any(one.role == "in" for one in self.reads),
         )
 
@@ -178,17 +211,19 @@ class Elementwise(Expression, _Called):
     def _tasks(self, most: int, cores: int) -> Tasks[Tile]:
         """Tiles of ``most`` elements, channels outermost: a core rarely changes its vectors."""
         images, blocks, everywhere, c0 = self.sizes
+        grouped = images // self.groups
         share, grain = min(most, ceil_div(self.count, cores)), max(1, GRAIN // c0)
         pieces = ceil_div(everywhere, round_up(ceil_div(share, c0), grain))
-        positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain))
+        positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain), most // c0)
         run = 1
         if positions == everywhere:
-            run = max(1, min(images, share // round_up(everywhere * c0, GRAIN)))
-        axes = (blocks, 1), (images, run), (everywhere, positions)
-        (c1, image, position), (_, some, extent) = in_pieces(*axes)
+            run = max(1, min(grouped, share // round_up(everywhere * c0, GRAIN)))
+        axes = (blocks, 1), (self.groups, 1), (grouped, run), (everywhere, positions)
+        (c1, group, image, position), (_, _, some, extent) = in_pieces(*axes)
         core = in_runs(len(c1), cores)
-        begins = (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0)
-        start = ((image * blocks + c1) * everywhere + position) * c0
+        changes = [np.diff(one, prepend=-1) != 0 for one in (core, c1, group)]
+        begins = np.logical_or.reduce(changes)
+        start = (((group * grouped + image) * blocks + c1) * everywhere + position) * c0
         columns = {
             "images": some,
             "positions": extent,
@@ -198,13 +233,12 @@ class Elementwise(Expression, _Called):
         summed = round_up(positions * c0, GRAIN) * (some - 1) + extent * c0
         widest = np.maximum.reduceat(summed, np.flatnonzero(begins))
         width = widest[np.cumsum(begins) - 1] if self.sums else np.zeros_like(start)
-        sizes = {bits_of(one) for one in self.maps}
-        return Tasks(
-            core,
-            Tile,
-            {**columns, "width": width},
-            {**{f"map{bits}": start * bits // 8 for bits in sizes}, "vector": c1 * c0 * 4},
-        )
+        bases = {f"map{bits}": start * bits // 8 for bits in {bits_of(one) for one in self.maps}}
+        for one in (*self.vectors, *self.sums):
+            block = c1 + group * blocks * (one.shape[0] > blocks * c0)
+            bases[one.name] = block * c0 * one.dtype.bytes
+        bases |= {one.name: start // c0 * one.dtype.bytes for one in self.rows}
+        return Tasks(core, Tile, {**columns, "width": width}, bases)
 
 
 class _Nest:
@@ -217,7 +251,9 @@ class _Nest:
         vectors = sum(one.kind == "vector" for one in kernel.order.values.values())
         besides = vectors * 2 * self.c0 * 4 + 8 * 32 * len(kernel.maps)
         whole = round_up(kernel.count, GRAIN)
-        self.most = piece(k, kernel.called, min(TILE, whole), each, multiple=GRAIN, besides=besides)
+        row = round_up(kernel.width, GRAIN)
+        most = min(max(TILE, row), whole)
+        self.most = piece(k, kernel.called, most, each, multiple=GRAIN, least=row, besides=besides)
         self.bench = Bench(kernel, k, self.most, self.most, self.c0)
         self.sums = [
             k.buffer("UB", (self.most,), FP32, name=f"{one.name}_ub") for one in kernel.sums
@@ -240,14 +276,17 @@ class _Nest:
         for one in kernel.writes:
             held = span.of(outputs[one.name], bits_of(one))
             k.data_move(self._outside(one, u), held, one.dtype)
+        for one in kernel.rows:
+            numbers = outputs[one.name].at(0, u.positions * one.dtype.bytes)
+            k.data_move(one.at(0, numbers.size, base=one.name), numbers, one.dtype)
 
     def _load_vectors(self, u: Tile) -> None:
-        """Bring the vectors of another c1, and make those that rest on them."""
-        row = self.c0 * 4
+        """Bring the vectors of another c1 or group, and make those that rest on them."""
         if u.first:
             for one in self.kernel.vectors:
+                row = self.c0 * one.dtype.bytes
                 target = self.bench.vectors[one.name].next().at(0, row)
-                self.k.data_move(target, one.at(0, row, base="vector"), FP32)
+                self.k.data_move(target, one.at(0, row, base=one.name), one.dtype)
             self.bench.prepare(self.c0)
 
     def _outside(self, tensor: Tensor, u: Tile) -> GmRegion:
@@ -276,4 +315,4 @@ class _Nest:
                 left -= half
             if u.last:
                 total = held.at(0, row)
-                k.data_move(tensor.at(0, row, base="vector"), total, FP32, atomic=True)
+                k.data_move(tensor.at(0, row, base=tensor.name), total, FP32, atomic=True)

@@ -2,7 +2,8 @@
 
 Maps have one number for each element, masks one bit, channel vectors a number for each channel.
 Values are computed in one type and rounded once, when they are stored. A value that rests on
-vectors and numbers alone is a vector itself: it is computed once, not for each element.
+vectors and numbers alone is a vector itself: it is computed once, not for each element. Reductions
+of rows leave a number for each row, which is spread over the row to be used with its elements.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ from npusim.language import (
     ceil_div,
 )
 
+#: Reductions of rows, by what the vector unit calls them.
+REDUCED = {"row_sum": "add", "row_max": "max"}
+
+#: Operations whose number is the width of a row.
+BY_ROW = (*REDUCED, "spread")
+
 #: Rows of elements begin at multiples of so many: their masks fill blocks of 32 B.
 GRAIN = 256
 
@@ -36,10 +43,11 @@ class Step(NamedTuple):
 
     Operations are those of the vector unit: add, sub, mul, div, max, min of two; adds, muls, maxs,
     mins with a number; relu, abs, exp, ln, rec, sqrt, rsqrt of one, and cast, which
-    only converts; lt, le, gt, ge, eq, ne, which
-    make a mask; and select, whose ``mask`` takes ``a`` where it has a 1, else ``b``. A result may
-    have the name of an earlier value: what follows sees the new one. It is computed in ``dtype``
-    (None: that of the expression), to which operands are converted; fp16 takes half the time.
+    only converts; lt, le, gt, ge, eq, ne, which make a mask; and select, whose ``mask`` takes ``a``
+    where it has a 1, else ``b``. Of rows of ``b`` elements row_sum and row_max leave a number each,
+    and spread repeats it ``b`` times. A result may have the name of an earlier value: what follows
+    sees the new one. It is computed in ``dtype`` (None: that of the expression), to which operands
+    are converted; fp16 takes half the time.
     """
 
     result: str
@@ -64,7 +72,7 @@ class Step(NamedTuple):
         given, named = self.b != "", isinstance(self.b, str) and self.b != ""
         forms = (
             (BINARY.keys(), "two values", named),
-            (SCALAR.keys(), "a value and a number", given and not named),
+            ({*SCALAR, *BY_ROW}, "a value and a number", given and not named),
             ({*UNARY, "cast"}, "one value", not given),
             (COMPARE.keys(), "a value and a value or number", given),
             ({"select"}, "a mask, a value, and a value or number", given and bool(self.mask)),
@@ -108,7 +116,7 @@ def bits_of(tensor: Tensor) -> int:
 
 
 class Value(NamedTuple):
-    """A "map", a "mask", or a "vector" of numbers for channels; what it was computed in."""
+    """A "map", "mask", "vector" of numbers for channels, or "row" of one for each row; its type."""
 
     kind: str
     dtype: DType
@@ -135,9 +143,10 @@ class Expression:
     """``steps`` over maps; a tensor is called in them by its own name.
 
     ``reads`` and ``writes`` are maps of floats, and masks of int8; a tensor may be both.
-    ``vectors`` are fp32 and hold a number for each channel. ``summed`` names a value for each of
-    ``sums``, to which it is added in fp32 over everything but channels. ``saturate`` keeps what is
-    converted to fp16 finite (see ``Device.saturates``).
+    ``vectors`` are floats and hold a number for each channel. ``summed`` names a value for each of
+    ``sums``, to which it is added in fp32 over everything but channels. ``rows`` are written too:
+    fp32, a number for each row. ``saturate`` keeps what is converted to fp16 finite (see
+    ``Device.saturates``).
     """
 
     steps: tuple[Step, ...]
@@ -148,6 +157,7 @@ class Expression:
     summed: tuple[str, ...] = ()
     compute: DType = FP32
     saturate: bool = False
+    rows: tuple[Tensor, ...] = ()
 
     def check(self, called: str) -> None:
         """Raise for names that nothing makes, operands of the wrong kind, and types."""
@@ -159,7 +169,7 @@ class Expression:
                 raise ArgumentError(f"{called}: {step} reads {missing[0]}, which nothing made")
             known.add(step.result)
         made = {step.result for step in self.steps}
-        unmade = sorted({one.name for one in self.writes} - made)
+        unmade = sorted({one.name for one in (*self.writes, *self.rows)} - made)
         if missing := [*unmade, *sorted({*self.summed} - known)]:
             raise ArgumentError(f"{called}: no step makes {missing[0]}")
         if len(self.summed) != len(self.sums):
@@ -180,25 +190,35 @@ class Expression:
         for step in self.order.steps:
             if step.mask and values[step.mask].kind != "mask":
                 raise ArgumentError(f"{called}: {step} takes {step.mask} as a mask, which is none")
-            others = (one for one in step.reads if one != step.mask)
+            others = [one for one in step.reads if one != step.mask]
+            kinds = {values[one].kind for one in others}
+            if "row" in kinds and (len(kinds) > 1 or step.mask or step.operation in REDUCED):
+                raise ArgumentError(f"{called}: {step} takes numbers of rows; spread them before")
             if masks := [one for one in others if values[one].kind == "mask"]:
                 raise ArgumentError(f"{called}: {step} computes with the mask {masks[0]}")
         wants = {one.name: "mask" if is_mask(one) else "map" for one in self.writes}
-        for name, want in {**wants, **dict.fromkeys(self.summed, "map")}.items():
+        wants |= dict.fromkeys(self.summed, "map") | {one.name: "row" for one in self.rows}
+        for name, want in wants.items():
             if (kind := values[self.order.last[name]].kind) != want:
                 raise ArgumentError(f"{called}: {name} is a {kind}, where a {want} is needed")
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Every one that it touches, once."""
-        every = (*self.reads, *self.writes, *self.vectors, *self.sums)
+        every = (*self.reads, *self.rows, *self.writes, *self.vectors, *self.sums)
         return tuple(dict.fromkeys(every))
+
+    @cached_property
+    def width(self) -> int:
+        """Elements of a row, 0 where none is reduced."""
+        return next((int(one.b) for one in self.steps if one.operation in BY_ROW), 0)
 
     @property
     def each_bits(self) -> int:
-        """Bits of UB that an element takes, without sums: two slots for maps, registers."""
+        """Bits of UB that an element takes, without sums: two slots of maps and rows, registers."""
         maps = sum(2 * bits_of(one) for one in (*self.reads, *self.writes))
-        return maps + sum(self.order.registers) * 8
+        rows = ceil_div(64 * len(self.rows), self.width) if self.rows else 0
+        return maps + rows + sum(self.order.registers) * 8
 
     @cached_property
     def order(self) -> Order:
@@ -208,9 +228,9 @@ class Expression:
             last[one.name]: one.name
             for one in self.writes
             if is_mask(one) or values[last[one.name]].dtype == one.dtype
-        }
+        } | {last[one.name]: one.name for one in self.rows}
         ends = {last[name]: len(steps) for name in self.summed}
-        ends |= {last[one.name]: len(steps) for one in self.writes}
+        ends |= {last[one.name]: len(steps) for one in (*self.writes, *self.rows)}
         for number, step in enumerate(steps):
             for name in step.reads:
                 ends[name] = max(ends.get(name, 0), number)
@@ -221,7 +241,8 @@ class Expression:
             value = values[step.result]
             if step.result in kept or value.kind == "vector":
                 continue
-            size = value.dtype.bytes
+            small = value.kind == "row" and self.width >= value.dtype.bytes
+            size = 1 if small else value.dtype.bytes
             free = [i for i, end in enumerate(busy) if end < number]
             home = min(free, key=lambda i: abs(sizes[i] - size), default=len(busy))
             homes[step.result] = home
@@ -234,7 +255,7 @@ class Expression:
         values = {
             one.name: Value("mask" if is_mask(one) else "map", one.dtype) for one in self.reads
         }
-        values |= {one.name: Value("vector", FP32) for one in self.vectors}
+        values |= {one.name: Value("vector", one.dtype) for one in self.vectors}
         now = {name: name for name in values}
         steps: list[Step] = []
 
@@ -256,8 +277,10 @@ class Expression:
             b = as_type(step.b, dtype) if isinstance(step.b, str) and step.b else step.b
             result = step.result if step.result not in values else f"{step.result} {len(steps)}"
             operands = {values[one].kind for one in (a, b) if isinstance(one, str) and one}
-            kind = "vector" if operands == {"vector"} and not step.mask else "map"
+            same = operands in ({"vector"}, {"row"}) and not step.mask
+            kind = operands.pop() if same else "map"
             kind = "mask" if step.operation in COMPARE else kind
+            kind = {**dict.fromkeys(REDUCED, "row"), "spread": "map"}.get(step.operation, kind)
             values[result] = Value(kind, dtype)
             now[step.result] = result
             steps.append(Step(result, step.operation, a, b, mask, dtype))
@@ -282,11 +305,13 @@ class Bench:
 
         def buffer(tensor: Tensor, suffix: str) -> BufferHandle:
             count = bits // 8 if is_mask(tensor) else elements
+            count = elements // expression.width if tensor in expression.rows else count
             name = f"{tensor.name}_{suffix}"
             return k.buffer("UB", (count,), tensor.dtype, slots=2, name=name)
 
         self.reads = {one.name: buffer(one, "ub") for one in expression.reads}
-        self.writes = {one.name: buffer(one, "out_ub") for one in expression.writes}
+        written = (*expression.writes, *expression.rows)
+        self.writes = {one.name: buffer(one, "out_ub") for one in written}
         self.registers = [
             k.buffer("UB", (max(elements * size, bits // 8),), None, name=f"value{i}_ub")
             for i, size in enumerate(self.order.registers)
@@ -331,7 +356,10 @@ class Bench:
             else:
                 slot = self.registers[self.order.homes[step.result]].next()
             bits = 1 if value.kind == "mask" else value.dtype.bytes * 8
-            places[step.result] = span.of(slot, bits)
+            if value.kind == "row":
+                places[step.result] = slot.at(0, span.row // self.expression.width * bits // 8)
+            else:
+                places[step.result] = span.of(slot, bits)
             self._issue(step, places[step.result], places)
         for one in self.expression.writes:
             name = self.order.last[one.name]
@@ -349,6 +377,8 @@ class Bench:
         b = places[step.b] if isinstance(step.b, str) and step.b else step.b
         if operation == "cast":
             self._cast(target, step.a, places, dtype)
+        elif operation in BY_ROW and isinstance(b, float | int):
+            self._by_row(operation, target, a, int(b), dtype)
         elif operation in UNARY:
             k.vec_unary(operation, target, a, dtype)
         elif isinstance(b, SlotRegion) and operation in BINARY:
@@ -359,3 +389,14 @@ class Bench:
             k.vec_compare(operation, target, a, b, dtype)
         elif not isinstance(b, str):
             k.vec_select(target, places[step.mask], a, b, dtype)
+
+    def _by_row(
+        self, operation: str, target: SlotRegion, a: SlotRegion, width: int, dtype: DType
+    ) -> None:
+        """Reduce rows, or repeat the number of each: as equal rows of a matrix, turned."""
+        if operation in REDUCED:
+            sizes = target.size // dtype.bytes, width
+            self.k.vec_reduce(REDUCED[operation], target, a, *sizes, dtype)
+        else:
+            again = a.slot.at(a.offset - a.slot.first, a.size, rows=width, pitch=0)
+            self.k.vec_transpose(target, again, width, a.size // dtype.bytes, dtype)

@@ -21,15 +21,15 @@ from npusim.kernels.cast import cast
 from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.elementwise import Elementwise
 from npusim.kernels.library_trans_data import LibraryTransData
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.epilogue import PRODUCT, Epilogue
 from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
-from npusim.kernels.softmax_loss import SoftmaxLoss
+from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
+from npusim.networks.chains import elementwise
 from npusim.networks.parts import parts_of
 from npusim.networks.traffic import traffic_run
 from npusim.networks.training import Operation, Value
@@ -204,10 +204,13 @@ class Launcher:
         return replace(self.options, tiling="auto")
 
     def _known(self, what: Task) -> bool:
-        """Whether there is a kernel for these sizes: pooling of channels in two dimensions."""
-        maps = [value.shape for value in what.values if value.kind == "map"]
-        two = len({shape[:2] for shape in maps}) == 1 < len(maps)
-        return "pool" not in what.operation.core or (two and all(len(s) < 5 for s in maps))
+        """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
+        core, maps = what.operation.core, [v.shape for v in what.values if v.kind == "map"]
+        windows = "pool" in core or core.startswith("upsample")
+        two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
+        small, large = sorted(maps[:2], key=prod) if two else ((), ())
+        whole = "pool" in core or not any(b % a for a, b in zip(small, large, strict=True))
+        return not windows or (two and whole)
 
     def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.
@@ -250,14 +253,23 @@ class Launcher:
         gradients.launch(call, made, out)
 
     def pool(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """Pooling and its gradients, of maps of two dimensions; a window may be the whole map."""
+        """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
+
+        The gradient of a sum over windows side by side enlarges a map, and such sums are the
+        gradient of that.
+        """
         layer = one.layer
         assert isinstance(layer, ElementwiseLayer)
         back, maximum = one.core.endswith("gradient"), one.core.startswith("max")
+        enlarged = one.core.startswith("upsample")
+        back = back != enlarged
         source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
         read, out = (call.view(t, t.shape[:1] + t.shape[2:]) for t in (source, target))
         image, windows = (out, read) if back else (read, out)
         kernel = layer.kernel or image.shape[2:4]
+        if enlarged:
+            sides = zip(image.shape[2:4], windows.shape[2:4], strict=True)
+            kernel = tuple(large // small for large, small in sides)
         shape = pooled(
             image.shape,
             _planar(kernel, 1),
@@ -270,7 +282,7 @@ class Launcher:
             shape,
             read,
             out,
-            kind="max" if maximum else "mean_inside",
+            kind="max" if maximum else "sum" if enlarged else "mean_inside",
             mask=tensors[masks[0]] if maximum else None,
             saturate=call.device.saturates,
         )
@@ -282,7 +294,7 @@ class Launcher:
         (x, labels), (loss, grad) = (
             [tensors[n] for n in some] for some in (one.inputs, one.outputs)
         )
-        call.launch_spread(SoftmaxLoss(x, labels, loss, grad, scale=1 / x.shape[0]))
+        call.launch_spread(softmax_loss(x, labels, loss, grad, scale=1 / x.shape[0]))
 
     def traffic(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """What no kernel computes here: bytes at the rates of main memory, and a launch."""
@@ -389,37 +401,6 @@ def _drained(
     )
 
 
-def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
-    """The kernel of a chain."""
-    chain = one.chain
-    assert chain is not None
-    blocked = bool(chain.vectors or chain.sums)
-
-    def maps(values: tuple[str, ...]) -> tuple[Tensor, ...]:
-        return tuple(_as_map(tensors[name], blocked=blocked) for name in values)
-
-    return Elementwise(
-        called=one.kind.replace(" ", "_"),
-        steps=chain.steps,
-        reads=maps(chain.reads),
-        writes=maps(chain.writes),
-        vectors=tuple(tensors[name] for name in chain.vectors),
-        sums=tuple(replace(tensors[name], role="inout") for name, _ in chain.sums),
-        summed=tuple(value for _, value in chain.sums),
-        saturate=call.device.saturates,
-    )
-
-
-def _as_map(tensor: Tensor, *, blocked: bool) -> Tensor:
-    """A tensor as the kernel of chains takes it: (images, C1, positions, C0), or flat."""
-    if len(tensor.shape) == 1:
-        return tensor
-    if not blocked:
-        return replace(tensor, shape=(prod(tensor.shape),))
-    n, d, c1, h, w, c0 = tensor.shape
-    return replace(tensor, shape=(n * d, c1, h * w, c0))
-
-
 #: Kernels of products by result, and whether both operands are computed: what their operands and
 #: results are, and how these lie (see ``npusim.kernels.linear``).
 _PRODUCTS = {
@@ -444,6 +425,7 @@ _KERNELS: Mapping[str, Callable[[Launcher, Call, Operation, Mapping[str, Tensor]
     "layout": Launcher.layout,
     **{f"convolution.{name}": Launcher.convolution for name in ("output", "input", "weight")},
     **{f"{kind}_pool{end}": Launcher.pool for kind in ("max", "avg") for end in ("", "_gradient")},
+    **dict.fromkeys(("upsample", "upsample_gradient"), Launcher.pool),
     "softmax_loss": Launcher.loss,
     "linear.bias": Launcher.bias,
     **dict.fromkeys(_MATRICES, Launcher.linear),

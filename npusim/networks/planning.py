@@ -82,6 +82,7 @@ class Formats:
         several = {name: formats_of(value) for name, value in values.items()}
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
+        by_row = one.chain is not None and one.chain.by_row
         parts = parts_of(one, values)
         if parts is not None:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
@@ -90,10 +91,9 @@ class Formats:
         weights = one.inputs[1] if one.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
             return [plain, plain | {weights: FRACTAL}]
-        if one.core and one.core != "traffic":
-            return [plain]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
-        if len(maps) > 1 or INPUT in values:
+        own = by_row or (one.core and one.core != "traffic")
+        if own or len(maps) > 1 or INPUT in values:
             return [plain]  # blocks of other axes hold other elements; data are cast as they come
         if any(value.kind == "rows" for value in values.values()):
             bits = {name for name, value in values.items() if value.kind == "bits"}
@@ -132,11 +132,19 @@ _FRACTAL = ("linear.output", "linear.input")
 
 def _by_channel(one: Operation) -> bool:
     """Whether it is a chain with numbers for each channel."""
-    return one.chain is not None and bool(one.chain.vectors or one.chain.sums)
+    chain = one.chain
+    return chain is not None and bool(chain.vectors or chain.sums) and not chain.by_row
 
 
 #: Kernels of their own that read and write blocks of channels.
-_BLOCKED = ("max_pool", "max_pool_gradient", "avg_pool", "avg_pool_gradient")
+_BLOCKED = (
+    "max_pool",
+    "max_pool_gradient",
+    "avg_pool",
+    "avg_pool_gradient",
+    "upsample",
+    "upsample_gradient",
+)
 
 
 class Launch(NamedTuple):

@@ -6,7 +6,7 @@ which of these one kernel computes together, and what an optimizer does with a g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.kernels.elementwise import Step
+from npusim.kernels.parts.expression import BY_ROW
 
 
 class Form(NamedTuple):
@@ -31,17 +32,18 @@ class Form(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """The operations of a kind of layer; ``passes_on`` says that gradients pass as they are.
+    """The operations of a kind of layer; gradients of what is among ``passes_on`` pass as they are.
 
-    ``parameters`` and what is ``kept`` for the backward pass have kinds of values; "_in" says that
-    one has the size of the input, not of the output.
+    ``parameters`` and what is ``kept`` for the backward pass have kinds of values; "of x" says that
+    one has the size of the input, not of the output. ``numbers`` are the names of its layer's.
     """
 
     forward: tuple[Form, ...]
     backward: tuple[Form, ...] = ()
     parameters: Mapping[str, str] = {}
     kept: Mapping[str, str] = {}
-    passes_on: bool = False
+    numbers: tuple[str, ...] = ()
+    passes_on: tuple[str, ...] = ()
 
 
 class Chain(NamedTuple):
@@ -55,6 +57,11 @@ class Chain(NamedTuple):
     writes: tuple[str, ...]
     vectors: tuple[str, ...] = ()
     sums: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it reduces rows, the elements along the last axis of plain maps."""
+        return any(step.operation in BY_ROW for step in self.steps)
 
     def then(self, other: Chain, inner: str, *, kept: bool) -> Chain:
         """This chain and one that reads its result ``inner``, which is ``kept`` in memory or not.
@@ -106,6 +113,11 @@ class Row(NamedTuple):
     writes: tuple[str, ...]
     vectors: tuple[str, ...] = ()
     exact: bool = False
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """The vectors that are sums."""
+        return tuple(line[0] for line in self.lines if line[1] == "+=")
 
 
 class Fusion(NamedTuple):
@@ -175,7 +187,8 @@ def _update(op: str, node: Node, chains: Mapping[str, Row]) -> Update:
 
 
 def _rule(node: Node) -> Rule:
-    parts = node.mapping((), ("parameters", "keeps", "forward", "backward", "passes_on"))
+    keys = ("parameters", "keeps", "numbers", "forward", "backward", "passes_on")
+    parts = node.mapping((), keys)
 
     def words(key: str) -> dict[str, str]:
         found = parts[key].mapping() if key in parts else {}
@@ -185,8 +198,11 @@ def _rule(node: Node) -> Rule:
         found = parts[key].mapping() if key in parts else {}
         return tuple(_form(name, one) for name, one in found.items())
 
+    def listed(key: str) -> tuple[str, ...]:
+        return tuple(parts[key].text().split()) if key in parts else ()
+
     kept = words("parameters"), words("keeps")
-    return Rule(forms("forward"), forms("backward"), *kept, passes_on="passes_on" in parts)
+    return Rule(forms("forward"), forms("backward"), *kept, listed("numbers"), listed("passes_on"))
 
 
 def _form(name: str, node: Node) -> Form:
@@ -242,7 +258,7 @@ def chain_of(
 
     ``elements`` are those that a channel has in a batch. A chain "add" adds as many values as it is
     given, "cast" has one. ``settings`` are numbers in place of those of the table,
-    ``maps`` the type of maps.
+    ``maps`` the type of maps. Results of the row that have no value are not computed.
     """
     settings = {**tables().settings, **(settings or {})}
     row = tables().chains.get(op) or Row(
@@ -261,18 +277,31 @@ def chain_of(
         return float(word) if word.lstrip("-")[:1].isdigit() else named(word)
 
     steps = []
-    for result, sign, operation, *operands in row.lines:
+    lines = _needed(row, names)
+    for result, sign, operation, *operands in lines:
         if sign == "=":
             a, b, mask = (*operands, "", "", "")[:3]
             second = operand(b) if b else ""
             masked = named(mask) if mask else ""
             steps.append(Step(named(result), operation, named(a), second, masked, dtype))
-    sums = tuple((named(line[0]), named(line[2])) for line in row.lines if line[1] == "+=")
-    made, vectors = {step.result for step in steps}, tuple(map(named, row.vectors))
+    sums = tuple((named(line[0]), named(line[2])) for line in lines if line[1] == "+=")
+    made = {step.result for step in steps}
     used = [name for step in steps for name in step.reads] + [value for _, value in sums]
+    vectors = tuple(one for one in map(named, row.vectors) if one in used)
     reads = [one for one in used if one not in made and one not in vectors]
-    writes = tuple(map(named, row.writes))
+    writes = tuple(names[word] for word in row.writes if word in names)
     return Chain(tuple(steps), _each(tuple(reads)), writes, vectors, sums)
+
+
+def _needed(row: Row, names: Collection[str]) -> list[tuple[str, ...]]:
+    """The lines of a row, without those of results that have no name and what only these need."""
+    wanted = {word for word in row.writes if word in names} | {*row.summed} & {*names}
+    kept = []
+    for line in reversed(row.lines):
+        if line[0] in wanted:
+            wanted.update(line[2:])
+            kept.append(line)
+    return kept[::-1]
 
 
 def _added(names: list[str]) -> tuple[tuple[str, ...], ...]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
+from npusim.networks.layer_rules import numbers_of, rule_of
 from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
 from npusim.networks.splits import in_turn, splits
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
@@ -29,9 +30,10 @@ class Value(NamedTuple):
     """A tensor of a step, of a batch: ``shape`` is (n, channels, ...) of maps, plain of others.
 
     ``kind`` is "map", "rows" (of a linear layer), "weight" (of a convolution), "matrix" (of a
-    linear layer), "vector" (a bias), "channels" (a number for each channel of whole blocks),
-    "bits" (one for each element of a map) or "masks" (of bits, for each tap of a window). A weight
-    and what is made of it have the ``groups`` of its convolution, by which fractals are shared.
+    linear layer), "vector" (a bias, or numbers for the elements of a row), "channels" (a number for
+    each channel of whole blocks), "bits" (one for each element of a map) or "masks" (of bits, for
+    each tap of a window). A weight and what is made of it have the ``groups`` of its convolution,
+    by which fractals are shared.
     """
 
     name: str
@@ -159,6 +161,7 @@ class _Builder:
         shape = _shape_in(first.layer, batch)
         self.step.value(Value(INPUT, shape, FP32, _kind(shape, first.layer)))
         self.trained: dict[str, bool] = {INPUT: False}
+        self.rules: dict[str, Rule] = {}
         self.symbols: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, list[str]] = {}
         self.copies: dict[tuple[str, DType], str] = {}
@@ -168,7 +171,8 @@ class _Builder:
 
     def forward(self) -> None:
         for node in self.workload.nodes:
-            rule = _rule(node.layer)
+            shapes = [self.step.values[name].shape for name in node.inputs]
+            rule = self.rules[node.name] = rule_of(node.layer, shapes)
             self.trained[node.name] = bool(rule.parameters) or any(
                 self.trained[name] for name in node.inputs
             )
@@ -198,7 +202,7 @@ class _Builder:
         """Values by the symbols of the rule: inputs, the output, parameters, what is kept."""
         layer, batch = node.layer, self.batch
         names = {f"x{i}": name for i, name in enumerate(node.inputs, 1)}
-        names |= {"x": name for name in node.inputs[:1]}
+        names |= dict(zip(("x",), node.inputs, strict=False))
         for symbol in dict.fromkeys(word for form in rule.forward for word in form.reads):
             if symbol in ("x", "x1", "x2") and symbol not in names:
                 # What nobody computes is a constant, as the first state of a recurrent cell.
@@ -233,15 +237,17 @@ class _Builder:
         reads = [s for word in form.reads for s in (many if word == "x*" else [word])]
         reads = [s for s in reads if s in names]
         kind = self._type(form)
+        row = tables().chains.get(form.op)
         given = {s: self._cast(names[s], kind, phase) for s in reads}
         made, casts = {}, []
         for s in form.writes:
             value = self.step.values[names[s]]
             made[s] = names[s]
-            if value.kind in ("map", "rows") and kind is not None and value.dtype is not kind:
-                made[s] = self.step.value(value._replace(name=f"{value.name}.{kind}", dtype=kind))
+            wide = FP32 if row and s in row.summed else kind
+            if value.kind in ("map", "rows") and wide is not None and value.dtype is not wide:
+                made[s] = self.step.value(value._replace(name=f"{value.name}.{wide}", dtype=wide))
                 casts.append((made[s], names[s]))
-                self.copies[value.name, kind] = made[s]
+                self.copies[value.name, wide] = made[s]
         self._operation(f"{node.name}.{form.name}", form, phase, layer, given, made)
         for source, target in casts:
             chain = chain_of("cast", {"x": source, "y": target}, target)
@@ -260,7 +266,8 @@ class _Builder:
         if form.op == "add" or form.op in tables().chains:
             like = self.step.values[next(iter(given.values()))]
             elements = like.shape[0] * prod(like.shape[2:])
-            chain = chain_of(form.op, {**given, **made}, name, elements, self.settings, like.dtype)
+            settings = {**self.settings, **numbers_of(layer)}
+            chain = chain_of(form.op, {**given, **made}, name, elements, settings, like.dtype)
             one = Operation(name, form.kind, phase, layer, chain=chain)
         else:
             core = tuple(given.values()), tuple(made.values())
@@ -300,17 +307,16 @@ class _Builder:
         for node in reversed(self.workload.nodes):
             if not self.trained[node.name]:
                 continue
-            rule, names = _rule(node.layer), self.symbols[node.name]
+            rule, names = self.rules[node.name], self.symbols[node.name]
             dy = self._gradient(node.name)
             if dy is not None:
                 names["dy"] = dy
             group = self.splits.get(node.name, (node,))
             if node is not group[0] or all("dy" not in self.symbols[one.name] for one in group):
                 continue  # it is read with the first of them, or nothing has a gradient
-            if rule.passes_on:
-                for name in node.inputs:
+            for i, name in enumerate(node.inputs, 1):
+                if {"x*", f"x{i}"} & {*rule.passes_on}:
                     self._add_gradient(name, names["dy"])
-                continue
             wanted = [f"x{i}" for i, name in enumerate(node.inputs, 1) if self.trained[name]]
             for form in rule.backward:
                 self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
@@ -345,6 +351,7 @@ class _Builder:
                         continue
                     source = self.step.values[names[at]]
                     made = f"{source.name}.gradient.{node.name}"
+                    made += ".2" * (made in self.step.values)  # both operands are one value
                     key = f"d{at}" if symbol != "dx" else "dx"
                     names[key] = self.step.value(source._replace(name=made))
                     self._add_gradient(source.name, made)
@@ -399,15 +406,6 @@ class _Builder:
                 gradient = named.get("g_new", gradient)
 
 
-def _rule(layer: Layer | ElementwiseLayer) -> Rule:
-    rules = tables().rules
-    if isinstance(layer, ConvLayer):
-        return rules["biased convolution" if layer.bias else "convolution"]
-    if isinstance(layer, LinearLayer):
-        return rules["product" if layer.products else "linear"]
-    return rules.get(layer.kind, rules["traffic"])
-
-
 def _shape_in(layer: Layer | ElementwiseLayer, batch: int) -> tuple[int, ...]:
     if isinstance(layer, ConvLayer):
         return replace(layer, n=batch).x_shape
@@ -429,7 +427,7 @@ def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
         return layer.w_shape if kind == "weight" else (layer.cout,)
     if isinstance(layer, LinearLayer):
         return (layer.cout, layer.cin) if kind == "matrix" else (layer.cout,)
-    return (layer.shape[0],)
+    return (layer.shape[-1 if kind == "vector" else 0],)
 
 
 def _kind(shape: tuple[int, ...], layer: Layer | ElementwiseLayer) -> str:

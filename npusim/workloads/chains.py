@@ -19,12 +19,16 @@ from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import output_sizes
 from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
 from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Node
+from npusim.workloads.numbers import FEW
 from npusim.workloads.recorder import Recorder
 
 Sizes = tuple[int, ...]
 
 #: Kinds that read several values.
-SEVERAL = ("add", "mul", "scale", "concat", UNKNOWN)
+SEVERAL = ("add", "sub", "mul", "div", "scale", "shift", "concat", UNKNOWN)
+
+#: Kinds whose results have sizes that do not follow.
+_ENLARGED = ("upsample", "interpolate")
 
 #: Chains that are read, and loops in each other: far more than any network needs.
 _MOST_CHAINS, _MOST_LOOPS = 100_000, 20
@@ -34,11 +38,15 @@ _LOOP = re.compile(r"(?P<times>[1-9]\d{0,5}) times|for (?P<word>\w+) in (?P<word
 _SIZES = re.compile(rf"\[({_NUMBER}(?:, ?{_NUMBER})*)\]")
 _POOL = " [KERNEL[/STRIDE] [pPADDING]]"
 _SIDES = " [pPADDING]"
+_REAL = r"-?(?:inf|\d[\d.]*(?:e[-+]?\d+)?)"
+_NUMBERS = " [(NUMBERS)]"
 _FORMS = dict.fromkeys(("max_pool", "avg_pool"), _POOL) | dict.fromkeys(("pad", "slice"), _SIDES)
+_FORMS |= dict.fromkeys(("scale", "shift", "clip", "leaky_relu", "hard_sigmoid"), _NUMBERS)
 _FORMS[UNKNOWN] = " (NAME)"
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
 _STEP = re.compile(
     r"(?:unknown \((?P<called>.+)\)|(?P<kind>\w+))"
+    rf"(?: \((?P<numbers>{_REAL}(?:, ?{_REAL})*)\))?"
     rf"(?: (?P<kernel>{_NUMBER}(?:x{_NUMBER})*)(?:/(?P<stride>{_NUMBER}(?:x{_NUMBER})*))?"
     r"(?: p(?P<padding>\d{1,9}(?::\d{1,9})?(?:x\d{1,9}(?::\d{1,9})?)*))?)?"
     r"(?: p(?P<sides>-?\d{1,9}(?::-?\d{1,9})?(?:x-?\d{1,9}(?::-?\d{1,9})?)*))?"
@@ -85,8 +93,8 @@ def given(layer: Layer, shape: Sizes) -> Sizes:
 def inferred(kind: str, shapes: Sequence[Sizes], windows: Mapping[str, Any]) -> Sizes:
     """The sizes of the result of an element-wise layer, () where they do not follow."""
     largest = max(shapes, key=prod)
-    if kind in ("upsample", "pad", "slice") or () in shapes:
-        sides = windows.get("padding", ()) if kind != "upsample" else ()
+    if kind in (*_ENLARGED, "pad", "slice") or () in shapes:
+        sides = windows.get("padding", ()) if kind not in _ENLARGED else ()
         found = tuple(size + sum(side) for size, side in zip(largest, sides, strict=False))
         return found if len(sides) == len(largest) and min(found, default=0) > 0 else ()
     if kind == "concat":
@@ -100,7 +108,7 @@ def inferred(kind: str, shapes: Sequence[Sizes], windows: Mapping[str, Any]) -> 
         return (*largest[:-dims], *found) if found and min(found) > 0 else ()
     if kind.endswith("_pool"):
         return (largest[0], *(1 for _ in largest[1:]))
-    if kind in ("add", "mul"):
+    if kind in FEW:
         return largest if len(set(shapes)) == 1 else ()
     return largest
 
@@ -240,6 +248,7 @@ class _Chains:
             or not called
             or (found["kernel"] and more != _POOL)
             or (found["sides"] and more != _SIDES)
+            or (found["numbers"] and more != _NUMBERS)
         ):
             raise item.fail(f"expected {kind}{more} [[SIZES]], got {text!r}")
         if len(values) > 1 and kind not in SEVERAL:
@@ -259,7 +268,9 @@ class _Chains:
             )
         usual = any(value.trained for value in values) or kind in WEIGHTED
         trained = found["trained"] == "trained" if found["trained"] else usual
+        numbers = tuple(map(float, found["numbers"].split(","))) if found["numbers"] else ()
         sizes: Any = {"shape": shape, "out": out, "called": found["called"] or "", **windows}
+        sizes["numbers"] = numbers
         return ElementwiseLayer(kind=kind, input_gradient=trained, **sizes)
 
 

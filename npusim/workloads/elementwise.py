@@ -19,6 +19,9 @@ KINDS = tuple(_ROWS)
 #: Kinds that have weights of their own, so that a training step has their backward pass anyway.
 WEIGHTED = tuple(kind for kind, row in _ROWS.items() if "weighted" in row)
 
+#: Kinds that work on rows, the elements along the last axis.
+BY_ROW = ("softmax", "log_softmax", "layer_norm")
+
 #: The kind of an operation of which only the name is known.
 UNKNOWN = "unknown"
 
@@ -48,8 +51,11 @@ class ElementwiseLayer:
     ``padding``, one entry an axis; none where a window is a whole map, or where windows differ in
     size. Of "pad" and "slice" ``padding`` has an entry for every axis of ``shape``: how many zeros
     are added before and after, or how many elements are left out, as negative numbers; none where
-    others are added, or elements in between left out. An operation of kind "unknown" is ``called``
-    something. Raises ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
+    others are added, or elements in between left out. ``numbers`` are those of the operation where
+    they are not the usual ones: the factor of a "scale" and what a "shift" adds (without one it has
+    another operand of fewer elements), the limits of a "clip", the slope of a "leaky_relu", slope
+    and offset of a "hard_sigmoid". An operation of kind "unknown" is ``called`` something. Raises
+    ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
     """
 
     kind: str
@@ -60,6 +66,7 @@ class ElementwiseLayer:
     kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     padding: Sides = ()
+    numbers: tuple[float, ...] = ()
     called: str = ""
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ from npusim.workloads.chains import SEVERAL, Sizes, Value, fits, given, inferred
 from npusim.workloads.elementwise import WEIGHTED, ElementwiseLayer
 from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Workload
 from npusim.workloads.layers import Node as Step
+from npusim.workloads.numbers import FEW
 
 T = TypeVar("T")
 
@@ -333,7 +334,7 @@ def _seen(layer: Layer | ElementwiseLayer, values: Sequence[Value], shape: Sizes
     if len(values) < 2 or kind not in SEVERAL or kind == "concat" or shape == _wanted(layer):
         return ()
     least = min(max(prod(value.shape) for value in values), prod(_wanted(layer)))
-    return _wanted(layer) if kind in ("add", "mul") or prod(shape) >= least else ()
+    return _wanted(layer) if kind in FEW or prod(shape) >= least else ()
 
 
 def _fits(layer: Layer | ElementwiseLayer, values: Sequence[Value]) -> bool:
@@ -352,7 +353,8 @@ def _stated(shape: Sizes) -> list[str]:
 
 def _step(layer: ElementwiseLayer, values: Sequence[Value]) -> str:
     """An element-wise layer as a step after these values."""
-    parts = [f"{layer.kind} ({layer.called})" if layer.called else layer.kind, *_windows(layer)]
+    inside = layer.called or ", ".join(str(number).removesuffix(".0") for number in layer.numbers)
+    parts = [f"{layer.kind} ({inside})" if inside else layer.kind, *_windows(layer)]
     windows = {key: getattr(layer, key) for key in ("kernel", "stride", "padding")}
     shapes = [value.shape for value in values]
     if inferred(layer.kind, shapes, windows if layer.kernel else {}) != layer.out:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
-from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
+from npusim.workloads.elementwise import BY_ROW, KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
+from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder
 
 #: Images that are traced: a prime that few other axes have, so that it tells which axis is theirs.
@@ -298,9 +299,13 @@ class _Seen:
         made = out[0] if isinstance(out, (list, tuple)) else out
         if not kind and (dropout or not _image(made)):
             return []
+        if kind in BY_ROW and not _along_last(args):
+            kind, name = "", f"{kind} along other axes"
         if kind == "batch_norm" and args[0].shape[0] == 1:  # channels of all images side by side
             kind = "instance_norm"
         windows = _windows(func, args) if kind.endswith("_pool") else {}
+        given = [one for one in args[1:] if isinstance(one, (int, float)) or one is None]
+        windows |= {"numbers": found} if (found := numbers_of(kind, name, given)) else {}
         if kind == "pad" and not any(args[2:]):
             kind = "slice" if min(args[1]) < 0 else kind
             sides = tuple(zip(args[1][::2], args[1][1::2], strict=True))[::-1]
@@ -308,6 +313,8 @@ class _Seen:
         layer = self._elementwise(kind or name, args, made, windows)
         if not layer:
             return []
+        if layer.kind in FEW.values():  # the map before what is fewer
+            args = sorted(self._tensors(args), key=lambda one: -int(one.numel()))
         return [self.found.add(self._name(layer.called or layer.kind), layer, self._of(args))]
 
     def _convolution(self, args: Sequence[Any]) -> ConvLayer:
@@ -341,14 +348,18 @@ class _Seen:
         if not read:
             return None
         largest = max(read, key=lambda one: one.numel())
-        if kind in ("add", "mul") and sum(one.numel() == largest.numel() for one in read) < 2:
-            kind = "scale"  # a factor, or what is added, of a few elements
+        if kind in FEW and sum(one.numel() == largest.numel() for one in read) < 2:
+            sided = kind in ("sub", "div") and "numbers" not in windows
+            kind = f"{kind} of few elements" if sided else FEW[kind]
         shape = _image(made if kind == "concat" else largest)
         if not shape:
             return None
+        out, last = _image(made), int(largest.shape[-1])
+        if kind in BY_ROW and shape[-1] != last:  # of heads and images on one axis
+            shape = out = (prod(shape) // last, last)
         known: Any = {"kind": kind} if kind in KINDS else {"kind": UNKNOWN, "called": kind}
         trained = any(one.requires_grad for one in flat)
-        sizes: Any = {**known, "shape": shape, "out": _image(made), **windows}
+        sizes: Any = {**known, "shape": shape, "out": out, **windows}
         return ElementwiseLayer(**sizes, input_gradient=trained)
 
 
@@ -401,6 +412,13 @@ def _each(values: Sequence[int], dims: int) -> tuple[int, ...]:
     return tuple(map(int, values)) * (dims if len(values) == 1 else 1)
 
 
+def _along_last(args: Sequence[Any]) -> bool:
+    """Whether an operation on rows has these along the last axis, and no other."""
+    axis, axes = args[1], args[0].dim()
+    several = isinstance(axis, (list, tuple))  # the sizes of what is normalised
+    return len(axis) == 1 if several else bool(axis % axes == axes - 1)
+
+
 def _storage(tensor: Any) -> int:
     """What a tensor and its views have in common."""
     return int(tensor.untyped_storage()._cdata)
@@ -410,7 +428,9 @@ def _kind(short: str, *, dropout: bool) -> str:
     """The kind of the element-wise layer that this operation is, "" where it is none."""
     if dropout:  # composed of operations on its mask, and the product with it
         return "dropout" if short in ("native_dropout", "mul") else ""
-    kind = "upsample" if short.startswith("upsample_") else _KINDS.get(short, short)
+    kind = _KINDS.get(short, short)
+    if short.startswith(("upsample_", "_upsample_")):
+        kind = "upsample" if "nearest" in short else "interpolate"
     kind = kind.partition("2d")[0].partition("3d")[0].removeprefix("_").removeprefix("adaptive_")
     return kind if kind in KINDS else ""
 

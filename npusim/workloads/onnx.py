@@ -12,7 +12,9 @@ import numpy as np
 
 from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.resources import optional
+from npusim.workloads.einsum import einsum_sizes
 from npusim.workloads.elementwise import (
+    BY_ROW,
     KINDS,
     UNKNOWN,
     WEIGHTED,
@@ -21,6 +23,7 @@ from npusim.workloads.elementwise import (
     listed,
 )
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
+from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder
 
 #: Elements of the largest constant that is computed with, and operators that are left alone: those
@@ -240,7 +243,7 @@ class _Graph:
 
     def _products(self, node: Any, inputs: Sequence[str]) -> list[str]:
         """The products of matrices that a node is, of one image."""
-        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = self._attributes(node)
         if node.op_type in ("MatMul", "Gemm"):
             a, b = (self._size(node, name) for name in inputs[:2])
             a = a[::-1] if attributes.get("transA", 0) else a
@@ -281,23 +284,57 @@ class _Graph:
         stack = prod(query[:-2]) * (heads if len(query) == 3 else 1)
         return [(stack, rows, wide, keys), (stack, rows, keys, deep)]
 
+    def _attributes(self, node: Any) -> dict[str, Any]:
+        return {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+
+    def _nearest(self, node: Any) -> bool:
+        """Whether a resized map repeats the elements of the one that is read."""
+        attributes = self._attributes(node)
+        usual = ("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel")
+        mode, places = (attributes.get(*one) for one in usual)
+        rounding = b"floor" if places == b"asymmetric" else b"round_prefer_floor"
+        told = attributes.get("nearest_mode", b"round_prefer_floor")
+        alike = told == rounding and places != b"align_corners"
+        return bool(mode == b"nearest" and (alike or node.op_type == "Upsample"))
+
     def _other(self, node: Any, inputs: Sequence[str], *, trained: bool) -> list[str]:
         """Note a node that is no product, if it computes."""
         kind, name = _KINDS.get(node.op_type, node.op_type.lower()), node.output[0]
         windows = self._windows(node) if kind.endswith("_pool") else {}
+        if kind == "upsample" and not self._nearest(node):
+            kind = "interpolate"
         if kind == "pad":
             windows = {"padding": self._sides(node)}
             kind = "slice" if any(min(side) < 0 for side in windows["padding"]) else kind
         if node.op_type in _MOVES or (node.op_type == "Add" and self._biased(inputs)):
             return []
-        if kind not in KINDS:
+        if found := numbers_of(kind, kind, self._numbers(node)):
+            windows["numbers"] = found
+        last = (-1, len(self.sizes.get(inputs[0], ())) - 1)
+        along = self._attributes(node).get("axis", -1) in last
+        if kind not in KINDS or (kind in BY_ROW and not along):
             kind = node.op_type
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
+        if layer and layer.kind in FEW.values():  # the map before what is fewer
+            inputs = sorted(inputs, key=lambda one: -prod(self.sizes.get(one, ())))
         return [self.found.add(_name(node), layer, self._of(inputs))] if layer else []
+
+    def _numbers(self, node: Any) -> list[float | None]:
+        """The numbers behind the first operand of a node: attributes, or constants."""
+        attributes = self._attributes(node)
+        usual = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}
+        if node.op_type in usual:
+            return [attributes.get(name, one) for name, one in usual[node.op_type].items()]
+        operands = node.input[1:]
+        if node.op_type in ("Add", "Mul"):
+            operands = [name for name in node.input if name in self.constants]
+        values = [self.constants.get(name) for name in operands]
+        found = [None if one is None or one.size > 1 else float(one.item()) for one in values]
+        return found or [attributes.get(name) for name in ("min", "max")]
 
     def _sides(self, node: Any) -> tuple[tuple[int, int], ...]:
         """How many zeros a padding adds on each side of an image; none where that is not known."""
-        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = self._attributes(node)
         pads, value = attributes.get("pads", ()), attributes.get("value", 0.0)
         if len(node.input) > 1:  # since operator set 11
             pads = self.constants.get(node.input[1], ())
@@ -315,19 +352,20 @@ class _Graph:
         sizes = [self.sizes.get(one, ()) for one in inputs if one not in self.weights]
         made = self.sizes.get(name, ())
         largest = max(sizes, key=prod, default=())
+        if kind in FEW and sum(prod(size) == prod(largest) for size in sizes) < 2:
+            sided = kind in ("sub", "div") and "numbers" not in more
+            kind = f"{kind} of few elements" if sided else FEW[kind]
         if kind not in KINDS:
             more |= {"called": kind, "shape": self._image(largest), "out": self._image(made)}
             return ElementwiseLayer(kind=UNKNOWN, **more)
         if min(len(made), len(largest)) < 2 or min(*made, *largest) < 1:
             return None
-        if kind in ("add", "mul") and sum(prod(size) == prod(largest) for size in sizes) < 2:
-            kind = "scale"  # a factor, or what is added, of a few elements
         shape = self._image(made if kind == "concat" else largest)
         return ElementwiseLayer(kind=kind, shape=shape, out=self._image(made), **more)
 
     def _windows(self, node: Any) -> dict[str, Any]:
         """Kernel, stride and padding of a pooling; none of one of whole maps."""
-        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = self._attributes(node)
         kernel = tuple(map(int, attributes.get("kernel_shape", ())))
         if not kernel:
             return {}
@@ -358,7 +396,7 @@ class _Graph:
         return size
 
     def _convolution(self, node: Any, weight: Sequence[int], *, behind: bool) -> ConvLayer:
-        attributes = {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = self._attributes(node)
         x, dims = self._size(node, node.input[0]), len(weight) - 2
         transposed = node.op_type == "ConvTranspose"
         groups = int(attributes.get("group", 1))
@@ -405,25 +443,6 @@ class _Graph:
             less = both // 2
             sides.append((less, both - less) if how == "SAME_UPPER" else (both - less, less))
         return tuple(sides)
-
-
-def einsum_sizes(equation: str, sizes: Sequence[Sequence[int]]) -> tuple[int, int, int, int]:
-    """(stack, rows, cin, cout) of an einsum of two: what both and the result have is the stack."""
-    operands, _, result = equation.replace(" ", "").replace("...", "").partition("->")
-    first, second = operands.split(",")
-    extent: dict[str, int] = {}
-    rest = 1  # axes behind "..."
-    for axes, size in zip((first, second), sizes, strict=True):
-        rest = max(rest, prod(size[: len(size) - len(axes)]))
-        extent |= dict(zip(axes, size[len(size) - len(axes) :], strict=True))
-    result = result or "".join(sorted(a for a in extent if operands.count(a) == 1))
-
-    def of(axes: set[str]) -> int:
-        return prod(extent[axis] for axis in axes)
-
-    left, right, kept = set(first), set(second), set(result)
-    stack = of(left & right & kept) * rest
-    return stack, of((left - right) & kept), of((left & right) - kept), of((right - left) & kept)
 
 
 def _name(node: Any) -> str:

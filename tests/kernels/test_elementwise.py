@@ -75,6 +75,43 @@ def test_flat_expressions_match_float64(name: str, count: int, device: str) -> N
     compare(FLAT[name], kernel_of(FLAT[name], (count,), FP32), device)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(6, 2, 49, 16), (4, 1, 2501, 16), (4, 3, 1, 8)], ids=str)
+@pytest.mark.parametrize("groups", [1, 2, 4, 6])
+def test_vectors_of_groups_of_images(groups: int, shape: tuple[int, ...], device: str) -> None:
+    """A factor for each group and channel in fp16, and its gradient beside that of the map.
+
+    Numbers for each channel alone go with them, and races are searched for.
+    """
+    images, blocks, _, c0 = shape
+    if images % groups:
+        groups = images
+    x, dy = (Tensor(name, shape, FP16) for name in ("x", "dy"))
+    own = groups * blocks * c0
+    kernel = Elementwise(
+        "factor",
+        (
+            *(Step("p", "mul", "dy", "s"), Step("dx", "add", "p", "b")),
+            Step("part", "mul", "dy", "x"),
+        ),
+        (x, dy),
+        (Tensor("dx", shape, FP16, "out"),),
+        (Tensor("s", (own,), FP16), Tensor("b", (blocks * c0,), FP32)),
+        (Tensor("ds", (own,), FP32, "inout"), Tensor("db", (own,), FP32, "inout")),
+        ("part", "dy"),
+    )
+    given = operands(kernel)
+    got = outputs(kernel, device, given)
+    wide = {name: values.astype(np.float64) for name, values in given.items()}
+    grouped = (groups, images // groups, blocks, -1, c0)
+    s, b = wide["s"].reshape(groups, 1, blocks, 1, c0), wide["b"].reshape(blocks, 1, c0)
+    dx = (wide["dy"].reshape(grouped) * s + b).reshape(shape)
+    np.testing.assert_allclose(got["dx"].astype(np.float64), dx, rtol=6e-4, atol=2e-3)
+    for name, values in (("ds", wide["dy"] * wide["x"]), ("db", wide["dy"])):
+        want = values.reshape(grouped).sum((1, 3)).reshape(-1)
+        np.testing.assert_allclose(got[name], want, rtol=2e-5, atol=2e-3)
+
+
 def test_other_types_of_maps() -> None:
     for dtype in (BF16, FP32):
         row = MAPS["update"]
@@ -147,7 +184,9 @@ RELU = Step("y", "relu", "x")
         ({"reads": (replace(X, shape=(1, 2, 8, 16)),)}, "y has shape .* it has 256 elements"),
         ({"reads": (replace(X, shape=(1, 2, 9, 4)),), "writes": ()}, "C0 of x is 4"),
         ({"vectors": (replace(V, shape=(16,)),)}, r"v is fp32 of shape \(16,\); .* \(32,\)"),
-        ({"vectors": (replace(V, dtype=FP16),)}, "v is fp16 of shape"),
+        ({"vectors": (replace(V, dtype=INT8),)}, "v is int8 of shape"),
+        ({"vectors": (replace(V, shape=(64,)),)}, r"v is fp32 of shape \(64,\)"),
+        ({"sums": (replace(S, dtype=FP16),), "summed": ("y",)}, "s is fp16 of shape"),
         ({"reads": (replace(X, shape=(288,)),), "vectors": (V,)}, "and 4 sizes"),
         ({"steps": ()}, "no step makes y"),
         ({"steps": (RELU._replace(a="z"),)}, r"y = relu\(z\) reads z, which nothing made"),

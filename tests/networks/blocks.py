@@ -89,11 +89,21 @@ OPERATIONS: dict[str, Any] = {
     "rec": lambda x: 1 / x,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    "ln": np.log,
+    "row_sum": lambda x, _: x.sum(-1, keepdims=True),
+    "row_max": lambda x, _: x.max(-1, keepdims=True),
+    "spread": lambda x, width: np.repeat(x, width, -1),
 }
 
 
-def computed(chain: Chain, given: Mapping[str, Array]) -> dict[str, Array]:
-    """All values of a chain in float64: maps (images, channels, positions), numbers per channel."""
+def computed(
+    chain: Chain, given: Mapping[str, Array], *, by_image: bool = False
+) -> dict[str, Array]:
+    """All values of a chain in float64: maps (images, channels, positions), numbers per channel.
+
+    Sums are over all but the channels, or ``by_image`` over all but these and images; of rows over
+    all but the last axis.
+    """
     known = {
         name: array[None, :, None] if array.ndim == 1 else array for name, array in given.items()
     }
@@ -105,6 +115,7 @@ def computed(chain: Chain, given: Mapping[str, Array]) -> dict[str, Array]:
         else:
             made = OPERATIONS[step.operation](*((a,) if step.b == "" else (a, b)))
         known[step.result] = made
+    axes = (0, 1) if chain.by_row else 2 if by_image else (0, 2)
     for vector, value in chain.sums:
-        known[vector] = known[value].sum((0, 2), keepdims=True)
+        known[vector] = known[value].sum(axes, keepdims=True)
     return known

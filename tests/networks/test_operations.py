@@ -125,21 +125,37 @@ KERNELS = {
     "concat",
     "pad",
     "slice",
+    "upsample",
     "traffic",
 }
 
 SHAPE = (3, 2, 5)
 
+#: Numbers of layers that have no usual ones, or for which others tell more.
+NUMBERS = {"factor": 0.3, "term": -1.5, "least": -0.5, "most": 2.0, "share": 0.25, "offset": 0.6}
 
-def run(rule: Rule, forms: str, values: dict[str, Array]) -> None:
+
+def run(rule: Rule, forms: str, values: dict[str, Array], **numbers: float) -> None:
     """Compute the forms of one pass in float64."""
+    numbers = {name: {**NUMBERS, **numbers}[name] for name in rule.numbers}
+    numbers |= {"width": SHAPE[-1], "1/w": 1 / SHAPE[-1]}
     for form in getattr(rule, forms):
         reads = [s for w in form.reads for s in (("x1", "x2") if w == "x*" else (w,))]
         names = {s: s for s in (*reads, *form.writes)}
-        chain = chain_of(form.op, names, "t", SHAPE[0] * SHAPE[2])
-        made = computed(chain, {s: values[s] for s in reads})
+        chain = chain_of(form.op, names, "t", SHAPE[0] * SHAPE[2], numbers)
+        by_image = "x2" in values and values["x2"].shape != SHAPE
+        made = computed(chain, {s: values[s] for s in reads}, by_image=by_image)
         for s in form.writes:
-            values[s] = made[s].reshape(-1) if made[s].shape[::2] == (1, 1) else made[s]
+            values[s] = made[s] if s not in ("sum", "squares") else made[s].reshape(-1)
+
+
+def test_results_without_a_name_are_not_computed() -> None:
+    """Of a product of an image, which is not trained, only the factor has a gradient."""
+    names = {s: s for s in ("dy", "x1", "x2", "dx2")}
+    chain = chain_of("scale_by_channel_gradient", names, "t")
+    assert [str(step) for step in chain.steps] == ["t:part = mul(dy, x1)"]
+    assert (chain.reads, chain.writes, chain.vectors) == (("dy", "x1"), (), ())
+    assert chain.sums == (("dx2", "t:part"),)
 
 
 def test_which_rows_have_kernels_of_their_own() -> None:
@@ -157,7 +173,13 @@ def test_gradients_of_a_row_are_those_of_finite_differences(kind: str) -> None:
     reads = {s for form in rule.forward for s in form.reads}
     wanted = ["x1", "x2"] if reads & {"x*", "x1"} else ["x"]
     given: dict[str, Array] = {s: 3 * rng.standard_normal(SHAPE) for s in wanted}
-    given |= {s: rng.standard_normal(SHAPE[1]) for s in rule.parameters}
+    for s, of in rule.parameters.items():
+        shape = (1, 1, SHAPE[2]) if of == "vector" else SHAPE[1]
+        given[s] = rng.standard_normal(shape)
+    if kind.endswith("by channel"):
+        given["x2"] = given["x2"][:, :, :1]
+    if kind == "div":
+        given["x2"] += 9.0
     if kind == "dropout":  # what is kept is drawn before
         given["bits"] = rng.integers(0, 2, SHAPE).astype(bool)
     dy = rng.standard_normal(SHAPE)
@@ -181,8 +203,14 @@ def test_gradients_of_a_row_are_those_of_finite_differences(kind: str) -> None:
                 ends.append(loss())
             given[name][at] = before
             slopes[at] = (ends[0] - ends[1]) / 2e-6
-        found = dy if rule.passes_on else values[f"d{name}"]
+        values |= {f"d{s}": values[f"d{s}"].reshape(given[s].shape) for s in rule.parameters}
+        found = dy if {"x*", name, f"{name}1"} & {*rule.passes_on} else values[f"d{name}"]
         np.testing.assert_allclose(found, slopes, rtol=2e-5, atol=2e-6)
+
+
+def powers(x: Array) -> Array:
+    made: Array = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    return made
 
 
 def sigmoid(x: Array) -> Array:
@@ -191,8 +219,13 @@ def sigmoid(x: Array) -> Array:
 
 FORMULAS: dict[str, Any] = {
     "relu": lambda x: np.maximum(x, 0),
-    "clip": lambda x: np.clip(x, 0, 6),
-    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "clip": lambda x: np.clip(x, -0.5, 2),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.25 * x),
+    "softmax": powers,
+    "log_softmax": lambda x: np.log(powers(x)),
+    "hard_sigmoid": lambda x: np.clip(0.25 * x + 0.6, 0, 1),
+    "scale": lambda x: 0.3 * x,
+    "shift": lambda x: x - 1.5,
     "sigmoid": sigmoid,
     "silu": lambda x: x * sigmoid(x),
     "gelu": lambda x: x * sigmoid(np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)),

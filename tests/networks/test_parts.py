@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import npusim
-from npusim.networks.step_result import StepResult
-from npusim.results.network_text import TRAFFIC
 from npusim.workloads import load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-RATE = 0.05
+from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
 
 
 class Pieces(nn.Module):  # type: ignore[misc, name-defined]
@@ -38,54 +34,13 @@ class Pieces(nn.Module):  # type: ignore[misc, name-defined]
         return self.fc(F.relu(F.pad(self.second(x), (-1, -2, -1, 0)).mean((2, 3))))
 
 
-def by_torch(trainer: npusim.Trainer, images: Any, labels: Any) -> tuple[float, dict[str, Any]]:
-    """The loss, and the weights after a step of PyTorch in float64 from those of the trainer."""
-    model = Pieces().double()
-    with torch.no_grad():
-        for name, weights in model.named_parameters():
-            own = name.replace("weight", "w").replace("bias", "b")
-            weights.copy_(torch.from_numpy(trainer[own].astype(np.float64)))
-    optimizer = torch.optim.SGD(
-        [
-            {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 1e-4},
-            {"params": [p for p in model.parameters() if p.dim() == 1]},
-        ],
-        lr=RATE,
-    )
-    loss = F.cross_entropy(model(torch.from_numpy(images).double()), torch.tensor(labels))
-    loss.backward()
-    optimizer.step()
-    found = {name: weights.detach().numpy() for name, weights in model.named_parameters()}
-    return float(loss.detach()), found
-
-
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 @pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
 def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
-    options: dict[str, Any] = {"mode": mode, "settings": {"rate": RATE}, "optimizer": "sgd"}
-    trainer = npusim.Trainer(Pieces(), (3, 8, 8), device=device, batch=4, **options)
-    begun = {name: trainer[name].copy() for name in trainer.parameters}
-    images = np.random.default_rng(1).standard_normal((4, 3, 8, 8)).astype(np.float32)
-    loss, weights = by_torch(trainer, images, [1, 9, 4, 0])
-    assert trainer.step(images, [1, 9, 4, 0]) == pytest.approx(loss, rel=2e-3)
-    for name, wanted in weights.items():
-        own = name.replace("weight", "w").replace("bias", "b")
-        moved = np.abs(wanted - begun[own]).max()
-        assert moved > 0, name
-        np.testing.assert_allclose(trainer[own], wanted, atol=0.02 * moved, err_msg=name)
-    (step,) = trainer.steps
-    assert step.complete
+    step = same_as_torch(Pieces, (3, 8, 8), device=device, mode=mode)
     assert not traffic(step)
     (joined,) = (one for one in step.launched if one.name == "Pieces.concat.output")
     assert joined.written_bytes == 4 * 24 * 8 * 11 * 2, "plain: 8 channels fill no block of 16"
-
-
-def traffic(step: StepResult) -> Counter[str]:
-    """Kinds of which only the traffic is known."""
-    runs = ((one.name, run.name) for one in step.launched for run in one.timed.runs)
-    return Counter(
-        one.partition(".")[0].rstrip("_0123456789") for one, run in runs if run == TRAFFIC
-    )
 
 
 def test_halves_that_are_all_of_a_value_are_one_split() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import npusim
 from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
-from npusim.workloads.onnx import einsum_sizes
+from npusim.workloads.einsum import einsum_sizes
 
 torch = pytest.importorskip("torch")
 bridge = pytest.importorskip("npusim.torch")
@@ -211,7 +211,7 @@ def test_a_bias_is_that_of_its_layer_and_nothing_else(way: str, tmp_path: Path) 
         read.append(read_network(path))
     for workload in read:
         biased = {layer.bias for layer in workload.layers if isinstance(layer, LinearLayer)}
-        adds = [one for one in workload.elementwise if one.kind in ("add", "scale")]
+        adds = [one for one in workload.elementwise if one.kind in ("add", "shift")]
         counted = len(adds) + dict(workload.untimed).get("C of Gemm", 0)
         assert (biased, counted) == ({(BIAS | OTHERS)[way][0]}, (BIAS | OTHERS)[way][1])
     found = npusim.network(read[0], gradients=ALL, dtype="fp32", batch=2, every_input=True, **MATH)

@@ -1,0 +1,46 @@
+"""The kernel of a chain of element-wise steps, on values as they lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from npusim.call.call import Call
+from npusim.isa.operands import Tensor
+from npusim.kernels.elementwise import Elementwise
+from npusim.networks.training import Operation
+
+
+def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
+    """The kernel of a chain."""
+    chain = one.chain
+    assert chain is not None
+    blocked = bool(chain.vectors or chain.sums) and not chain.by_row
+
+    def maps(values: tuple[str, ...]) -> tuple[Tensor, ...]:
+        return tuple(_as_map(tensors[name], blocked=blocked) for name in values)
+
+    return Elementwise(
+        called=one.kind.replace(" ", "_"),
+        steps=chain.steps,
+        reads=maps(chain.reads),
+        writes=maps(chain.writes),
+        vectors=tuple(_flat(tensors[name]) for name in chain.vectors),
+        sums=tuple(_flat(replace(tensors[name], role="inout")) for name, _ in chain.sums),
+        summed=tuple(value for _, value in chain.sums),
+        saturate=call.device.saturates,
+    )
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """All of a tensor on one axis."""
+    return replace(tensor, shape=(prod(tensor.shape),))
+
+
+def _as_map(tensor: Tensor, *, blocked: bool) -> Tensor:
+    """A tensor as the kernel of chains takes it: (images, C1, positions, C0), or flat."""
+    if not blocked or len(tensor.shape) == 1:
+        return _flat(tensor)
+    n, d, c1, h, w, c0 = tensor.shape
+    return replace(tensor, shape=(n * d, c1, h * w, c0))

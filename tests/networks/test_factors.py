@@ -1,0 +1,105 @@
+"""Factors by channel and constants in a training step: numbers as PyTorch's, in both layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.workloads import ElementwiseLayer, load_workload, read_network, workload_yaml
+from tests.networks.graphs import canonical
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
+
+
+class Squeezed(nn.Module):  # type: ignore[misc, name-defined]
+    """A gate by convolutions and one by a linear layer, activations written out and as layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 24, 3, padding=1, bias=False)
+        self.down, self.up = nn.Conv2d(24, 8, 1), nn.Conv2d(8, 24, 1)
+        self.second = nn.Conv2d(24, 32, 3, stride=2)
+        self.gate = nn.Linear(32, 32)
+        self.fc = nn.Linear(32, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        x = x * F.relu6(x + 3.0) / 6.0
+        s = F.relu(self.down(x.mean((2, 3), keepdim=True)))
+        s = self.up(s)
+        x = F.relu6(s + 3) * (1 / 6) * x + s
+        x = F.leaky_relu(self.second(x), 0.2)
+        x = x * F.hardsigmoid(self.gate(x.mean((2, 3))))[:, :, None, None]
+        x = F.hardswish(x) - F.hardtanh(x) / (x * x + 2)
+        return self.fc(x.clamp(max=1.5).mean((2, 3)))
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
+    step = same_as_torch(Squeezed, (3, 9, 9), device=device, mode=mode)
+    assert not traffic(step)
+
+
+def test_an_image_that_is_not_trained_has_no_gradient() -> None:
+    class Masked(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.fc = nn.Conv2d(3, 3, 1), nn.Linear(3, 10)
+
+        def forward(self, x: Any) -> Any:
+            x = x * self.gate(x)
+            return self.fc(x.mean((2, 3)))
+
+    assert not traffic(same_as_torch(Masked, (3, 5, 5), device="ascend910b2"))
+
+
+def test_numbers_are_written_and_read_back(tmp_path: Path) -> None:
+    found = read_network(Squeezed(), (3, 9, 9))
+    path = tmp_path / "net.yaml"
+    path.write_text(workload_yaml(found), encoding="utf-8")
+    assert canonical(load_workload(path)) == canonical(found)
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    for step in ("> shift (3) > clip >", "> scale (0.16666666666666666)", "> leaky_relu (0.2)",
+                 "> clip (-1, 1)", "> clip (-inf, 1.5)", "> hard_sigmoid >"):  # fmt: skip
+        assert step.rstrip(" >") in text, step
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
+def test_an_exported_file_has_the_same_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    path = tmp_path / "net.onnx"
+    torch.onnx.export(Squeezed().eval(), torch.zeros(2, 3, 9, 9), str(path), dynamo=False)
+    wanted, found = (
+        numbers(one) for one in (read_network(Squeezed(), (3, 9, 9)), read_network(path))
+    )
+    assert found == wanted
+
+
+def numbers(workload: Any) -> list[tuple[str, tuple[float, ...]]]:
+    return sorted(
+        (layer.kind, tuple(round(one, 6) for one in layer.numbers))
+        for layer in (node.layer for node in workload.nodes)
+        if isinstance(layer, ElementwiseLayer) and layer.kind != "avg_pool"
+    )
+
+
+def test_a_difference_from_few_elements_is_known_by_its_name() -> None:
+    class Less(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 16, 1)
+
+        def forward(self, x: Any) -> Any:
+            x = self.conv(x)
+            return 1 - (x - x.mean((2, 3), keepdim=True))
+
+    found = read_network(Less(), (3, 5, 5))
+    assert dict(found.untimed) == {"sub of few elements": 1, "rsub": 1}
+    assert npusim.step(found, device="ascend910b2").complete

@@ -1,0 +1,78 @@
+"""Normalisations and softmax over rows in a training step: numbers as PyTorch's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import npusim
+from npusim.workloads import load_workload, read_network, workload_yaml
+from tests.networks.graphs import canonical
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
+
+
+class Rows(nn.Module):  # type: ignore[misc, name-defined]
+    """A normalisation, softmax and its logarithm along the last axis, and linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.norm, self.last = nn.LayerNorm(24), nn.LayerNorm(48)
+        self.mix, self.fc = nn.Linear(24, 24), nn.Linear(48, 10)
+        self.second = nn.Conv2d(16, 48, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(self.first(x))
+        x = x * F.softmax(self.mix(x), -1) + F.log_softmax(x, -1)
+        return self.fc(self.last(self.second(x).mean((2, 3))))
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
+    assert not traffic(same_as_torch(Rows, (3, 5, 24), device=device, mode=mode))
+
+
+def test_other_axes_are_known_by_name() -> None:
+    class Others(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 1), nn.LayerNorm((4, 6))
+
+        def forward(self, x: Any) -> Any:
+            return F.softmax(self.norm(self.conv(x)), 1)
+
+    found = read_network(Others(), (3, 4, 6))
+    assert dict(found.untimed) == {
+        "layer_norm along other axes": 1,
+        "softmax along other axes": 1,
+    }
+    assert npusim.step(found, device="ascend910b2").complete
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
+def test_files_have_the_same_rows(tmp_path: Path) -> None:
+    found = read_network(Rows(), (3, 5, 24))
+    path = tmp_path / "net.yaml"
+    path.write_text(workload_yaml(found), encoding="utf-8")
+    assert canonical(load_workload(path)) == canonical(found)
+    pytest.importorskip("onnx")
+    path = tmp_path / "net.onnx"
+    args = (Rows().eval(), torch.zeros(2, 3, 5, 24), str(path))
+    torch.onnx.export(*args, dynamo=False, opset_version=17)
+    assert read_network(path).elementwise == found.elementwise
+
+
+def test_the_rows_of_an_encoder_are_those_of_its_heads() -> None:
+    layer = nn.TransformerEncoderLayer(48, 3, 96, batch_first=True, dropout=0.0)
+    model = nn.Sequential(nn.Conv1d(3, 16, 1), nn.Linear(20, 48), layer)
+    step = npusim.step(model, (3, 20), device="ascend910b2", batch=2)
+    assert not traffic(step)
+    rows = [node.layer for node in step.workload.nodes if "soft" in node.name]
+    assert [one.shape for one in rows] == [(3, 16, 16)]  # type: ignore[union-attr]
