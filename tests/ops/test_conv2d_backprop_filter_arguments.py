@@ -49,30 +49,11 @@ def with_shape(a: np.ndarray[Any, Any], *shape: int) -> np.ndarray[Any, Any]:
 
 #: What no entry of tests/limits says: forms of arguments that only Python has, and the way out.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "x rank": (
-        {"x": with_shape(X, 2, 6, 6, 16)},
-        "input_x.shape is (2, 6, 6, 16); Atlas training products (910) permit 5 "
-        "axes (N, C1, H, W, 16) (an error without status",
-    ),
     "unknown dtype": ({"x": X.astype(np.float64)}, "input_x.dtype is float64; "),
-    "x channels": (
-        {"x": with_shape(X, 2, 3, 6, 6, 16)},
-        "input_x.shape is (2, 3, 6, 6, 16): C1 must be 2; ",
-    ),
-    "dy map": (
-        {"dy": with_shape(DY, 2, 3, 5, 6, 16)},
-        "out_backprop.shape is (2, 3, 5, 6, 16): it must be (2, 3, 6, 6, 16); ",
-    ),
-    "no batch": (
-        {"x": with_shape(X, 0, 2, 6, 6, 16), "dy": with_shape(DY, 0, 3, 6, 6, 16)},
-        "input_x.shape is (0, 2, 6, 6, 16); ",
-    ),
     "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is (36, 5, 3.0, 3), no integer; "),
     "sizes text": ({"sizes": "36533"}, "filter_sizes is 36533; "),
-    "Cout and groups": ({"sizes": [35, 5, 3, 3]}, "groups is 4: Cout is 35; "),
     "null strides": ({"strides": None}, "strides is null; "),
     "null sizes": ({"sizes": None}, "filter_sizes is null; "),
-    "strides count": ({"strides": 1}, "strides is 1; "),
     "groups as bool": ({"groups": True}, "groups is yes; "),
     "unknown key": (
         {"stride": [1, 1]}, "para_dict has the unknown key 'stride'; did you mean 'strides'?"
@@ -80,9 +61,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "missing strides": ({"drop": "strides"}, "para_dict lacks ['strides']; it needs strides, pa"),
     "missing padding": ({"drop": "padding"}, "para_dict lacks ['padding']"),
     "missing dilations": ({"drop": "dilations"}, "para_dict lacks ['dilations']"),
-    "empty output": (
-        {"sizes": [36, 5, 9, 3]}, "the dilated kernel is larger than the padded input (6, 6); "
-    ),
     "tiling": (
         {"options": {"tiling": "best"}},
         "tiling is 'best'; it must be 'auto', 'library', 'production', a "

@@ -100,26 +100,6 @@ def test_any_layer_matches_float64(
     check(c, kind, device, bias=bias, cores=data.draw(st.sampled_from([None, 1, "0-2"])))
 
 
-@pytest.mark.compiled
-@examples(30)
-@given(layers(), st.booleans())
-def test_any_layer_matches_pytorch(c: Convolution, bias: bool) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    assume(all(before == after for before, after in c.padding))
-    x, w, b = (v if v is None else torch.from_numpy(v) for v in operands(c, FP32, bias=bias))
-    plain = {"stride": c.stride, "dilation": c.dilation, "groups": c.groups}
-    plain["padding"] = tuple(before for before, _ in c.padding)
-    name = f"conv_transpose{c.dims}d" if c.transposed else f"conv{c.dims}d"
-    extra = {"output_padding": c.extra} if c.transposed else {}
-    want = getattr(torch.nn.functional, name)(x, w, b, **plain, **extra).numpy()
-    options = arguments(c) | {"device": "ascend910b2", "timeline": False}
-    given_: list[Any] = [value if value is None else value.numpy() for value in (x, w, b)]
-    (got,) = npusim.ops.convolution(*given_, **options).outputs or (None,)
-    assert got is not None
-    assert got.shape == want.shape
-    assert relative_error(got, want.astype(np.float64)) <= 2 * LIMITS["fp32"]
-
-
 def test_a_layer_of_resnet_is_timed_like_the_kernel_of_a_transposed_gradient() -> None:
     c = Convolution(n=2, cin=64, cout=64, spatial=(28, 28), kernel=(3, 3), padding=((1, 1),) * 2)
     x, w = npusim.spec(c.x_shape, "fp16"), npusim.spec(c.w_shape, "fp16")

@@ -13,11 +13,9 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.deconv_grad_filter import Tiling
 from npusim.ops import deconv_grad_filter
-from npusim.shapes.reference import conv_filter_grad
 from tests.drawn import examples
 from tests.ops.deconv import (
     Problem,
-    agrees,
     first,
     operands,
     param,
@@ -26,58 +24,6 @@ from tests.ops.deconv import (
     shape,
     timed,
 )
-
-
-def test_micro_example() -> None:
-    """x 1..4, dy 1..16, a 3 x 3 kernel, stride 2, padding 1, worked out elsewhere."""
-    s = shape(batch=1, in_size=(2, 2), in_c=1, out_c=1, kernel=(3, 3), stride=(2, 2), pad=(1, 1),
-              out_size=(4, 4))  # fmt: skip
-    dy, x = (np.arange(1, n * n + 1, dtype=np.float32).reshape(1, n, n, 1) for n in (4, 2))
-    got = first(deconv_grad_filter(dy, x, param(s)))
-    assert got.tolist() == [[[v] for v in (24, 43, 50, 44, 78, 88, 68, 118, 128)]]
-
-
-@pytest.mark.parametrize("device", ["ft78ne", "mt7004"])
-@pytest.mark.parametrize("storage", ["shared", "private"])
-def test_the_documented_program(device: str, storage: str) -> None:
-    """4 x 4 dy and a 4 x 4 kernel: tap (kh, kw) sees (4 - kh)(4 - kw) positions of 16 images."""
-    s = shape(batch=16, in_size=(4, 4), in_c=4, out_size=(4, 4), out_c=4, kernel=(4, 4))
-    ones = np.ones((16, 4, 4, 4), np.float32)
-    mask = 0b1111 if storage == "shared" else None
-    result = deconv_grad_filter(ones, ones, param(s), mask, storage, device)
-    count = 16 * np.outer([4, 3, 2, 1], [4, 3, 2, 1])
-    want = np.broadcast_to(count[None, :, :, None], (4, 4, 4, 4)).reshape(1, 64, 4)
-    np.testing.assert_array_equal(first(result), want)
-    assert result.runs[0].cores == (4 if storage == "shared" else 1)
-
-
-@pytest.mark.parametrize(("in_c", "out_c", "group"), [(3, 9, 1), (3, 9, 3), (12, 12, 12)])
-@pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_shapes_of_a_framework(in_c: int, out_c: int, group: int, kind: Any) -> None:
-    s = shape(batch=2, in_size=(32, 32), in_c=in_c, out_c=out_c, group=group, kernel=(3, 3),
-              stride=(2, 2), pad=(1, 1), dilation=(2, 2))  # fmt: skip
-    dy, x = operands(s, kind)
-    agrees(first(deconv_grad_filter(dy, x, param(s), device="mt7004")), s, dy, x)
-
-
-def test_it_is_the_transposed_convolutions_filter_gradient() -> None:
-    """Against the shared reference: a transposed convolution exchanges the roles of x and dy."""
-    s = shape(in_c=6, out_c=4, group=2, stride=(2, 1), dilation=(1, 2), pad=(1, 0))
-    dy, x = operands(s)
-    grad, read = (np.moveaxis(a, -1, 1) for a in (dy, x))  # channels first
-    pads = [(s.pad[0], s.pad[0]), (s.pad[1], s.pad[1])]
-    want = conv_filter_grad(grad, read, s.kernel, s.stride, pads, s.dilation, s.group)
-    # (in_c, OCG, KH, KW) -> (group, OCG, KH, KW, ICG)
-    by_group = want.reshape(s.group, s.icg, s.ocg, *s.kernel).transpose(0, 2, 3, 4, 1)
-    got = first(deconv_grad_filter(dy, x, param(s)))
-    np.testing.assert_allclose(got, by_group.reshape(got.shape), rtol=1e-5, atol=1e-5)
-
-
-@examples(60)
-@given(s=problems(), half=st.booleans(), mask=st.integers(1, 255))
-def test_it_is_its_definition(s: Problem, half: bool, mask: int) -> None:
-    dy, x = operands(s, np.float16 if half else np.float32)
-    agrees(first(deconv_grad_filter(dy, x, param(s), mask, device="mt7004")), s, dy, x)
 
 
 @examples(40)
@@ -90,31 +36,9 @@ def test_any_tiling_gives_the_same_bits(s: Problem, data: st.DataObject) -> None
     np.testing.assert_array_equal(first(run(s, tiling=tiling)), first(run(s)))
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_the_mask_changes_no_bit(kind: Any) -> None:
-    s = shape(batch=3, in_size=(7, 9), in_c=5, out_c=11, stride=(2, 1), pad=(1, 1))
-    want = first(run(s, kind, device="mt7004"))
-    for mask in (1, 0b10, 0b1010_0101, [0, 7], "0-4"):
-        result = run(s, kind, core_mask=mask, device="mt7004")
-        np.testing.assert_array_equal(first(result).view(np.uint8), want.view(np.uint8))
-    private = run(s, kind, storage="private", device="mt7004")
-    np.testing.assert_array_equal(first(private).view(np.uint8), want.view(np.uint8))
-
-
 def test_dw_is_overwritten_where_nothing_is_summed() -> None:
     s = shape(batch=1, in_size=(2, 2), out_size=(1, 1), kernel=(4, 4), pad=(9, 9))
     np.testing.assert_array_equal(first(run(s)), 0)
-
-
-WIDE_ROWS = shape(batch=1, in_size=(1, 3000), in_c=1, out_c=8, kernel=(1, 3))
-MANY_TAPS = shape(batch=1, in_size=(2, 2), in_c=2, out_c=2, kernel=(90, 100), pad=(40, 40))
-MANY_COLUMNS = shape(batch=1, in_size=(2, 3), in_c=3000, out_c=8, kernel=(3, 3))
-
-
-@pytest.mark.parametrize("s", [WIDE_ROWS, MANY_TAPS, MANY_COLUMNS])
-def test_what_does_not_fit_is_cut(s: Problem) -> None:
-    dy, x = operands(s)
-    agrees(first(deconv_grad_filter(dy, x, param(s), 1)), s, dy, x)
 
 
 def test_the_problem_in_one_line() -> None:
