@@ -20,11 +20,6 @@ def result(**options: Any) -> npusim.Result:
     return npusim.ops.matmul(a, b, **{"device": "tiny", **options})
 
 
-def test_a_line_and_itself_do_not_differ(capsys: Capture) -> None:
-    assert main(["compare", LINE, LINE]) == 0
-    assert capsys.readouterr().out.endswith("\nno difference\n")
-
-
 @pytest.mark.parametrize("further", ["--cores 0", f"{LINE} --cores 0", "--start warm --cores 0"])
 def test_further_options_come_after_those_of_a(further: str, capsys: Capture) -> None:
     assert main(["compare", LINE, further, "--json"]) == 0

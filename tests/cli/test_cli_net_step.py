@@ -60,19 +60,6 @@ def test_every_option_reaches_the_library(block: str, capfd: Capture) -> None:
     assert found["all_reduce"]["pieces"] == 3
 
 
-def test_files(block: str, tmp_path: Path, capfd: Capture) -> None:
-    names = {"--csv": "step.csv", "--plot": "step.png", "--report": "page.html"}
-    words = [word for option, name in names.items() for word in (option, str(tmp_path / name))]
-    line = ["net", block, "--device", "ascend910b2", "--mode", "graph", "--pass", "forward"]
-    assert main([*line, "--store", str(tmp_path / "store.db"), *words]) == 0
-    out = capfd.readouterr().out
-    assert out.splitlines()[-3:] == [f"wrote {tmp_path / name}" for name in names.values()]
-    assert (tmp_path / "step.csv").read_text().startswith("operation,kind,phase")
-    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
-    assert "blocks" not in (tmp_path / "page.html").read_text(encoding="utf-8")[:200]
-    assert (tmp_path / "store.db").exists()
-
-
 def test_an_operation_that_was_not_simulated_is_named(
     block: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,16 +45,6 @@ def test_arrays_go_in_and_out(tmp_path: Path, capsys: Capture) -> None:
     assert relative_error(oihw, want) < 1e-6
 
 
-def test_matrices_go_in_and_out(tmp_path: Path) -> None:
-    a = np.arange(48, dtype=np.float16).reshape(6, 8)
-    np.save(tmp_path / "a.npy", a)
-    np.save(tmp_path / "b.npy", np.eye(8, dtype=np.float16))
-    words = ["run", "matmul", "--device", "tiny", "--input", f"a={tmp_path / 'a.npy'}",
-             "--input", f"b={tmp_path / 'b.npy'}", "--output", str(tmp_path / "c.npy")]  # fmt: skip
-    assert main(words) == 0
-    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), a)
-
-
 def test_random_inputs_follow_the_seed(tmp_path: Path) -> None:
     def product(seed: str) -> bytes:
         path = tmp_path / "c.npy"

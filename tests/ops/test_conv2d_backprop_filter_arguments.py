@@ -43,10 +43,6 @@ def test_the_good_call_is_good() -> None:
     assert call(dy=npusim.spec(DY.shape, "fp16")).outputs is None
 
 
-def with_shape(a: np.ndarray[Any, Any], *shape: int) -> np.ndarray[Any, Any]:
-    return np.zeros(shape, a.dtype)
-
-
 #: What no entry of tests/limits says: forms of arguments that only Python has, and the way out.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown dtype": ({"x": X.astype(np.float64)}, "input_x.dtype is float64; "),

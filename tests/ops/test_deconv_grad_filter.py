@@ -41,14 +41,6 @@ def test_dw_is_overwritten_where_nothing_is_summed() -> None:
     np.testing.assert_array_equal(first(run(s)), 0)
 
 
-def test_the_problem_in_one_line() -> None:
-    assert run(shape(group=2, dilation=(2, 1))).problem == (
-        "dw of transposed 4 -> 10 channels, 3x2, stride [1, 1], pad [0, 0], dilation [2, 1], "
-        "groups 2; x 2x5x6, dy 2x9x7; fp, shared"
-    )
-    assert run(shape(), np.float16, device="mt7004").dtype == "fp16"
-
-
 def test_unused_entries_change_nothing() -> None:
     s = shape()
     dy, x = operands(s)

@@ -211,23 +211,6 @@ def test_sensitivities_are_sweeps_of_one_name() -> None:
         npusim.sensitivities(operator="matmul", vary={"device": "tiny"}, m=16, k=16, n=16)
 
 
-def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / f"{name}.png" for name in ("plot", "tornado")}
-    words = ["explore", "matmul", "--m", "96", "--k", "128", "--n", "96", "--device", "tiny"]
-    words += ["--vary", "groups=1:4:1", "--vary", "memories.L1.size=16KiB,64KiB"]
-    words += ["--goals", "time_us,area_mm2", "--trials", "6", "--jobs", "1"]
-    words += ["--store", str(tmp_path / "s.sqlite"), "--csv", str(tmp_path / "all.csv")]
-    words += [word for name, file in files.items() for word in (f"--{name}", str(file))]
-    assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "of 6 points are beaten by none in all goals" in told
-    assert "time_us is " in told
-    assert (tmp_path / "all.csv").read_text().count("\n") == 7
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files.values())
-    assert main([*words, "--trials", "0", "--goals", "speed"]) == 2
-    assert "'speed' is no goal" in capsys.readouterr().err
-
-
 #: Goals that are formulas, of a point of 3 us, 5 uJ and 7 mm2, and limits, positive beyond them.
 POINT = {"time_us": 3, "energy_uj": 5, "area_mm2": 7}
 FORMULAS = [
@@ -337,17 +320,6 @@ def test_the_page_has_values_in_the_order_of_the_study(tmp_path: Path) -> None:
     told = page.read_text(encoding="utf-8").partition("What each value does")[2]
     places = [told.index(f">{rate}<") for rate in want]
     assert places == sorted(places)
-
-
-def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "explored.html"
-    words = "explore matmul --m 64 --k 64 --n 64 --device tiny --jobs 1 --vary groups=1:3:1"
-    store = ["--store", str(tmp_path / "points.sqlite")]
-    assert (
-        main([*words.split(), *store, "--goals", "time_us,energy_uj", "--report", str(page)]) == 0
-    )
-    assert f"wrote {page}" in capsys.readouterr().out
-    assert "energy, mJ" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
