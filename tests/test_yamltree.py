@@ -10,6 +10,7 @@ import pytest
 from npusim.base import yamltree
 from npusim.base.errors import ConfigError
 from npusim.base.yamltree import Node, load_tree, suggest
+from tests.mistakes import mistakes
 
 TEXT = """\
 # a comment
@@ -132,18 +133,7 @@ def test_no_required_key_still_refuses_unknown_ones() -> None:
     assert list(root.mapping(optional=("b",))) == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("key", "method", "message"),
-    [
-        ("map", "text", "expected a single value, got a mapping"),
-        ("list", "text", "expected a single value, got a list"),
-        ("none", "text", "expected a value, got nothing; give one or remove the key"),
-        ("word", "items", "expected a list, got 'hello'"),
-        ("none", "items", "expected a list, got nothing"),
-        ("word", "mapping", "expected a mapping (key: value), got 'hello'"),
-        ("list", "mapping", "expected a mapping (key: value), got a list"),
-    ],
-)
+@mistakes("calls", "wrong_kind")
 def test_wrong_kind(key: str, method: str, message: str) -> None:
     root = load_tree("map: {a: 1}\nlist: [1]\nnone:\nword: hello\n", "x.yaml").mapping()
     with pytest.raises(ConfigError) as caught:

@@ -11,6 +11,7 @@ from npusim.cli import fit
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from tests.calibration.sample import product, write_profile
+from tests.mistakes import mistakes
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,19 +51,7 @@ def test_progress_is_one_line(capsys: Capture) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--output", "mine.yml"], "--output mine.yml: the file's name must end in .yaml"),
-        (["--output", "few.yaml"], "--output few.yaml exists; remove it, or choose another name"),
-        (["--html", "no/x.html"], "--html no/x.html: there is no folder 'no'; create it first"),
-        (["--plot", "x.pdf"], "--plot x.pdf: the file's name must end in .png or .svg"),
-        (
-            ["--figure", "l2.size"],
-            "figure 'l2.size' is vendor table and has no range; give one: l2.size=LOW..HIGH",
-        ),
-    ],
-)
+@mistakes("cli", "refusals_come_before_the_long_run")
 def test_refusals_come_before_the_long_run(
     words: list[str], more: list[str], message: str, fails: Callable[..., str]
 ) -> None:

@@ -23,6 +23,7 @@ from npusim.layout import from_5hd, from_6hd, to_5hd, to_6hd, to_fracz, to_fracz
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_forward, relative_error
 from tests.drawn import examples
+from tests.mistakes import mistakes
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"
@@ -366,18 +367,7 @@ X, W = (Placeholder(shape, "float16", name) for name, shape in
         (("x", (1, 2, 9, 8, 16)), ("w", (18, 3, 16, 16))))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "parameter"),
-    [
-        ({"strides": [1, 64]}, "strides"),
-        ({"padding": [1, 1]}, "padding"),
-        ({"padding": [0, 0, 0, 256]}, "padding"),
-        ({"dilations": [2, 1, 1, 1]}, "dilations"),
-        ({"groups": 5}, "groups"),
-        ({"groups": 2}, "input_x.shape"),
-        ({"res_dtype": "int8"}, "res_dtype"),
-    ],
-)
+@mistakes("compat", "refusals")
 def test_refusals(changes: dict[str, Any], parameter: str) -> None:
     with pytest.raises(RuleError) as caught:
         dsl.conv2d(X, W, [48, 32, 3, 3], para_of(PLANE, **changes))

@@ -18,6 +18,7 @@ from npusim.device.catalog import load_device
 from npusim.device.config import describe, parse_device
 from npusim.device.spec import Device
 from npusim.study.space import make_axis
+from tests.mistakes import mistakes
 
 HEAD = "base: tiny\nname: mine\ndescription: one of mine\n"
 
@@ -227,24 +228,7 @@ def test_a_unit_is_dropped() -> None:
     assert load_device("ascend910b2", {"l2": "yes"}).l2 is not None
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "told"),
-    [
-        ("paths.A->B", "no", "tiny with paths.A->B=no: there is none"),
-        ("cores.core", "no", "at least one kind of core"),
-        ("paths.GM->L1", "{pipe: MTE2}", "startup"),
-        ("paths.GM->L1", "{pipe: MTE2, startup: 3 bananas, rate: 1B/cycle}", "bananas"),
-        ("paths.GM->L1", "{pipe: MTE2", "paths.GM->L1"),
-        ("paths.GM->L1", "maybe", "tiny with paths.GM->L1=maybe: unknown figure"),
-        ("l2", "maybe", "tiny with l2=maybe: unknown figure"),
-        ("gemm", "no", "tiny with gemm=no: there is none"),
-        ("cube", "no", "cube=no: cores.core.roles: the role 'cube' needs a matrix unit"),
-        ("memories.UB", "1", "tiny with memories.UB=1: unknown figure; did you mean 'memories.UB."),
-        ("pipes.MTE1", "no", "MTE1"),
-        ("memories.UB.size", "1", "tiny with memories.UB.size=1: expected a size"),
-        ("UB", "1KiB", "did you mean 'memories.UB.size'?"),
-    ],
-)
+@mistakes("device", "what_makes_no_device_is_refused")
 def test_what_makes_no_device_is_refused(path: str, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_device("tiny", {path: text})

@@ -19,6 +19,7 @@ from npusim.base.errors import ArgumentError, ProgramError
 from npusim.base.quantities import KINDS, format_quantity
 from npusim.device.catalog import devices, load_device, parse_core_mask
 from npusim.device.config import describe, figures, parse_device
+from tests.mistakes import mistakes
 
 TINY = Path(__file__).parents[2] / "configs" / "devices" / "tiny.yaml"
 
@@ -230,21 +231,7 @@ def test_core_masks(cores: int | str | Iterable[int] | None, indices: tuple[int,
     assert parse_core_mask(cores, load_device("tiny")) == indices
 
 
-@pytest.mark.parametrize(
-    ("cores", "message"),
-    [
-        (0, "core mask 0 chooses no core group; tiny has groups 0-3, the mask of all is 0xf"),
-        (-1, "core mask -1 chooses no core group; tiny has groups 0-3, the mask of all is 0xf"),
-        (0x15, "core mask 0x15 has bit 4 set; tiny has groups 0-3, the mask of all is 0xf"),
-        ("0-5", "there is no core group 5; tiny has groups 0-3"),
-        ([0, 4], "there is no core group 4; tiny has groups 0-3"),
-        ([-1], "there is no core group -1; tiny has groups 0-3"),
-        ([], "no core group is chosen; tiny has groups 0-3, use at least one"),
-        ("", "expected core groups such as 0-3,5, got ''; tiny has groups 0-3"),
-        ("3-1", "expected core groups such as 0-3,5, got '3-1'; tiny has groups 0-3"),
-        ("all", "expected core groups such as 0-3,5, got 'all'; tiny has groups 0-3"),
-    ],
-)
+@mistakes("device", "core_mask_errors")
 def test_core_mask_errors(cores: int | str | Iterable[int], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         parse_core_mask(cores, load_device("tiny"))

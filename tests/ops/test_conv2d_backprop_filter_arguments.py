@@ -14,6 +14,7 @@ from npusim.base.errors import ArgumentError, CapacityError
 from npusim.device.catalog import load_device
 from npusim.kernels.conv_backprop_filter import Tiling
 from npusim.kernels.matmul import Tiling as MatmulTiling
+from tests.mistakes import mistakes
 
 #: A good call: a 3x3 filter on a 6x6 map of 20 -> 36 channels in 4 groups.
 X, DY = np.zeros((2, 2, 6, 6, 16), np.float16), np.zeros((2, 3, 6, 6, 16), np.float16)
@@ -82,19 +83,7 @@ def test_bad_arguments_are_refused_by_name(refused: str) -> None:
         call(**changes)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("base_m", 8, "tiling base_m is 8; it must be a multiple of 16, >= 16"),
-        ("base_n", 24, "tiling base_n is 24; it must be a multiple of 16"),
-        ("base_k", 0, "tiling base_k is 0; it must be a multiple of 16"),
-        ("slab_k", 0, "tiling slab_k is 0; it must be >= 1"),
-        ("k_parts", 0, "tiling k_parts is 0; it must be >= 1"),
-        ("l1_slots", -1, "tiling l1_slots is -1; it must be >= 1"),
-        ("l0_slots", 0, "tiling l0_slots is 0; it must be >= 1"),
-        ("l0c_slots", 0, "tiling l0c_slots is 0; it must be >= 1"),
-    ],
-)
+@mistakes("ops", "bad_tilings_are_refused")
 def test_bad_tilings_are_refused(field: str, value: int, message: str) -> None:
     sizes: dict[str, Any] = {"base_m": 16, "base_n": 16, "base_k": 16, "slab_k": 16, field: value}
     with pytest.raises(ArgumentError, match=re.escape(message)):

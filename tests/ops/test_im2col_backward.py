@@ -20,6 +20,7 @@ from npusim.device.spec import Device
 from npusim.kernels.tilings.im2col_backward import Tiling
 from npusim.ops.im2col_backward import im2col_backward
 from tests.drawn import examples
+from tests.mistakes import mistakes
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -225,13 +226,7 @@ def test_refusals_name_the_argument_and_the_way_out(changed: dict[str, Any], tex
         im2col_backward(**{**GOOD, **changed}, device=A2)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "text"),
-    [
-        ({"rows": 0, "columns": 1}, "tiling rows is 0; it must be >= 1"),
-        ({"rows": 1, "columns": 1, "planes": 2}, "planes is 2 without at_once"),
-    ],
-)
+@mistakes("ops", "a_tiling_refuses_what_no_unit_can_do")
 def test_a_tiling_refuses_what_no_unit_can_do(sizes: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         Tiling(**sizes)

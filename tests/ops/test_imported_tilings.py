@@ -23,6 +23,7 @@ from npusim.validation.gemm_rows import kernel_of_row
 from npusim.validation.rows import Declined, KernelRow
 from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import device_name
+from tests.mistakes import mistakes
 
 ROWS = [
     row for row in shipped_sheets()[0].rows if isinstance(row, KernelRow) and row.family == "CAT"
@@ -181,21 +182,7 @@ def test_a_cube_tiling_is_our_fields_and_says_what_is_not_modelled(tmp_path: Pat
     assert [run.name for run in split.runs] == ["mem_set", "matmul"]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"M": 1024}, "ascendc tiling: M is 1024; it must be 2048 in this call"),
-        ({"Kb": 512}, "Kb is 512; it must be 1024 in this call"),
-        ({"stepM": 2}, "stepM is 2; it must be at most 1 here"),
-        ({"iterateOrder": 2}, "iterateOrder is 2; it must be at most 1 here"),
-        ({"usedCoreNum": 25}, "usedCoreNum is 25; it must be at most 24 here"),
-        ({"depthA1": 6}, "depthA1 is 6; it must be a multiple of stepM * stepKa = 4"),
-        ({"dbL0B": 1}, "dbL0B is 1; it must be 2 in this call"),
-        ({"baseM": 100}, "ascendc tiling: tiling base_m is 100; it must be a multiple of 16"),
-        ({"baseQ": 1}, "ascendc tiling:26: baseQ: unknown key 'baseQ'; did you mean 'base"),
-        ({"baseK": "64K"}, "ascendc tiling:12: baseK: expected an integer of at least 1, got '64K"),
-    ],
-)  # fmt: skip
+@mistakes("ops", "fields_that_do_not_fit_are_refused")
 def test_fields_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
         product(ascendc_tiling({**CUBE, **change}), 2048, 1024, 1024)

@@ -19,6 +19,7 @@ from npusim.study.result import Exploration, unbeaten
 from npusim.study.space import load_study
 from tests.browser import CHROMIUM, browser
 from tests.drawn import slow_if
+from tests.mistakes import mistakes
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 
@@ -145,17 +146,7 @@ def test_processes_find_what_one_finds() -> None:
     assert sorted(map(str, alone.rows())) == sorted(map(str, several.rows()))
 
 
-@pytest.mark.parametrize(
-    ("lines", "line", "message"),
-    [
-        ("goals: [time_us, speed]", 6, "goals: 'speed' is no goal"),
-        ("goals: [time_us, time_us]", 6, "goals: goals are time_us, time_us; name each once"),
-        ("trials: none", 6, "trials: expected a count"),
-        ("vary: {memories.L9.size: [1KiB]}", 6, "memories.L9.size is no option of matmul"),
-        ("vary: {groups: 2MHz}", 6, "groups = 2MHz: "),
-        ("vary: {groups: []}", 6, "groups has no values"),
-    ],
-)
+@mistakes("study", "a_wrong_study_names_file_and_line")
 def test_a_wrong_study_names_file_and_line(
     tmp_path: Path, lines: str, line: int, message: str
 ) -> None:
@@ -179,15 +170,7 @@ def test_a_goal_that_the_device_has_no_figures_for_is_refused(tmp_path: Path) ->
         npusim.explore(file, store=None, jobs=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"goals": ["time"]}, "'time' is no goal; did you mean 'time_us'"),
-        ({"jobs": 0}, "jobs is 0"),
-        ({"vary": {}}, "say what varies, as in --vary"),
-        ({"storage": "nowhere/at/all.db"}, "the storage 'nowhere/at/all.db' cannot be used"),
-    ],
-)
+@mistakes("study", "wrong_arguments")
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         explored(**options)

@@ -16,6 +16,7 @@ import npusim
 from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.device.spec import Device
 from npusim.study.space import Axis, Study, load_study, make_axis, make_study
+from tests.mistakes import mistakes
 
 ON = {"operator": "matmul", "device": "tiny", "m": "32", "k": "32", "n": "32"}
 
@@ -47,19 +48,7 @@ def test_values_of_an_axis(name: str, values: Any, want: tuple[str, ...]) -> Non
     assert make_axis(name, values, fixed) == Axis(name=name, values=want)
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        ("m", "64:16:16", "m = 64:16:16: a range goes upwards"),
-        ("m", "16:64:0", "a range goes upwards"),
-        ("m", "16:64:*1", "a range goes upwards"),
-        ("m", "1:20000000:1", "m = 1:20000000:1: the range has more than 100,000 values"),
-        ("m", "a:b:c", "m = a:b:c: a range is first:last:step in numbers"),
-        ("m", "16,,32", "m has an empty value"),
-        ("m", "16,32,16", "m has 16 twice"),
-        ("memories.L1.size", "8:32:8", "memories.L1.size = 8:32:8: "),
-    ],
-)
+@mistakes("study", "wrong_values_of_an_axis")
 def test_wrong_values_of_an_axis(name: str, values: str, message: str) -> None:
     with pytest.raises(NpusimError) as caught:
         make_axis(name, values, ON)
@@ -109,23 +98,7 @@ def test_a_study_file(tmp_path: Path) -> None:
     assert [point["m"] for point in load_study(listed).points()] == ["16", "32"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "line", "message"),
-    [
-        ("L1.size: 16KiB:64KiB:*2", "L1.sise: 16KiB", 6, "did you mean 'memories.L1.size'?"),
-        ("16KiB:64KiB:*2", "16KB:64", 6, "memories.L1.size = 16KB:64"),
-        ("16KiB:64KiB:*2", "12us", 6, "memories.L1.size = 12us: "),
-        ("[1, 2]", "[]", 7, "groups has no values; give at least one"),
-        ("[1, 2]", "[0, 1]", 7, "groups = 0: "),
-        ("groups: [1, 2]", "m: [1, 2]", 7, "m is fixed and varied; keep one of them"),
-        ("operator: matmul\n", "operator: matmull\n", 3, "did you mean 'matmul'?"),
-        ("operator: matmul\n", "", 1, "a study measures a network or an operator"),
-        ("device: tiny", "device: tinny", 2, "did you mean 'tiny'?"),
-        ("description:", "descriptions:", 1, "unknown key 'descriptions'"),
-        ("m: 64,", "m: 0,", 4, "m: expected an integer of at least 1, got '0'"),
-        ("m: 64,", "m: 64, stride: 2,", 4, "stride is no option of matmul and no figure of tiny"),
-    ],
-)
+@mistakes("study", "a_malformed_study_names_file_and_line")
 def test_a_malformed_study_names_file_and_line(
     old: str, new: str, line: int, message: str, tmp_path: Path
 ) -> None:

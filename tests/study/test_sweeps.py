@@ -25,6 +25,7 @@ from npusim.study.space import make_study
 from npusim.study.store import Measured, known_of
 from npusim.study.subject import Split
 from npusim.study.workers import here, look
+from tests.mistakes import mistakes
 
 PRODUCT: dict[str, Any] = {
     "operator": "matmul",
@@ -245,17 +246,7 @@ def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     assert not store.exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("matmul --m 64 --device tiny --vary k=16,32", "--n is missing"),
-        ("matmul --frobnicate 3 --device tiny", "frobnicate is no option of matmul"),
-        ("net --device tiny", "expected a study file, 'net NETWORK' or an operator"),
-        ("net resnet51 --device tiny", "unknown workload 'resnet51'"),
-        ("matmul --m 4 --k 4 --n 4 --device tiny --csv a.txt", "must end in .csv or .parquet"),
-        ("matmul --m 4 --k 4 --n 4", "the device is missing"),
-    ],
-)
+@mistakes("study", "wrong_commands")
 def test_wrong_commands(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

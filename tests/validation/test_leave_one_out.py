@@ -14,6 +14,7 @@ from npusim.validation.constants import STEPS, Constant, load_constants
 from npusim.validation.leave_one_out import FAMILY, SHAPE, SWITCH, LeftOut, Study, leave_one_out
 from npusim.validation.rows import KernelRow, Simulated
 from npusim.validation.simulate import Outcome, Task
+from tests.mistakes import mistakes
 
 Make = Callable[..., Outcome]
 
@@ -48,19 +49,7 @@ def test_levels_of_whole_cycles_are_whole() -> None:
     assert [int(levels[step]) for step in (0, 1, STEPS)] == [0, 1, 45]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("rate", "pace", "ascend910b1 states no figure 'paths.L0C->GM.pace'; `npusim devices show "
-                         "ascend910b1` lists all"),
-        ("paths.L0C->GM.rate", "clock",
-         "clock of ascend910b1 is vendor table, only fitted figures are refitted"),
-        ("[ascend910b1, ascend910b3]", "[]", "expected at least one device"),
-        ("60B/cycle", "60GHz", "expected a rate such as 128B/cycle or 5TB/s, got 60GHz"),
-        ("60B/cycle", "120B/cycle", "paths.L0C->GM.rate is 72B/cycle; expected a range from low "
-                                    "to high that holds it"),
-    ],
-)  # fmt: skip
+@mistakes("validation", "an_entry_that_cannot_be_refitted_is_an_error")
 def test_an_entry_that_cannot_be_refitted_is_an_error(old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_constants(ENTRY.replace(old, new))
