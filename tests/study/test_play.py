@@ -223,7 +223,7 @@ def test_the_page_in_a_browser(net: Path, tmp_path: Path) -> None:
         shown.wait("document.documentElement.scrollWidth <= innerWidth && innerWidth == 400")
 
 
-@mistakes("study", "wrong_commands")
+@mistakes("study", "wrong_commands_of_play")
 def test_wrong_commands(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err

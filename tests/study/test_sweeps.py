@@ -246,7 +246,7 @@ def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     assert not store.exists()
 
 
-@mistakes("study", "wrong_commands")
+@mistakes("study", "wrong_commands_of_sweep")
 def test_wrong_commands(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
