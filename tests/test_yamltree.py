@@ -58,20 +58,7 @@ def test_duplicate_key_names_both_lines() -> None:
     assert message == "x.yaml:4: a.b: duplicate key 'b', first used in line 2; keep one of them"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "x.yaml:1: the file is empty; expected a mapping (key: value)"),
-        ("# only a comment\n", "x.yaml:1: the file is empty; expected a mapping (key: value)"),
-        ("a: 1\nb: [1, 2\n", "x.yaml:3: not valid YAML: expected ',' or ']'"),
-        ("a: 1\n---\nb: 2\n", "x.yaml:2: not valid YAML: but found another document"),
-        ("a: *nowhere\n", "x.yaml:1: not valid YAML: found undefined alias"),
-        ("a:\n  ? [1, 2]\n  : 3\n", "x.yaml:2: a: a key must be plain text, not a collection"),
-        ("a: &b\n  c: *b\n", "x.yaml:2: a.c: the alias refers to itself; write the value out"),
-        ("a: \x00\n", "x.yaml:1: not valid YAML: unacceptable character"),
-        ("[" * 5000, "x.yaml:1: not valid YAML: "),
-    ],
-)
+@mistakes("calls", "bad_text")
 def test_bad_text(text: str, message: str) -> None:
     assert fails(text).startswith(message)
 

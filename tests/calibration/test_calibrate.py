@@ -18,6 +18,7 @@ from npusim.validation.profile import read_data
 from npusim.validation.score import time_error
 from npusim.validation.simulate import simulate_row
 from tests.calibration.sample import HIDDEN, Kernel, addition, product, write_profile
+from tests.mistakes import mistakes
 
 STOCK = "ascend910b2"
 PRODUCTS = (
@@ -139,16 +140,7 @@ def test_another_figure_is_fitted_on_request(tmp_path: Path, few: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("figure", "message"),
-    [
-        ("l2.raed", "did you mean 'l2.read'"),
-        ("groups=1..2", "has no range"),
-        ("cube.rates.fp16", "is a block"),
-        ("l2.size", "give one: l2.size=LOW..HIGH"),
-        ("l2.read=5TB/s..6TB/s", "does not hold the value"),
-    ],
-)
+@mistakes("calibration", "a_figure_that_cannot_be_fitted_is_refused")
 def test_a_figure_that_cannot_be_fitted_is_refused(
     tmp_path: Path, few: Path, figure: str, message: str
 ) -> None:

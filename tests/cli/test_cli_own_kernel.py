@@ -148,20 +148,7 @@ def test_wrong_words_are_told(arguments: list[str], message: str, copy: str, fai
     assert message in fails("run", "--kernel", copy, *given, "--device", "tiny")
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("x = (", "broken.py:1: SyntaxError: '(' was never closed"),
-        ("import nothing_of_this_name", "broken.py:1: ModuleNotFoundError: No module named"),
-        ("x = 1\ny = 1 / 0", "broken.py:2: ZeroDivisionError: division by zero"),
-        ("x = 1", "broken.py defines no kernel; name one as"),
-        (COPY.replace("def plan", "def plans"),
-         "broken.py defines no kernel but Copy, which lacks the method plan; name one as"),
-        (COPY.replace('name, role = "copy", "vector"', 'role = "vector"'),
-         'Copy has no name; write name = "..." into it'),
-        (COPY + "\nclass Second(Copy):\n    pass\n", "defines the kernels Copy, Second"),
-    ],
-)  # fmt: skip
+@mistakes("cli", "a_broken_file_is_told_with_its_line")
 def test_a_broken_file_is_told_with_its_line(
     code: str, message: str, tmp_path: Path, fails: Fails
 ) -> None:

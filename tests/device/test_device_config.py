@@ -14,6 +14,7 @@ from npusim.device.catalog import devices, load_device
 from npusim.device.config import figures, parse_device
 from npusim.device.parts import CubeRate, Provenance
 from npusim.device.spec import Device
+from tests.mistakes import mistakes
 
 DATA = Path(__file__).parents[1] / "data"
 SMALL = (DATA / "small_device.yaml").read_text(encoding="utf-8")
@@ -114,19 +115,7 @@ def test_a_dsp_without_an_l2() -> None:
     assert not any(path.startswith("l2") for path in figures(device))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (GEMM, "", "cores.vec.roles: the role 'dsp' needs a matrix micro-kernel; add the key "
-         "'gemm' or drop the role"),
-        ("fp32: 6x1x48", "bf16: 6x1x48", "gemm.rates.bf16: dtype 'bf16' is not among the device's "
-         "(fp16, fp32); add it to 'dtypes' or remove the rate"),
-        ("6x1x48/6", "6x2x48/6", "gemm.rates.fp32: the block takes 2 steps of k; write it as "
-         "6x1x96/6cycle"),
-        ("[S, VPU, MTE2]", "[S, MTE2]", "cores.vec.pipes: no pipe VPU, which works for its roles; "
-         "add VPU to the list"),
-    ],
-)  # fmt: skip
+@mistakes("device", "mistakes_in_a_dsp")
 def test_mistakes_in_a_dsp(old: str, new: str, message: str) -> None:
     assert dsp_text().count(old) == 1
     with pytest.raises(ConfigError, match=re.escape(message)):

@@ -15,6 +15,7 @@ from npusim.base.rounding import round_hf32
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.ops.convolution_backward import convolution_backward
 from tests.drawn import examples
+from tests.mistakes import mistakes
 
 Array = np.ndarray[Any, Any]
 NAMES = ("grad_input", "grad_weight", "grad_bias")
@@ -275,17 +276,7 @@ def test_cube_math_types_per_product(
             )
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"cube_math_type": "fast"}, "use_hf32"),
-        (
-            {"tiling": {"conv_backprop_inputs": "auto"}},
-            "tiling names 'conv_backprop_inputs'.* kernels here are conv_backprop_input, ",
-        ),
-        ({"tiling": {"base_m": 16}}, "a mapping has tilings by kernel"),
-    ],
-)
+@mistakes("ops", "arguments_that_do_not_fit")
 def test_arguments_that_do_not_fit(layer: Any, change: dict[str, Any], words: str) -> None:
     case = layer()
     with pytest.raises(ArgumentError, match=words):

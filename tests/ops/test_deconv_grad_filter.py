@@ -18,6 +18,7 @@ from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.deconv_grad_filter import Tiling
 from npusim.ops import deconv_grad_filter
 from tests.drawn import examples
+from tests.mistakes import mistakes
 from tests.ops.deconv import (
     Problem,
     first,
@@ -63,19 +64,7 @@ def entry(i: int, value: Any) -> list[Any]:
     return [*param(shape())[:i], value, *param(shape())[i + 1 :]]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (entry(10, 0), "param[10] stride_h is 0; FT78NE permits 1 to 2147483647"),
-        (entry(15, 1.5), "param[15] dilation_w is 1.5, no integer; FT78NE permits 1 to 2147483647"),
-        (entry(8, True), "param[8] kernel_h is yes; "),
-        (entry(9, 1 << 31), "param[9] kernel_w is 2147483648; "),
-        (entry(16, 3), "param[3] in_c is 4 and param[7] out_c is 10 with group 3; "),
-        (entry(1, 6), "x.shape is (2, 5, 6, 4): param[0] to param[3] make it (2, 6, 6, 4); "),
-        (param(shape())[:17], "permits 18 entries, and up to two more that are not read"),
-        (7, "param is 7; FT78NE permits 18 entries"),
-    ],
-)  # fmt: skip
+@mistakes("ops", "wrong_parameters_are_named")
 def test_wrong_parameters_are_named(values: Any, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         deconv_grad_filter(*operands(shape()), values)

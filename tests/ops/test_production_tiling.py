@@ -228,15 +228,7 @@ def test_a_tiling_that_does_not_fit_says_why(
         cann_filter.kernel_tiling(filter_words(**change), PLANE, B2, FP16)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"single_core_m": 64}, "singleCoreM is 64, singleCoreN 32; shares are whole rows"),
-        ({"single_core_n": 64}, "singleCoreN 64; shares are"),
-        ({"step_kb": 1}, "stepKb x baseK is 48; it must be whole channel blocks .* 144"),
-        ({"step_n": 2}, "stepM is 1, stepN 2"),
-    ],
-)
+@mistakes("ops", "the_nest_of_the_input_gradient_says_what_it_cannot_follow")
 def test_the_nest_of_the_input_gradient_says_what_it_cannot_follow(
     change: dict[str, int], message: str
 ) -> None:

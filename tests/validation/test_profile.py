@@ -92,18 +92,7 @@ def test_what_is_wrong_with_one_launch_costs_that_launch(
     assert message in broken(file, line.replace(old, new))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", ":1: the file is empty"),
-        (HEAD, ":1: there is no row below the header"),
-        (HEAD.replace("OP Type,", ""), ":1: no column 'op type'"),
-        (HEAD.replace("Input Shapes", "Inputs"), ":1: no column 'input shapes'"),
-        (HEAD.replace("Duration(us)", "Duration(ms)"), "'Task Duration(ms)': expected microsec"),
-        (HEAD.replace("mac_time(us)", "mac_time(ns)"), "'aic_mac_time(ns)': expected microsec"),
-        (HEAD.replace("Wait Time(us)", "Duration(us)"), ":1: column 'Task Duration(us)' is there"),
-    ],
-)
+@mistakes("validation", "what_is_wrong_with_the_file_is_an_error")
 def test_what_is_wrong_with_the_file_is_an_error(file: Path, text: str, message: str) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ArgumentError) as error:

@@ -78,21 +78,7 @@ def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, messag
     assert bad == Unreadable(id="r", family="", chip="A3", reason=reason)
 
 
-_EXPECTED = (
-    "expected a header with the columns id, chip and op (kernels), call (framework calls) or "
-    "network (training steps), or msprof's op_summary"
-)
-
-
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        ("", f"1: {_EXPECTED}, got nothing"),
-        ("id,op", f"1: {_EXPECTED}, got id, op"),
-        ("id,chip,op,id", "1: column 'id' is there twice; keep one of them"),
-        ("id,chip,op,swiches", "1: unknown column 'swiches'; did you mean 'switches'?"),
-    ],
-)  # fmt: skip
+@mistakes("validation", "a_header_of_no_schema_is_an_error")
 def test_a_header_of_no_schema_is_an_error(tmp_path: Path, head: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         sheet(tmp_path, head + "\n")
