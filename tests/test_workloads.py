@@ -11,6 +11,7 @@ import pytest
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.workloads import ConvLayer, Workload, find_layer, load_workload, workloads
 from tests.mistakes import mistakes
+from tests.texts import text_of
 
 Shape = tuple[int, int, int, int, int]  # cin, cout, input side, kernel, stride
 
@@ -79,19 +80,7 @@ def test_what_ships_can_be_read() -> None:
         assert all(workload.layer(x.name) is x for x in workload.layers)
 
 
-FULL = """\
-description: every form of every field
-layers:
-  one: {cin: 4, cout: 6, spatial: [9], kernel: 3, groups: 2, padding: [[2, 1]], count: 7}
-  three:
-    cin: 1
-    cout: 2
-    spatial: [4, 5, 6]
-    kernel: [1, 2, 3]
-    stride: [2, 1, 1]
-    padding: [0, 1, [2, 3]]
-    dilation: 2
-"""
+FULL = text_of("workload.yaml")
 
 
 def test_every_form_of_every_field(tmp_path: Path) -> None:

@@ -11,19 +11,9 @@ from npusim.base import yamltree
 from npusim.base.errors import ConfigError
 from npusim.base.yamltree import Node, load_tree, suggest
 from tests.mistakes import mistakes
+from tests.texts import text_of
 
-TEXT = """\
-# a comment
-name: small
-memories:
-  L1: {size: 512KiB, align: 32}
-  GM->L1.nd2nz:
-    rate: 1e9
-list: [no, 12:30:45, 0x10]
-nested:
-  - a: 1
-  - b: 2
-"""
+TEXT = text_of("tree.yaml")
 
 
 def fails(text: str) -> str:

@@ -19,6 +19,7 @@ from npusim.validation.score import time_error
 from npusim.validation.simulate import simulate_row
 from tests.calibration.sample import HIDDEN, Kernel, addition, product, write_profile
 from tests.mistakes import mistakes
+from tests.texts import text_of
 
 STOCK = "ascend910b2"
 PRODUCTS = (
@@ -26,16 +27,7 @@ PRODUCTS = (
     *(product(1536, 256, 1024), product(256, 3072, 768, turned=True)),
 )
 #: Constants of a test, so that it takes little time.
-FEW = """\
-constants:
-  - {path: l2.read, devices: [ascend910b1], low: 3.0TB/s, high: 5.2TB/s}
-  - path: paths.L0C->GM.nz2nd.rate
-    also: [paths.L0C->GM.rate]
-    devices: [ascend910b1]
-    low: 66B/cycle
-    high: 146B/cycle
-  - {path: vector.idle_head, devices: [ascend910b1], low: 10cycle, high: 40cycle}
-"""
+FEW = text_of("constants.yaml")
 CHANGED = {
     "l2.read": "3.6TB/s",
     "paths.L0C->GM.nz2nd.rate": "110B/cycle",

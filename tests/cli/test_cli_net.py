@@ -105,9 +105,7 @@ def block(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_a_step_is_reported_as_by_the_library(
-    mode: str, block: str, capfd: Capture
-) -> None:
+def test_a_step_is_reported_as_by_the_library(mode: str, block: str, capfd: Capture) -> None:
     """Nothing else is printed, not even by the solver behind the plan of formats."""
     assert main(["net", block, "--device", "ascend910b2", "--mode", mode]) == 0
     out, err = capfd.readouterr()

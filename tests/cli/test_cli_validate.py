@@ -16,19 +16,11 @@ from npusim.device.spec import Device
 from npusim.validation import simulate
 from npusim.validation.constants import load_constants
 from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
+from tests.texts import text_of
 
 Capture = pytest.CaptureFixture[str]
 
-KERNELS = """\
-id,family,pair,chip,op,M,base_m,switches,time_us,cube_us,mte2_us,trust,split
-a,F,p,910B1,gemm,100,128,unit_flag,100,50,,A,x
-b,F,p,910B1,gemm,80,128,,90,40,,A,x
-c,F,,950PR,gemm,70,128,nonsense,90,40,,A,x
-d,G,,950PR,gemm,60,128,,50,,20,C,x
-e,G,,A3,gemm,-1,128,,50,,20,C,x
-f,G,,A3,add,1000000,128,,50,,20,C,x
-g,G,,A3,attention,10,,,50,,20,C,x
-"""
+KERNELS = text_of("kernels.csv")
 CALLS = "id,family,chip,call,M,time_us\nm,H,910B2,matmul,40,50\n"
 
 

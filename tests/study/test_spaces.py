@@ -17,6 +17,7 @@ from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.device.spec import Device
 from npusim.study.space import Axis, Study, load_study, make_axis, make_study
 from tests.mistakes import mistakes
+from tests.texts import text_of
 
 ON = {"operator": "matmul", "device": "tiny", "m": "32", "k": "32", "n": "32"}
 
@@ -67,16 +68,7 @@ def test_a_grid_is_every_combination_and_zip_goes_along() -> None:
         make_study(fixed, vary, "zip")
 
 
-FULL = """\
-description: how large L1 should be
-device: tiny
-operator: matmul
-options: {m: 64, k: 64, n: 64}
-set: {launch.cycles: 0cycle}
-vary:
-  memories.L1.size: 16KiB:64KiB:*2
-  groups: [1, 2]
-"""
+FULL = text_of("study.yaml")
 
 
 def test_a_study_file(tmp_path: Path) -> None:

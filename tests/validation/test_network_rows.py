@@ -13,20 +13,10 @@ from npusim.validation.rows import PARTS, NetworkRow
 from npusim.validation.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload
 from tests.mistakes import mistakes
+from tests.texts import text_of
 
 #: Two classifiers behind one part, as networks with an auxiliary one have them.
-NET = """\
-description: a small network
-layers:
-  one: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1}
-  two: {cin: 32, cout: 32, spatial: [14, 14], kernel: 3, padding: 1}
-  side: {cin: 32, cout: 16, rows: 1, bias: yes}
-  fc: {cin: 32, cout: 16, rows: 1, bias: yes}
-graph:
-  - x = input > one > batch_norm > relu
-  - x > avg_pool > side
-  - x > two > batch_norm > relu > avg_pool > fc
-"""
+NET = text_of("network.yaml")
 
 
 @pytest.fixture
