@@ -26,6 +26,7 @@ from npusim.layout import (
     to_5hd,
     to_6hd,
 )
+from tests.mistakes import mistakes
 
 size = st.integers(1, 5)
 channel_count = st.integers(1, 40)
@@ -195,16 +196,7 @@ def test_any_plan(cg: int, og: int, groups: int, c0: int) -> None:
         assert e * og % 16 == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((10, 8, 4, 16), "cin = 10 is not a multiple of groups = 4; every group needs the same"),
-        ((8, 10, 4, 16), "cout = 10 is not a multiple of groups = 4; every group needs the same"),
-        ((8, 8, 0, 16), "groups is 0, it must be an integer above 0"),
-        ((0, 8, 1, 16), "cin is 0, it must be an integer above 0"),
-        ((8, 8, 1, 16.0), "c0 is 16.0, it must be an integer above 0"),
-    ],
-)
+@mistakes("layout", "errors")
 def test_errors(arguments: tuple[int, int, int, int], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         group_plan(*arguments)

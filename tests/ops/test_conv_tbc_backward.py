@@ -13,6 +13,7 @@ from npusim.base.errors import RuleError
 from npusim.compat import aclnn
 from npusim.ops.conv_tbc_backward import conv_tbc_backward
 from npusim.results import Result
+from tests.mistakes import mistakes
 
 Array = np.ndarray[Any, Any]
 
@@ -62,22 +63,7 @@ def call(device: str, pad: Any = 1, kind: str = "fp16", **shapes: Any) -> Result
     return conv_tbc_backward(dy, x, w, bias, pad, device=device)
 
 
-@pytest.mark.parametrize(
-    ("changes", "parameter", "status"),
-    [
-        ({"input": (11, 2, 1, 20)}, "input.shape", 161002),
-        ({"bias": (24, 1)}, "bias.shape", 161002),
-        ({"bias": (23,)}, "weight.shape", 161002),
-        ({"weight": (3, 24, 20)}, "weight.shape", 161002),
-        ({"input": (11, 0, 20)}, "input.shape", 161002),
-        ({"pad": -1}, "pad", 161002),
-        ({"pad": 0}, "grad_output.shape", 161002),
-        ({"grad_output": (11, 3, 24)}, "grad_output.shape", 161002),
-        ({"kind": "bf16"}, "grad_output.dtype", 161002),
-        ({"kind": "fp32"}, "cube_math_type", 161002),
-        ({"pad": 256, "grad_output": (521, 2, 24)}, "pad", None),
-    ],
-)
+@mistakes("ops", "refusals")
 def test_refusals(changes: dict[str, Any], parameter: str, status: int | None) -> None:
     with pytest.raises(RuleError) as caught:
         call("ascend910", **changes)
