@@ -127,26 +127,8 @@ def test_words_left_out_are_those_of_catlass_itself() -> None:
     assert (tiling.full_load_a, tiling.l1a_slots, tiling.l1b_slots) == (True, 1, 2)
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "word": ({"L2TileShape": [1, 2, 3]}, "catlass tiling:13: L2TileShape: unknown key"),
-    "missing": ({"DispatchPolicy": None}, "missing key 'DispatchPolicy'; add it here"),
-    "policy": ({"DispatchPolicy": "Preloading"}, "unknown policy 'Preloading'; did you mean 'Prel"),
-    "shape": ({"L0TileShape": [128, 256]}, "expected [M, N, K], such as [128, 256, 64], got [128"),
-    "number": ({"L0_STAGES": 0}, "L0_STAGES: expected an integer of at least 1, got '0'"),
-    "tiles": ({"L0TileShape": [64, 256, 64]}, "M and N must be the same, K of L1 a multiple"),
-    "scheduler": ({"BlockScheduler": "Hilbert"}, "swizzle: 'Hilbert' is not known; state"),
-    "switch": ({"switches": ["pad"]}, "catlass tiling: switches: pad is not simulated for gemm"),
-    "vector": ({"switches": ["mix_1_2"]}, "switches[0]: mix_1_2 is no word for a product"),
-    "preload": ({"DispatchPolicy": "Preload", "L1A_STAGES": 1}, "the slab in use would be over"),
-    "capacity": (
-        {"L1TileShape": [128, 256, 1024]}, "L1 holds 524288 B but a_l1 2x262144 + b_l1 2x524288"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_does_not_fit_is_refused_with_the_limit(wrong: str) -> None:
-    change, reason = WRONG[wrong]
+@mistakes("ops", "what_does_not_fit_is_refused_with_the_limit")
+def test_what_does_not_fit_is_refused_with_the_limit(change: dict[str, Any], reason: str) -> None:
     words = {word: value for word, value in {**TILE, **change}.items() if value is not None}
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
         product(catlass_tiling(words), k=2048)
