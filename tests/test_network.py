@@ -14,6 +14,7 @@ from npusim.base.errors import ArgumentError
 from npusim.networks.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
 from npusim.results.network_rows import KERNEL_COLUMNS
 from npusim.workloads import Workload, load_workload
+from tests.mistakes import mistakes
 
 DEVICE = "ascend910b2"
 
@@ -233,17 +234,7 @@ def test_rules_refuse_a_layer_and_hardware_takes_it(net: Workload) -> None:
     assert not timed(net, dtype="bf16", rules="hardware").failed
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch": 0}, "batch is 0; it must be at least 1 image"),
-        ({"gradients": ()}, "gradients are (); they must be one or more of input, weight, bias"),
-        ({"gradients": ["filter"]},
-         "gradients are ('filter',); they must be one or more of input, weight, bias"),
-        ({"start": "hot"}, "start is 'hot'; it is 'cold' or 'warm'"),
-        ({"cores": "99"}, "there is no core group 99; ascend910b2 has groups 0-23"),
-    ],
-)  # fmt: skip
+@mistakes("calls", "wrong_arguments")
 def test_wrong_arguments(
     options: dict[str, Any], message: str, net: Workload, calls: list[dict[str, Any]]
 ) -> None:

@@ -18,6 +18,7 @@ from npusim.base.quantities import (
     parse_count,
     parse_quantity,
 )
+from tests.mistakes import mistakes
 
 GHZ = 10**9
 
@@ -116,46 +117,7 @@ def test_a_count_of_no_machine_has_no_limit() -> None:
     assert parse_count("1000000") == 1_000_000
 
 
-ERRORS = [
-    ("size", "512", "expected a size such as 512KiB, got 512"),
-    ("size", "512 KiB", "expected a size such as 512KiB, got 512 KiB"),
-    ("size", "512kb", "expected a size such as 512KiB, got 512kb"),
-    ("size", "0KiB", "expected a size such as 512KiB, got 0KiB"),
-    ("size", "0.3B", "expected a size such as 512KiB, got 0.3B"),
-    ("size", "-1B", "expected a size such as 512KiB, got -1B"),
-    ("frequency", "1.8", "expected a frequency such as 1.8GHz, got 1.8"),
-    ("frequency", "0Hz", "expected a frequency such as 1.8GHz, got 0Hz"),
-    ("rate", "128", "expected a rate such as 128B/cycle or 5TB/s, got 128"),
-    ("rate", "128KiB/s", "expected a rate such as 128B/cycle or 5TB/s, got 128KiB/s"),
-    ("rate", "0B/cycle", "expected a rate such as 128B/cycle or 5TB/s, got 0B/cycle"),
-    ("rate", "1B/s", "expected a rate such as 128B/cycle or 5TB/s, got 1B/s"),  # rounds to nothing
-    ("cycles", "12", "expected whole cycles such as 12cycle, got 12"),
-    ("cycles", "3.4cycle", "expected whole cycles such as 12cycle, got 3.4cycle"),
-    ("fraction_cycles", "3.4", "expected cycles such as 3.4cycle, got 3.4"),
-    ("fraction_cycles", "1/0cycle", "expected cycles such as 3.4cycle, got 1/0cycle"),
-    ("duration", "5", "expected a duration such as 5us or 200cycle, got 5"),
-    ("count", "0", "expected a count of at least 1 without unit such as 4, got 0"),
-    ("count", "4B", "expected a count of at least 1 without unit such as 4, got 4B"),
-    ("count", "1e3", "expected a count of at least 1 without unit such as 4, got 1e3"),
-    ("bool", "true", "expected yes or no, got true"),
-    ("block", "16x16", "expected a block such as 16x16x16 or 16x8x16/2cycle, got 16x16"),
-    ("count", "65537", "65537 is beyond any machine; write at most 65536"),
-    ("size", "1025TiB", "1025TiB is beyond any machine; write at most 1024TiB"),
-    ("frequency", "1001GHz", "1001GHz is beyond any machine; write at most 1000GHz"),
-    ("cycles", "1e28cycle", "expected whole cycles such as 12cycle, got 1e28cycle"),
-    ("cycles", "4611686018427387904cycle",
-     "4611686018427387904cycle is beyond any machine; write at most 1000000000cycle"),
-    ("duration", "2s", "2s is beyond any machine; write at most 1000000000cycle"),
-    ("rate", "1000000001B/cycle",
-     "1000000001B/cycle is beyond any machine; write at most 1000000000B/cycle"),
-    ("rate", "1/1048577B/cycle",
-     "1/1048577B/cycle is too slow to count; write at least 1/1048576B/cycle"),
-    ("power", "1000001W/mm2", "1000001W/mm2 is beyond any machine; write at most 1000000W/mm2"),
-    ("block", "0x1x1", "expected a block such as 16x16x16 or 16x8x16/2cycle, got 0x1x1"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "text", "message"), ERRORS)
+@mistakes("calls", "errors_say_what_is_expected")
 def test_errors_say_what_is_expected(kind: str, text: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         parse_quantity(text, kind, GHZ)

@@ -18,6 +18,7 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Tasks
 from npusim.program.language import Language
+from tests.mistakes import mistakes
 from tests.scripts import Scripted, tasks_of
 
 Array = np.ndarray[Any, Any]
@@ -164,44 +165,13 @@ def test_arrays_must_be_the_kernel_s(arrays: tuple[Any, ...], message: str) -> N
 # -- options -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"start": "lukewarm"}, "start is 'lukewarm'; it is 'cold' or 'warm'"),
-        ({"engine": "steam"}, "engine is 'steam'; it is one of fast, simpy"),
-        ({"cores": 0b10000}, "core mask 0x10 has bit 4 set"),
-        ({"cores": []}, "no core group is chosen"),
-        ({"timeline": "yes"}, "timeline is 'yes'; it is True, False or None"),
-        ({"progress": 3}, "progress is 3; it is a function of (kernel, phase, done, total)"),
-        ({"devise": "tiny"}, "simulate: unknown keyword 'devise'; did you mean 'device'?"),
-        ({"kernels": 1}, "simulate: unknown keyword 'kernels'; did you mean 'kernel'?"),
-        ({"quickly": 1}, "simulate: unknown keyword 'quickly'; known: kernel, device, "),
-        (
-            {"tiling": 3},
-            "simulate: tiling=3 has no meaning: its tiling is chosen already; leave it",
-        ),
-        ({"rules": "hardware"}, "simulate: rules='hardware' has no meaning: no limits are"),
-        ({"deterministic": True}, "simulate: deterministic=True has no meaning: no accumulation"),
-    ],
-)
+@mistakes("calls", "bad_options_are_refused")
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         npusim.simulate(Scale(), "tiny", X, **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rules": "nonsense"}, "rules is 'nonsense'; it is 'documented', 'strict' or 'hardware'"),
-        ({"rules": "hardware"}, "matmul: rules='hardware' has no meaning: no limits are"),
-        ({"deterministic": 1}, "deterministic is 1; it is True or False"),
-        (
-            {"deterministic": True},
-            "matmul: deterministic=True has no meaning: no accumulation is split",
-        ),
-        ({"out_dtyp": "fp16"}, "matmul: unknown keyword 'out_dtyp'; did you mean 'out_dtype'?"),
-    ],
-)
+@mistakes("calls", "an_operator_refuses_options_it_has_no_use_for")
 def test_an_operator_refuses_options_it_has_no_use_for(
     options: dict[str, Any], message: str
 ) -> None:

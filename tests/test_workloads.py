@@ -10,6 +10,8 @@ import pytest
 
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.workloads import ConvLayer, Workload, find_layer, load_workload, workloads
+from tests.mistakes import mistakes
+from tests.texts import text_of
 
 Shape = tuple[int, int, int, int, int]  # cin, cout, input side, kernel, stride
 
@@ -78,19 +80,7 @@ def test_what_ships_can_be_read() -> None:
         assert all(workload.layer(x.name) is x for x in workload.layers)
 
 
-FULL = """\
-description: every form of every field
-layers:
-  one: {cin: 4, cout: 6, spatial: [9], kernel: 3, groups: 2, padding: [[2, 1]], count: 7}
-  three:
-    cin: 1
-    cout: 2
-    spatial: [4, 5, 6]
-    kernel: [1, 2, 3]
-    stride: [2, 1, 1]
-    padding: [0, 1, [2, 3]]
-    dilation: 2
-"""
+FULL = text_of("workload.yaml")
 
 
 def test_every_form_of_every_field(tmp_path: Path) -> None:
@@ -128,40 +118,7 @@ def test_every_form_of_every_field(tmp_path: Path) -> None:
 GOOD = "cin: 4, cout: 4, spatial: [5, 5], kernel: 3"
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ("cin: 4, cout: 4, kernel: 3", "layers.a: missing key 'spatial'; add it here"),
-        (f"{GOOD}, strides: 2", "layers.a.strides: unknown key 'strides'; did you mean 'stride'?"),
-        (f"{GOOD}, cin: 4", "layers.a.cin: duplicate key 'cin', first used in line 3; keep one"),
-        (f"{GOOD}, stride: 0", "layers.a.stride: expected an integer of at least 1, got '0'"),
-        (f"{GOOD}, stride: 1.5", "layers.a.stride: expected an integer of at least 1, got '1.5'"),
-        (
-            f"{GOOD}, stride: {'9' * 5000}",
-            "layers.a.stride: expected an integer of at least 1, got '999999999999...9",
-        ),
-        (f"{GOOD}, count: -1", "layers.a.count: expected an integer of at least 1, got '-1'"),
-        (f"{GOOD}, padding: same", "layers.a.padding: expected an integer of at least 0, got 'sa"),
-        (f"{GOOD}, stride: [1, 1, 1]", "layers.a.stride: expected one number or a list of 2, as"),
-        (f"{GOOD}, padding: [1, [1, 2, 3]]", "layers.a.padding[1]: expected a number or a [before"),
-        (f"{GOOD}, dilation: {{h: 2}}", "layers.a.dilation: expected a list, got a mapping"),
-        (f"{GOOD}, dilation: 3", "layers.a: output H would be -1: the filter reaches 7 but"),
-        (f"{GOOD}, groups: 3", "layers.a: groups is 3, which must divide the 4 input"),
-        (
-            "cin: 4, cout: 3, spatial: [5], kernel: 1, groups: 2",
-            "layers.a: groups is 2, which must divide the 4 input and 3",
-        ),
-        ("cin: 4, cout: 4, spatial: 5, kernel: 1", "layers.a.spatial: expected a list, got '5'"),
-        ("cin: 4, cout: 4, spatial: [], kernel: 1", "layers.a.spatial: expected 1 to 3 sizes, got"),
-        (f"{GOOD}, transposed: true", "layers.a.transposed: expected yes or no, got 'true'"),
-        (f"{GOOD}, output_padding: 1", "layers.a.output_padding: output_padding belongs to tr"),
-        ("cin: 4, cout: 4, rows: 0", "layers.a.rows: expected an integer of at least 1, got '0'"),
-        (
-            "cin: 4, cout: 4, rows: 2, kernel: 1",
-            "layers.a.kernel: unknown key 'kernel'; known",
-        ),
-    ],
-)
+@mistakes("calls", "wrong_layers")
 def test_wrong_layers(tmp_path: Path, fields: str, message: str) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(f"description: d\nlayers:\n  a: {{{fields}}}\n", encoding="utf-8")
@@ -170,21 +127,7 @@ def test_wrong_layers(tmp_path: Path, fields: str, message: str) -> None:
     assert str(caught.value).startswith(f"{path}:3: {message}")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("description: d\n", "1: missing key 'layers'; add it here"),
-        ("description: d\nlayers: {}\n", "2: layers: expected at least one layer"),
-        (
-            f"description: d\nlayers:\n  a/b: {{{GOOD}}}\n",
-            "3: layers.a/b: a layer name must not be empty or contain '/', got 'a/b'",
-        ),
-        (
-            f"description: d\nlayers:\n  a: {{{GOOD}}}\n  a: {{{GOOD}}}\n",
-            "4: layers.a: duplicate key 'a', first used in line 3; keep one of them",
-        ),
-    ],
-)
+@mistakes("calls", "wrong_files")
 def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(text, encoding="utf-8")

@@ -10,19 +10,10 @@ import pytest
 from npusim.base import yamltree
 from npusim.base.errors import ConfigError
 from npusim.base.yamltree import Node, load_tree, suggest
+from tests.mistakes import mistakes
+from tests.texts import text_of
 
-TEXT = """\
-# a comment
-name: small
-memories:
-  L1: {size: 512KiB, align: 32}
-  GM->L1.nd2nz:
-    rate: 1e9
-list: [no, 12:30:45, 0x10]
-nested:
-  - a: 1
-  - b: 2
-"""
+TEXT = text_of("tree.yaml")
 
 
 def fails(text: str) -> str:
@@ -57,20 +48,7 @@ def test_duplicate_key_names_both_lines() -> None:
     assert message == "x.yaml:4: a.b: duplicate key 'b', first used in line 2; keep one of them"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "x.yaml:1: the file is empty; expected a mapping (key: value)"),
-        ("# only a comment\n", "x.yaml:1: the file is empty; expected a mapping (key: value)"),
-        ("a: 1\nb: [1, 2\n", "x.yaml:3: not valid YAML: expected ',' or ']'"),
-        ("a: 1\n---\nb: 2\n", "x.yaml:2: not valid YAML: but found another document"),
-        ("a: *nowhere\n", "x.yaml:1: not valid YAML: found undefined alias"),
-        ("a:\n  ? [1, 2]\n  : 3\n", "x.yaml:2: a: a key must be plain text, not a collection"),
-        ("a: &b\n  c: *b\n", "x.yaml:2: a.c: the alias refers to itself; write the value out"),
-        ("a: \x00\n", "x.yaml:1: not valid YAML: unacceptable character"),
-        ("[" * 5000, "x.yaml:1: not valid YAML: "),
-    ],
-)
+@mistakes("calls", "bad_text")
 def test_bad_text(text: str, message: str) -> None:
     assert fails(text).startswith(message)
 
@@ -132,18 +110,7 @@ def test_no_required_key_still_refuses_unknown_ones() -> None:
     assert list(root.mapping(optional=("b",))) == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("key", "method", "message"),
-    [
-        ("map", "text", "expected a single value, got a mapping"),
-        ("list", "text", "expected a single value, got a list"),
-        ("none", "text", "expected a value, got nothing; give one or remove the key"),
-        ("word", "items", "expected a list, got 'hello'"),
-        ("none", "items", "expected a list, got nothing"),
-        ("word", "mapping", "expected a mapping (key: value), got 'hello'"),
-        ("list", "mapping", "expected a mapping (key: value), got a list"),
-    ],
-)
+@mistakes("calls", "wrong_kind")
 def test_wrong_kind(key: str, method: str, message: str) -> None:
     root = load_tree("map: {a: 1}\nlist: [1]\nnone:\nword: hello\n", "x.yaml").mapping()
     with pytest.raises(ConfigError) as caught:

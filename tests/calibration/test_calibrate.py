@@ -18,6 +18,8 @@ from npusim.validation.profile import read_data
 from npusim.validation.score import time_error
 from npusim.validation.simulate import simulate_row
 from tests.calibration.sample import HIDDEN, Kernel, addition, product, write_profile
+from tests.mistakes import mistakes
+from tests.texts import text_of
 
 STOCK = "ascend910b2"
 PRODUCTS = (
@@ -25,16 +27,7 @@ PRODUCTS = (
     *(product(1536, 256, 1024), product(256, 3072, 768, turned=True)),
 )
 #: Constants of a test, so that it takes little time.
-FEW = """\
-constants:
-  - {path: l2.read, devices: [ascend910b1], low: 3.0TB/s, high: 5.2TB/s}
-  - path: paths.L0C->GM.nz2nd.rate
-    also: [paths.L0C->GM.rate]
-    devices: [ascend910b1]
-    low: 66B/cycle
-    high: 146B/cycle
-  - {path: vector.idle_head, devices: [ascend910b1], low: 10cycle, high: 40cycle}
-"""
+FEW = text_of("constants.yaml")
 CHANGED = {
     "l2.read": "3.6TB/s",
     "paths.L0C->GM.nz2nd.rate": "110B/cycle",
@@ -139,16 +132,7 @@ def test_another_figure_is_fitted_on_request(tmp_path: Path, few: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("figure", "message"),
-    [
-        ("l2.raed", "did you mean 'l2.read'"),
-        ("groups=1..2", "has no range"),
-        ("cube.rates.fp16", "is a block"),
-        ("l2.size", "give one: l2.size=LOW..HIGH"),
-        ("l2.read=5TB/s..6TB/s", "does not hold the value"),
-    ],
-)
+@mistakes("calibration", "a_figure_that_cannot_be_fitted_is_refused")
 def test_a_figure_that_cannot_be_fitted_is_refused(
     tmp_path: Path, few: Path, figure: str, message: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from npusim.cli import fit
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from tests.calibration.sample import product, write_profile
+from tests.mistakes import mistakes
 
 Capture = pytest.CaptureFixture[str]
 
@@ -27,36 +27,6 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     write_profile(Path("p.csv"), "ascend910b2", {"l2.read": "3.5TB/s"}, KERNELS)
     return ["fit", "--data", "p.csv", "--device", "ascend910b2", "--constants", "few.yaml",
             "--jobs", "1"]  # fmt: skip
-
-
-def test_the_card_and_the_files(words: list[str], capsys: Capture) -> None:
-    files = ["--output", "mine.yaml", "--html", "card.html", "--plot", "card.svg"]
-    assert main([*words, *files]) == 0
-    out, err = capsys.readouterr()
-    for part in ("Summary", "Figures: before and after", "by auto", "fitted"):
-        assert part in out
-    assert err.split() == [
-        w for file in files[1::2] for w in ("wrote", file)
-    ]  # no progress without a terminal
-    read = load_device("mine.yaml").l2
-    assert read is not None
-    true = load_device("ascend910b2", {"l2.read": "3.5TB/s"}).l2
-    assert true is not None
-    ratio = read.read_bytes_per_cycle / true.read_bytes_per_cycle
-    assert float(ratio) == pytest.approx(1, abs=0.01)
-    page = Path("card.html").read_text(encoding="utf-8")
-    assert "Figures and the rows that determine them" in page
-
-
-def test_json_is_one_object(words: list[str], capsys: Capture) -> None:
-    assert main([*words, "--json", "--rounds", "0"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    (figure,) = found["figures"]
-    assert (figure["path"], figure["verdict"], len(figure["rows"])) == ("l2.read", "fitted", 3)
-    assert [abs(row["error_after"]) < abs(row["error_before"]) for row in found["rows"]] == [
-        True
-    ] * 3
-    assert (found["finished"], found["left"]) == (True, [])
 
 
 def test_an_interrupt_writes_what_was_found(
@@ -81,19 +51,7 @@ def test_progress_is_one_line(capsys: Capture) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--output", "mine.yml"], "--output mine.yml: the file's name must end in .yaml"),
-        (["--output", "few.yaml"], "--output few.yaml exists; remove it, or choose another name"),
-        (["--html", "no/x.html"], "--html no/x.html: there is no folder 'no'; create it first"),
-        (["--plot", "x.pdf"], "--plot x.pdf: the file's name must end in .png or .svg"),
-        (
-            ["--figure", "l2.size"],
-            "figure 'l2.size' is vendor table and has no range; give one: l2.size=LOW..HIGH",
-        ),
-    ],
-)
+@mistakes("cli", "refusals_come_before_the_long_run")
 def test_refusals_come_before_the_long_run(
     words: list[str], more: list[str], message: str, fails: Callable[..., str]
 ) -> None:

@@ -271,14 +271,6 @@ def nothing_to_compile() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_to_compile")
-@pytest.mark.parametrize("seed", range(20))
-def test_a_run_stopped_at_any_moment_leaves_the_old_file(tmp_path: Path, seed: int) -> None:
-    moment = random.Random(seed).uniform(1.5, 8.0)
-    assert stopped(tmp_path, signal.SIGTERM, lambda _: time.sleep(moment)) in ENDED
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("nothing_to_compile")
 @pytest.mark.parametrize("seed", range(2 * len(EVERY)))
 def test_every_command_may_be_stopped_at_any_moment(tmp_path: Path, seed: int) -> None:
     """Half of them when the file is being written, which takes a moment only."""

@@ -28,18 +28,6 @@ def _lines(capsys: Capture, *words: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_tables_of_devices_and_operators_are_short(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = _lines(capsys, "devices")
-    assert len(lines) < 3 * len(npusim.devices())
-    assert lines[2].split()[:5] == ["ascend310", "Ascend", "310", "2", "x"]
-    lines = _lines(capsys, "ops")
-    assert any(line.endswith("all but ft78ne, mt7004") for line in lines)
-    assert max(map(len, lines)) <= 80
-
-
 def test_devices_show_states_every_figure(capsys: Capture) -> None:
     device = load_device("ascend910")
     lines = _lines(capsys, "devices", "show", "ascend910")

@@ -15,6 +15,7 @@ from npusim.call.own_kernel import load_kernel, make_kernel
 from npusim.cli.main import main
 from npusim.isa.operands import Tensor
 from tests.documents.pages import files
+from tests.mistakes import mistakes
 
 Capture = pytest.CaptureFixture[str]
 Fails = Callable[..., str]
@@ -138,26 +139,7 @@ def test_a_changed_file_is_read_anew(copy: str) -> None:
     assert make_kernel(load_kernel(copy), tensors).name == "other"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["x=64:fp32"], "Copy needs y; give y=512x512:fp16"),
-        (["x=64"], "x is '64'; it must be SIZExSIZE:TYPE or SIZExSIZE:TYPE:ROLE, the role of in, "
-         "out, inout"),
-        (["x=0:fp32"], "every size is at least 1"),
-        (["x=64:fp31"], "unknown dtype 'fp31'"),
-        (["x=64:fp32:both"], "x is '64:fp32:both'; it must be SIZExSIZE:TYPE"),
-        (["tiling=chunks=3"], "unknown field 'chunks'; did you mean 'chunk'?"),
-        (["tiling=slots=3"], "it lacks chunk"),
-        (["tiling=chunk=three"], "it must be FIELD=VALUE,... of chunk, slots"),
-        (["turn=true"], "turn is 'true'; it must be yes or no"),
-        (["kind=fp33"], "kind is 'fp33'; it must be an element type such as fp16"),
-        (["scale=much"], "scale is 'much'; it must be a number"),
-        (["odd=ONE"], "there is no text for Odd: give the class a class method 'example'"),
-        (["tilling=1"], "Copy has no argument 'tilling'; did you mean 'tiling'?"),
-        (["x=64:fp32", "x=65:fp32"], "--arg gives x twice, '64:fp32' and '65:fp32'"),
-    ],
-)  # fmt: skip
+@mistakes("cli", "wrong_words_are_told")
 def test_wrong_words_are_told(arguments: list[str], message: str, copy: str, fails: Fails) -> None:
     told = {text.partition("=")[0] for text in arguments}
     usual = {"x": "x=64:fp32", "y": "y=64:fp32:out"} if "needs" not in message else {}
@@ -166,20 +148,7 @@ def test_wrong_words_are_told(arguments: list[str], message: str, copy: str, fai
     assert message in fails("run", "--kernel", copy, *given, "--device", "tiny")
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("x = (", "broken.py:1: SyntaxError: '(' was never closed"),
-        ("import nothing_of_this_name", "broken.py:1: ModuleNotFoundError: No module named"),
-        ("x = 1\ny = 1 / 0", "broken.py:2: ZeroDivisionError: division by zero"),
-        ("x = 1", "broken.py defines no kernel; name one as"),
-        (COPY.replace("def plan", "def plans"),
-         "broken.py defines no kernel but Copy, which lacks the method plan; name one as"),
-        (COPY.replace('name, role = "copy", "vector"', 'role = "vector"'),
-         'Copy has no name; write name = "..." into it'),
-        (COPY + "\nclass Second(Copy):\n    pass\n", "defines the kernels Copy, Second"),
-    ],
-)  # fmt: skip
+@mistakes("cli", "a_broken_file_is_told_with_its_line")
 def test_a_broken_file_is_told_with_its_line(
     code: str, message: str, tmp_path: Path, fails: Fails
 ) -> None:

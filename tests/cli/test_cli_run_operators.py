@@ -143,24 +143,6 @@ def test_float32_files_are_rounded_to_bf16_where_asked(tmp_path: Path, capsys: C
     np.testing.assert_array_equal(*found)
 
 
-@pytest.mark.parametrize("device", ["ascend910", "ascend310", "ascend910b2"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--bias"],
-        ["--groups", "2", "--stride", "2x1x2", "--padding", "1,0,2,1,0,1", "--batch", "2"],
-        ["--dilation", "1x2x2", "--padding", "1"],
-    ],
-)
-def test_input_gradients_of_three_dimensions(
-    device: str, words: list[str], capsys: Capture
-) -> None:
-    line = [device if word == "tiny" else word for word in INPUT]
-    value = checked(capsys, *line, *words)
-    assert limits(value) == {"grad_input": 1e-3}
-    assert any(row["name"] == "bias_add" for row in value["kernels"]) == ("--bias" in words)
-
-
 def test_a_filter_in_either_layout(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     w = rng.integers(-3, 4, (16, 20, 2, 3, 3)).astype(np.float16)

@@ -12,15 +12,6 @@ WORDS = ["sweep", "matmul", "--m", "16", "--k", "16", "--n", "16", "--device", "
          "1", "--vary", "clock=1GHz,2GHz"]  # fmt: skip
 
 
-def test_the_page_is_written_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "study.html"
-    assert main([*WORDS, "--store", str(tmp_path / "s.db"), "--report", str(page)]) == 0
-    assert capsys.readouterr().out.endswith(f"wrote {page}\n")
-    told = page.read_text(encoding="utf-8")
-    assert "<h1>matmul over clock</h1>" in told
-    assert "with clock=2GHz" in told
-
-
 def test_the_name_of_a_folder_is_refused_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -29,21 +20,6 @@ def test_the_name_of_a_folder_is_refused_first(
     told = capsys.readouterr()
     assert not told.out
     assert "all.csv: a folder has this name; give a file's" in told.err
-
-
-def test_a_memory_that_a_link_holds_back_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["sweep", "matmul", "--m", "64", "--k", "64", "--n", "64", "--device", "ascend910b2"]
-    words += ["--jobs", "1", "--store", str(tmp_path / "s.db"), "--vary"]
-    assert main([*words, "main_memory.read=1.2TB/s,2.4TB/s"]) == 0
-    told = capsys.readouterr().out.partition("NOTES\n")[2]
-    assert " ".join(told.split()).endswith(
-        "- main_memory.read is 1333.3B/cycle (2400GB/s), of which links.hbm.rate lets "
-        "888.89B/cycle (1600GB/s) through; raise both for a faster memory"
-    )
-    assert main([*words, "main_memory.read=1.2TB/s,1.4TB/s"]) == 0
-    assert "links.hbm" not in capsys.readouterr().out
 
 
 def test_points_that_fail_are_told_once_with_their_error(

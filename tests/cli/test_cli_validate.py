@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,11 @@ from npusim.device.spec import Device
 from npusim.validation import simulate
 from npusim.validation.constants import load_constants
 from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
-from tests import tooltips
+from tests.texts import text_of
 
 Capture = pytest.CaptureFixture[str]
 
-KERNELS = """\
-id,family,pair,chip,op,M,base_m,switches,time_us,cube_us,mte2_us,trust,split
-a,F,p,910B1,gemm,100,128,unit_flag,100,50,,A,x
-b,F,p,910B1,gemm,80,128,,90,40,,A,x
-c,F,,950PR,gemm,70,128,nonsense,90,40,,A,x
-d,G,,950PR,gemm,60,128,,50,,20,C,x
-e,G,,A3,gemm,-1,128,,50,,20,C,x
-f,G,,A3,add,1000000,128,,50,,20,C,x
-g,G,,A3,attention,10,,,50,,20,C,x
-"""
+KERNELS = text_of("kernels.csv")
 CALLS = "id,family,chip,call,M,time_us\nm,H,910B2,matmul,40,50\n"
 
 
@@ -140,53 +130,6 @@ def section(text: str, title: str) -> list[list[str]]:
     """The cells of the table under a title, head and rule left out."""
     lines = text[text.index(title) :].split("\n\n")[1].splitlines()
     return [line.split() for line in lines[2:]]
-
-
-def test_the_tables(kernels: str, capsys: Capture) -> None:
-    assert run("--data", kernels) == 0
-    text = capsys.readouterr().out
-    assert section(text, "Points: busy times in us, measured / simulated") == [
-        ["a", "F", "910B1", "100.0", "100.0", "+0.0", "%", "50.000", "/", "50.000"],
-        ["b", "F", "910B1", "90.000", "80.000", "-11.1", "%", "40.000", "/", "40.000"],
-        ["d", "G", "950PR", "50.000", "60.000", "+20.0", "%", "20.000", "/", "-"],
-    ]
-    refused = section(text, "Not simulated")
-    assert [row[0] for row in refused] == ["c", "e", "f", "g"]
-    assert " ".join(refused[2][3:]) == "failed: ProgramError: too large"
-    assert section(text, "Pairs: ratio of times") == [
-        ["p", "b", "/", "a", "right", "0.900", "0.800"]
-    ]
-    assert section(text, "Families:") == [
-        ["F", "3", "2", "1", "0", "5.6", "%", "5.6", "%", "-"],
-        ["F", "on", "910B1", "2", "2", "0", "0", "5.6", "%", "5.6", "%", "-"],
-        ["F", "on", "950PR", "1", "0", "1", "0", "-", "-", "-"],
-        ["G", "4", "1", "2", "1", "20.0", "%", "20.0", "%", "-"],
-        ["G", "on", "950PR", "1", "1", "0", "0", "20.0", "%", "20.0", "%", "-"],
-        ["G", "on", "A3", "3", "0", "2", "1", "-", "-", "-"],
-        ["all", "7", "3", "3", "1", "10.4", "%", "11.1", "%", "1.000"],
-    ]
-    assert "Scored kernels: 2 of 3 simulated" in text
-    figures = {" ".join(row[:4]): row[4:] for row in section(text, "Scored kernels")}
-    assert figures["time, mean absolute error"] == ["2", "5.6", "%"]
-    assert figures["cube busy, mean absolute"] == ["error", "2", "0.0", "%"]
-    assert figures["pairs that differ, direction"] == ["1", "1", "right"]
-
-
-def test_the_page_and_the_plot(kernels: str, tmp_path: Path, capsys: Capture) -> None:
-    page, plot, drawing = (tmp_path / name for name in ("card.html", "plot.png", "plot.svg"))
-    assert run("--data", kernels, "--html", str(page), "--plot", str(plot)) == 0
-    assert run("--data", kernels, "--plot", str(drawing)) == 0
-    text = page.read_text(encoding="utf-8")
-    for part in ("Scored kernels: 2 of 3 simulated", "<td>ProgramError", "<b>2 of 3</b>"):
-        assert part.replace("<td>", "<td>failed: ") in text
-    assert text.index("Scored kernels") < text.index("Families") < text.index("Points")
-    said = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)  # the library names its site
-    assert "http://" not in said
-    assert "https://" not in said
-    assert len(tooltips.charts(text)) == text.count('class="chart"') > 0
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    svg = drawing.read_text(encoding="utf-8")
-    assert "measured (us)" in svg or "<svg" in svg
 
 
 def test_families_are_left_out_in_turn(

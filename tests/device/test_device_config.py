@@ -7,86 +7,18 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import yaml
 
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import figures, parse_device
 from npusim.device.parts import CubeRate, Provenance
 from npusim.device.spec import Device
+from tests.mistakes import mistakes
 
-SMALL = """\
-name: small
-description: two kinds of core
-sources:
-  HAND: chosen for the test
-clock: 2GHz (assumed, HAND)
-groups: 2 (assumed, HAND)
-dtypes: [fp16, fp32]
-cores:
-  mat:
-    per_group: 1 (assumed, HAND)
-    roles: [cube]
-    memories: [L1, L0C]
-    pipes: [S, M, MTE1]
-  vec:
-    per_group: 2 (assumed, HAND)
-    roles: [vector]
-    memories: [UB]
-    pipes: [S, V, MTE2]
-memories:
-  L1: {size: "64KiB (assumed, HAND)", align: "32B (assumed, HAND)"}
-  L0C: {size: "32KiB (measured, HAND)", align: "1KiB (assumed, HAND)"}
-  UB: {size: "16KiB (assumed, HAND)", align: "32B (assumed, HAND)"}
-pipes:
-  S: {queue_depth: "4 (assumed, HAND)"}
-  V: {queue_depth: "4 (assumed, HAND)"}
-  M: {queue_depth: "4 (assumed, HAND)"}
-  MTE1: {queue_depth: "4 (assumed, HAND)"}
-  MTE2: {queue_depth: "4 (assumed, HAND)"}
-paths:
-  GM->UB:
-    pipe: MTE2
-    startup: 10cycle (fitted, HAND)
-    rate: 100GB/s (published, HAND)
-  L1->L1.load3d:
-    pipe: MTE1
-    startup: 1cycle (assumed, HAND)
-    rate: 64B/cycle (assumed, HAND)
-    window: 256B (assumed, HAND)
-cube:
-  startup: 1cycle (assumed, HAND)
-  idle_head: 4cycle (assumed, HAND)
-  odd_block_conflict: no (assumed, HAND)
-  rates:
-    fp16: 16x8x4/2cycle (assumed, HAND)
-vector:
-  repeat: 256B (assumed, HAND)
-  startup: 0cycle (assumed, HAND)
-  idle_head: 0cycle (assumed, HAND)
-  ops:
-    add: 1.5cycle (assumed, HAND)
-sync:
-  flag: 1cycle (assumed, HAND)
-  pipe_barrier: 1cycle (assumed, HAND)
-  core_barrier: 10cycle (assumed, HAND)
-  core_flag: 1cycle (assumed, HAND)
-  event_ids: 8 (assumed, HAND)
-l2:
-  size: 1MiB (assumed, HAND)
-  block: 4KiB (assumed, HAND)
-  sector: 512B (assumed, HAND)
-  read: 128B/cycle (assumed, HAND)
-  write: 128B/cycle (assumed, HAND)
-  atomic_factor: 2 (assumed, HAND)
-main_memory:
-  size: 1GiB (assumed, HAND)
-  read: 64B/cycle (assumed, HAND)
-  write: 64B/cycle (assumed, HAND)
-launch:
-  kernel: 1us (assumed, HAND)
-  first_access: 1.2ns (assumed, HAND)
-  tiling: 20cycle (assumed, HAND)
-"""
+DATA = Path(__file__).parents[1] / "data"
+SMALL = (DATA / "small_device.yaml").read_text(encoding="utf-8")
+MISTAKES = yaml.safe_load((DATA / "mistakes_in_devices.yaml").read_text(encoding="utf-8"))
 
 
 def small(old: str = "", new: str = "") -> Device:
@@ -183,19 +115,7 @@ def test_a_dsp_without_an_l2() -> None:
     assert not any(path.startswith("l2") for path in figures(device))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (GEMM, "", "cores.vec.roles: the role 'dsp' needs a matrix micro-kernel; add the key "
-         "'gemm' or drop the role"),
-        ("fp32: 6x1x48", "bf16: 6x1x48", "gemm.rates.bf16: dtype 'bf16' is not among the device's "
-         "(fp16, fp32); add it to 'dtypes' or remove the rate"),
-        ("6x1x48/6", "6x2x48/6", "gemm.rates.fp32: the block takes 2 steps of k; write it as "
-         "6x1x96/6cycle"),
-        ("[S, VPU, MTE2]", "[S, MTE2]", "cores.vec.pipes: no pipe VPU, which works for its roles; "
-         "add VPU to the list"),
-    ],
-)  # fmt: skip
+@mistakes("device", "mistakes_in_a_dsp")
 def test_mistakes_in_a_dsp(old: str, new: str, message: str) -> None:
     assert dsp_text().count(old) == 1
     with pytest.raises(ConfigError, match=re.escape(message)):
@@ -204,85 +124,11 @@ def test_mistakes_in_a_dsp(old: str, new: str, message: str) -> None:
 
 CONFIDENCES = "measured, vendor table, published, fitted, hypothesis, assumed"
 
-# what is replaced, by what, text that marks the line of the error, path, message
-ERRORS = [
-    ("groups: 2 (", "clock: 2 (", "groups: 2", "clock",
-     "duplicate key 'clock', first used in line 5; keep one of them"),
-    ("groups: 2 (", "group: 2 (", "groups: 2", "group",
-     "unknown key 'group'; did you mean 'groups'?"),
-    ("    startup: 10cycle (fitted, HAND)", "    start_up: 10cycle (fitted, HAND)",
-     "10cycle (fitted", "paths.GM->UB.start_up", "unknown key 'start_up'; did you mean 'startup'?"),
-    ("    startup: 10cycle (fitted, HAND)\n", "", "GM->UB", "paths.GM->UB",
-     "missing key 'startup'; add it here"),
-    ('UB: {size: "16KiB (assumed, HAND)", align: "32B (assumed, HAND)"}',
-     'UB: {size: 16KiB (assumed, HAND), align: "32B (assumed, HAND)"}', "16KiB",
-     "memories.UB.HAND)",
-     "inside {...} the comma of a figure starts a new key; put the figure in quotes or each key "
-     "on a line of its own"),
-    ("16KiB", "16", "16KiB", "memories.UB.size", "expected a size such as 512KiB, got 16"),
-    ("clock: 2GHz", "clock: 2", "clock:", "clock", "expected a frequency such as 1.8GHz, got 2"),
-    ("1.5cycle", "1.5", "1.5cycle", "vector.ops.add", "expected cycles such as 3.4cycle, got 1.5"),
-    ("100GB/s", "100", "100GB/s", "paths.GM->UB.rate",
-     "expected a rate such as 128B/cycle or 5TB/s, got 100"),
-    ("  block: 4KiB (assumed, HAND)", "  block: 4", "block: 4", "l2.block",
-     "expected a size such as 512KiB, got 4"),
-    ("  block: 4KiB (assumed, HAND)", "  block: 4KiB (assumed)", "block: 4KiB", "l2.block",
-     "expected a figure with confidence and source, such as 512KiB (measured, KEY), got "
-     f"'4KiB (assumed)'; confidences: {CONFIDENCES}"),
-    ("4KiB (assumed, HAND)\n  sector", "4KiB (guessed, HAND)\n  sector", "block: 4KiB", "l2.block",
-     f"unknown confidence 'guessed'; use one of: {CONFIDENCES}"),
-    ("(published, HAND)", "(published, HANDS)", "published", "paths.GM->UB.rate",
-     "unknown source 'HANDS'; did you mean 'HAND'? (explain new ones under 'sources')"),
-    ("(published, HAND)", "(published, X)", "published", "paths.GM->UB.rate",
-     "unknown source 'X'; known: HAND (explain new ones under 'sources')"),
-    ("  HAND: chosen for the test", "  HAND: chosen for the test\n  user: me", "clock",
-     "sources.user", "the key 'user' is kept for figures set by the user; choose another"),
-    ("[fp16, fp32]", "[fp16, fp99]", "dtypes", "dtypes[1]",
-     "unknown dtype 'fp99'; known: fp16, bf16, fp32, int8, int32, mxfp8, mxfp4"),
-    ("[fp16, fp32]", "[fp32, fp32]", "dtypes", "dtypes[1]", "'fp32' is listed twice; remove one"),
-    ("[fp16, fp32]", "[]", "dtypes", "dtypes",
-     "expected at least one entry, got an empty list; add one"),
-    ("[fp16, fp32]", "[fp32]", "16x8x4", "cube.rates.fp16",
-     "dtype 'fp16' is not among the device's (fp32); add it to 'dtypes' or remove the rate"),
-    ("[L1, L0C]", "[L1, L0D]", "[L1, L0C]", "cores.mat.memories[1]",
-     "'L0D' is not among the memories; did you mean 'L0C'?"),
-    ("[S, M, MTE1]", "[S, M, MTE9]", "[S, M, MTE1]", "cores.mat.pipes[2]",
-     "'MTE9' is not among the pipes; did you mean 'MTE2'?"),
-    ("roles: [cube]", "roles: [tensor]", "roles: [cube]", "cores.mat.roles[0]",
-     "'tensor' is not among the roles; known: cube, vector, dsp"),
-    ("roles: [vector]", "roles: [vector, cube]", "roles: [vector]", "cores.vec.roles",
-     "role 'cube' is held by 'mat' already; drop one"),
-    ("[S, V, MTE2]", "[V, MTE2]", "[S, V, MTE2]", "cores.vec.pipes",
-     "no pipe S, which issues instructions; add S to the list"),
-    ("[S, V, MTE2]", "[S, MTE2]", "[S, V, MTE2]", "cores.vec.pipes",
-     "no pipe V, which works for its roles; add V to the list"),
-    ("    pipe: MTE2\n", "    pipe: MTE1\n", "pipe: MTE2", "paths.GM->UB.pipe",
-     "no kind of core has pipe MTE1 together with UB; kinds: mat has S M MTE1 and L1 L0C; "
-     "vec has S V MTE2 and UB"),
-    ("  GM->UB:", "  GM->UC:", "GM->UB", "paths.GM->UC",
-     "unknown memory 'UC'; known: L1, L0C, UB, GM, IMM"),
-    ("  GM->UB:", "  UB->IMM:", "GM->UB", "paths.UB->IMM",
-     "an immediate operand (IMM) cannot be written; swap the two ends"),
-    ("  GM->UB:", "  GM-UB:", "GM->UB", "paths.GM-UB",
-     "expected a path name such as GM->L1 or GM->L1.nd2nz; rename it"),
-    ("    window: 256B (assumed, HAND)\n", "", "L1->L1", "paths.L1->L1.load3d",
-     "a load3d path needs 'window', the bytes it fetches per cycle; add it"),
-    ("L1->L1.load3d", "L1->L1", "window", "paths.L1->L1.window",
-     "only load3d paths have a window; remove it"),
-    ("  sector: 512B", "  sector: 300B", "block: 4KiB", "l2.block",
-     "a block of 4096 B with sectors of 300 B: both must be powers of two, with 1 to 64 sectors "
-     "to a block; change one of them"),
-    ("  sector: 512B", "  sector: 32B", "block: 4KiB", "l2.block",
-     "a block of 4096 B with sectors of 32 B: both must be powers of two, with 1 to 64 sectors "
-     "to a block; change one of them"),
-    ("  size: 1MiB", "  size: 2KiB", "block: 4KiB", "l2.block",
-     "the block of 4096 B exceeds the cache of 2048 B; make it smaller"),
-]  # fmt: skip
 
-
-@pytest.mark.parametrize(("old", "new", "marker", "path", "message"), ERRORS)
-def test_errors_by_place_and_text(old: str, new: str, marker: str, path: str, message: str) -> None:
-    assert fails(old, new) == f"small.yaml:{line_of(marker)}: {path}: {message}"
+@pytest.mark.parametrize("wrong", MISTAKES["small_device"])
+def test_errors_by_place_and_text(wrong: dict[str, str]) -> None:
+    place = f"small.yaml:{line_of(wrong['marker'])}: {wrong['path']}"
+    assert fails(wrong["old"], wrong["new"]) == f"{place}: {wrong['message']}"
 
 
 def test_no_cores_at_all() -> None:
@@ -421,3 +267,21 @@ def test_errors_name_the_file_that_was_loaded(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{file}:22: memories.UB.size: expected a size such as 512KiB, got 16"
     )
+
+
+def test_a_figure_may_state_its_range() -> None:
+    device = small("(published, HAND)", "(published, HAND, 80GB/s .. 60B/cycle)")
+    known = device.provenance["paths.GM->UB.rate"]
+    assert known == Provenance(confidence="published", source="HAND", range=(40, 60))
+    assert device == small()  # how well a figure is known does not make another machine
+    device = small("kernel: 1us (assumed, HAND)", "kernel: 1us (assumed, HAND, 0.2ns..2us)")
+    assert device.provenance["launch.kernel"].range == (1, 4000)  # cycles, rounded up
+    device = small("4/2cycle (assumed, HAND)", "4/2cycle (assumed, HAND, 16x8x4/4cycle..16x8x4)")
+    assert device.provenance["cube.rates.fp16"].range == ((16, 8, 4, 4), (16, 8, 4, 1))
+
+
+def test_a_figure_that_is_replaced_loses_its_range() -> None:
+    device = small("(published, HAND)", "(published, HAND, 90GB/s..110GB/s)")
+    path = "paths.GM->UB.rate"
+    assert device.replace(path, 70).provenance[path].range is None
+    assert device.replace("groups", 3).provenance[path].range == (45, 55)

@@ -10,23 +10,9 @@ import npusim
 from npusim.base.errors import ConfigError
 from npusim.device.config import figures, parse_device
 from npusim.device.spec import Device
+from tests.device.test_device_config import DATA, MISTAKES
 
-TEXT = """\
-base: tiny
-name: mine
-description: tiny with links
-links:
-  port:
-    rate: 64B/cycle (assumed, HAND)
-    scope: core
-  noc:
-    rate: 2TB/s (assumed, HAND)
-    scope: group
-    traffic: [read_hit, write]
-paths:
-  GM->L1:
-    links: [port]
-"""
+TEXT = (DATA / "device_with_links.yaml").read_text(encoding="utf-8")
 
 
 def parse(old: str = "", new: str = "") -> Device:
@@ -53,63 +39,11 @@ def test_a_path_leaves_the_links_of_its_base() -> None:
         parse("links: [port]", "rate: 1B/cycle (assumed, HAND)")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "links: [port]",
-            "links: [prt]",
-            "mine.yaml:14: paths.GM->L1.links[0]: unknown link 'prt'; did you mean 'port'? "
-            "(describe new ones under 'links')",
-        ),
-        (
-            "links: [port]",
-            "links: [port, port]",
-            "mine.yaml:14: paths.GM->L1.links[1]: 'port' is listed twice; remove one",
-        ),
-        (
-            "    rate: 64B/cycle (assumed, HAND)\n",
-            "",
-            "mine.yaml:5: links.port: missing key 'rate'; add it here",
-        ),
-        (
-            "    scope: core\n",
-            "",
-            "mine.yaml:5: links.port: missing key 'scope'; add it here",
-        ),
-        (
-            "scope: core",
-            "scope: cores",
-            "mine.yaml:7: links.port.scope: unknown scope 'cores'; did you mean 'core'?",
-        ),
-        (
-            "[read_hit, write]",
-            "[read_hit, writes]",
-            "mine.yaml:11: links.noc.traffic[1]: unknown traffic 'writes'; did you mean 'write'?",
-        ),
-        (
-            "    traffic: [read_hit, write]\n",
-            "",
-            "mine.yaml:8: links.noc: nothing uses this link; name it in 'links' of a path, give it "
-            "'traffic', or remove it",
-        ),
-        (
-            "  port:\n",
-            "  l1.port:\n",
-            "mine.yaml:14: paths.GM->L1.links[0]: unknown link 'port'; did you mean 'l1.port'? "
-            "(describe new ones under 'links')",
-        ),
-        (
-            "  noc:\n",
-            "  l2.noc:\n",
-            "mine.yaml:8: links.l2.noc: expected letters, digits and _ as a link's name; rename it",
-        ),
-    ],
-)
-def test_refusals(old: str, new: str, message: str) -> None:
+@pytest.mark.parametrize("wrong", MISTAKES["device_with_links"])
+def test_refusals(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(old, new)
-    assert str(caught.value) == message
+        parse(wrong["old"], wrong["new"])
+    assert str(caught.value) == wrong["message"]
 
 
 @pytest.mark.compiled  # auto chooses by simulation

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import npusim
-from npusim.base.errors import ArgumentError, CapacityError, ConfigError
+from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
@@ -87,21 +87,6 @@ def test_a_missing_role_is_refused_where_an_operator_needs_it(tmp_path: Path) ->
     patches = npusim.spec((1, 4, 4), "fp16")
     with pytest.raises(ArgumentError, match=message.format("UB", "UB")):
         npusim.ops.im2col_backward(patches, (3, 3), (2, 2), (1, 1), (0, 0), (1, 1), device=bare)
-
-
-@pytest.mark.parametrize("size", ["16KiB", "8KiB", "2KiB"])
-def test_products_fit_a_small_l1(size: str) -> None:
-    small = load_device("ascend910").replace("memories.L1.size", size)
-    assert product(small).cycles >= product(load_device("ascend910")).cycles
-
-
-@pytest.mark.parametrize(("memory", "size"), [("L1", "1KiB"), ("L0A", "256B"), ("L0C", "512B")])
-def test_no_tile_of_a_product_fits(memory: str, size: str) -> None:
-    small = load_device("ascend910").replace(f"memories.{memory}.size", size)
-    with pytest.raises(
-        CapacityError, match=rf"{memory}( holds)? {small.memory(memory).size_bytes} B"
-    ):
-        product(small)
 
 
 @pytest.mark.parametrize("size", ["8KiB", "2KiB"])

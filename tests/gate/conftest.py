@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from npusim.timing.fast import library
 from tests.conftest import ENGINE
-
-Commit = Callable[..., None]
 
 SCALE = '''"""A kernel that is quick to simulate."""
 

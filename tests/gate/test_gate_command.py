@@ -11,6 +11,7 @@ import pytest
 
 from npusim.cli.main import main
 from tests.gate.conftest import GATE, SCALE, commit, git
+from tests.mistakes import mistakes
 
 Capture = pytest.CaptureFixture[str]
 
@@ -203,15 +204,7 @@ def test_mistakes(repository: Path, capsys: Capture) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("run: matmull --device tiny", "npusim run: argument OPERATOR: unknown 'matmull'"),
-        ("run: matmul --m 2 --bach 3", "npusim run: unrecognized argument '--bach'"),
-        ("run: matmul --help", "npusim run: asks for help"),
-        ("net: resnet50 --device tiny --passs all", "npusim net: unrecognized argument"),
-    ],
-)
+@mistakes("gate", "lines_that_no_command_takes_are_told_by_line")
 def test_lines_that_no_command_takes_are_told_by_line(
     line: str, said: str, repository: Path, capsys: Capture
 ) -> None:

@@ -24,6 +24,7 @@ from npusim.gate.judged import (
     save,
     times_of,
 )
+from tests.mistakes import mistakes
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,31 +48,7 @@ def test_a_case_is_a_line_on_each_device() -> None:
     assert fourth.tolerance == Tolerance(percent=0, cycles=0)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("cases: []", "gate:1: cases: there is no case"),
-        ("devices: [tiny]", "gate:1: missing key 'cases'"),
-        ("cases:\n  - matmul", "gate:2: cases[0]: expected a mapping"),
-        ("cases:\n  - {name: a}", "gate:2: cases[0]: a case has one of the keys 'run' and 'net'"),
-        ("cases:\n  - {run: a, net: b}", "gate:2: cases[0]: a case has one of the keys"),
-        ("cases:\n  - {runn: a}", "gate:2: cases[0].runn: unknown key 'runn'; did you mean 'run'"),
-        ('cases:\n  - run: "a \'b"', "gate:2: cases[0].run: No closing quotation; check its"),
-        ("cases:\n  - run: a\n  - run: a", "gate:3: cases[1]: the case 'a' is there already, in"),
-        (
-            "cases:\n  - run: a --device tiny\n    devices: [tiny]",
-            "gate:3: cases[0].devices: the line has --device already",
-        ),
-        (
-            "tolerance: {percent: much}\ncases:\n  - run: a",
-            "gate:1: tolerance.percent: expected a number from 0 on, got 'much'",
-        ),
-        (
-            "cases:\n  - run: a\n    tolerance: {cycles: -1}",
-            "gate:3: cases[0].tolerance.cycles: expected a number from 0 on, got '-1'",
-        ),
-    ],
-)
+@mistakes("gate", "mistakes_name_file_and_line")
 def test_mistakes_name_file_and_line(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_cases(text, "gate")

@@ -29,6 +29,7 @@ from npusim.layout import to_nz
 from npusim.program.build import build
 from npusim.program.program import Program
 from tests.drawn import examples
+from tests.mistakes import mistakes
 
 Array = npt.NDArray[Any]
 
@@ -298,18 +299,7 @@ def test_slots_in_halves_of_l1_avoid_bank_conflicts() -> None:
 # -- what is refused ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"preload": True, "l1b_slots": 1}, "preload with 2 slots for A and 1 for B"),
-        ({"paired": True, "step_ka": 2}, "paired with steps 2+4 and slots 2+2"),
-        ({"full_load_a": True, "stagger_k": True}, "full_load_a keeps all of K of A in one slab"),
-        ({"tail_n": 2}, "tail 1x2: runs of tiles have no last round"),
-        ({"window": -1}, "tiling window is -1; it must be >= 0"),
-        ({"step_scale": -1}, "tiling step_scale is -1; it must be >= 0"),
-        ({"tail_m": 0}, "tiling tail_m is 0; it must be >= 1"),
-    ],
-)
+@mistakes("kernels", "switches_that_exclude_each_other_are_refused")
 def test_switches_that_exclude_each_other_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         Tiling(**{**BASE, **values})

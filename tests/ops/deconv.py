@@ -105,16 +105,6 @@ def reads(s: Problem) -> Iterator[tuple[int, ...]]:
             yield u, v, i, j, r, c
 
 
-def oracle(s: Problem, dy: Array, x: Array) -> Array:
-    """The definition, tap by tap and position by position, in float64."""
-    grads = dy.astype(np.float64).reshape(s.batch, *s.out_size, s.group, s.ocg)
-    maps = x.astype(np.float64).reshape(s.batch, *s.in_size, s.group, s.icg)
-    dw = np.zeros((s.group, s.ocg, *s.kernel, s.icg))
-    for kh, kw, ih, iw, r, c in reads(s):
-        dw[:, :, kh, kw] += np.einsum("bgo,bgi->goi", grads[:, r, c], maps[:, ih, iw])
-    return dw.reshape(s.group, s.ocg * s.taps, s.icg)
-
-
 def run(s: Problem, kind: Any = np.float32, **options: Any) -> Result:
     """The operator on random operands."""
     return deconv_grad_filter(*operands(s, kind), param(s), **options)
@@ -133,16 +123,6 @@ def first(result: Result) -> Array:
     dw = result.outputs[0]
     assert dw is not None
     return dw
-
-
-def agrees(dw: Array, s: Problem, dy: Array, x: Array) -> None:
-    """Within 1e-5 of the sum of magnitudes (fp32), and half an ulp besides (fp16)."""
-    want, scale = oracle(s, dy, x), oracle(s, np.abs(dy), np.abs(x))
-    assert dw.shape == want.shape
-    slack = 1e-5 * scale
-    if dw.dtype == np.float16:
-        slack = slack + np.spacing(np.abs(want).astype(np.float16)).astype(np.float64) / 2
-    assert (np.abs(dw.astype(np.float64) - want) <= slack).all()
 
 
 def moved(result: Result, operand: str) -> int:

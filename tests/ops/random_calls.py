@@ -69,9 +69,9 @@ class Drawn:
         return wrong
 
 
-def drawn(random: Random) -> Drawn:
-    """Some call of some operator, small enough for many."""
-    name = random.choice(list(CARDS))
+def drawn(random: Random, name: str = "") -> Drawn:
+    """Some call of an operator, of some one unless it is named; small enough for many."""
+    name = name or random.choice(list(CARDS))
     card = CARDS[name]
     keywords: Options = {"cores": random.choice((None, None, None, 1, "0-1"))}
     if name in documented_operators():

@@ -9,6 +9,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
+from tests.mistakes import mistakes
 
 TWELVE = np.int64(12)
 
@@ -20,28 +21,7 @@ def backward(**changes: Any) -> npusim.Result:
     return npusim.ops.convolution_backward(x, x, w, (16,), **given)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"groups": 1.7}, "groups is 1.7, no integer; "),
-        ({"groups": None}, "groups is None; it takes an integer"),
-        ({"groups": True}, "groups is yes; "),
-        ({"transposed": "no"}, "transposed: 'no' is neither True nor False"),
-        ({"transposed": 2}, "transposed: 2 is neither True nor False"),
-        ({"output_mask": "abc"}, "output_mask is abc; .* permit length 3"),
-        ({"output_mask": 1}, "output_mask is 1; .* permit length 3"),
-        ({"output_mask": ("a", "b", "c")}, "output_mask: 'a' is neither True nor False"),
-        ({"stride": 1.5}, "stride is 1.5, no integer; "),
-        ({"cores": 1.5}, "cores is 1.5; it is a bit mask, a list of core groups or text"),
-        ({"cores": [0, 1.5]}, r"cores is \[0, 1.5\]; it is a bit mask"),
-        ({"device": None}, r"device is None; it is a name \(`npusim devices` lists them\)"),
-        ({"device": 910}, "device is 910; it is a name"),
-        (
-            {"cube_math_type": [1, 1], "device": "mt7004"},
-            r"cube_math_type is \(1, 1\); it is one of",
-        ),
-    ],
-)
+@mistakes("ops", "what_means_nothing_is_refused")
 def test_what_means_nothing_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         backward(**change)

@@ -18,6 +18,7 @@ from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.cli.main import main
 from npusim.compat.tbe import dsl, tvm
+from npusim.device.catalog import load_device
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import Tiling as InputTiling
 from npusim.layout import group_dict
@@ -26,6 +27,7 @@ from npusim.ops import CARDS
 from npusim.ops.layer import Wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
+from npusim.timing.trace import KernelRun
 from tests.drawn import examples
 
 Array = np.ndarray[Any, Any]
@@ -132,6 +134,78 @@ def test_groups_that_share_fractals_are_cleared(small: Any, name: str) -> None:
     np.testing.assert_array_equal(plain(name, case, result), want)
     assert [one.name for one in result.runs][-1] == "clear_blocks"
     assert "off-diagonal" in " ".join(result.notes)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_lies_behind_the_last_channel_reaches_no_gradient(
+    small: Any, name: str, value: float
+) -> None:
+    case = small(name)
+    arrays, (_, want) = operands(case, whole=True)
+    x, dy, *lists = arguments(name, case, arrays)
+    for blocks, channels in ((x, case.cin), (dy, case.cout)):
+        np.moveaxis(blocks, -4, 0)[-1][..., channels % 16 :] = value
+    result = getattr(npusim.ops, name)(x, dy, *lists, device="ascend910", rules="hardware")
+    (output,) = CARDS[name].outputs(wanted(case))
+    np.testing.assert_array_equal(output.unpack(wanted(case), result.outputs[0]), want)
+
+
+@examples(25)
+@given(
+    st.integers(300, 3000), st.sampled_from([1, 3, 7]), st.integers(1, 3), st.integers(1, 2),
+    st.sampled_from(["tiny", "ascend910", "ascend910b2"]), st.integers(1, 2),
+)  # fmt: skip
+def test_rows_wider_than_l1_are_split_into_columns(
+    layer: Any, width: int, taps: int, stride: int, dilation: int, device: str, height: int
+) -> None:
+    """Neither operand's rows fit."""
+    case = layer(
+        cin=20, cout=8, spatial=(height, width), kernel=(1, taps), stride=(1, stride),
+        dilation=(1, dilation), pads=((0, 0), (taps // 2, taps // 2)),
+    )  # fmt: skip
+    arrays, (_, want) = operands(case, whole=True)
+    chip = load_device(device).replace("memories.L1.size", "12KiB")
+    result = run("conv2d_backprop_filter", case, arrays, device=chip)
+    np.testing.assert_array_equal(plain("conv2d_backprop_filter", case, result), want)
+
+
+def test_a_filter_that_only_ever_sees_padding_has_a_zero_gradient(layer: Any) -> None:
+    case = layer(cout=3, spatial=(1, 1), kernel=(2, 1), stride=(5, 1), pads=((3, 0), (0, 0)))
+    result = run("conv2d_backprop_filter", case, operands(case)[0])
+    assert [one.name for one in result.runs] == ["mem_set"]
+    assert not plain("conv2d_backprop_filter", case, result).any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("start", ["cold", "warm"])
+def test_a_timing_only_run_gives_the_same_rows(small: Any, name: str, start: str) -> None:
+    given_arrays = arguments(name, small(name), operands(small(name))[0])
+    specs = [
+        npusim.spec(one.shape, "fp16") if isinstance(one, np.ndarray) else one
+        for one in given_arrays
+    ]
+    full, timed = (
+        getattr(npusim.ops, name)(*call, device="ascend910b2", rules="hardware", start=start)
+        for call in (given_arrays, specs)
+    )
+    assert (timed.outputs, timed.cycles, timed.notes) == (None, full.cycles, full.notes)
+    for a, b in zip(full.runs, timed.runs, strict=True):
+        assert (a.pipes, a.traffic, a.bounds) == (b.pipes, b.traffic, b.bounds)
+        for column, values in vars(a.timeline).items():
+            np.testing.assert_array_equal(values, getattr(b.timeline, column))
+        check_account(a, start)
+
+
+def check_account(kernel: KernelRun, start: str) -> None:
+    """No cycle is without a reason, no time below a bound; no byte is neither hit nor missed."""
+    assert all(sum(row.cycles) == kernel.cycles for row in kernel.pipes)
+    assert all(min(row.cycles) >= 0 for row in kernel.pipes)
+    assert all(bound.cycles <= kernel.cycles for bound in kernel.bounds)
+    read = [row for row in kernel.traffic if row.src == "GM"]
+    assert all(row.hit_bytes + row.miss_bytes == row.bytes for row in read)
+    if start == "warm":
+        assert sum(row.miss_bytes for row in kernel.traffic) == 0
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16
-from npusim.base.errors import ArgumentError, RuleError
+from npusim.base.errors import ArgumentError
 from npusim.layout import from_6hd, group_dict, group_plan, to_6hd, to_fracz_3d
 from npusim.ops import conv3d_backprop_input
 from npusim.results import Result
@@ -87,74 +87,6 @@ def test_the_fp32_result_is_not_rounded(small: Any, device: str, biased: bool) -
 # -- worked examples -----------------------------------------------------------------------
 
 
-def test_the_documentations_example(layer: Any, close: Any) -> None:
-    case = layer(
-        cin=128, cout=256, spatial=(4, 30, 44), kernel=(2, 2, 2), stride=(2, 2, 2),
-        pads=((0, 0),) * 3, dilation=(1, 1, 1), output_padding=(0, 0, 0),
-    )  # fmt: skip
-    dy, x, w = case.operands((FP16,) * 3)
-    assert to_fracz_3d(w, 1, 16).shape == (64, 16, 16, 16)
-    assert to_6hd(dy, 16).shape == (1, 2, 16, 15, 22, 16)
-    assert described(case)[2]["group_dict"] == {
-        "real_g": 1, "mag_factor": 1, "cin1_g": 8, "cout_g": 256, "cin_ori": 128, "cout_ori": 256,
-    }  # fmt: skip
-    r = run(case, dy, w)
-    assert r.outputs is not None
-    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
-
-
-@pytest.mark.parametrize(
-    ("place", "co", "ci", "tap"),
-    [((5, 0, 15, 8), 15, 8, (1, 0, 1)), ((7, 3, 7, 3), 55, 19, (1, 0, 1)),
-     ((0, 1, 12, 12), 28, 12, (0, 0, 0))],
-)  # fmt: skip
-def test_one_weight_of_a_grouped_filter(
-    layer: Any, place: tuple[int, ...], co: int, ci: int, tap: tuple[int, int, int]
-) -> None:
-    """20 to 56 channels in 4 groups, kernel 2 x 1 x 2: a single one at ``place`` of the filter."""
-    case = layer(
-        cin=20, cout=56, groups=4, spatial=(3, 2, 4), kernel=(2, 1, 2), stride=(1, 1, 1),
-        pads=((0, 0),) * 3, dilation=(1, 1, 1), output_padding=(0, 0, 0),
-    )  # fmt: skip
-    filter_size, input_size, para = described(case)
-    packed = np.zeros((8, 4, 16, 16), np.float16)
-    packed[place] = 1
-    dy = case.operands((FP16,) * 3)[0]
-    r = conv3d_backprop_input(
-        packed, to_6hd(dy, 16), filter_size, input_size, para, device="ascend910"
-    )
-    want = np.zeros(case.shapes[1], np.float16)
-    d, h, x = (slice(t, t + size) for t, size in zip(tap, case.out, strict=True))
-    want[:, ci, d, h, x] = dy[:, co]
-    np.testing.assert_array_equal(unpacked(case, r), want)
-
-
-@pytest.mark.parametrize(
-    ("cin", "cout", "groups", "plan"),
-    [
-        (20, 56, 4, (1, 4, 2, 64)),
-        (12, 9, 3, (1, 3, 1, 16)),
-        (24, 24, 24, (2, 16, 1, 16)),
-        (32, 32, 2, (2, 1, 1, 16)),
-        (48, 96, 3, (3, 1, 1, 32)),
-        (40, 20, 4, (1, 4, 3, 32)),
-        (512, 512, 512, (32, 16, 1, 16)),
-    ],
-)
-def test_documented_group_packings_on_the_chip(
-    layer: Any, close: Any, cin: int, cout: int, groups: int, plan: tuple[int, ...]
-) -> None:
-    case = layer(
-        cin=cin, cout=cout, groups=groups, spatial=(2, 3, 3), kernel=(1, 2, 2), stride=(1, 1, 1),
-        pads=((0, 0),) * 3, dilation=(1, 1, 1), output_padding=(0, 0, 0),
-    )  # fmt: skip
-    keys = ("real_g", "mag_factor", "cin1_g", "cout_g", "cin_ori", "cout_ori")
-    named = dict(zip(keys, (*plan, cin, cout), strict=True))
-    dy, x, w = case.operands((FP16,) * 3)
-    r = run(case, dy, w, group_dict=named)
-    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)
-
-
 # -- bias, depths, arguments ---------------------------------------------------------------
 
 
@@ -187,31 +119,3 @@ def test_arguments_that_do_not_fit(small: Any, change: dict[str, Any], words: st
             to_fracz_3d(w, 1, 16), to_6hd(dy, 16), filter_size, input_size, para | change,
             device="ascend910",
         )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["filter", "out_backprop"])
-def test_operands_of_other_types_or_shapes(small: Any, name: str) -> None:
-    dy, _, w = small.operands((FP16,) * 3)
-    operands = {"filter": to_fracz_3d(w, 1, 16), "out_backprop": to_6hd(dy, 16)}
-    for wrong in (operands[name].astype(np.float32), operands[name][:1], operands[name][..., 0]):
-        filter_size, input_size, para = described(small)
-        given = operands | {name: wrong}
-        with pytest.raises(ArgumentError, match=name):
-            conv3d_backprop_input(
-                given["filter"], given["out_backprop"], filter_size, input_size, para,
-                device="ascend910",
-            )  # fmt: skip
-
-
-def test_documented_limits_and_what_the_hardware_does(layer: Any, close: Any) -> None:
-    # The derived padding d * (K - 1) - p = 0 - 1 is negative: refused by the documentation.
-    case = layer(
-        cin=8, cout=8, spatial=(2, 4, 4), kernel=(1, 1, 1), stride=(1, 1, 1),
-        pads=((0, 0), (1, 1), (1, 1)), dilation=(1, 1, 1), output_padding=(0, 0, 0),
-    )  # fmt: skip
-    dy, x, w = case.operands((FP16,) * 3)
-    with pytest.raises(RuleError, match="derived backward pads") as error:
-        run(case, dy, w)
-    assert error.value.parameter == "pads"
-    r = run(case, dy, w, rules="hardware")
-    close("dx", unpacked(case, r), case.reference(dy, x, w)[0], (FP16,), FP16)

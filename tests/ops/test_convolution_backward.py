@@ -9,14 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, DType
-from npusim.base.errors import ArgumentError, CapacityError, RuleError
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.base.rounding import round_hf32
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.ops.convolution_backward import convolution_backward
 from tests.drawn import examples
+from tests.mistakes import mistakes
 
 Array = np.ndarray[Any, Any]
 NAMES = ("grad_input", "grad_weight", "grad_bias")
@@ -137,49 +136,6 @@ def test_any_layer_matches_float64(
     check(case, device, three, number, close, output_mask=mask, cores=cores, rules="hardware")
 
 
-@examples(40)
-@given(
-    layers(),
-    st.sampled_from([(FP16, 0), (FP32, 0), (FP32, 1)]),
-    st.builds(
-        GemmTiling,
-        base_m=st.sampled_from((16, 48)),
-        base_n=st.sampled_from((16, 32)),
-        base_k=st.sampled_from((16, 48)),
-        step_planes=st.integers(1, 2),
-        step_columns=st.integers(1, 9),
-        l1_slots=st.integers(1, 2),
-        weight_slots=st.integers(1, 2),
-        l0_slots=st.integers(1, 2),
-    ),
-    st.builds(
-        FilterTiling,
-        base_m=st.sampled_from((16, 32)),
-        base_n=st.sampled_from((16, 48)),
-        base_k=st.sampled_from((16, 32)),
-        slab_k=st.sampled_from((16, 40)),
-        k_parts=st.integers(1, 3),
-        l1_slots=st.integers(1, 2),
-    ),
-)
-def test_any_tiling_matches_float64(
-    layer: Any,
-    close: Any,
-    sizes: dict[str, Any],
-    arithmetic: tuple[DType, int],
-    gemm: GemmTiling,
-    dw: FilterTiling,
-) -> None:
-    case = layer(**sizes)
-    assume(min(case.out) >= 1)
-    kind, number = arithmetic
-    tiling = {"conv_backprop_input": gemm, "conv_forward": gemm, "conv_backprop_filter": dw}
-    try:
-        check(case, "ascend910b2", (kind,) * 3, number, close, tiling=tiling, rules="hardware")
-    except CapacityError:
-        assume(False)
-
-
 # -- worked examples -----------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize(("device", "number"), [("ascend910", 1), ("ascend910b2", 0)])
@@ -211,29 +167,6 @@ def test_worked_example_transposed(device: str, number: int) -> None:
     assert r.grad_input[0, 0].tolist() == [[111, 217], [363, 573]]
     assert r.grad_weight[0, 0].tolist() == [[24, 43, 50], [44, 78, 88], [68, 118, 128]]
     assert r.grad_bias.tolist() == [136]
-
-
-def test_positions_of_output_padding_receive_data() -> None:
-    # A transposed layer's forward is the input gradient of the plain one: output padding 1.
-    ones = one_channel(np.ones((2, 2)))
-    r: Any = convolution_backward(
-        ones, one_channel(np.zeros((4, 4))), one_channel(np.ones((3, 3))), (1,), stride=2,
-        padding=1, output_mask=(True, False, False), device="ascend910b2",
-    )  # fmt: skip
-    assert r.grad_input[0, 0].tolist() == [[1, 2, 1, 1], [2, 4, 2, 2], [1, 2, 1, 1], [1, 2, 1, 1]]
-
-
-@pytest.mark.parametrize("device", ["ascend910b2", "ascend950pr"])
-def test_depth_strides_leave_unread_depths_zero(device: str, layer: Any, close: Any) -> None:
-    case = layer(
-        cin=5, cout=7, spatial=(7, 3, 3), kernel=(1, 1, 1), stride=(3, 1, 1), pads=((0, 0),) * 3,
-        dilation=(1, 1, 1), output_padding=(0, 0, 0),
-    )  # fmt: skip
-    r = check(case, device, (FP16,) * 3, 0, close)
-    read = np.zeros(7, bool)
-    read[::3] = True
-    assert not r.grad_input[:, :, ~read].any()
-    assert r.grad_input[:, :, read].any()
 
 
 # -- empty operands ------------------------------------------------------------------------
@@ -319,50 +252,7 @@ def test_each_operand_is_converted_once(layer: Any) -> None:
     ]
 
 
-def test_fp32_results_on_the_910_hold_fp16_numbers(layer: Any, close: Any) -> None:
-    case = layer(cin=9, cout=11, spatial=(5, 5), kernel=(2, 2))
-    r = check(case, "ascend910", (FP32,) * 3, 1, close)
-    np.testing.assert_array_equal(r.grad_input, r.grad_input.astype(np.float16))
-    assert (r.grad_weight != r.grad_weight.astype(np.float16)).any()
-
-
 # -- traffic -------------------------------------------------------------------------------
-
-
-def loaded(r: Any, operand: str) -> int:
-    """Bytes of ``operand`` that the input gradient's kernel moves from GM."""
-    rows = r.traffic[r.traffic["kernel"].str.contains("conv_backprop_input")]
-    rows = rows[(rows["src"] == "GM") & (rows["operand"] == operand)]
-    return int(rows["bytes"].sum())
-
-
-def test_inserted_zeros_are_never_moved(layer: Any) -> None:
-    tiling = GemmTiling(base_m=1024, base_n=16, base_k=16, step_columns=9)
-    moved = []
-    for stride in (1, 2, 3):
-        size = 9 * stride  # dy is 9 x 9 whatever the stride
-        case = layer(spatial=(size, size), kernel=(stride,) * 2, stride=(stride,) * 2)
-        dy, x, w = (npusim.spec(shape, "fp16") for shape in case.shapes)
-        assert dy.shape == (1, 16, 9, 9)
-        r: Any = convolution_backward(
-            dy, x, w, **case.arguments, output_mask=(True, False, False), device="ascend910b2",
-            tiling={"conv_backprop_input": tiling},
-        )  # fmt: skip
-        moved.append(loaded(r, "grad_output_blocked"))
-    assert moved == [9 * 9 * 32] * 3  # every pixel of 16 channels once, no zeros
-
-
-def test_tiles_that_no_gradient_reaches_are_cleared_not_computed(layer: Any, close: Any) -> None:
-    case = layer(spatial=(9, 48), stride=(3, 1))
-    tiling = {"conv_backprop_input": GemmTiling(base_m=48, base_n=16, base_k=16)}
-    mask = (True, False, False)
-    r = check(case, "ascend910b2", (FP16,) * 3, 0, close, output_mask=mask, tiling=tiling)
-    kernel = next(
-        run for run in r.kernels.to_dict("records") if run["name"] == "conv_backprop_input"
-    )
-    assert kernel["macs"] == 3 * 48 * 16 * 16  # the three rows of nine that dy reaches
-    assert "mem_set" in launched(r)
-    assert not r.grad_input[:, :, 1::3].any()
 
 
 # -- refusals ------------------------------------------------------------------------------
@@ -386,26 +276,7 @@ def test_cube_math_types_per_product(
             )
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"stride": [1, 2, 3]}, "stride is"),
-        ({"padding": [1, 2, 3]}, "padding is"),
-        ({"dilation": 0}, "dilation is"),
-        ({"groups": 3}, "groups is 3"),
-        ({"output_padding": 1}, "output_padding is .* permit 0 .when transposed = no"),
-        ({"groups": 0}, "groups is 0"),
-        ({"stride": 2}, "input .4, 4. gives grad_output .2, 2., not .4, 4."),
-        ({"output_mask": (True, True)}, "output_mask is .* permit length 3"),
-        ({"cube_math_type": 4}, "cube_math_type is 4"),
-        ({"cube_math_type": "fast"}, "use_hf32"),
-        (
-            {"tiling": {"conv_backprop_inputs": "auto"}},
-            "tiling names 'conv_backprop_inputs'.* kernels here are conv_backprop_input, ",
-        ),
-        ({"tiling": {"base_m": 16}}, "a mapping has tilings by kernel"),
-    ],
-)
+@mistakes("ops", "arguments_that_do_not_fit")
 def test_arguments_that_do_not_fit(layer: Any, change: dict[str, Any], words: str) -> None:
     case = layer()
     with pytest.raises(ArgumentError, match=words):

@@ -1,7 +1,11 @@
-"""deconv_grad_filter against float64 loops and worked examples, and what it refuses."""
+"""deconv_grad_filter against float64 loops and worked examples, and what it refuses.
+
+Time and traffic of deconv_grad_filter: by hand, by cores, and by where its operands lie.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,71 +17,20 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.deconv_grad_filter import Tiling
 from npusim.ops import deconv_grad_filter
-from npusim.shapes.reference import conv_filter_grad
 from tests.drawn import examples
+from tests.mistakes import mistakes
 from tests.ops.deconv import (
     Problem,
-    agrees,
     first,
+    moved,
     operands,
     param,
     problems,
+    reads,
     run,
     shape,
     timed,
 )
-
-
-def test_micro_example() -> None:
-    """x 1..4, dy 1..16, a 3 x 3 kernel, stride 2, padding 1, worked out elsewhere."""
-    s = shape(batch=1, in_size=(2, 2), in_c=1, out_c=1, kernel=(3, 3), stride=(2, 2), pad=(1, 1),
-              out_size=(4, 4))  # fmt: skip
-    dy, x = (np.arange(1, n * n + 1, dtype=np.float32).reshape(1, n, n, 1) for n in (4, 2))
-    got = first(deconv_grad_filter(dy, x, param(s)))
-    assert got.tolist() == [[[v] for v in (24, 43, 50, 44, 78, 88, 68, 118, 128)]]
-
-
-@pytest.mark.parametrize("device", ["ft78ne", "mt7004"])
-@pytest.mark.parametrize("storage", ["shared", "private"])
-def test_the_documented_program(device: str, storage: str) -> None:
-    """4 x 4 dy and a 4 x 4 kernel: tap (kh, kw) sees (4 - kh)(4 - kw) positions of 16 images."""
-    s = shape(batch=16, in_size=(4, 4), in_c=4, out_size=(4, 4), out_c=4, kernel=(4, 4))
-    ones = np.ones((16, 4, 4, 4), np.float32)
-    mask = 0b1111 if storage == "shared" else None
-    result = deconv_grad_filter(ones, ones, param(s), mask, storage, device)
-    count = 16 * np.outer([4, 3, 2, 1], [4, 3, 2, 1])
-    want = np.broadcast_to(count[None, :, :, None], (4, 4, 4, 4)).reshape(1, 64, 4)
-    np.testing.assert_array_equal(first(result), want)
-    assert result.runs[0].cores == (4 if storage == "shared" else 1)
-
-
-@pytest.mark.parametrize(("in_c", "out_c", "group"), [(3, 9, 1), (3, 9, 3), (12, 12, 12)])
-@pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_shapes_of_a_framework(in_c: int, out_c: int, group: int, kind: Any) -> None:
-    s = shape(batch=2, in_size=(32, 32), in_c=in_c, out_c=out_c, group=group, kernel=(3, 3),
-              stride=(2, 2), pad=(1, 1), dilation=(2, 2))  # fmt: skip
-    dy, x = operands(s, kind)
-    agrees(first(deconv_grad_filter(dy, x, param(s), device="mt7004")), s, dy, x)
-
-
-def test_it_is_the_transposed_convolutions_filter_gradient() -> None:
-    """Against the shared reference: a transposed convolution exchanges the roles of x and dy."""
-    s = shape(in_c=6, out_c=4, group=2, stride=(2, 1), dilation=(1, 2), pad=(1, 0))
-    dy, x = operands(s)
-    grad, read = (np.moveaxis(a, -1, 1) for a in (dy, x))  # channels first
-    pads = [(s.pad[0], s.pad[0]), (s.pad[1], s.pad[1])]
-    want = conv_filter_grad(grad, read, s.kernel, s.stride, pads, s.dilation, s.group)
-    # (in_c, OCG, KH, KW) -> (group, OCG, KH, KW, ICG)
-    by_group = want.reshape(s.group, s.icg, s.ocg, *s.kernel).transpose(0, 2, 3, 4, 1)
-    got = first(deconv_grad_filter(dy, x, param(s)))
-    np.testing.assert_allclose(got, by_group.reshape(got.shape), rtol=1e-5, atol=1e-5)
-
-
-@examples(60)
-@given(s=problems(), half=st.booleans(), mask=st.integers(1, 255))
-def test_it_is_its_definition(s: Problem, half: bool, mask: int) -> None:
-    dy, x = operands(s, np.float16 if half else np.float32)
-    agrees(first(deconv_grad_filter(dy, x, param(s), mask, device="mt7004")), s, dy, x)
 
 
 @examples(40)
@@ -90,39 +43,9 @@ def test_any_tiling_gives_the_same_bits(s: Problem, data: st.DataObject) -> None
     np.testing.assert_array_equal(first(run(s, tiling=tiling)), first(run(s)))
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float16])
-def test_the_mask_changes_no_bit(kind: Any) -> None:
-    s = shape(batch=3, in_size=(7, 9), in_c=5, out_c=11, stride=(2, 1), pad=(1, 1))
-    want = first(run(s, kind, device="mt7004"))
-    for mask in (1, 0b10, 0b1010_0101, [0, 7], "0-4"):
-        result = run(s, kind, core_mask=mask, device="mt7004")
-        np.testing.assert_array_equal(first(result).view(np.uint8), want.view(np.uint8))
-    private = run(s, kind, storage="private", device="mt7004")
-    np.testing.assert_array_equal(first(private).view(np.uint8), want.view(np.uint8))
-
-
 def test_dw_is_overwritten_where_nothing_is_summed() -> None:
     s = shape(batch=1, in_size=(2, 2), out_size=(1, 1), kernel=(4, 4), pad=(9, 9))
     np.testing.assert_array_equal(first(run(s)), 0)
-
-
-WIDE_ROWS = shape(batch=1, in_size=(1, 3000), in_c=1, out_c=8, kernel=(1, 3))
-MANY_TAPS = shape(batch=1, in_size=(2, 2), in_c=2, out_c=2, kernel=(90, 100), pad=(40, 40))
-MANY_COLUMNS = shape(batch=1, in_size=(2, 3), in_c=3000, out_c=8, kernel=(3, 3))
-
-
-@pytest.mark.parametrize("s", [WIDE_ROWS, MANY_TAPS, MANY_COLUMNS])
-def test_what_does_not_fit_is_cut(s: Problem) -> None:
-    dy, x = operands(s)
-    agrees(first(deconv_grad_filter(dy, x, param(s), 1)), s, dy, x)
-
-
-def test_the_problem_in_one_line() -> None:
-    assert run(shape(group=2, dilation=(2, 1))).problem == (
-        "dw of transposed 4 -> 10 channels, 3x2, stride [1, 1], pad [0, 0], dilation [2, 1], "
-        "groups 2; x 2x5x6, dy 2x9x7; fp, shared"
-    )
-    assert run(shape(), np.float16, device="mt7004").dtype == "fp16"
 
 
 def test_unused_entries_change_nothing() -> None:
@@ -141,19 +64,7 @@ def entry(i: int, value: Any) -> list[Any]:
     return [*param(shape())[:i], value, *param(shape())[i + 1 :]]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (entry(10, 0), "param[10] stride_h is 0; FT78NE permits 1 to 2147483647"),
-        (entry(15, 1.5), "param[15] dilation_w is 1.5, no integer; FT78NE permits 1 to 2147483647"),
-        (entry(8, True), "param[8] kernel_h is yes; "),
-        (entry(9, 1 << 31), "param[9] kernel_w is 2147483648; "),
-        (entry(16, 3), "param[3] in_c is 4 and param[7] out_c is 10 with group 3; "),
-        (entry(1, 6), "x.shape is (2, 5, 6, 4): param[0] to param[3] make it (2, 6, 6, 4); "),
-        (param(shape())[:17], "permits 18 entries, and up to two more that are not read"),
-        (7, "param is 7; FT78NE permits 18 entries"),
-    ],
-)  # fmt: skip
+@mistakes("ops", "wrong_parameters_are_named")
 def test_wrong_parameters_are_named(values: Any, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         deconv_grad_filter(*operands(shape()), values)
@@ -204,3 +115,119 @@ def test_a_tiling_too_large_for_the_memories_is_refused_with_the_arithmetic() ->
     tiling = Tiling(channels=64, taps=6, columns=4, rows=64, width=64)
     with pytest.raises(npusim.CapacityError, match="SM holds 65536 B but im2row 2x6291456"):
         timed(s, tiling=tiling)
+
+
+BUSY = shape(batch=2, in_size=(14, 14), in_c=48, out_c=64, kernel=(3, 3))
+
+
+def test_timing_only_equals_full() -> None:
+    for s, kind, name in ((BUSY, np.float32, "fp32"), (shape(group=2), np.float16, "fp16")):
+        full, only = run(s, kind, device="mt7004"), timed(s, name, device="mt7004")
+        assert only.outputs is None
+        assert full.runs[0].cycles == only.runs[0].cycles
+        assert full.runs[0].traffic == only.runs[0].traffic
+
+
+@examples(25)
+@given(s=problems(), storage=st.sampled_from(["shared", "private"]))
+def test_traffic_covers_the_operands(s: Problem, storage: str) -> None:
+    natural = shape(**{k: getattr(s, k) for k in s.__dataclass_fields__ if k != "out_size"})
+    result = timed(natural, storage=storage)
+    assert moved(result, "x") >= natural.batch * np.prod(natural.in_size) * natural.in_c * 4
+    reached = len({at[4:] for at in reads(natural)})  # no tap reads the rest, if any
+    assert moved(result, "dy") >= natural.batch * reached * natural.out_c * 4
+    assert moved(result, "dw") == natural.taps * natural.ocg * natural.in_c * 4
+
+
+def test_traffic_by_hand() -> None:
+    s = shape(batch=2, in_size=(4, 4), in_c=3, out_c=2, kernel=(2, 2), out_size=(4, 4))
+    result = timed(s, cores=1)
+    assert moved(result, "x") == 2 * 16 * 3 * 4
+    assert moved(result, "dy") == 2 * (4 + 3) * (4 + 3) * 2 * 4  # positions inside dy, per tap
+    assert moved(result, "dw") == 4 * 2 * 3 * 4
+    zeros = 2 * (4 * 16 - 49) * 2 * 4
+    rows = {(row.src, row.dst): row.bytes for row in result.runs[0].traffic}
+    assert rows["IMM", "SM"] == zeros
+    assert result.runs[0].macs == 2 * 16 * 8 * 3
+
+
+def test_one_chunk_by_hand() -> None:
+    """x, then dy of the one tap, then the product, then dw: nothing overlaps but issue."""
+    s = shape(batch=1, in_size=(1, 16), in_c=8, out_c=6, kernel=(1, 1))
+    cycles = timed(s, cores=1).runs[0].cycles
+    x, dw = 60 + 16 * 8 * 4 // 32, 60 + 9  # dw: 6 frames of 1.5 cycles
+    dy = 60 + 24  # 16 frames; 384 B would take 12
+    assert cycles == 1 + x + dy + (26 + 6 * 16) + dw
+
+
+def test_private_storage_leaves_main_memory_alone() -> None:
+    s = shape()
+    result, shared = timed(s, storage="private"), timed(s, core_mask=1)
+    names = {row.src for row in result.runs[0].traffic} | {
+        row.dst for row in result.runs[0].traffic
+    }
+    assert {"DDR", "private memory"} & names == {"private memory"}
+    assert any("private memory of one core" in note for note in result.notes)
+    slow = npusim.load_device("ft78ne").replace("main_memory.read", 1)
+    assert timed(s, storage="private", device=slow).runs[0].cycles == result.runs[0].cycles
+    assert timed(s, core_mask=1, device=slow).runs[0].cycles > shared.runs[0].cycles
+
+
+@examples(30)
+@given(s=problems(), data=st.data())
+def test_rows_through_a_workspace_are_paid_for_and_change_no_bit(
+    s: Problem, data: st.DataObject
+) -> None:
+    dy, x = operands(s)
+    cores, given_cores = data.draw(st.sampled_from([(1, 1), (0b110, 2), (None, 8)]))
+    storage = data.draw(st.sampled_from(["shared", "gsm"]))
+    without, through = (
+        deconv_grad_filter(dy, x, param(s, at), cores, storage) for at in (0, 0x10050000)
+    )
+    np.testing.assert_array_equal(first(without), first(through))
+    assert (without.workspace_bytes > 0, through.workspace_bytes > 0) == (False, True)
+    # One chunk for each core; each row of im2row is written once and read once.
+    assert through.workspace_bytes % (given_cores * 4) == 0
+    assert moved(without, "im2row") == 0
+    assert moved(through, "im2row") == 2 * s.batch * np.prod(s.in_size) * s.taps * s.out_c * 4
+    assert through.runs[0].cycles > without.runs[0].cycles
+
+
+def test_a_workspace_by_hand() -> None:
+    """The one chunk of ``test_one_chunk_by_hand`` goes out and comes back before the product."""
+    s = shape(batch=1, in_size=(1, 16), in_c=8, out_c=6, kernel=(1, 1))
+    x = npusim.spec((1, 1, 16, 8), "fp32")
+    dy = npusim.spec((1, 1, 16, 6), "fp32")
+    without, through = (
+        deconv_grad_filter(dy, x, param(s, at), 1).runs[0].cycles for at in (0, 0x10050000)
+    )
+    assert through - without == 2 * (60 + 16 * 6 * 4 // 32)
+
+
+def test_operands_in_the_memory_that_cores_share() -> None:
+    shared, gsm = timed(BUSY), timed(BUSY, storage="gsm")
+    names = {name for row in gsm.runs[0].traffic for name in (row.src, row.dst)}
+    assert {"DDR", "shared memory"} & names == {"shared memory"}
+    assert gsm.runs[0].cores == 8
+    assert gsm.runs[0].cycles < shared.runs[0].cycles  # eight engines outrun one channel of DDR
+    slow = npusim.load_device("ft78ne").replace("shared_memory.read", "1B/cycle")
+    assert timed(BUSY, storage="gsm", device=slow).runs[0].cycles > shared.runs[0].cycles
+    assert any("memory that all cores share" in note for note in gsm.notes)
+    assert "shared_memory.read" in {e.figure for e in gsm.time_range.effects}
+    with pytest.raises(
+        ArgumentError, match=r"'gsm'; x, dy and dw take .* shared memory of ft78ne holds 6291"
+    ):
+        timed(shape(batch=64, in_size=(64, 64), in_c=8), storage="gsm")
+
+
+#: 64 channels in sixths and sevenths are 11 and 10, which take as long to load as fifths.
+UNEVEN = shape(
+    batch=4, in_size=(16, 16), in_c=32, out_c=64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)
+)
+
+
+@pytest.mark.parametrize("storage", ["shared", "gsm"])
+def test_more_cores_are_never_slower(storage: str) -> None:
+    cycles = [timed(UNEVEN, cores=f"0-{n}", storage=storage).cycles for n in range(8)]
+    for fewer, more in pairwise(cycles):
+        assert more <= 1.02 * fewer

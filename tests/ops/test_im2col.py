@@ -54,25 +54,6 @@ def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], Geometry]:
     return (*lead, draw(st.integers(1, 20)), *size), (kernel, dilation, padding, stride)
 
 
-@pytest.mark.parametrize("device", ["tiny", "ascend910", "ascend910b2", "ascend950pr"])
-@pytest.mark.parametrize(
-    ("padding", "stride", "want"),
-    [
-        ((0, 0), (1, 1), [[1, 2, 4, 5], [2, 3, 5, 6], [4, 5, 7, 8], [5, 6, 8, 9]]),
-        ((1, 1), (2, 2), [[0, 0, 0, 5], [0, 0, 4, 6], [0, 2, 0, 8], [1, 3, 7, 9]]),
-    ],
-)
-def test_two_by_two_windows_of_a_small_image(
-    device: str, padding: Pair, stride: Pair, want: list[list[int]]
-) -> None:
-    for image, lead in ((EXAMPLE, (1,)), (EXAMPLE[0], ())):
-        for kind in (np.float16, np.float32):
-            got = columns(image.astype(kind), ((2, 2), (1, 1), padding, stride), device=device)
-            assert got.shape == (*lead, 4, 4)
-            assert got.dtype == kind
-            assert got.reshape(4, 4).tolist() == want
-
-
 @examples(60)
 @given(
     problems(), st.sampled_from((FP16, FP32)),

@@ -20,6 +20,7 @@ from npusim.device.spec import Device
 from npusim.kernels.tilings.im2col_backward import Tiling
 from npusim.ops.windows import im2col_backward
 from tests.drawn import examples
+from tests.mistakes import mistakes
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -83,39 +84,6 @@ def gradient(shape: tuple[int, ...], kind: type) -> Array:
 
 
 # -- the numbers -----------------------------------------------------------------------------
-
-EXAMPLE = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
-
-
-@pytest.mark.parametrize("device", [TINY, A2, FIRST, NEWEST], ids=lambda d: d.name)
-@pytest.mark.parametrize(
-    ("padding", "stride", "want"),
-    [
-        ((0, 0), (1, 1), [[1, 7, 6], [12, 34, 22], [11, 27, 16]]),
-        ((1, 1), (2, 2), [[13, 10, 14], [7, 4, 8], [15, 12, 16]]),
-    ],
-)
-def test_two_by_two_windows_of_a_small_image(
-    device: Device, padding: Pair, stride: Pair, want: list[list[int]]
-) -> None:
-    for grad, lead in ((EXAMPLE, (1, 1)), (EXAMPLE[0], (1,))):
-        for kind in (np.float16, np.float32):
-            geometry = ((3, 3), (2, 2), (1, 1), padding, stride)
-            out = output(grad.astype(kind), geometry, device=device)
-            assert out.shape == (*lead, 3, 3)
-            assert out.dtype == kind
-            assert out.reshape(3, 3).tolist() == want
-
-
-@pytest.mark.parametrize(
-    ("device", "want"),
-    [(A2, 0.900390625), (FIRST, 0.900390625), (NEWEST, 0.89990234375)],
-    ids=lambda value: getattr(value, "name", str(value)),
-)
-def test_nine_tenths_show_where_the_sums_are_rounded(device: Device, want: float) -> None:
-    grad = np.full((9, 9), 0.1, np.float16)
-    geometry = ((5, 5), (3, 3), (1, 1), (0, 0), (1, 1))
-    assert float(output(grad, geometry, device=device)[0, 2, 2]) == want
 
 
 @examples(60)
@@ -258,13 +226,7 @@ def test_refusals_name_the_argument_and_the_way_out(changed: dict[str, Any], tex
         im2col_backward(**{**GOOD, **changed}, device=A2)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "text"),
-    [
-        ({"rows": 0, "columns": 1}, "tiling rows is 0; it must be >= 1"),
-        ({"rows": 1, "columns": 1, "planes": 2}, "planes is 2 without at_once"),
-    ],
-)
+@mistakes("ops", "a_tiling_refuses_what_no_unit_can_do")
 def test_a_tiling_refuses_what_no_unit_can_do(sizes: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         Tiling(**sizes)

@@ -23,6 +23,7 @@ from npusim.validation.gemm_rows import kernel_of_row
 from npusim.validation.rows import Declined, KernelRow
 from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import device_name
+from tests.mistakes import mistakes
 
 ROWS = [
     row for row in shipped_sheets()[0].rows if isinstance(row, KernelRow) and row.family == "CAT"
@@ -126,26 +127,8 @@ def test_words_left_out_are_those_of_catlass_itself() -> None:
     assert (tiling.full_load_a, tiling.l1a_slots, tiling.l1b_slots) == (True, 1, 2)
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "word": ({"L2TileShape": [1, 2, 3]}, "catlass tiling:13: L2TileShape: unknown key"),
-    "missing": ({"DispatchPolicy": None}, "missing key 'DispatchPolicy'; add it here"),
-    "policy": ({"DispatchPolicy": "Preloading"}, "unknown policy 'Preloading'; did you mean 'Prel"),
-    "shape": ({"L0TileShape": [128, 256]}, "expected [M, N, K], such as [128, 256, 64], got [128"),
-    "number": ({"L0_STAGES": 0}, "L0_STAGES: expected an integer of at least 1, got '0'"),
-    "tiles": ({"L0TileShape": [64, 256, 64]}, "M and N must be the same, K of L1 a multiple"),
-    "scheduler": ({"BlockScheduler": "Hilbert"}, "swizzle: 'Hilbert' is not known; state"),
-    "switch": ({"switches": ["pad"]}, "catlass tiling: switches: pad is not simulated for gemm"),
-    "vector": ({"switches": ["mix_1_2"]}, "switches[0]: mix_1_2 is no word for a product"),
-    "preload": ({"DispatchPolicy": "Preload", "L1A_STAGES": 1}, "the slab in use would be over"),
-    "capacity": (
-        {"L1TileShape": [128, 256, 1024]}, "L1 holds 524288 B but a_l1 2x262144 + b_l1 2x524288"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_does_not_fit_is_refused_with_the_limit(wrong: str) -> None:
-    change, reason = WRONG[wrong]
+@mistakes("ops", "what_does_not_fit_is_refused_with_the_limit")
+def test_what_does_not_fit_is_refused_with_the_limit(change: dict[str, Any], reason: str) -> None:
     words = {word: value for word, value in {**TILE, **change}.items() if value is not None}
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
         product(catlass_tiling(words), k=2048)
@@ -181,21 +164,7 @@ def test_a_cube_tiling_is_our_fields_and_says_what_is_not_modelled(tmp_path: Pat
     assert [run.name for run in split.runs] == ["mem_set", "matmul"]
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"M": 1024}, "ascendc tiling: M is 1024; it must be 2048 in this call"),
-        ({"Kb": 512}, "Kb is 512; it must be 1024 in this call"),
-        ({"stepM": 2}, "stepM is 2; it must be at most 1 here"),
-        ({"iterateOrder": 2}, "iterateOrder is 2; it must be at most 1 here"),
-        ({"usedCoreNum": 25}, "usedCoreNum is 25; it must be at most 24 here"),
-        ({"depthA1": 6}, "depthA1 is 6; it must be a multiple of stepM * stepKa = 4"),
-        ({"dbL0B": 1}, "dbL0B is 1; it must be 2 in this call"),
-        ({"baseM": 100}, "ascendc tiling: tiling base_m is 100; it must be a multiple of 16"),
-        ({"baseQ": 1}, "ascendc tiling:26: baseQ: unknown key 'baseQ'; did you mean 'base"),
-        ({"baseK": "64K"}, "ascendc tiling:12: baseK: expected an integer of at least 1, got '64K"),
-    ],
-)  # fmt: skip
+@mistakes("ops", "fields_that_do_not_fit_are_refused")
 def test_fields_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
         product(ascendc_tiling({**CUBE, **change}), 2048, 1024, 1024)

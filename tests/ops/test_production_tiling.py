@@ -27,6 +27,7 @@ from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 from tests.drawn import examples
+from tests.mistakes import mistakes
 
 B2 = load_device("ascend910b2")
 WORDS: dict[str, int] = {
@@ -182,17 +183,7 @@ def test_a_mapping_and_files_in_the_vendors_words(tmp_path: Path) -> None:
     assert load_cann_tiling(yaml) == load_cann_tiling(json) == cann_tiling(WORDS)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dbL0X": 2}, "unknown word 'dbL0X'; did you mean 'dbL0"),
-        ({"dbL1": 1, "al1Pbuffer": 2}, "al1Pbuffer twice"),
-        ({"baseM": 0}, "baseM is 0; it must be an integer >= 1"),
-        ({"baseM": True}, "baseM is True"),
-        ({"baseN": 20}, "baseN is 20; it must be a multiple of 16"),
-        ({"iterateOrder": 2}, "iterateOrder is 2"),
-    ],
-)
+@mistakes("ops", "words_that_say_nothing_are_refused")
 def test_words_that_say_nothing_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         cann_tiling({**WORDS, **change})
@@ -237,15 +228,7 @@ def test_a_tiling_that_does_not_fit_says_why(
         cann_filter.kernel_tiling(filter_words(**change), PLANE, B2, FP16)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"single_core_m": 64}, "singleCoreM is 64, singleCoreN 32; shares are whole rows"),
-        ({"single_core_n": 64}, "singleCoreN 64; shares are"),
-        ({"step_kb": 1}, "stepKb x baseK is 48; it must be whole channel blocks .* 144"),
-        ({"step_n": 2}, "stepM is 1, stepN 2"),
-    ],
-)
+@mistakes("ops", "the_nest_of_the_input_gradient_says_what_it_cannot_follow")
 def test_the_nest_of_the_input_gradient_says_what_it_cannot_follow(
     change: dict[str, int], message: str
 ) -> None:

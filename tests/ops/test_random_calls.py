@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from npusim.cli.main import main as run
 from npusim.ops import CARDS
 from tests.drawn import some
-from tests.ops import random_tilings
+from tests.ops import random_calls, random_tilings
 from tests.ops.random_calls import campaign, main
 
 
-def test_a_few_calls_of_any_operator_have_the_numbers_of_float64() -> None:
-    found = campaign(seed=2026, calls=60)
-    assert found.wrong == []
-    assert found.ran.total() == 60
-    assert found.ran.keys() <= set(CARDS)
-    assert len(found.ran) > len(CARDS) // 2  # they are of many operators
-    assert found.refused.total() < 60  # most of what is drawn can be called
+@pytest.mark.drawn
+@pytest.mark.parametrize("name", CARDS)
+def test_any_call_of_an_operator_has_the_numbers_of_float64(name: str) -> None:
+    count = some(40)
+    found = campaign(2026, calls=count, draw=partial(random_calls.drawn, name=name))
+    assert (found.wrong, found.ran.total()) == ([], count)
+    assert found.refused.total() < 4 * count  # much of what is drawn can be called
 
 
 @pytest.mark.drawn

@@ -18,6 +18,7 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel, Plan, Tasks
 from npusim.program.language import Language
 from npusim.program.link import Linker, State
+from tests.mistakes import mistakes
 from tests.scripts import Scripted, tasks_of
 
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
@@ -308,14 +309,7 @@ def test_unknown_bases_and_tensors_name_the_kernel_line() -> None:
         build(Script(table([0]), tensor), TINY, (0,))
 
 
-@pytest.mark.parametrize(
-    ("cores", "message"),
-    [
-        ([], "kernel script has no tasks; launch nothing instead"),
-        ([0, 2], "places a task on core 2 of 2; cores are numbered 0 to 1"),
-        ([-1, 1], "places a task on core -1 of 2; cores are numbered 0 to 1"),
-    ],
-)
+@mistakes("program", "unit_tables_must_fit_the_cores")
 def test_unit_tables_must_fit_the_cores(cores: list[int], message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         build(Script(table(cores)), TINY, (0, 1))

@@ -39,6 +39,7 @@ from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import device_name, simulate_row
 from tests import drawn
 from tests.kernels.test_fold import CONV1, fractals_of
+from tests.mistakes import mistakes
 from tests.ops.small_calls import CALLS, called, spec
 
 pytestmark = pytest.mark.compiled
@@ -264,44 +265,13 @@ def test_what_cannot_be_read_is_refused_with_its_line(wrong: str, tmp_path: Path
     assert "mine.jsonl" in str(told.value)
 
 
-@pytest.mark.parametrize(
-    ("head", "reason"),
-    [
-        ("", "mine.jsonl:1: Expecting value"),
-        ({"kernel": "k", "tensors": {}}, "mine.jsonl:1: it lacks 'buffers'; add it"),
-        ({"tensors": {}, "buffers": {}}, "mine.jsonl:1: it lacks 'kernel'; add it"),
-        ({**HEAD, "kernel": None}, "mine.jsonl:1: kernel is None; it must be a text"),
-        ({**HEAD, "anywhere": "no"}, "mine.jsonl:1: anywhere is 'no'; it must be true or false"),
-        ([HEAD], "mine.jsonl:1: list indices must be integers"),
-        (
-            {**HEAD, "tensors": {"x": [[-4096], "fp16", "in"]}},
-            "mine.jsonl:1: shape of x is -4096; it must be a whole number, 1 to 1099511627776",
-        ),
-        (
-            {**HEAD, "buffers": {"u": {**HEAD["buffers"]["u"], "slots": 1.5}}},
-            "mine.jsonl:1: buffers: slots of u is 1.5; it must be a whole number, 1 to",
-        ),
-        ({**HEAD, "tensors": {"x": [[4], "fp16", "into"]}}, "mine.jsonl:1: tensor x has role"),
-        (
-            {**HEAD, "buffers": {"u": {"memory": "UB", "shape": [2**20], "dtype": "fp16"}}},
-            "mine.jsonl:1: buffers: ascend910b2: buffer u: UB holds 196608 B but u 1x2097152",
-        ),
-    ],
-)
+@mistakes("program", "a_first_line_that_says_too_little")
 def test_a_first_line_that_says_too_little(head: Any, reason: str, tmp_path: Path) -> None:
     with pytest.raises(npusim.ArgumentError, match=re.escape(reason)):
         npusim.simulate(load_instructions(written(tmp_path, FLAGGED, head)), "ascend910b2")
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"matrices": 10**30}, f"matrices is {10**30}; it must be a whole number"),
-        ({"matrices": 10**9}, "drain of 1000000000 matrices from c_l0c#0[0:4096B], which has room"),
-        ({"matrices": 0}, "drain of 0 matrices from c_l0c#0[0:4096B], which has room for 1 to 64"),
-        ({"c0": 0}, "c0 is 0; it is 16, or 8 with channel split"),
-    ],
-)
+@mistakes("program", "fields_of_a_drain_that_no_chip_holds")
 def test_fields_of_a_drain_that_no_chip_holds(
     change: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:

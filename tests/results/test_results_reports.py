@@ -189,24 +189,12 @@ def test_shares_are_of_the_cores_that_run(result: Result) -> None:
 # ---------------------------------------------------------------- plots
 
 
-def test_plots_draw_on_given_axes(result: Result) -> None:
-    first, second, third = Figure().subplots(3)
-    assert result.plot_timeline(first) is first
-    assert result.plot_roofline(second) is second
-    assert result.plot_traffic(third) is third
-
-
 def test_plots_without_axes_are_current_figures(result: Result) -> None:
     """What a notebook displays at the end of a cell, and ``plt.show()`` in a script."""
     for draw in (result.plot_timeline, result.plot_roofline, result.plot_traffic):
         ax = draw()
         assert pyplot.gcf() is ax.figure
     assert len(pyplot.get_fignums()) == 3
-
-
-def test_files_leave_no_figure_behind(result: Result, tmp_path: Path) -> None:
-    result.report(tmp_path / "report.html")
-    assert not pyplot.get_fignums()
 
 
 class OldAxes:
@@ -272,17 +260,6 @@ def test_page_is_self_contained_and_escaped(result: Result, tmp_path: Path) -> N
     assert re.findall(r'(?:src|href)="(?!data:)', body) == []
     assert page.count('class="chart"') == 3
     assert "prefers-color-scheme:dark" in page
-
-
-def test_page_bars_fill_the_row(result: Result, tmp_path: Path) -> None:
-    result.report(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    bars = re.findall(r'<div class="bar">(.*?)</div>', page)
-    assert len(bars) == 4 + 1 + 5 + 1
-    for bar in bars:
-        assert bar
-        widths = [float(width) for width in re.findall(r"width:([\d.]+)%", bar)]
-        assert sum(widths) == pytest.approx(100, abs=0.01)
 
 
 def test_the_page_explains_and_lists_only_what_occurs(result: Result, tmp_path: Path) -> None:

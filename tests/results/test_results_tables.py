@@ -1,15 +1,23 @@
-"""Column contracts of the tables, their sums, and the accessors of a result."""
+"""Column contracts of the tables, their sums, and the accessors of a result.
+
+The helper behind every table of text: what is aligned how, and what gives way on a terminal.
+
+The summary of a PyTorch log, from plain rows: layers by name, shares, refusals.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
 
 from npusim.base.errors import ArgumentError
 from npusim.base.reasons import REASONS
-from npusim.results import Result, tables
+from npusim.results import Result, lines, tables
+from npusim.results.log_text import render
 
 
 def test_totals_add_launches(result: Result) -> None:
@@ -96,3 +104,77 @@ def test_outputs_by_name(result: Result, bare_result: Result) -> None:
 def test_outputs_must_match_names(result: Result) -> None:
     with pytest.raises(ArgumentError, match="1 outputs for 2 names"):
         replace(result, outputs=(np.zeros(1),))
+
+
+ROWS = [("name", "what it is", "us"), ("a", "one that is long enough to be wrapped twice", "1.0")]
+
+
+def test_the_widest_text_is_wrapped_to_fit() -> None:
+    found = lines.columns(ROWS, left=2, width=30)
+    assert max(map(len, found)) <= 30
+    assert found[1] == "a     one that is long     1.0"
+    assert [line.strip() for line in found[2:]] == ["enough to be", "wrapped twice"]
+    assert lines.columns(ROWS, left=2, width=100) == lines.columns(ROWS, left=2)
+
+
+def test_what_cannot_be_narrowed_stays_whole() -> None:
+    assert lines.columns([("name", "1" * 40)], width=20) == ["name  " + "1" * 40]
+
+
+def test_long_heads_are_parted_before_columns_are() -> None:
+    head, rows = ("groups", "memories.L1.size", "time_us"), [("12", "1MiB", "1.5")]
+    assert lines.table(head, rows, (), 30) == [
+        "        memories.",
+        "groups    L1.size  time_us",
+        "--------------------------",
+        "    12       1MiB      1.5",
+    ]
+    assert len(lines.table(head, rows, (), 80)) == 3
+    assert max(map(len, lines.table(head, [], (), 30))) <= 30
+
+
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_columns_without_room_follow_below(width: int) -> None:
+    head = ["id", *(f"m{i}" for i in range(30))]
+    rows = [[f"row {n}", *(str(n * i) for i in range(30))] for n in range(3)]
+    told = lines.table(head, rows, 1, width)
+    assert max(map(len, told)) <= width
+    parts = "\n".join(told).split("\n\n")
+    assert all(part.startswith("id") for part in parts)
+    for at, row in enumerate(rows):
+        cells = [part.splitlines()[2 + at].removeprefix(row[0]).split() for part in parts]
+        assert [cell for part in cells for cell in part] == row[1:]
+
+
+def row(layer: str, result: int | None, **changes: Any) -> dict[str, Any]:
+    usual = {
+        "layer": layer,
+        "result": result,
+        "time_us": 10.0,
+        "dtype": "fp32",
+        "stride": (1, 1),
+        "input": (2, 3, 8, 8),
+        "weight": (4, 3, 3, 3),
+        "error_grad_input": None,
+        "error_grad_weight": None,
+        "error_grad_bias": None,
+        "ok": None,
+        "reason": "",
+    }
+    return {**usual, **changes}
+
+
+def test_a_long_name_keeps_its_end_and_shows_that_it_had_a_beginning() -> None:
+    name = "model.backbone.stages.3.blocks.17.branch.body.conv2"
+    line = render("tiny", 10.0, [row(name, 0)]).splitlines()[3]
+    shown = line.split()[0]
+    assert shown == "..." + name[-45:]
+    assert name.endswith(shown.removeprefix("..."))
+
+
+def test_the_worst_error_is_shown_and_one_without_a_number_is_worse_than_any() -> None:
+    rows = [row("a", 0, error_grad_input=1e-3, error_grad_weight=2e-2, ok=False)]
+    assert "1 beyond tolerance" in render("tiny", 10.0, rows)
+    assert " 2.0e-02" in render("tiny", 10.0, rows)
+    rows.append(row("a", 0, error_grad_bias=nan, ok=False))
+    assert " nan" in render("tiny", 20.0, rows)

@@ -107,11 +107,6 @@ def test_tooltips_ask_for_what_charts_have(result: Result, tmp_path: Path) -> No
         assert not any(tooltips.untold(one) for one in charts)
 
 
-def test_rows_of_nothing_are_left_out(result: Result) -> None:
-    changed = replace(result.runs[0], traffic=(TrafficRow("GM", "UB", "nobody_moved", 0, 0, 0),))
-    assert "nobody_moved" not in called(replace(result, runs=(changed, result.runs[1])))
-
-
 # ---------------------------------------------------------------- in a browser
 
 

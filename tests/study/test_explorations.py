@@ -19,6 +19,7 @@ from npusim.study.result import Exploration, unbeaten
 from npusim.study.space import load_study
 from tests.browser import CHROMIUM, browser
 from tests.drawn import slow_if
+from tests.mistakes import mistakes
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 
@@ -145,17 +146,7 @@ def test_processes_find_what_one_finds() -> None:
     assert sorted(map(str, alone.rows())) == sorted(map(str, several.rows()))
 
 
-@pytest.mark.parametrize(
-    ("lines", "line", "message"),
-    [
-        ("goals: [time_us, speed]", 6, "goals: 'speed' is no goal"),
-        ("goals: [time_us, time_us]", 6, "goals: goals are time_us, time_us; name each once"),
-        ("trials: none", 6, "trials: expected a count"),
-        ("vary: {memories.L9.size: [1KiB]}", 6, "memories.L9.size is no option of matmul"),
-        ("vary: {groups: 2MHz}", 6, "groups = 2MHz: "),
-        ("vary: {groups: []}", 6, "groups has no values"),
-    ],
-)
+@mistakes("study", "a_wrong_study_names_file_and_line")
 def test_a_wrong_study_names_file_and_line(
     tmp_path: Path, lines: str, line: int, message: str
 ) -> None:
@@ -179,15 +170,7 @@ def test_a_goal_that_the_device_has_no_figures_for_is_refused(tmp_path: Path) ->
         npusim.explore(file, store=None, jobs=1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"goals": ["time"]}, "'time' is no goal; did you mean 'time_us'"),
-        ({"jobs": 0}, "jobs is 0"),
-        ({"vary": {}}, "say what varies, as in --vary"),
-        ({"storage": "nowhere/at/all.db"}, "the storage 'nowhere/at/all.db' cannot be used"),
-    ],
-)
+@mistakes("study", "wrong_arguments")
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         explored(**options)
@@ -209,23 +192,6 @@ def test_sensitivities_are_sweeps_of_one_name() -> None:
     assert swings == sorted(swings, reverse=True)
     with pytest.raises(ArgumentError, match="vary some, and no device"):
         npusim.sensitivities(operator="matmul", vary={"device": "tiny"}, m=16, k=16, n=16)
-
-
-def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {name: tmp_path / f"{name}.png" for name in ("plot", "tornado")}
-    words = ["explore", "matmul", "--m", "96", "--k", "128", "--n", "96", "--device", "tiny"]
-    words += ["--vary", "groups=1:4:1", "--vary", "memories.L1.size=16KiB,64KiB"]
-    words += ["--goals", "time_us,area_mm2", "--trials", "6", "--jobs", "1"]
-    words += ["--store", str(tmp_path / "s.sqlite"), "--csv", str(tmp_path / "all.csv")]
-    words += [word for name, file in files.items() for word in (f"--{name}", str(file))]
-    assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "of 6 points are beaten by none in all goals" in told
-    assert "time_us is " in told
-    assert (tmp_path / "all.csv").read_text().count("\n") == 7
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files.values())
-    assert main([*words, "--trials", "0", "--goals", "speed"]) == 2
-    assert "'speed' is no goal" in capsys.readouterr().err
 
 
 #: Goals that are formulas, of a point of 3 us, 5 uJ and 7 mm2, and limits, positive beyond them.
@@ -337,17 +303,6 @@ def test_the_page_has_values_in_the_order_of_the_study(tmp_path: Path) -> None:
     told = page.read_text(encoding="utf-8").partition("What each value does")[2]
     places = [told.index(f">{rate}<") for rate in want]
     assert places == sorted(places)
-
-
-def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "explored.html"
-    words = "explore matmul --m 64 --k 64 --n 64 --device tiny --jobs 1 --vary groups=1:3:1"
-    store = ["--store", str(tmp_path / "points.sqlite")]
-    assert (
-        main([*words.split(), *store, "--goals", "time_us,energy_uj", "--report", str(page)]) == 0
-    )
-    assert f"wrote {page}" in capsys.readouterr().out
-    assert "energy, mJ" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

@@ -20,6 +20,7 @@ from npusim.cli.main import main
 from npusim.device.config import figures
 from npusim.study.play import Play, page
 from tests.browser import CHROMIUM, browser
+from tests.mistakes import mistakes
 from tests.tooltips import untold
 
 pytestmark = pytest.mark.compiled
@@ -222,15 +223,7 @@ def test_the_page_in_a_browser(net: Path, tmp_path: Path) -> None:
         shown.wait("document.documentElement.scrollWidth <= innerWidth && innerWidth == 400")
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("play run matmul --device tiny", "it plays networks"),
-        ("play net resnet18 --device tiny --port 70000", "ports end at 65535"),
-        ("play net resnet18 --device tiny --folder /not/there", "there is no such folder"),
-        ("play net resnet19 --device tiny", "resnet18"),
-    ],
-)
+@mistakes("study", "wrong_commands_of_play")
 def test_wrong_commands(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err

@@ -25,6 +25,7 @@ from npusim.study.space import make_study
 from npusim.study.store import Measured, known_of
 from npusim.study.subject import Split
 from npusim.study.workers import here, look
+from tests.mistakes import mistakes
 
 PRODUCT: dict[str, Any] = {
     "operator": "matmul",
@@ -233,16 +234,6 @@ def test_lines_that_coincide_are_all_seen() -> None:
     assert palette.covered([1, 2, 1, 1], 1) == 0
 
 
-def test_tables_are_written(tmp_path: Path) -> None:
-    import pandas as pd  # noqa: PLC0415
-
-    result = swept()
-    result.write(tmp_path / "a.csv")
-    assert list(pd.read_csv(tmp_path / "a.csv").cycles) == list(result.frame.cycles)
-    with pytest.raises(ArgumentError, match=r"as \.csv or \.parquet"):
-        result.write(tmp_path / "a.xlsx")
-
-
 def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,34 +246,7 @@ def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     assert not store.exists()
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        *("sweep", "matmul", "--m", "64", "--k=64", "--n", "64", "--device", "tiny"),
-        *("--vary", "groups=1:2:1", "--vary", "memories.L1.size=16KiB,64KiB"),
-        *("--store", str(tmp_path / "s.sqlite"), "--csv", str(tmp_path / "t.csv")),
-        *("--plot", str(tmp_path / "t.png")),
-    ]
-    assert main(words) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].split() == ["groups", "memories.L1.size", "us", "bottleneck", "saves"]
-    assert [line.split()[:2] for line in out[2:6]] == [
-        *(["1", "16KiB"], ["1", "64KiB"], ["2", "16KiB"], ["2", "64KiB"]),
-    ]
-    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
-    assert len((tmp_path / "t.csv").read_text().splitlines()) == 5
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("matmul --m 64 --device tiny --vary k=16,32", "--n is missing"),
-        ("matmul --frobnicate 3 --device tiny", "frobnicate is no option of matmul"),
-        ("net --device tiny", "expected a study file, 'net NETWORK' or an operator"),
-        ("net resnet51 --device tiny", "unknown workload 'resnet51'"),
-        ("matmul --m 4 --k 4 --n 4 --device tiny --csv a.txt", "must end in .csv or .parquet"),
-        ("matmul --m 4 --k 4 --n 4", "the device is missing"),
-    ],
-)
+@mistakes("study", "wrong_commands_of_sweep")
 def test_wrong_commands(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,21 +18,12 @@ from npusim.isa.operands import GmRegion, Tensor
 from npusim.program.language import Language
 from npusim.program.program import READ, Flow
 from npusim.timing.links import EVICT, MOVE, ONE, READ_HIT, READ_MISS, WRITE, Links, Part, parts
+from tests.texts import text_of
 from tests.timing.test_timing_by_hand import PIECE, Script, load, reasons, simulate, spans
 
 HEAD = "base: tiny\nname: mine\ndescription: tiny with links\n"
 
-PORT = """\
-links:
-  l1_port:
-    rate: {rate}B/cycle (assumed, HAND)
-    scope: core
-paths:
-  GM->L1:
-    links: [l1_port]
-  L1->L0A:
-    links: [l1_port]
-"""
+PORT = text_of("port_of_l1.yaml")
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "devices"
 
@@ -91,19 +82,7 @@ def test_a_port_that_is_slower_than_a_path_holds_it_back() -> None:
     assert spans(r, "MTE1") == [(267, 769)]
 
 
-NOC = """\
-cores:
-  core:
-    per_group: 2 (assumed, HAND)
-links:
-  noc:
-    rate: 64B/cycle (assumed, HAND)
-    scope: {scope}
-{traffic}l2:
-  read: 512B/cycle (assumed, HAND)
-main_memory:
-  read: 512B/cycle (assumed, HAND)
-"""
+NOC = text_of("network_on_chip.yaml")
 
 
 @pytest.mark.parametrize(("scope", "cycles"), [("core", 50), ("group", 90), ("chip", 170)])

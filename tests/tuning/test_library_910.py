@@ -6,10 +6,12 @@ give when they are run.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import npusim
 from npusim import spec
@@ -28,70 +30,17 @@ from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_g
 
 CHIPS = ("ascend310", "ascend310p", "ascend910")
 
-#: Channels in and out, picture, filter and stride.
-LAYERS = (
-    (64, 64, 56, 1, 1),
-    (64, 64, 56, 3, 1),
-    (128, 128, 28, 3, 1),
-    (256, 256, 14, 3, 1),
-    (512, 512, 7, 3, 1),
-    (1024, 256, 14, 1, 1),
-    (256, 512, 56, 1, 2),
-    (3, 64, 224, 7, 2),
-    (256, 1024, 14, 1, 1),
-    (128, 128, 56, 3, 2),
-    (64, 256, 56, 1, 1),
-    (512, 2048, 7, 1, 1),
-)
 
-#: Cores of batch, N and M without the product that wraps; blocks of M and N in L1, all of N there
-#: once for all (True) or not; the tile, None where it is rejected.
-FORWARD = (
-    ((32, 1, 1), (128, 4), True, (16, 4, 4)),
-    ((32, 1, 1), (128, 4), True, (2, 2, 18)),
-    ((32, 1, 1), (32, 8), True, (2, 2, 18)),
-    ((8, 4, 1), (8, 4), False, (2, 2, 18)),
-    ((4, 8, 1), (4, 2), False, (2, 2, 18)),
-    ((16, 1, 1), (8, 8), False, (8, 8, 8)),
-    ((32, 1, 1), (8, 16), False, (8, 8, 8)),
-    ((32, 1, 1), None, True, None),
-    ((16, 2, 1), (8, 32), False, (8, 8, 8)),
-    ((32, 1, 1), (8, 8), True, (2, 2, 18)),
-    ((32, 1, 1), (128, 16), True, (16, 16, 4)),
-    ((4, 8, 1), (4, 16), False, (4, 8, 8)),
-)
+def tuples(value: Any) -> Any:
+    """Lists of lists as tuples of tuples."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
-#: What a block adds up in blocks of M, N and K; the tile and buffers of L0C; dy and x in L1. The
-#: eighth is of one image a block, for which the rule has layouts that are left out.
-FILTER = (
-    ((4, 4, 49), (4, 4, 7), 2, (49, 2), (49, 2)),
-    ((4, 36, 49), (4, 36, 1), 1, (49, 2), (49, 2)),
-    ((2, 72, 49), (2, 36, 1), 2, (49, 2), (49, 2)),
-    ((4, 144, 13), (4, 36, 1), 1, (13, 2), (13, 2)),
-    ((32, 288, 1), (16, 9, 1), 1, (1, 2), (1, 2)),
-    ((4, 64, 13), (4, 64, 1), 1, (13, 2), (13, 2)),
-    ((8, 16, 49), (8, 16, 1), 2, (49, 2), (7, 2)),
-    ((2, 49, 784), (2, 49, 1), 2, (196, 1), (392, 1)),
-    ((16, 16, 13), (16, 16, 1), 1, (13, 2), (13, 2)),
-    ((2, 72, 49), (2, 36, 1), 2, (49, 2), (49, 2)),
-    ((16, 4, 49), (16, 4, 1), 2, (49, 2), (49, 2)),
-    ((128, 32, 1), (16, 16, 1), 1, (1, 2), (1, 2)),
-)
 
-#: Cores of batch, N and M; the tile; channel blocks, tiles and buffers of dy and of weights in L1.
-INPUT = (
-    ((32, 1, 1), (32, 4, 2), (4, 7, 2), (4, 1, 1)),
-    ((32, 1, 1), (32, 4, 2), (4, 7, 2), (4, 1, 1)),
-    ((32, 1, 1), (16, 8, 4), (8, 4, 2), (8, 1, 1)),
-    ((32, 1, 1), (13, 8, 4), (16, 1, 1), (8, 1, 2)),
-    ((32, 1, 1), (4, 32, 2), (32, 1, 1), (2, 1, 2)),
-    ((16, 2, 1), (13, 8, 4), (16, 1, 1), (16, 1, 2)),
-    ((32, 1, 1), (8, 16, 4), (32, 1, 2), (32, 1, 1)),
-    ((32, 1, 1), (64, 1, 1), (4, 1, 2), (4, 1, 1)),
-    ((32, 1, 1), (13, 8, 4), (64, 1, 1), (64, 1, 2)),
-    ((32, 1, 1), (16, 8, 4), (8, 1, 2), (8, 1, 1)),
-    ((32, 1, 1), (32, 4, 2), (16, 1, 2), (16, 1, 1)),
-    ((32, 1, 1), (4, 32, 2), (128, 1, 1), (16, 1, 2)),
+DATA = Path(__file__).parents[1] / "data" / "library_910.yaml"
+#: Sizes of layers, and what the published rule chooses for the kernels of each.
+LAYERS, FORWARD, FILTER, INPUT = zip(
+    *(map(tuples, row.values()) for row in yaml.safe_load(DATA.read_text(encoding="utf-8"))),
+    strict=True,
 )
 
 

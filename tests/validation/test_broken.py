@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from statistics import median
 
 import pytest
+import yaml
 
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
@@ -59,33 +61,9 @@ def test_the_bounds_that_hold_are_no_idle_ones() -> None:
 
 
 #: Figures at half their speed, one at a time, by the chip whose device has them.
-PLANTED = {
-    "A3": {
-        "clock": "0.925GHz",
-        "cube.rates.fp16": "16x16x16/2cycle",
-        "l2.read": "2.5TB/s",
-        "paths.L1->L0B.rate": "64B/cycle",
-    },
-    "910B1": {"clock": "0.925GHz", "cube.rates.fp16": "16x16x16/2cycle", "l2.read": "2.15TB/s"},
-    "910B2": {
-        "clock": "0.9GHz",
-        "cube.rates.fp16": "16x16x16/2cycle",
-        "cube.rates.bf16": "16x16x16/2cycle",
-        "cube.rates.fp32": "16x4x16/2cycle",
-    },
-    "950PR": {
-        "clock": "0.825GHz",
-        "cube.rates.fp16": "16x16x16/2cycle",
-        "cube.rates.bf16": "16x16x16/2cycle",
-        "cube.rates.int8": "16x32x16/2cycle",
-        "cube.rates.mxfp8": "16x32x16/2cycle",
-        "cube.rates.mxfp4": "16x64x16/2cycle",
-        "l2.read": "2.64TB/s",
-        "main_memory.read": "0.81TB/s",
-        "links.hbm.rate": "0.815TB/s",
-        "paths.GM->L1.nd2nz.rate": "50B/cycle",
-    },
-}
+PLANTED: dict[str, dict[str, str]] = yaml.safe_load(
+    (Path(__file__).parents[1] / "data" / "planted_figures.yaml").read_text(encoding="utf-8")
+)
 CASES = [(chip, *case) for chip, slow in PLANTED.items() for case in slow.items()]
 
 

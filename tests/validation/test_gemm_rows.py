@@ -14,6 +14,7 @@ from npusim.validation.gemm_rows import simulate_gemm_row
 from npusim.validation.rows import Declined, KernelRow, Simulated
 from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import simulate_row
+from tests.mistakes import mistakes
 
 A5 = load_device("ascend950pr")
 
@@ -139,28 +140,9 @@ def test_an_order_spelled_in_words_is_that_of_its_columns(swizzle: str) -> None:
     assert answer.busy_us["cube"] == pytest.approx(simulated().busy_us["cube"], rel=0.05)
 
 
-DECLINED: dict[str, tuple[dict[str, Any], str]] = {
-    "word": ({"switches": ("pad",)}, "switches: pad is not simulated for gemm"),
-    "op": ({"op": "batch_gemm"}, "op: batch_gemm is not simulated; gemm is, and gemm_gelu"),
-    "batch": ({"batch": 4}, "batch: 4 products at once are not simulated"),
-    "no layout": ({"layout_a": None}, "layout_a: None is not simulated; known are ND, ND_km, NZ"),
-    "order": (
-        {"order": None, "swizzle": "hilbert"},
-        "swizzle: 'hilbert' is not known; state order",
-    ),
-    "layout": ({"layout_b": "NCHW"}, "layout_b: NCHW is not simulated; known are ND, ND_nk, NZ"),
-    "dtype": ({"dtype_in": "int4"}, "dtype_in: int4 is not simulated; known are fp16, bf16"),
-    "block": ({"base_m": None}, "base_m is empty: a gemm needs it"),
-    "steps": ({"step_kb": None}, "step_ka and step_kb are empty: the depth of a copy"),
-    "cores": ({"cores": 40}, "cores: 40 of ascend950pr, which has 32"),
-    "sixteen": ({"base_n": 100}, "the tiling is not legal: tiling base_n is 100"),
-    "capacity": ({"step_ka": 64}, "the tiling does not run: "),
-    "last round": ({"switches": ("streamk2",)}, "streamk2 with 128 tiles on 32 cores"),
-}
-
-
-@pytest.mark.parametrize("case", DECLINED)
-def test_what_cannot_be_simulated_is_declined_with_the_reason(case: str) -> None:
-    columns, reason = DECLINED[case]
+@mistakes("validation", "what_cannot_be_simulated_is_declined_with_the_reason")
+def test_what_cannot_be_simulated_is_declined_with_the_reason(
+    columns: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(Declined, match=re.escape(reason)):
         simulate_gemm_row(replace(PLAIN, **columns), A5)

@@ -12,20 +12,11 @@ from npusim.networks.training import training
 from npusim.validation.rows import PARTS, NetworkRow
 from npusim.validation.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload
+from tests.mistakes import mistakes
+from tests.texts import text_of
 
 #: Two classifiers behind one part, as networks with an auxiliary one have them.
-NET = """\
-description: a small network
-layers:
-  one: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1}
-  two: {cin: 32, cout: 32, spatial: [14, 14], kernel: 3, padding: 1}
-  side: {cin: 32, cout: 16, rows: 1, bias: yes}
-  fc: {cin: 32, cout: 16, rows: 1, bias: yes}
-graph:
-  - x = input > one > batch_norm > relu
-  - x > avg_pool > side
-  - x > two > batch_norm > relu > avg_pool > fc
-"""
+NET = text_of("network.yaml")
 
 
 @pytest.fixture
@@ -72,16 +63,7 @@ def test_every_setting_has_its_time(row: NetworkRow, other: dict[str, str]) -> N
     assert simulated_us(replace(row, **other)) > simulated_us(row)
 
 
-@pytest.mark.parametrize(
-    ("other", "reason"),
-    [
-        ({"batch": None}, "batch is empty: a step needs it"),
-        ({"mode": "grah"}, "mode is 'grah'; did you mean 'graph'?"),
-        ({"network": "resnet5"}, "unknown workload 'resnet5'"),
-        ({"chip": "910 or 910B"}, "chip '910 or 910B' has no device; known are"),
-        ({"chip": "910B2", "cards": 8}, "cards is 8; ascend910b2 has no figures of an all-reduce"),
-    ],
-)
+@mistakes("validation", "what_a_step_cannot_have_is_declined")
 def test_what_a_step_cannot_have_is_declined(
     row: NetworkRow, other: dict[str, str], reason: str
 ) -> None:

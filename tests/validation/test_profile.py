@@ -10,6 +10,7 @@ from npusim.base.errors import ArgumentError, ConfigError
 from npusim.validation.choices import Choices, read_choices
 from npusim.validation.profile import read_data, read_profile
 from npusim.validation.rows import Operand, ProfiledRow, Unreadable
+from tests.mistakes import mistakes
 
 HEAD = (
     "Op Name,OP Type,Task Type,Task Duration(us),Block Dim,Input Shapes,Input Data Types,"
@@ -82,19 +83,7 @@ def test_loads_of_vector_cores_are_those_of_mte2(file: Path) -> None:
     assert rows(file, line)[0].busy_us == {"mte2": 3, "aiv_mte2": 3}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("mm_1,MatMulV3", "mm_1,", "no op type"),
-        (",10,24", ",fast,24", "task duration: expected a number of microseconds, got 'fast'"),
-        (",10,24", ",0,24", "task duration: expected a time above 0"),
-        (",10,24", ",10,many", "block dim: expected a number of cores, got 'many'"),
-        ('"""64,32;32,16"""', '"""64 by 32"""', "input shapes: expected sizes such as 16,512"),
-        ('"""64,16"""', "N/A", "output shapes are empty"),
-        ("ND,4", "ND,4000", "cube works 4000 us in a task of 10 us; are both in microseconds?"),
-        (",6,0,1", "", "cells, fewer than the header has columns"),
-    ],
-)
+@mistakes("validation", "what_is_wrong_with_one_launch_costs_that_launch")
 def test_what_is_wrong_with_one_launch_costs_that_launch(
     file: Path, old: str, new: str, message: str
 ) -> None:
@@ -103,18 +92,7 @@ def test_what_is_wrong_with_one_launch_costs_that_launch(
     assert message in broken(file, line.replace(old, new))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", ":1: the file is empty"),
-        (HEAD, ":1: there is no row below the header"),
-        (HEAD.replace("OP Type,", ""), ":1: no column 'op type'"),
-        (HEAD.replace("Input Shapes", "Inputs"), ":1: no column 'input shapes'"),
-        (HEAD.replace("Duration(us)", "Duration(ms)"), "'Task Duration(ms)': expected microsec"),
-        (HEAD.replace("mac_time(us)", "mac_time(ns)"), "'aic_mac_time(ns)': expected microsec"),
-        (HEAD.replace("Wait Time(us)", "Duration(us)"), ":1: column 'Task Duration(us)' is there"),
-    ],
-)
+@mistakes("validation", "what_is_wrong_with_the_file_is_an_error")
 def test_what_is_wrong_with_the_file_is_an_error(file: Path, text: str, message: str) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ArgumentError) as error:
@@ -157,20 +135,7 @@ def test_a_tiling_is_a_rule_fields_or_the_vendors_words(file: Path) -> None:
     assert read_beside(file, "kernels:\n  - {tiling: vendor}\n").choice.tiling == "vendor"
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("{op_typ: MatMul}", "unknown key 'op_typ'; did you mean 'op_type'?"),
-        ("{op_type: Conv2D}", "no row of the profile has op_type Conv2D"),
-        ("{lines: some}", "expected lines of the profile"),
-        ("{tiling: best}", "expected auto, vendor or the fields of a tiling, got 'best'"),
-        ("{vendor_tiling: {baseM: 64}}", "CANN tiling lacks"),
-        ("{kernel: 3by3}", "expected numbers with x between them"),
-        ("{groups: x}", "expected an integer"),
-        ("{transpose_b: maybe}", "expected yes or no, got 'maybe'"),
-        ("{tiling: auto, vendor_tiling: {baseM: 1}}", "there is a 'tiling' too"),
-    ],
-)
+@mistakes("validation", "what_is_wrong_beside_a_profile_has_file_and_line")
 def test_what_is_wrong_beside_a_profile_has_file_and_line(
     file: Path, entry: str, message: str
 ) -> None:

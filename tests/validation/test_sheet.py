@@ -12,6 +12,7 @@ from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.template import spelled_order
 from npusim.validation.rows import CallRow, KernelRow, NetworkRow, Unreadable
 from npusim.validation.sheet import Sheet, read_sheet, shipped_sheets, shipped_steps
+from tests.mistakes import mistakes
 
 HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"
 
@@ -66,25 +67,7 @@ def test_columns_may_be_missing_reordered_or_surrounded_by_remarks(tmp_path: Pat
     assert sheet(tmp_path, text).rows == (KernelRow(id="one", chip="910B1", op="gemm"),)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("r,A3,gemm,1.5,2,,1,task,A", "3: M: expected an integer of at least 1, got '1.5'"),
-        ("r,A3,gemm,0,2,,1,task,A", "3: M: expected an integer of at least 1, got '0'"),
-        ("r,A3,gemm,1,2A,,1,task,A",
-         "3: buffers_l1: expected a number of slots such as 2, or one for A and one for B such as "
-         "1A/2B, got '2A'"),
-        ("r,A3,gemm,1,2,,nan,task,A",
-         "3: time_us: expected a decimal number of at least 0, in microseconds, got 'nan'"),
-        ("r,A3,gemm,1,2,,-1,task,A",
-         "3: time_us: expected a decimal number of at least 0, in microseconds, got '-1'"),
-        ("r,A3,gemm,1,2,,1,total,A",
-         "3: time_kind: expected one of task, core_max, core_avg, compute_only, got 'total'"),
-        ("r,A3,gemm,1,2,,1,task,D", "3: trust: expected one of A, B, C, got 'D'"),
-        ("r,A3,,1,2,,1,task,A", "3: op: expected a value, got ''"),
-        ("r,A3,gemm", "3: 3 cells under 9 columns"),
-    ],
-)  # fmt: skip
+@mistakes("validation", "a_bad_cell_costs_its_row_and_no_other")
 def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, message: str) -> None:
     found = sheet(tmp_path, f"{HEAD}good,A3,gemm,16,2,,1.5,task,A\n{line}\nlast,A3,gemm,,,,,,\n")
     good, bad, last = found.rows
@@ -95,21 +78,7 @@ def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, messag
     assert bad == Unreadable(id="r", family="", chip="A3", reason=reason)
 
 
-_EXPECTED = (
-    "expected a header with the columns id, chip and op (kernels), call (framework calls) or "
-    "network (training steps), or msprof's op_summary"
-)
-
-
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        ("", f"1: {_EXPECTED}, got nothing"),
-        ("id,op", f"1: {_EXPECTED}, got id, op"),
-        ("id,chip,op,id", "1: column 'id' is there twice; keep one of them"),
-        ("id,chip,op,swiches", "1: unknown column 'swiches'; did you mean 'switches'?"),
-    ],
-)  # fmt: skip
+@mistakes("validation", "a_header_of_no_schema_is_an_error")
 def test_a_header_of_no_schema_is_an_error(tmp_path: Path, head: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         sheet(tmp_path, head + "\n")

@@ -92,37 +92,12 @@ def _shipped(folder: str, *names: str) -> list[str]:
     return [place.joinpath(name).read_text(encoding="utf-8") for name in names]
 
 
-STUDY = """\
-description: which L1 a network wants
-device: ascend910b2
-network: resnet50
-options: {batch: 32}
-set: {main_memory.read: 1.2TB/s}
-vary:
-  memories.L1.size: [256KiB, 512KiB, 1MiB]
-  groups: 8:24:4
-combine: grid
-"""
-EXPLORATION = """\
-device: ascend910b2
-operator: matmul
-options: {m: 512, k: 512, n: 512}
-vary:
-  memories.L1.size: 256KiB:1MiB:256KiB
-  main_memory.read: [800GB/s, 1.6TB/s]
-goals: [time_us, energy_uj, area_mm2]
-trials: 40
-"""
-CANN = """\
-singleCoreM: 64
-singleCoreN: 32
-singleCoreK: 144
-baseM: 32
-baseN: 32
-baseK: 48
-stepKa: 3
-stepKb: 3
-"""
+#: Texts that targets begin with, in files of their own.
+SEEDS = Path(__file__).parent / "seeds"
+
+
+def _seeds(*names: str) -> list[str]:
+    return [(SEEDS / name).read_text(encoding="utf-8") for name in names]
 
 
 def _head(text: str, lines: int) -> str:
@@ -132,21 +107,6 @@ def _head(text: str, lines: int) -> str:
 # -- instructions ------------------------------------------------------------------------------
 
 _DEVICE = "ascend910b2"
-
-#: An operation known by its time between a load and a store, ordered by flags.
-_TIMED = """\
-{"kernel": "mine", "tensors": {"x": [[64], "fp16", "in"], "y": [[64], "fp16", "out"]}, \
-"buffers": {"u": {"memory": "UB", "shape": [64], "dtype": "fp16", "slots": 1}}}
-{"core": "vector0", "pipe": "MTE2", "op": "data_move", "dst": ["u", 0, 0, 128], \
-"src": ["x", 0, 128], "path": "GM->UB", "dtype": "fp16"}
-{"core": "vector0", "pipe": "MTE2", "op": "set_flag", "to": "V", "event": 0}
-{"core": "vector0", "pipe": "V", "op": "wait_flag", "src": "MTE2", "event": 0}
-{"core": "vector0", "pipe": "V", "op": "timed", "name": "VEXP", "cycles": 500}
-{"core": "vector1", "pipe": "V", "op": "core_set_flag", "signals": [3, "group"]}
-{"core": "vector0", "pipe": "V", "op": "core_wait_flag", "awaits": [3, 1]}
-{"core": "vector0", "pipe": "MTE3", "op": "data_move", "dst": ["y", 0, 128], \
-"src": ["u", 0, 0, 128], "path": "UB->GM", "dtype": "fp16"}
-"""
 
 
 @cache
@@ -165,7 +125,8 @@ def _trace_seeds() -> tuple[str, ...]:
             dy, x, w, stride=2, padding=1, device=_DEVICE, tiling="library"
         )
         npusim.ops.convolution_backward(dy, x, w, stride=2, padding=1, device=_DEVICE)
-    file, texts = _file(".jsonl", ""), [_TIMED]
+    # Also an operation known by its time between a load and a store, ordered by flags.
+    file, texts = _file(".jsonl", ""), _seeds("timed.jsonl")
     for kernel in kernels.values():
         save_instructions(kernel, _DEVICE, file, "0")
         texts.append(file.read_text(encoding="utf-8"))
@@ -225,29 +186,7 @@ def _change(at: Any, random: Random) -> None:
 
 # -- command lines -----------------------------------------------------------------------------
 
-COMMANDS = tuple(
-    shlex.split(line)
-    for line in """\
-run matmul --device tiny --m 32 --k 32 --n 32 --check --json
-run matmul --device ascend910b2 --m 64 --k 16 --n 48 --timing-only --tiling tuned --range
-run conv2d_backprop_filter --device ascend910 --layer resnet50/res4_3x3 --batch 1 --timing-only
-run convolution_backward --device ascend950pr --cin 4 --cout 4 --size 6x5 --kernel 3 --padding 1
-run im2col_backward --device ascend910b2 --size 6x6 --kernel 2 --batch 1 --channels 3 --stride 2
-run deconv_grad_filter --device mt7004 --cin 4 --cout 4 --size 5x5 --kernel 2 --cores 0-1
-explain matmul --device tiny --m 32 --k 32 --n 32
-compare "matmul --m 32 --k 32 --n 32 --device tiny" "--n 48"
-tune matmul --device tiny --m 16 --k 16 --n 16 --budget 3 --jobs 1
-net dcgan --device ascend910b2 --batch 1 --pass backward --csv out.csv
-sweep matmul --device tiny --m 16 --k 16 --n 16 --vary memories.L1.size=64KiB,128KiB
-devices show ascend910b2 --json
-devices
-ops --json
-workloads show resnet50
-cache info --json
-cache clear sweeps
-completion bash
-""".splitlines()
-)
+COMMANDS = tuple(map(shlex.split, _seeds("commands.txt")[0].splitlines()))
 
 
 def _command(text: str) -> None:
@@ -278,30 +217,9 @@ def _make_command(texts: Sequence[str], random: Random) -> str:
 
 # -- operators ---------------------------------------------------------------------------------
 
-CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("matmul", {"a": [16, 32], "b": [32, 48]}),
-    (
-        "convolution_backward",
-        {"grad_output": [1, 4, 6, 6], "input": [1, 4, 6, 6], "weight": [4, 4, 3, 3], "stride": 1,
-         "padding": 1, "dilation": 1, "transposed": False, "output_padding": 0, "groups": 1,
-         "output_mask": [True, True, True], "cube_math_type": 0, "deterministic": False},
-    ),
-    (
-        "convolution",
-        {"input": [1, 4, 6, 6], "weight": [4, 4, 3, 3], "bias": [4], "stride": 1, "padding": 1,
-         "dilation": 1, "transposed": False, "output_padding": 0, "groups": 1},
-    ),
-    (
-        "im2col_backward",
-        {"grad_output": [1, 12, 9], "input_size": [4, 4], "kernel_size": [2, 2],
-         "dilation": [1, 1], "padding": [0, 0], "stride": [1, 1]},
-    ),
-    (
-        "conv2d_backprop_filter",
-        {"x": [1, 1, 6, 6, 16], "filter_size": [16, 16, 3, 3], "out_backprop": [1, 1, 4, 4, 16],
-         "para_dict": {"strides": [1, 1], "padding": [0, 0, 0, 0], "dilations": [1, 1, 1, 1]}},
-    ),
-)  # fmt: skip
+CALLS: tuple[tuple[str, dict[str, Any]], ...] = tuple(
+    call for line in _seeds("calls.jsonl")[0].splitlines() for call in json.loads(line).items()
+)
 
 _TENSORS = {"a", "b", "grad_output", "input", "weight", "bias", "x", "out_backprop"}
 _VALUES: tuple[Any, ...] = (
@@ -383,9 +301,9 @@ TARGETS: dict[str, Target] = {
         lambda: _shipped("workloads", "resnet18.yaml", "wavenet.yaml", "dcgan.yaml"),
     ),
     "tiling": Target(lambda text: void(load_cann_tiling(_file(".yaml", text))), _near,
-                     lambda: [CANN]),
+                     lambda: _seeds("cann.yaml")),
     "study": Target(lambda text: void(load_study(_file(".yaml", text))), _near,
-                    lambda: [STUDY, EXPLORATION]),
+                    lambda: _seeds("study.yaml", "exploration.yaml")),
     "choices": Target(lambda text: void(read_choices(_file(".yaml", text))), _near,
                       lambda: _shipped("profiles", "op_summary.yaml")),
     "sheet": Target(
