@@ -113,6 +113,31 @@ def test_a_module_is_trained_as_by_pytorch(steps: int) -> None:
         assert off <= 1.5 * fp16 + 0.01, name
 
 
+class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
+    """A gate whose first state is a constant, and dropped features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3)
+        self.seen, self.held = nn.Linear(16, 32), nn.Linear(16, 32)
+        self.fc = nn.Sequential(nn.Dropout(), nn.Linear(16, 10))
+
+    def forward(self, x: Any) -> Any:
+        x = self.conv(x).mean((2, 3))
+        state = torch.zeros_like(x)
+        kept, new = (self.seen(x) + self.held(state)).chunk(2, 1)
+        return self.fc(torch.sigmoid(kept) * state + torch.tanh(new))
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_constants_and_dropped_features_are_values_of_a_step(mode: str) -> None:
+    step = npusim.step(Recurrent(), (3, 8, 8), device="ascend910b2", batch=4, mode=mode)
+    assert step.complete
+    names = {one.name for one in step.launched}
+    assert {"seen.input", "held.weight"} <= names
+    assert "held.input" not in names, "a constant has no gradient"
+
+
 def test_features_of_a_linear_layer_are_normalised() -> None:
     """They are rows, which kernels that sum by channel take in blocks; 24 fill no whole ones."""
     torch.manual_seed(0)
