@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from npusim.base.dtypes import FP32, dtype
 from npusim.base.errors import NpusimError, told_as
 from npusim.call.call import Call
+from npusim.call.choice import chosen
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
@@ -28,7 +29,6 @@ from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.parts.conversion import Conversion
 from npusim.kernels.stream import Elementwise, StreamTiling
 from npusim.kernels.tilings.cann import CannTiling
-from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.ops.gradients import (
@@ -37,6 +37,7 @@ from npusim.ops.gradients import (
     launch_filter_gradient,
     product,
 )
+from npusim.ops.linear import START
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.choices import AUTO, VENDOR
@@ -106,13 +107,18 @@ def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> None:
         raise Declined(f"the result is {c.layout} of shape {c.shape}; two axes of ND are simulated")
     if more:
         notes.append("the bias is not simulated")
-    m, n = c.shape
-    layout_a, k = _first(row, a, m, notes)
-    layout_b = _second(row, b, k, n, notes)
-    tiling = _matmul_tiling(row, (m, k, n))
-    notes.append(_told(row, tiling))
+    layout_a, k = _first(row, a, c.shape[0], notes)
+    layout_b = _second(row, b, k, c.shape[1], notes)
     operands = (_tensor("a", a), _tensor("b", b), _tensor("c", c, "out"))
-    call.launch(Matmul(tiling, *operands, layouts=(layout_a, layout_b)))
+    kernel, asked = Matmul(START, *operands, layouts=(layout_a, layout_b)), row.choice.tiling
+    if isinstance(asked, tuple):
+        kernel = replace(kernel, tiling=_fields_of(row, Tiling))
+    elif asked in ("", AUTO):
+        kernel = chosen(kernel, load_device(row.chip), call.groups)
+    else:
+        raise Declined(f"{row.choice.where}: the vendor's rule for products is not known; use auto")
+    notes.append(_told(row, kernel.tiling))
+    call.launch(kernel)
 
 
 def _first(row: ProfiledRow, a: Operand, m: int, notes: list[str]) -> tuple[str, int]:
@@ -137,22 +143,6 @@ def _second(row: ProfiledRow, b: Operand, k: int, n: int, notes: list[str]) -> s
         notes.append("B is square: taken as stored K x N, as no transpose_b is given")
     turned = row.choice.get("transpose_b", b.shape != (k, n))
     return "ND_nk" if turned else "ND"
-
-
-def _matmul_tiling(row: ProfiledRow, sizes: tuple[int, int, int]) -> Tiling:
-    chosen = row.choice.tiling
-    if isinstance(chosen, tuple):
-        return _fields_of(row, Tiling)
-    if chosen not in ("", AUTO):
-        raise Declined(f"{row.choice.where}: the vendor's rule for products is not known; use auto")
-    return _auto_matmul(row.chip, sizes, row.cores)
-
-
-@lru_cache(maxsize=4096)
-def _auto_matmul(chip: str, sizes: tuple[int, int, int], cores: int | None) -> Tiling:
-    """The tiling by rule, on the device without changes."""
-    device = load_device(chip)
-    return auto_tiling(Shape(*sizes), device, cores or device.count("cube"))
 
 
 # -- gradients of convolutions -----------------------------------------------------------------
