@@ -174,9 +174,9 @@ def scatter_cycles(
     """Cycles and moves of ``lines`` of so many positions, each ``apart`` blocks from the next.
 
     Blocks of other channels are a ``plane`` of positions away. Blocks that are ``halves`` of a
-    column of fractals leave row by row only.
+    column of fractals leave row by row only, two of them for each column.
     """
-    blocks = np.ceil(n / 16)
+    blocks = np.ceil(n / 16) * (1 + halves)
     if not device.has_path("L0C", "GM"):
         path = device.path("UB", "GM")
         cycles = lines * (blocks * path.startup_cycles + length * blocks * block / path.rate)

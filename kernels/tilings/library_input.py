@@ -12,7 +12,7 @@ from math import ceil
 
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.plane import Plane, cut_plane
-from npusim.kernels.tilings.costs import move_cycles, write_rate
+from npusim.kernels.tilings.costs import drain_cycles, scatter_cycles, write_rate
 from npusim.kernels.tilings.fit import cube_sizes, most_rows, no_product
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.language import Device, DType, ceil_div
@@ -210,18 +210,11 @@ def _scatter(g: Geometry, device: Device, cut: Plane, n: int, dtype: DType) -> f
     if down == across == 1:
         return 0.0
     lines, length = int(cut.rows.count[row]), int(cut.columns.count[column])
-    blocks, block = ceil_div(n, 16), g.c0 * dtype.bytes
-    if not device.has_path("L0C", "GM"):
-        path, pieces = device.path("UB", "GM"), blocks if across > 1 else 1
-        return lines * path.estimate(length * n * dtype.bytes, pieces)
-    plain, rows = device.path("L0C", "GM"), device.path("L0C", "GM", "nz2nd")
     if across == 1:
-        return lines * float(move_cycles(plain, length * n * dtype.bytes))
-    single = length * float(move_cycles(plain, n * dtype.bytes))
-    if g.c0 == 8 and g.planes_out > 1:  # half a column of fractals leaves row by row only
-        return lines * single
-    bad = length if across * block % rows.align_bytes > 0 else 0
-    return lines * min(single, blocks * float(move_cycles(rows, length * block, unaligned=bad)))
+        return float(drain_cycles(device, lines * length, n, dtype.bytes, lines)[0])
+    block, plane, halves = g.c0 * dtype.bytes, g.h.out * g.w.out, g.c0 == 8 and g.planes_out > 1
+    line = length, n, block, across, lines, plane
+    return float(scatter_cycles(device, *line, halves=halves)[0])
 
 
 def _clearing(g: Geometry, device: Device, dtype: DType) -> float:
