@@ -46,6 +46,9 @@ _FIRST_ROWS = 32
 #: The share of a kernel's time above which launches of half of its cores are worth a look.
 _WEIGHTY = 0.1
 
+#: Candidates of a search whose bound is so many times another's are left out of it.
+_HOPELESS = 2
+
 #: Slots of L0, and in how many steps what fits in one is cut.
 L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 
@@ -99,23 +102,6 @@ def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Flo
     left = most - (steps - 1) * size
     left = np.where((left > 0) & (left <= size), left, most / steps) * mean / most
     return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
-
-
-def full(
-    loads: Floats, of_plane: Floats, sizes: tuple[Floats, Floats], step: IntArray
-) -> tuple[Floats, Floats]:
-    """As how many full loads so many count, by their steps of a size, and elements of each.
-
-    ``sizes`` are the mean and the most of the loads ``of_plane``, of which the last is what is
-    left: little in some cuts.
-    """
-    mean, most = sizes
-    planes = np.floor(loads / of_plane)
-    total = loads * most - planes * of_plane * (most - mean)
-    last = np.clip(most - of_plane * (most - mean), 1, most)
-    count = loads - planes * (1 - np.ceil(last / step) / np.ceil(most / step))
-    count = np.maximum(1, np.rint(count))
-    return count, total / count
 
 
 def bounds(work: Work, waits: Waits | None = None) -> Floats:
@@ -368,6 +354,8 @@ def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
     t = space.spread(space.rows)
     work = table(space.work(t, sure=True))
     least, clears = bounds(work, space.waits(t)), space.clears(t)
-    order = np.argsort(least + work.beside, kind="stable")
+    whole = np.asarray(least + work.beside)
+    order = np.argsort(whole, kind="stable")
+    order = order[whole[order] <= _HOPELESS * np.min(whole, initial=np.inf)]
     for i, one in zip(order.tolist(), records(chosen(t, order)), strict=True):
         yield space.tiling(one), int(least[i]), one["cores"], bool(clears[i])

@@ -37,8 +37,6 @@ from npusim.language import DType, IntArray, round_up
 
 #: Most output channels of a tile.
 _MOST_N = 512
-#: Tiles whose best possible time is so much longer than others' are not looked at.
-_HOPELESS = 1.6
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,8 @@ class Products(Space):
         wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
         wide = np.unique(round_up(wide, 16))
         ways: Columns = dict(zip(Way._fields, np.array(ways_of(g), np.int64).T, strict=True))
-        axes = (np.arange(len(self.cuts)), np.arange(len(wide)))
-        cut, at_n = (a.reshape(-1) for a in np.meshgrid(*axes, indexing="ij"))
-        cut, at_n = self._hopeful(cut, at_n, wide)
-        count = len(ways["planes"])
-        way = np.tile(np.arange(count), len(cut))
-        cut, at_n = np.repeat(cut, count), np.repeat(at_n, count)
+        axes = (len(self.cuts), len(wide), len(ways["planes"]))
+        cut, at_n, way = np.indices(axes).reshape(3, -1)
         t = {name: column[way] for name, column in ways.items()} | {"cut": cut, "n": wide[at_n]}
         taps, m = self.of_cut["most_taps"][cut], self.of_cut["most_m"][cut]
         t["columns"] = np.where(t["parts"] > 1, -(-taps // t["parts"]), t["w_planes"] * taps)
@@ -99,29 +93,6 @@ class Products(Space):
         rounds = -(-t["items"] // self.cores)
         t["cores"] = -(-t["items"] // np.maximum(1, rounds))
         return deepest(t, t["most_k"])
-
-    def _hopeful(
-        self, cut: npt.NDArray[Any], at_n: npt.NDArray[Any], wide: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Pairs of a cut and a width that fit, without those much slower than others at best."""
-        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
-        of, n = chosen(self.of_cut, cut), wide[at_n]
-        m, c0 = of["most_m"], g.c0
-        most = np.minimum(size["L0A"] // m, size["L0B"] // n) // 2 // element // c0
-        fits = (most > 0) & (m * n * 4 <= size["L0C"])
-        fits &= of["most_pixels"] * 32 + n * c0 * element <= size["L1"]
-        fits &= m <= most_rows(self.device, self.dtype)
-        columns = g.planes_in * of["taps"]
-        k = np.minimum(np.maximum(most, 1), columns) * c0
-        singly = dict.fromkeys(("l1_slots", "weight_slots"), np.ones_like(m))
-        step = self._step(singly, of, (of["m"], n, k))
-        tiles = -(-g.planes_out * c0 // n) * of["slabs"] * -(-g.images // of["images"])
-        tiles = tiles * sum(1 for pairs in g.live if pairs) * g.groups
-        least = np.maximum(step["m"], step["a"] + step["b"]) * columns * c0 / k * of["reads"]
-        least = np.maximum(least, self._drain(of, n)[0]) * np.ceil(tiles / self.cores)
-        least = least + costs.launch_cycles(self.device, "cube", 0)
-        fits &= least <= _HOPELESS * np.min(least, where=fits, initial=np.inf)
-        return cut[fits], at_n[fits]
 
     def spread(self, t: Columns) -> Columns:
         """See ``pipeline.Space``."""
@@ -228,7 +199,7 @@ class Products(Space):
         requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
         x_once = g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
         w_once = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out * g.c0**2 * element
-        missing = self.missing(x_once * self._fetched(t, x_once), w_once)
+        missing = self.missing(x_once, w_once)
         stored = self._written / costs.write_rate(device)
         full_step, rest_step = (
             self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest)
@@ -345,10 +316,8 @@ class Products(Space):
         # Tiles of one slab follow each other on a core, or are those of several at a time.
         follow = ~slow & ((phases == 1) | stays)
         period = np.where(follow, np.minimum(tiles_n, rounds), 1)
-        passes = self._passes(t)
-        times = self._fetched(t, once[0])
-        until = -(-rounds // passes) * times
-        asked = -(-until // period) / times
+        until = -(-rounds // self._passes(t))
+        asked = -(-until // period)
         weights = np.where(slow, rounds, np.minimum(tiles_n * phases, rounds))
         loads = np.where(t["resident"] > 0, np.minimum(phases, rounds), weights)
         return {
@@ -372,13 +341,6 @@ class Products(Space):
     def _slow(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether cores go through all slabs for some columns before the next columns."""
         return (t["resident"] > 0) & (t["tiles_n"] > 1)
-
-    def _fetched(self, t: Columns, once: int) -> IntArray:
-        """How often the input of ``once`` bytes comes from main memory: with each of the passes
-        over it where the L2 has lost it when the next one comes."""
-        l2, passes = self.device.l2, self._passes(t)
-        size = l2.size_bytes if l2 is not None else 0
-        return np.where(once + self._written / passes > size, passes, 1)
 
     @cached_property
     def _phases(self) -> IntArray:
