@@ -82,7 +82,7 @@ class Tiling(Order):
                 *("tail_m", "tail_n"),
             ),
         )
-        self.check_order("step_scale", "cores")
+        self.check_order("step_scale")
         if self.preload and min(self.l1a_slots, self.l1b_slots) < 2:
             raise ArgumentError(
                 f"tiling preload with {self.l1a_slots} slots for A and {self.l1b_slots} for B: the "
