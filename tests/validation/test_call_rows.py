@@ -98,7 +98,7 @@ def test_kernels_of_unlisted_forward_convolutions() -> None:
     assert "seven launches" in grouped.notes[-1]
     launch = A2.time_us(A2.launch.cycles("vector", A2.count("vector")))
     missing = (7 - len(grouped.kernels)) * launch
-    assert grouped.time_us - missing == pytest.approx(dense.time_us, rel=0.3)
+    assert grouped.time_us - missing == pytest.approx(dense.time_us, rel=0.35)
 
 
 def test_a_matmul_is_the_operator_s_with_its_own_tiling() -> None:
