@@ -35,8 +35,6 @@ class Cut(NamedTuple):
     most_pixels: int
     fetch: float  # cycles to fetch one column of img2col per position
     mean_fetch: float  # the same over all slabs
-    least_positions: int  # of any slab, those that dy has
-    least_pixels: int
     x_moves: float  # that bring x to L1, and more for each plane
     x_plane_moves: float
     x_pieces: float  # rows in GM of a plane of x
@@ -124,8 +122,6 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
         most_pixels=plane.most_pixels,
         fetch=0.0 if plain else over.fetches(0, count, window_bytes) / count,
         mean_fetch=fetches(plane, window_bytes) / s.taps / p16.sum(),
-        least_positions=plane.least_positions,
-        least_pixels=plane.least_pixels,
         x_moves=float(whole),
         x_plane_moves=0.0 if whole else float(h.size if single else 1),
         x_pieces=1.0

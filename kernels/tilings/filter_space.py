@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from npusim.base.integers import even_parts
 from npusim.kernels.parts.transposed import MOST_BLOCKS
-from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.kernels.tilings.filter_cuts import IMAGES
 from npusim.kernels.tilings.filter_work import Gradient
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Columns, Waits, chosen, deepest, joined
+from npusim.kernels.tilings.pipeline import Columns, chosen, deepest, joined
 from npusim.language import FP32, IntArray, ceil_div, round_up
 
 #: Longest side of a tile in elements.
@@ -177,20 +176,3 @@ class Space(Gradient):
         name = "x" if t["of_x"] else "dy"
         slabs = {f"{name}_slots": t["stay"], f"{name}_slabs": t["stay"]}
         return {"group": t["group"], "passes": t["passes"], "keeps": name, **slabs}
-
-    def waits(self, t: Columns) -> Waits:
-        """See ``pipeline``: the smallest load of each operand, and the drain of the smallest tile.
-
-        Under the unit flag that begins with the last product.
-        """
-        s, port = self.shape, self.device.path("GM", "L1")
-        of = chosen(self.of_cut, t["cut"])
-        sides = (s.plan.cout_g, t["m"]), (s.plan.cin1_g * self.taps * s.c0, t["n"])
-        m, n = (np.where(side % tile, side % tile, tile) for side, tile in sides)
-        images = np.minimum(of["images"], np.maximum(1, s.n // t["parts"]))
-        planes = np.where(t["planes"] == t["most_planes"], t["planes"], 1)
-        size = planes * of["least_pixels"] * 32 + of["least_positions"] * m * self.element
-        drain = costs.drain_cycles(self.device, m, n, 4)[1]
-        last = costs.mmad_cycles(self.device, t["m"], t["k"], t["n"], self.rate)
-        after = drain - np.where(t["unit_flag"] > 0, np.minimum(last, drain), 0)
-        return 2 * port.startup_cycles + images * size / port.rate, after

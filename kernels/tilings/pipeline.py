@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.kernels.tilings import costs
-from npusim.kernels.tilings.work import Column, Floats, Work
+from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import Device, IntArray
 from npusim.timing import standby
 from npusim.timing.fast.jit import uncompiled
@@ -57,9 +57,6 @@ _AT_ONCE = 128
 
 #: Instructions on the reference that take as long as one candidate that is not compiled.
 _LIKE = 5
-
-#: Cycles of each candidate before the first step of any core, and behind its last product.
-Waits = tuple[Column, Column]
 
 
 def table(work: Work) -> Work:
@@ -104,27 +101,25 @@ def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Flo
     return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
 
 
-def bounds(work: Work, waits: Waits | None = None) -> Floats:
+def bounds(work: Work, *, sure: bool = False) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone, without what is beside.
 
-    As the estimate counts them; or, of work that is sure, at least so many: cores then take their
-    mean share, and what all of them ``wait`` for comes around it.
+    As the estimate counts them; or, of work that is ``sure``, at least so many: cores then take
+    their mean share.
     """
     w: Any = work
-    items = np.ceil(w.items / w.cores) if waits is None else w.items / w.cores
-    before, after = waits or (0, 0)
+    items = w.items / w.cores if sure else np.ceil(w.items / w.cores)
     steps = items * w.firsts * w.seconds * w.steps
     rests = steps / w.run
     l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
     cube = (steps - rests) * w.m + rests * w.rest_m
     turns = (items / w.first_every, items / w.second_every)
-    again, anew = map(np.ceil, turns) if waits is None else turns
+    again, anew = turns if sure else map(np.ceil, turns)
     firsts, seconds = w.firsts * again, w.firsts * w.seconds * anew
     size = firsts * w.first_bytes + seconds * w.second_bytes
     loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    loads = np.maximum(loads, size * w.cores / w.shared) + after
-    pipes = (np.maximum(l0, cube) + before + after, steps * w.issue, loads, items * w.pace + before)
-    most: Floats = reduce(np.maximum, (*pipes, w.least))
+    loads = np.maximum(loads, size * w.cores / w.shared)
+    most: Floats = reduce(np.maximum, (l0, cube, steps * w.issue, loads, items * w.pace, w.least))
     return most
 
 
@@ -252,10 +247,6 @@ class Space(ABC):
         slots = {"drain_slots": t["l0c_slots"], "lag": lag}
         return {"drain": drain, "pace": pace, "stall": 0, **slots}
 
-    def waits(self, t: Columns) -> Waits:
-        """Cycles around the work of all cores, at least."""
-        return 0, 0
-
     def missing(self, *once: Any) -> Any:
         """Bytes of the operands that the L2 does not hold, of those that each has."""
         return sum(size for size, held in zip(once, self.held, strict=True) if not held)
@@ -341,7 +332,7 @@ def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
 
 def foreseen(space: Space, t: Columns) -> tuple[list[float], list[float]]:
     """Estimated cycles of candidates, and those each takes at least, as of ``every``."""
-    sure = bounds(table(space.work(t, sure=True)), space.waits(t))
+    sure = bounds(table(space.work(t, sure=True)), sure=True)
     return times(space.work(t), len(sure)).tolist(), sure.tolist()
 
 
@@ -353,7 +344,7 @@ def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
     """
     t = space.spread(space.rows)
     work = table(space.work(t, sure=True))
-    least, clears = bounds(work, space.waits(t)), space.clears(t)
+    least, clears = bounds(work, sure=True), space.clears(t)
     whole = np.asarray(least + work.beside)
     order = np.argsort(whole, kind="stable")
     order = order[whole[order] <= _HOPELESS * np.min(whole, initial=np.inf)]

@@ -24,7 +24,6 @@ from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.pipeline import (
     Columns,
     Space,
-    Waits,
     as_columns,
     chosen,
     deepest,
@@ -143,14 +142,6 @@ class Products(Space):
         """Whether tiles of ``n`` channels leave a rest; then they are cut evenly instead."""
         return self.geometry.planes_out * self.geometry.c0 % n > 0
 
-    def waits(self, t: Columns) -> Waits:
-        """See ``pipeline``: the smallest load of the input."""
-        port = self.device.path("GM", "L1")
-        even = (self.geometry.planes_in % t["planes"] == 0) & (self.geometry.groups == 1)
-        planes = np.where(even, t["planes"], 1)
-        size = planes * self.of_cut["least_pixels"][t["cut"]] * 32
-        return port.startup_cycles + size / port.rate, 0
-
     def work(self, t: Columns, *, sure: bool = False) -> Work:
         """See ``pipeline.Space``."""
         g, device, element = self.geometry, self.device, self.dtype.bytes
@@ -219,7 +210,7 @@ class Products(Space):
             first_slots=t["l1_slots"],
             second_slots=t["weight_slots"],
             **self.stepping(t, full_step, rest_step, steps),
-            **self._out(t, of, (m, n), x_once + w_once + self._written, sure=sure),
+            **self._out(t, of, (m, n), sure=sure),
             rate=port.rate,
             shared=costs.read_rate(device, asked, requests),
             main=device.main_read_rate,
@@ -230,12 +221,12 @@ class Products(Space):
         )
 
     def _out(
-        self, t: Columns, of: Columns, size: tuple[Floats, Floats], touched: float, *, sure: bool
+        self, t: Columns, of: Columns, size: tuple[Floats, Floats], *, sure: bool
     ) -> dict[str, Any]:
-        """How tiles of ``size`` leave, where so many bytes are ``touched`` in all."""
+        """How tiles of ``size`` leave."""
         if sure:
             alone = dict.fromkeys(("lines", "apart"), np.ones(1))
-            of, touched = of | alone | {"length": size[0]}, 0
+            of = of | alone | {"length": size[0]}
         device, (m, n) = self.device, size
         cycles, pace, drains = self._drain(of, n)
         written, queue = m * n * self.dtype.bytes, device.pipe(costs.way_out(device).pipe)
@@ -244,7 +235,6 @@ class Products(Space):
         # Under the unit flag the next tile follows the last of several drains.
         lag = costs.unit_flag_lag(device) + drain - drain / drains
         return out | {
-            "pace": costs.evicting_pace(device, out["pace"], written, t["cores"], touched),
             "stall": drain * np.maximum(0, 1 - queue.queue_depth / drains),
             "lag": np.where(t["unit_flag"] > 0, lag, -1.0),
         }
