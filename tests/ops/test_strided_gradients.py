@@ -55,9 +55,10 @@ def test_estimates_count_both_halves_of_a_column_that_leaves_row_by_row() -> Non
     """A column of sums is two blocks of 8 channels in fp32, which one move stores per position."""
     device = npusim.load_device("ascend910b2").replace("paths.L0C->GM.floor", "0cycle")
     tiling = Tiling(base_m=14, base_n=64, base_k=32, form="phases", step_planes=4, step_columns=4)
-    operands = (spec(shape, "fp32") for shape in ((1, 64, 14, 14), (1, 64, 28, 28), (64, 64, 2, 2)))
+    shapes = (1, 64, 14, 14), (1, 64, 28, 28), (64, 64, 2, 2)
+    dy, x, w = (spec(shape, "fp32") for shape in shapes)
     result = npusim.ops.convolution_backward(
-        *operands, stride=2, output_mask=(True, False, False), device=device, tiling=tiling
+        dy, x, w, stride=2, output_mask=(True, False, False), device=device, tiling=tiling
     )
     (run,) = (run for run in result.runs if run.computes == "input")
     (busy,) = (bound.cycles for bound in run.bounds if bound.resource == "pipe FIX")
