@@ -278,12 +278,8 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
         for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
         if time < np.inf
     }
-    # With no more tiles than half of the cores both have the same candidates.
-    half = _on_half(space, few, *tilings.values(), *known)
-    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items()} if half else ()
-    for time, tiling in half:
-        if (time, replace(tiling, cores=0)) not in same:
-            tilings.setdefault(tiling, time)
+    for time, tiling in _on_half(space, few, *tilings.values(), *known):
+        tilings.setdefault(tiling, time)
     return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
 
 

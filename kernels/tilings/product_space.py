@@ -166,9 +166,7 @@ class Products(Space):
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
         if sure:  # as few steps as there are, all of the mean
-            even = (g.planes_in % t["planes"] == 0) & (of["taps"] == of["most_taps"]) & ~parts
-            even &= (t["planes"] % np.maximum(1, t["w_planes"]) == 0) & (g.groups == 1)
-            steps = np.where(even, steps, np.maximum(1, columns / seconds / t["k"]))
+            steps = np.maximum(1, columns / seconds / t["k"])
             k = rest = columns / seconds / steps
         x_bytes = planes * of["pixels"] * of["images"] * 32
         w_bytes = columns / seconds * g.c0 * n * element
@@ -190,7 +188,7 @@ class Products(Space):
         requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
         x_once = g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
         w_once = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out * g.c0**2 * element
-        missing = self.missing(x_once, w_once)
+        missing = self.missing(x_once * self._fetched(t, x_once), w_once)
         stored = self._written / costs.write_rate(device)
         full_step, rest_step = (
             self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest)
@@ -306,8 +304,10 @@ class Products(Space):
         # Tiles of one slab follow each other on a core, or are those of several at a time.
         follow = ~slow & ((phases == 1) | stays)
         period = np.where(follow, np.minimum(tiles_n, rounds), 1)
-        until = -(-rounds // self._passes(t))
-        asked = -(-until // period)
+        passes = self._passes(t)
+        times = self._fetched(t, once[0])
+        until = -(-rounds // passes) * times
+        asked = -(-until // period) / times
         weights = np.where(slow, rounds, np.minimum(tiles_n * phases, rounds))
         loads = np.where(t["resident"] > 0, np.minimum(phases, rounds), weights)
         return {
@@ -331,6 +331,13 @@ class Products(Space):
     def _slow(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether cores go through all slabs for some columns before the next columns."""
         return (t["resident"] > 0) & (t["tiles_n"] > 1)
+
+    def _fetched(self, t: Columns, once: int) -> IntArray:
+        """How often the input of ``once`` bytes comes from main memory: with each of the passes
+        over it where the L2 has lost it when the next one comes."""
+        l2, passes = self.device.l2, self._passes(t)
+        size = l2.size_bytes if l2 is not None else 0
+        return np.where(once + self._written / passes > size, passes, 1)
 
     @cached_property
     def _phases(self) -> IntArray:
