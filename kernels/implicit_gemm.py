@@ -252,10 +252,7 @@ class ImplicitGemm(Tiled):
         return (MemSet(self.y, few=True),) if self.needs_clear else ()
 
     def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Products]:
-        """The tilings to choose from: single taps only where no other form fits.
-
-        A strided gradient goes by phases, also where a window were a little faster.
-        """
+        """The tilings to choose from: single taps only where no other form fits."""
         g, rate = self.geometry, "hf32" if self.hf32 else self.x.dtype.name
         for some in (g.forms, ("taps",)):
             space = Products(device, cores, held[:2], g, self.x.dtype, rate, self.rotated, some)

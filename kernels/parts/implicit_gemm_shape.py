@@ -43,7 +43,6 @@ class Geometry:
         window = all(axis.fits_window() for axis in axes)
         phases = any(axis.insert > 1 or axis.sparse for axis in axes)
         phases = phases and all(axis.insert > 1 or axis.fits_window() for axis in axes)
-        window = window and not (phases and any(axis.insert > 1 for axis in axes))
         single = phases and any(axis.lone for axis in axes)
         taps = any(axis.wide or axis.sparse for axis in axes)
         found = {"window": window, "phases": phases, "single": single, "taps": taps}

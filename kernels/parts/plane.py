@@ -69,16 +69,6 @@ class Plane:
         return self.rows.most("size") * self.columns.most("size") or 1
 
     @property
-    def least_positions(self) -> int:
-        """Output positions of the smallest slab."""
-        return int(self.rows.count.min() * self.columns.count.min())
-
-    @property
-    def least_pixels(self) -> int:
-        """Real input positions of the pair that reads least."""
-        return int(self.rows.real.min() * self.columns.real.min())
-
-    @property
     def most_taps(self) -> int:
         """Taps of the pair that has most, at least 1."""
         return self.rows.most("kernel") * self.columns.most("kernel") or 1

@@ -89,8 +89,6 @@ class Tiling:
                 *(("single_core_m", "single_core_n") if self.single_core_k else ()),
             ),
         )
-        if self.cores < 0:
-            raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
         if self.form != "window" and self.single_core_k:
             raise ArgumentError(
                 f"tiling form {self.form!r} has no pieces of single_core_k; leave it out, or use "

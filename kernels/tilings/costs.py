@@ -39,16 +39,6 @@ def write_rate(device: Device) -> float:
     return float(shared.write_bytes_per_cycle)
 
 
-def evicting_cycles(device: Device, written: Numbers) -> Numbers:
-    """Cycles in which all cores write so many bytes: what the L2 has no room for drives out what
-    was written before, which goes to main memory."""
-    if device.l2 is None:
-        return 0
-    room = np.minimum(written, device.l2.size_bytes)
-    behind = (written - room) / float(device.main_memory.write_bytes_per_cycle)
-    return room / write_rate(device) + behind
-
-
 def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
     """Bytes per cycle that all cores together can read of what the L2 holds.
 
@@ -146,20 +136,6 @@ def drain_cycles(
     return pace + np.minimum(through, stored) / pieces, pace
 
 
-def evicting_pace(
-    device: Device, pace: Numbers, size: Numbers, cores: Numbers, touched: float
-) -> Numbers:
-    """Cycles after which the next drain of ``size`` bytes can follow, where the L2 is too small.
-
-    Of the bytes ``touched`` in all, those that it does not hold drive out what was written before,
-    which goes to main memory.
-    """
-    if device.l2 is None or touched <= device.l2.size_bytes:
-        return pace
-    behind = size * cores / float(device.main_memory.write_bytes_per_cycle)
-    return pace + (1 - device.l2.size_bytes / touched) * np.maximum(0, behind - pace)
-
-
 def scatter_cycles(
     device: Device,
     length: Numbers,
@@ -174,9 +150,9 @@ def scatter_cycles(
     """Cycles and moves of ``lines`` of so many positions, each ``apart`` blocks from the next.
 
     Blocks of other channels are a ``plane`` of positions away. Blocks that are ``halves`` of a
-    column of fractals leave row by row only.
+    column of fractals leave row by row only, two of them for each column.
     """
-    blocks = np.ceil(n / 16)
+    blocks = np.ceil(n / 16) * (1 + halves)
     if not device.has_path("L0C", "GM"):
         path = device.path("UB", "GM")
         cycles = lines * (blocks * path.startup_cycles + length * blocks * block / path.rate)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.kernels.tilings.costs import launch_cycles
-from npusim.language import FP32, ArgumentError, Device, DType, ceil_div
+from npusim.language import FP32, Device, DType, ceil_div
 from npusim.shapes.convolution import Convolution
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
@@ -37,8 +37,6 @@ class Tiling:
 
     def __post_init__(self) -> None:
         check_tiling(self, (), ("channels", "taps", "columns", "rows", "width"))
-        if self.cores < 0:
-            raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
 
     def __str__(self) -> str:
         some = f", {self.cores} cores" if self.cores else ""

@@ -35,10 +35,6 @@ class Cut(NamedTuple):
     most_pixels: int
     fetch: float  # cycles to fetch one column of img2col per position
     mean_fetch: float  # the same over all slabs
-    largest: float  # share of slabs that have the most positions
-    rest: int  # whole sixteens of each other one, 16 where they differ
-    least_positions: int  # of any slab, those that dy has
-    least_pixels: int
     x_moves: float  # that bring x to L1, and more for each plane
     x_plane_moves: float
     x_pieces: float  # rows in GM of a plane of x
@@ -93,10 +89,14 @@ def _run(s: Convolution, one: Cut, windows: tuple[int, int]) -> Cut:
         Window(one.images, wide, stride_w=step).fetches(0, count, size) / count
         for wide, step, size in zip((pixels, each), (s.step(2), 1), windows, strict=True)
     )
-    # The last load may be of fewer images, which are not fetched in the same ratio.
-    one = one._replace(mean_fetch=0.0, largest=0.0, rest=16)
     return one._replace(
-        runs=1, positions=float(count), most_positions=count, fetch=fetch, dy_fetch=dy_fetch
+        runs=1,
+        positions=float(count),
+        most_positions=count,
+        fetch=fetch,
+        dy_fetch=dy_fetch,
+        # The last load may be of fewer images, which are not fetched in the same ratio.
+        mean_fetch=0.0,
     )
 
 
@@ -104,7 +104,6 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
     rows, columns = plane.rows, plane.columns
     positions = np.outer(rows.count, columns.count)
     p16 = -(-positions // 16) * 16
-    rests = np.unique(p16[p16 < p16.max()])
     # The slab in the middle stands for all.
     h, w = (axis.readings[0][axis.readings[1][len(axis) // 2]] for axis in (rows, columns))
     over, count = window(h, w), h.outputs * w.outputs
@@ -123,10 +122,6 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
         most_pixels=plane.most_pixels,
         fetch=0.0 if plain else over.fetches(0, count, window_bytes) / count,
         mean_fetch=fetches(plane, window_bytes) / s.taps / p16.sum(),
-        largest=float((p16 == p16.max()).mean()),
-        rest=int(rests[0]) if len(rests) == 1 else 16,
-        least_positions=plane.least_positions,
-        least_pixels=plane.least_pixels,
         x_moves=float(whole),
         x_plane_moves=0.0 if whole else float(h.size if single else 1),
         x_pieces=1.0

@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from npusim.base.integers import even_parts
 from npusim.kernels.parts.transposed import MOST_BLOCKS
-from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.conv_filter import Tiling
 from npusim.kernels.tilings.filter_cuts import IMAGES
 from npusim.kernels.tilings.filter_work import Gradient
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
-from npusim.kernels.tilings.pipeline import Columns, Waits, chosen, deepest, joined
+from npusim.kernels.tilings.pipeline import Columns, chosen, deepest, joined
 from npusim.language import FP32, IntArray, ceil_div, round_up
 
 #: Longest side of a tile in elements.
@@ -29,8 +28,6 @@ _MOST_SIDE = 512
 _ROUNDS, _BUSY = 6, 0.7
 #: Slabs of an operand that may stay in L1 for several tiles, and most passes over them.
 _STAYING, _MOST_PASSES = (1, 2, 4, 8), 8
-#: Candidates whose best possible time is so much longer than another's are not looked at.
-_HOPELESS = 1.7
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class Space(Gradient):
     def rows(self) -> Columns:
         """Fields of all that fits the device's buffers, one entry for each."""
         size, sides = cube_sizes(self.device), self.sides
-        axes = (np.arange(len(self.cuts)), np.arange(len(sides["m"])), np.arange(2))
-        cut, side, slots = (a.reshape(-1) for a in np.meshgrid(*axes, indexing="ij"))
+        cut, side, slots = np.indices((len(self.cuts), len(sides["m"]), 2)).reshape(3, -1)
         t = {name: column[side] for name, column in sides.items()} | {"cut": cut}
         t["slots"] = 2 - slots
         of = chosen(self.of_cut, cut)
@@ -75,30 +71,12 @@ class Space(Gradient):
         blocks = np.maximum(t["m"] // self.shape.c0, t["most_planes"])
         fits &= (of["runs"] == of["images"]) | (blocks <= MOST_BLOCKS)
         fits &= (t["slots"] == 2) | (2 * (x + dy) > size["L1"])  # no reason for one if two fit
-        t = self._hopeful(chosen(t, np.flatnonzero(fits)))
+        t = chosen(t, np.flatnonzero(fits))
         t = joined(self._parts(t), self._groups(t, of_x=True), self._groups(t, of_x=False))
         rounds = -(-t["shares"] // self.cores)
         t["cores"] = -(-t["shares"] // np.maximum(1, rounds))
         t["items"] = t["shares"] * t["group"] * t["passes"]
         return deepest(t, t["most_k"])
-
-    def _hopeful(self, t: Columns) -> Columns:
-        """Without candidates whose pipes take much longer than others' in any case."""
-        if not len(t["cut"]):
-            return t
-        k = t["most_k"].astype(np.float64)
-        of = chosen(self.of_cut, t["cut"])
-        step = self._step(t, of, (*self._extents(t, sure=False), k))
-        steps = np.maximum(1, self.of_cut["positions"][t["cut"]] / k)
-        loads = self.of_cut["slabs"] * self.of_cut["runs"] / self.of_cut["images"]
-        steps = steps * loads[t["cut"]] * self.shape.n * self.shape.out[0]
-        tile, tiles = np.maximum(step["m"], step["a"] + step["b"]) * steps, self._tiles(t)
-        # With all cores busy, which takes parts of K, and without parts.
-        launch = costs.launch_cycles(self.device, "cube", 0)
-        whole = tile * -(-tiles // self.cores) + launch
-        split = tile * tiles / self.cores + launch
-        keep = (whole <= _HOPELESS * whole.min()) | (split <= _HOPELESS * split.min())
-        return chosen(t, np.flatnonzero(keep))
 
     def spread(self, t: Columns) -> Columns:
         """See ``pipeline.Space``."""
@@ -198,20 +176,3 @@ class Space(Gradient):
         name = "x" if t["of_x"] else "dy"
         slabs = {f"{name}_slots": t["stay"], f"{name}_slabs": t["stay"]}
         return {"group": t["group"], "passes": t["passes"], "keeps": name, **slabs}
-
-    def waits(self, t: Columns) -> Waits:
-        """See ``pipeline``: the smallest load of each operand, and the drain of the smallest tile.
-
-        Under the unit flag that begins with the last product.
-        """
-        s, port = self.shape, self.device.path("GM", "L1")
-        of = chosen(self.of_cut, t["cut"])
-        sides = (s.plan.cout_g, t["m"]), (s.plan.cin1_g * self.taps * s.c0, t["n"])
-        m, n = (np.where(side % tile, side % tile, tile) for side, tile in sides)
-        images = np.minimum(of["images"], np.maximum(1, s.n // t["parts"]))
-        planes = np.where(t["planes"] == t["most_planes"], t["planes"], 1)
-        size = planes * of["least_pixels"] * 32 + of["least_positions"] * m * self.element
-        drain = costs.drain_cycles(self.device, m, n, 4)[1]
-        last = costs.mmad_cycles(self.device, t["m"], t["k"], t["n"], self.rate)
-        after = drain - np.where(t["unit_flag"] > 0, np.minimum(last, drain), 0)
-        return 2 * port.startup_cycles + images * size / port.rate, after

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.filter_cuts import Cut, cuts
-from npusim.kernels.tilings.pipeline import Columns, Space, as_columns, chosen, full, uneven
+from npusim.kernels.tilings.pipeline import Columns, Space, as_columns, chosen, uneven
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import IntArray
@@ -68,18 +68,15 @@ class Gradient(Space):
         images, runs = of["images"], of["runs"]
         slabs = self._slabs(t, of, sure=sure)
         most, steps = of["most_positions"], np.ceil(of["most_positions"] / t["k"])
-        loads, positions = full(slabs, of["slabs"], (of["positions"], most), t["k"])
-        k, rest = uneven(positions, most, t["k"], steps)
+        k, rest = uneven(of["positions"], most, t["k"], steps)
         if sure:  # as few steps as there are, all of the mean
-            least = of["largest"] * steps + (1 - of["largest"]) * np.ceil(of["rest"] / t["k"])
             alone = of["real"] * of["images"] / of["runs"]  # of 16 channels more are padded
-            loads, positions = slabs, of["positions"] if s.c0 == 16 else alone
-            steps = np.maximum(least, positions / t["k"])
+            positions = of["positions"] if s.c0 == 16 else alone
+            steps = np.maximum(1, positions / t["k"])
             k = rest = positions / steps
         full_step, rest_step = (self._step(t, of, (m, n, size), sure=sure) for size in (k, rest))
-        x_bytes = images * t["planes"] * of["pixels"] * 32 * slabs / loads
-        dy_bytes = images * of["real"] * m * self.element * slabs / loads
-        dy_planes, starts = m * self.element / 32, port.startup_cycles * slabs / loads
+        x_bytes = images * t["planes"] * of["pixels"] * 32
+        dy_bytes, dy_planes = images * of["real"] * m * self.element, m * self.element / 32
         x_rows, dy_rows = t["planes"] * of["x_pieces"], dy_planes * of["dy_pieces"]
         together = images * (x_rows if self.form == "rows" else 1)
         x_rows, dy_rows = (
@@ -88,18 +85,18 @@ class Gradient(Space):
         )
         x_every, dy_every = self._every(t)
         requests = (x_rows / x_every + dy_rows / dy_every) * slabs * t["items"]
-        asked = (x_bytes / x_every + dy_bytes / dy_every) * loads * t["items"]
+        asked = (x_bytes / x_every + dy_bytes / dy_every) * slabs * t["items"]
         x_moves, dy_moves = (1, 1) if sure else self._moves(t, of, dy_planes)
         once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
         missing = self.missing(*once)
         drain, stored = self._out(t, (m, n), sure=sure)
-        lacks = self._lacking(t, (x_bytes * loads, dy_bytes * loads), (x_every, dy_every), once)
+        lacks = self._lacking(t, (x_bytes * slabs, dy_bytes * slabs), (x_every, dy_every), once)
         # The only slab may stay for the next tile, which estimates leave out.
         rounds, stays = -(-t["items"] // t["cores"]), (slabs < 2) & sure
         # What stays in L1 for several tiles comes first.
         swap = (t["group"] > 1) & (t["of_x"] == 0)
         pairs = lacks | {
-            "start": (x_moves * starts, dy_moves * starts),
+            "start": (x_moves * port.startup_cycles, dy_moves * port.startup_cycles),
             "bytes": (x_bytes, dy_bytes),
         }
         first, second = (
@@ -112,7 +109,7 @@ class Gradient(Space):
         return Work(
             cores=t["cores"],
             items=t["items"],
-            firsts=loads,
+            firsts=slabs,
             seconds=1,
             steps=steps * runs,
             **first,

@@ -83,8 +83,6 @@ class Tiling:
                 f"tiling step_m is {self.step_m}, but only form 'window' of one image has several "
                 "tiles in a slab; leave it at 1"
             )
-        if self.cores < 0:
-            raise ArgumentError(f"tiling cores is {self.cores}; it must be >= 0 (0: all)")
 
     def __str__(self) -> str:
         return (

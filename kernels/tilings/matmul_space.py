@@ -219,8 +219,6 @@ class Products(Space):
         size = np.where(t["depth"] < s.k, s.out.bytes, (s.single or s.out).bytes)
         sums = np.where(t["depth"] < s.k, factor, 1) * size
         stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
-        if not sure:
-            stored = np.maximum(stored, costs.evicting_cycles(device, written * size))
         clear = clear_cycles(device, written * s.out.bytes) if s.splits else 0
         return Work(
             cores=cores,

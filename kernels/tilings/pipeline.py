@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.kernels.tilings import costs
-from npusim.kernels.tilings.work import Column, Floats, Work
+from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import Device, IntArray
 from npusim.timing import standby
 from npusim.timing.fast.jit import uncompiled
@@ -46,6 +46,9 @@ _FIRST_ROWS = 32
 #: The share of a kernel's time above which launches of half of its cores are worth a look.
 _WEIGHTY = 0.1
 
+#: Candidates of a search whose bound is so many times another's are left out of it.
+_HOPELESS = 2
+
 #: Slots of L0, and in how many steps what fits in one is cut.
 L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 
@@ -54,9 +57,6 @@ _AT_ONCE = 128
 
 #: Instructions on the reference that take as long as one candidate that is not compiled.
 _LIKE = 5
-
-#: Cycles of each candidate before the first step of any core, and behind its last product.
-Waits = tuple[Column, Column]
 
 
 def table(work: Work) -> Work:
@@ -101,44 +101,25 @@ def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Flo
     return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
 
 
-def full(
-    loads: Floats, of_plane: Floats, sizes: tuple[Floats, Floats], step: IntArray
-) -> tuple[Floats, Floats]:
-    """As how many full loads so many count, by their steps of a size, and elements of each.
-
-    ``sizes`` are the mean and the most of the loads ``of_plane``, of which the last is what is
-    left: little in some cuts.
-    """
-    mean, most = sizes
-    planes = np.floor(loads / of_plane)
-    total = loads * most - planes * of_plane * (most - mean)
-    last = np.clip(most - of_plane * (most - mean), 1, most)
-    count = loads - planes * (1 - np.ceil(last / step) / np.ceil(most / step))
-    count = np.maximum(1, np.rint(count))
-    return count, total / count
-
-
-def bounds(work: Work, waits: Waits | None = None) -> Floats:
+def bounds(work: Work, *, sure: bool = False) -> Floats:
     """Cycles of each candidate by its busiest pipe or memory alone, without what is beside.
 
-    As the estimate counts them; or, of work that is sure, at least so many: cores then take their
-    mean share, and what all of them ``wait`` for comes around it.
+    As the estimate counts them; or, of work that is ``sure``, at least so many: cores then take
+    their mean share.
     """
     w: Any = work
-    items = np.ceil(w.items / w.cores) if waits is None else w.items / w.cores
-    before, after = waits or (0, 0)
+    items = w.items / w.cores if sure else np.ceil(w.items / w.cores)
     steps = items * w.firsts * w.seconds * w.steps
     rests = steps / w.run
     l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
     cube = (steps - rests) * w.m + rests * w.rest_m
     turns = (items / w.first_every, items / w.second_every)
-    again, anew = map(np.ceil, turns) if waits is None else turns
+    again, anew = turns if sure else map(np.ceil, turns)
     firsts, seconds = w.firsts * again, w.firsts * w.seconds * anew
     size = firsts * w.first_bytes + seconds * w.second_bytes
     loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    loads = np.maximum(loads, size * w.cores / w.shared) + after
-    pipes = (np.maximum(l0, cube) + before + after, steps * w.issue, loads, items * w.pace + before)
-    most: Floats = reduce(np.maximum, (*pipes, w.least))
+    loads = np.maximum(loads, size * w.cores / w.shared)
+    most: Floats = reduce(np.maximum, (l0, cube, steps * w.issue, loads, items * w.pace, w.least))
     return most
 
 
@@ -266,10 +247,6 @@ class Space(ABC):
         slots = {"drain_slots": t["l0c_slots"], "lag": lag}
         return {"drain": drain, "pace": pace, "stall": 0, **slots}
 
-    def waits(self, t: Columns) -> Waits:
-        """Cycles around the work of all cores, at least."""
-        return 0, 0
-
     def missing(self, *once: Any) -> Any:
         """Bytes of the operands that the L2 does not hold, of those that each has."""
         return sum(size for size, held in zip(once, self.held, strict=True) if not held)
@@ -301,12 +278,8 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
         for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
         if time < np.inf
     }
-    # With no more tiles than half of the cores both have the same candidates.
-    half = _on_half(space, few, *tilings.values(), *known)
-    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items()} if half else ()
-    for time, tiling in half:
-        if (time, replace(tiling, cores=0)) not in same:
-            tilings.setdefault(tiling, time)
+    for time, tiling in _on_half(space, few, *tilings.values(), *known):
+        tilings.setdefault(tiling, time)
     return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
 
 
@@ -355,7 +328,7 @@ def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
 
 def foreseen(space: Space, t: Columns) -> tuple[list[float], list[float]]:
     """Estimated cycles of candidates, and those each takes at least, as of ``every``."""
-    sure = bounds(table(space.work(t, sure=True)), space.waits(t))
+    sure = bounds(table(space.work(t, sure=True)), sure=True)
     return times(space.work(t), len(sure)).tolist(), sure.tolist()
 
 
@@ -367,7 +340,9 @@ def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
     """
     t = space.spread(space.rows)
     work = table(space.work(t, sure=True))
-    least, clears = bounds(work, space.waits(t)), space.clears(t)
-    order = np.argsort(least + work.beside, kind="stable")
+    least, clears = bounds(work, sure=True), space.clears(t)
+    whole = np.asarray(least + work.beside)
+    order = np.argsort(whole, kind="stable")
+    order = order[whole[order] <= _HOPELESS * np.min(whole, initial=np.inf)]
     for i, one in zip(order.tolist(), records(chosen(t, order)), strict=True):
         yield space.tiling(one), int(least[i]), one["cores"], bool(clears[i])

@@ -51,7 +51,6 @@ class Cut(NamedTuple):
     most_taps: int
     fetch: float  # cycles to fetch one column of img2col
     mean_fetch: float  # the same over all reads, 0 for several images
-    least_pixels: int  # of any read
     moves: float  # that bring a read to L1, and more for each plane
     plane_moves: float
     pieces: float  # rows in GM of a plane of a read
@@ -150,7 +149,6 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         most_taps=plane.most_taps,
         fetch=fetch,
         mean_fetch=fetches(plane, window_bytes) / plane.reads / taps if images == 1 else 0.0,
-        least_pixels=plane.least_pixels,
         moves=moves,
         plane_moves=plane_moves,
         pieces=pieces,

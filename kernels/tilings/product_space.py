@@ -24,7 +24,6 @@ from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.pipeline import (
     Columns,
     Space,
-    Waits,
     as_columns,
     chosen,
     deepest,
@@ -37,8 +36,6 @@ from npusim.language import DType, IntArray, round_up
 
 #: Most output channels of a tile.
 _MOST_N = 512
-#: Tiles whose best possible time is so much longer than others' are not looked at.
-_HOPELESS = 1.6
 
 
 @dataclass(frozen=True)
@@ -76,12 +73,8 @@ class Products(Space):
         wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
         wide = np.unique(round_up(wide, 16))
         ways: Columns = dict(zip(Way._fields, np.array(ways_of(g), np.int64).T, strict=True))
-        axes = (np.arange(len(self.cuts)), np.arange(len(wide)))
-        cut, at_n = (a.reshape(-1) for a in np.meshgrid(*axes, indexing="ij"))
-        cut, at_n = self._hopeful(cut, at_n, wide)
-        count = len(ways["planes"])
-        way = np.tile(np.arange(count), len(cut))
-        cut, at_n = np.repeat(cut, count), np.repeat(at_n, count)
+        axes = (len(self.cuts), len(wide), len(ways["planes"]))
+        cut, at_n, way = np.indices(axes).reshape(3, -1)
         t = {name: column[way] for name, column in ways.items()} | {"cut": cut, "n": wide[at_n]}
         taps, m = self.of_cut["most_taps"][cut], self.of_cut["most_m"][cut]
         t["columns"] = np.where(t["parts"] > 1, -(-taps // t["parts"]), t["w_planes"] * taps)
@@ -99,29 +92,6 @@ class Products(Space):
         rounds = -(-t["items"] // self.cores)
         t["cores"] = -(-t["items"] // np.maximum(1, rounds))
         return deepest(t, t["most_k"])
-
-    def _hopeful(
-        self, cut: npt.NDArray[Any], at_n: npt.NDArray[Any], wide: npt.NDArray[Any]
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Pairs of a cut and a width that fit, without those much slower than others at best."""
-        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
-        of, n = chosen(self.of_cut, cut), wide[at_n]
-        m, c0 = of["most_m"], g.c0
-        most = np.minimum(size["L0A"] // m, size["L0B"] // n) // 2 // element // c0
-        fits = (most > 0) & (m * n * 4 <= size["L0C"])
-        fits &= of["most_pixels"] * 32 + n * c0 * element <= size["L1"]
-        fits &= m <= most_rows(self.device, self.dtype)
-        columns = g.planes_in * of["taps"]
-        k = np.minimum(np.maximum(most, 1), columns) * c0
-        singly = dict.fromkeys(("l1_slots", "weight_slots"), np.ones_like(m))
-        step = self._step(singly, of, (of["m"], n, k))
-        tiles = -(-g.planes_out * c0 // n) * of["slabs"] * -(-g.images // of["images"])
-        tiles = tiles * sum(1 for pairs in g.live if pairs) * g.groups
-        least = np.maximum(step["m"], step["a"] + step["b"]) * columns * c0 / k * of["reads"]
-        least = np.maximum(least, self._drain(of, n)[0]) * np.ceil(tiles / self.cores)
-        least = least + costs.launch_cycles(self.device, "cube", 0)
-        fits &= least <= _HOPELESS * np.min(least, where=fits, initial=np.inf)
-        return cut[fits], at_n[fits]
 
     def spread(self, t: Columns) -> Columns:
         """See ``pipeline.Space``."""
@@ -172,14 +142,6 @@ class Products(Space):
         """Whether tiles of ``n`` channels leave a rest; then they are cut evenly instead."""
         return self.geometry.planes_out * self.geometry.c0 % n > 0
 
-    def waits(self, t: Columns) -> Waits:
-        """See ``pipeline``: the smallest load of the input."""
-        port = self.device.path("GM", "L1")
-        even = (self.geometry.planes_in % t["planes"] == 0) & (self.geometry.groups == 1)
-        planes = np.where(even, t["planes"], 1)
-        size = planes * self.of_cut["least_pixels"][t["cut"]] * 32
-        return port.startup_cycles + size / port.rate, 0
-
     def work(self, t: Columns, *, sure: bool = False) -> Work:
         """See ``pipeline.Space``."""
         g, device, element = self.geometry, self.device, self.dtype.bytes
@@ -204,9 +166,7 @@ class Products(Space):
         steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
         k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
         if sure:  # as few steps as there are, all of the mean
-            even = (g.planes_in % t["planes"] == 0) & (of["taps"] == of["most_taps"]) & ~parts
-            even &= (t["planes"] % np.maximum(1, t["w_planes"]) == 0) & (g.groups == 1)
-            steps = np.where(even, steps, np.maximum(1, columns / seconds / t["k"]))
+            steps = np.maximum(1, columns / seconds / t["k"])
             k = rest = columns / seconds / steps
         x_bytes = planes * of["pixels"] * of["images"] * 32
         w_bytes = columns / seconds * g.c0 * n * element
@@ -248,7 +208,7 @@ class Products(Space):
             first_slots=t["l1_slots"],
             second_slots=t["weight_slots"],
             **self.stepping(t, full_step, rest_step, steps),
-            **self._out(t, of, (m, n), x_once + w_once + self._written, sure=sure),
+            **self._out(t, of, (m, n), sure=sure),
             rate=port.rate,
             shared=costs.read_rate(device, asked, requests),
             main=device.main_read_rate,
@@ -259,12 +219,12 @@ class Products(Space):
         )
 
     def _out(
-        self, t: Columns, of: Columns, size: tuple[Floats, Floats], touched: float, *, sure: bool
+        self, t: Columns, of: Columns, size: tuple[Floats, Floats], *, sure: bool
     ) -> dict[str, Any]:
-        """How tiles of ``size`` leave, where so many bytes are ``touched`` in all."""
+        """How tiles of ``size`` leave."""
         if sure:
             alone = dict.fromkeys(("lines", "apart"), np.ones(1))
-            of, touched = of | alone | {"length": size[0]}, 0
+            of = of | alone | {"length": size[0]}
         device, (m, n) = self.device, size
         cycles, pace, drains = self._drain(of, n)
         written, queue = m * n * self.dtype.bytes, device.pipe(costs.way_out(device).pipe)
@@ -273,7 +233,6 @@ class Products(Space):
         # Under the unit flag the next tile follows the last of several drains.
         lag = costs.unit_flag_lag(device) + drain - drain / drains
         return out | {
-            "pace": costs.evicting_pace(device, out["pace"], written, t["cores"], touched),
             "stall": drain * np.maximum(0, 1 - queue.queue_depth / drains),
             "lag": np.where(t["unit_flag"] > 0, lag, -1.0),
         }

@@ -211,14 +211,6 @@ class Path:
         whole = self.piece_bytes
         return pieces(whole, rows, row_bytes, offset % whole, pitch % whole) if whole else rows
 
-    def estimate(self, size: float, count: float) -> float:
-        """Cycles of ``count`` moves of ``size`` bytes in all, for closed forms; no rows, no gaps.
-
-        Buffers are taken to have slots in one bank, as those worth estimating do.
-        """
-        conflicts = size / 512 * float(self.conflict_cycles)
-        return count * self.startup_cycles + size / self.rate + conflicts
-
     @cached_property
     def grain(self) -> int:
         """Bytes after which places in GM cost the same; 1 where none costs more than another."""

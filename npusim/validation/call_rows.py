@@ -18,7 +18,6 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
-from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.networks.step import step
@@ -209,8 +208,6 @@ def _forward(row: CallRow, device: Device, tiling: Any) -> Result:
 def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
     """C[M, Ncols] = A[M, K] @ B[K, Ncols], all of one type."""
     m, n, k, name = needed(row, "M", "Ncols", "K", "dtype")
-    if tiling == "auto":  # the library does not try: what its rules hold to be best is the nearest
-        tiling = auto_tiling(Shape(m, k, n), device, device.count("cube"))
     return matmul(
         spec((m, k), name),
         spec((k, n), name),

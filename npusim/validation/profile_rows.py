@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from npusim.base.dtypes import FP32, dtype
 from npusim.base.errors import NpusimError, told_as
 from npusim.call.call import Call
+from npusim.call.choice import chosen
 from npusim.call.options import Options
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
@@ -27,10 +28,10 @@ from npusim.kernels.implicit_gemm import Tiling as InputTiling
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.parts.conversion import Conversion
 from npusim.kernels.stream import Elementwise, StreamTiling
-from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.ops.gradients import filter_gradient, launches_of, product
+from npusim.ops.linear import START
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.choices import AUTO, VENDOR
@@ -110,19 +111,19 @@ def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
         raise Declined(f"the result is {c.layout} of shape {c.shape}; two axes of ND are simulated")
     if more:
         notes.append("the bias is not simulated")
-    m, n = c.shape
-    layout_a, k = _first(row, a, m, notes)
-    layout_b = _second(row, b, k, n, notes)
-    chosen, source = row.choice.tiling, "by auto"
-    if isinstance(chosen, tuple):
-        tiling, source = _fields_of(row, Tiling), f"of {row.choice.where}"
-    elif chosen in ("", AUTO):
-        tiling = auto_tiling(Shape(m, k, n), call.device, row.cores or call.device.count("cube"))
+    layout_a, k = _first(row, a, c.shape[0], notes)
+    layout_b = _second(row, b, k, c.shape[1], notes)
+    operands = (_tensor("a", a), _tensor("b", b), _tensor("c", c, "out"))
+    kernel, source = Matmul(START, *operands, layouts=(layout_a, layout_b)), "by auto"
+    if isinstance(row.choice.tiling, tuple):
+        kernel = replace(kernel, tiling=_fields_of(row, Tiling))
+        source = f"of {row.choice.where}"
+    elif row.choice.tiling in ("", AUTO):
+        kernel = chosen(kernel, call.device, call.groups)
     else:
         raise Declined(f"{row.choice.where}: the vendor's rule for products is not known; use auto")
-    notes.append(f"tiling {source}: {tiling}")
-    operands = (_tensor("a", a), _tensor("b", b), _tensor("c", c, "out"))
-    return [Matmul(tiling, *operands, layouts=(layout_a, layout_b))]
+    notes.append(f"tiling {source}: {kernel.tiling}")
+    return [kernel]
 
 
 def _first(row: ProfiledRow, a: Operand, m: int, notes: list[str]) -> tuple[str, int]:
@@ -179,8 +180,8 @@ def _tiled(
     call: Call, row: ProfiledRow, notes: list[str], kind: type[Any], make: Callable[[], Any]
 ) -> list[Kernel]:
     """A gradient with its tiling; where nothing is said, the vendor's rule where it is known."""
-    chosen, reason = row.choice.tiling, list[str]()
-    given: Any = _fields_of(row, kind) if isinstance(chosen, tuple) else chosen
+    asked, reason = row.choice.tiling, list[str]()
+    given: Any = _fields_of(row, kind) if isinstance(asked, tuple) else asked
     rules = {"": ("production", "library"), VENDOR: ("production",)}.get(given, (given,))
     for rule in rules:
         call.options = replace(call.options, tiling=rule)

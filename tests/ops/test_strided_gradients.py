@@ -6,6 +6,8 @@ import pytest
 
 import npusim
 from npusim import spec
+from npusim.kernels.implicit_gemm import Tiling
+from npusim.kernels.tilings import costs
 from npusim.timing.trace import KernelRun
 
 
@@ -47,6 +49,22 @@ def test_phases_move_no_inserted_zeros(stride: int) -> None:
     assert stride**2 * dy <= phases["L1", "L0A"] <= 1.25 * stride**2 * dy
     assert window["IMM", "L1"] > 0
     assert window["L1", "L0A"] >= stride**2 * phases["L1", "L0A"] / 1.25
+
+
+def test_estimates_count_both_halves_of_a_column_that_leaves_row_by_row() -> None:
+    """A column of sums is two blocks of 8 channels in fp32, which one move stores per position."""
+    device = npusim.load_device("ascend910b2").replace("paths.L0C->GM.floor", "0cycle")
+    tiling = Tiling(base_m=14, base_n=64, base_k=32, form="phases", step_planes=4, step_columns=4)
+    shapes = (1, 64, 14, 14), (1, 64, 28, 28), (64, 64, 2, 2)
+    dy, x, w = (spec(shape, "fp32") for shape in shapes)
+    result = npusim.ops.convolution_backward(
+        dy, x, w, stride=2, output_mask=(True, False, False), device=device, tiling=tiling
+    )
+    (run,) = (run for run in result.runs if run.computes == "input")
+    (busy,) = (bound.cycles for bound in run.bounds if bound.resource == "pipe FIX")
+    tile = costs.scatter_cycles(device, 14, 64, 32, 2, 1, 28 * 28, halves=True)[0]
+    rounds = -(-28 * 28 // 14 // device.count("cube"))
+    assert rounds * tile <= busy <= rounds * (tile + 14)  # whole cycles of each of 14 moves
 
 
 @pytest.mark.parametrize(("stride", "kernel"), [(2, 3), (3, 4), (3, 7)])

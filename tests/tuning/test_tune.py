@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -17,7 +17,6 @@ from npusim.call.tune import tune
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.kernels.matmul import Matmul
-from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.language import (
     FP16,
     FP32,
@@ -30,6 +29,7 @@ from npusim.language import (
     Tensor,
     in_runs,
 )
+from npusim.ops.linear import START
 from npusim.program import build
 from npusim.timing.run import new_l2
 from npusim.tuning.problem import Problem, neighbours
@@ -52,9 +52,10 @@ SMALL = [
 
 def matmul(m: int, k: int, n: int, out: DType, device: str) -> Matmul:
     machine = load_device(device)
-    tiling = auto_tiling(Shape(m, k, n), machine, machine.count("cube"))
     a, b = Tensor("a", (m, k), FP16), Tensor("b", (k, n), FP16)
-    return Matmul(tiling, a, b, Tensor("c", (m, n), out, "out"))
+    start = Matmul(START, a, b, Tensor("c", (m, n), out, "out"))
+    ((_, best),) = start.ranked(machine, machine.count("cube"), 1)
+    return cast(Matmul, best)
 
 
 def exhaustive(problem: Problem, kernels: Sequence[Kernel]) -> list[int]:

@@ -97,7 +97,7 @@ def test_bounds_are_below_the_simulation(layer: str, name: str, device: str, dty
     for space in kernel.spaces(machine, problem.cores, (False,) * 3):
         t = space.spread(space.rows)
         estimate = space.work(t)
-        least_of = bounds(space.work(t, sure=True), space.waits(t))
+        least_of = bounds(space.work(t, sure=True), sure=True)
         share = least_of / (times(estimate, len(t["cores"])) - estimate.beside)
         best = np.argsort(-share)[:6]
         near |= zip(map(space.tiling, records(chosen(t, best))), share[best].tolist(), strict=True)

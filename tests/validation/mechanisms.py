@@ -27,7 +27,6 @@ import numpy as np
 from npusim.cli.files import print_table
 from npusim.device.spec import Device
 from npusim.kernels.library_trans_data import LibraryGroups
-from npusim.kernels.tilings.matmul import auto_tiling
 from npusim.kernels.trans_data import TransData
 from npusim.ops import conv_launch
 from npusim.timing.trace import KernelRun
@@ -140,15 +139,6 @@ CHOICES = (
         "tiling of convolutions whose rule is not known",
         "910B2",
         _modules("_LIBRARY_TILING", ("auto", "auto"), ("library", "library")),
-    ),
-    Choice(
-        "tiling of a matrix product",
-        "910B2",
-        _modules(
-            "auto_tiling",
-            ("searched", lambda shape, device, cores: "auto"),
-            ("by the rules", auto_tiling),
-        ),
     ),
     *_launches("950PR", "0.03us", "0.1us"),
     Choice(

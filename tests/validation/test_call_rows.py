@@ -9,7 +9,6 @@ import pytest
 
 from npusim.call.spec import spec
 from npusim.device.catalog import load_device
-from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops import convolution_backward, matmul
 from npusim.validation.call_rows import simulate_call_row
 from npusim.validation.rows import CallRow, Declined
@@ -99,14 +98,13 @@ def test_kernels_of_unlisted_forward_convolutions() -> None:
     assert "seven launches" in grouped.notes[-1]
     launch = A2.time_us(A2.launch.cycles("vector", A2.count("vector")))
     missing = (7 - len(grouped.kernels)) * launch
-    assert grouped.time_us - missing == pytest.approx(dense.time_us, rel=0.3)
+    assert grouped.time_us - missing == pytest.approx(dense.time_us, rel=0.35)
 
 
-def test_a_matmul_is_the_operator_s_with_the_tiling_of_the_rules() -> None:
+def test_a_matmul_is_the_operator_s_with_its_own_tiling() -> None:
     done = simulate_call_row(row("matmul", M=256, Ncols=384, K=512), A2)
     a, b = spec((256, 512), "fp16"), spec((512, 384), "fp16")
-    tiling = auto_tiling(Shape(256, 512, 384), A2, A2.count("cube"))
-    assert done.time_us == matmul(a, b, out_dtype="fp16", device=A2, tiling=tiling).time_us
+    assert done.time_us == matmul(a, b, out_dtype="fp16", device=A2).time_us
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from npusim import spec
 from npusim.device.catalog import load_device
-from npusim.kernels.tilings.matmul import Shape, auto_tiling
 from npusim.ops import matmul
 from npusim.validation.choices import Choice
 from npusim.validation.profile_rows import simulate_profiled_row
@@ -46,9 +45,7 @@ def reason(one: ProfiledRow) -> str:
 def test_a_product_is_the_operators_own_with_its_tiling() -> None:
     got = simulated(row("MatMulV3", (plain(256, 128), plain(128, 512)), plain(256, 512)))
     operands = spec((256, 128), "fp16"), spec((128, 512), "fp16")
-    device = load_device(DEVICE)
-    tiling = auto_tiling(Shape(256, 128, 512), device, device.count("cube"))
-    same = matmul(*operands, out_dtype="fp16", device=DEVICE, tiling=tiling)
+    same = matmul(*operands, out_dtype="fp16", device=DEVICE)
     assert got.time_us == pytest.approx(same.time_us)
     assert got.kernels == ("matmul",)
     assert any(note.startswith("tiling by auto: base ") for note in got.notes)
