@@ -313,7 +313,7 @@ class _Graph:
         last = (-1, len(self.sizes.get(inputs[0], ())) - 1)
         along = self._attributes(node).get("axis", -1) in last
         if kind not in KINDS or (kind in BY_ROW and not along):
-            kind = node.op_type
+            kind = node.op_type if kind not in KINDS else f"{kind} along other axes"
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
         if layer and layer.kind in FEW.values():  # the map before what is fewer
             inputs = sorted(inputs, key=lambda one: -prod(self.sizes.get(one, ())))
@@ -329,7 +329,7 @@ class _Graph:
         if node.op_type in ("Add", "Mul"):
             operands = [name for name in node.input if name in self.constants]
         values = [self.constants.get(name) for name in operands]
-        found = [None if one is None or one.size > 1 else float(one.item()) for one in values]
+        found = [None if one is None or one.size > 1 else float(str(one.flat[0])) for one in values]
         return found or [attributes.get(name) for name in ("min", "max")]
 
     def _sides(self, node: Any) -> tuple[tuple[int, int], ...]:

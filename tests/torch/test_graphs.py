@@ -39,7 +39,7 @@ def test_a_network_that_ships_is_its_module_edge_for_edge(name: str) -> None:
     traced, shipped = read_network(make(), shape), load_workload(name)
     assert canonical(traced) == canonical(shipped)
     assert (traced.elementwise, traced.untimed) == (shipped.elementwise, shipped.untimed)
-    assert not traced.untimed
+    assert len(traced.untimed) == (name == "wavenet")
 
 
 class Tangle(nn.Module):  # type: ignore[misc, name-defined]
