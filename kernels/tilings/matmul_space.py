@@ -21,7 +21,7 @@ from npusim.device.parts import Path
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
 from npusim.kernels.tilings.matmul import Shape, Tiling, order_of
-from npusim.kernels.tilings.pipeline import Columns, Space, chosen, joined, uneven
+from npusim.kernels.tilings.pipeline import Columns, Space, chosen, distinct, joined, uneven
 from npusim.kernels.tilings.streams import clear_cycles
 from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import FP32, IntArray, ceil_div, round_up
@@ -50,9 +50,11 @@ class Products(Space):
         s, size, unit = self.shape, cube_sizes(self.device), self.shape.unit
         table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
         high, wide = (
-            np.union1d(
-                np.array(even_parts(ceil_div(side, unit), _SIDES[-1] // unit, _EVEN)) * unit,
-                _SIDES[(_SIDES % unit == 0) & (side > _SIDES)],
+            distinct(
+                np.append(
+                    np.array(even_parts(ceil_div(side, unit), _SIDES[-1] // unit, _EVEN)) * unit,
+                    _SIDES[(_SIDES % unit == 0) & (side > _SIDES)],
+                )
             )
             for side in (s.m, s.n)
         )

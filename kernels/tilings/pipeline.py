@@ -74,6 +74,15 @@ def as_columns(records: Sequence[Any], kind: type[Any]) -> Columns:
     return {name: np.array(column) for name, column in named if name != "form"}
 
 
+def distinct(values: IntArray) -> IntArray:
+    """Distinct numbers, or distinct columns of numbers, in order.
+
+    They are found by a sort: for what NumPy finds by hashes it first imports ``numpy.ma``, which
+    takes a twentieth of the smallest run.
+    """
+    return np.unique(values, axis=-1, return_index=True)[0]
+
+
 def chosen(columns: Columns, which: IntArray) -> Columns:
     """Some of the candidates whose fields are ``columns``."""
     return {name: column.take(which) for name, column in columns.items()}
@@ -267,7 +276,7 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     fewer.append(-(-t["items"] // (rounds + 1)))
     places = np.arange(len(first))
     pairs = np.array([np.tile(places, len(fewer)), np.concatenate(fewer)])
-    new = np.unique(pairs[:, pairs[1] != np.tile(t["cores"], len(fewer))], axis=1)
+    new = distinct(pairs[:, pairs[1] != np.tile(t["cores"], len(fewer))])
     if new.size:
         on = chosen(t, new[0]) | {"cores": new[1]}
         more = times(space.work(on), few, *first, *known)

@@ -27,6 +27,7 @@ from npusim.kernels.tilings.pipeline import (
     as_columns,
     chosen,
     deepest,
+    distinct,
     uneven,
 )
 from npusim.kernels.tilings.product_cuts import Cut, Way, cuts_of, ways_of
@@ -71,7 +72,7 @@ class Products(Space):
         """Fields of all that fits the device's buffers, one entry for each."""
         g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
         wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
-        wide = np.unique(round_up(wide, 16))
+        wide = distinct(round_up(wide, 16))
         ways: Columns = dict(zip(Way._fields, np.array(ways_of(g), np.int64).T, strict=True))
         axes = (len(self.cuts), len(wide), len(ways["planes"]))
         cut, at_n, way = np.indices(axes).reshape(3, -1)
