@@ -291,9 +291,7 @@ class Launcher:
 
     def loss(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Softmax with cross-entropy, and its gradient of the mean over the batch."""
-        (x, labels), (loss, grad) = (
-            [tensors[n] for n in some] for some in (one.inputs, one.outputs)
-        )
+        x, labels, loss, grad = (tensors[name] for name in (*one.inputs, *one.outputs))
         call.launch_spread(softmax_loss(x, labels, loss, grad, scale=1 / x.shape[0]))
 
     def traffic(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:

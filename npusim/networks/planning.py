@@ -86,7 +86,8 @@ class Formats:
         parts = parts_of(one, values)
         if parts is not None:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
-        if one.core.startswith("convolution") or one.core in _BLOCKED or _by_channel(one):
+        core = one.core.removesuffix("_gradient")
+        if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
             return [blocked]
         weights = one.inputs[1] if one.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
@@ -136,15 +137,8 @@ def _by_channel(one: Operation) -> bool:
     return chain is not None and bool(chain.vectors or chain.sums) and not chain.by_row
 
 
-#: Kernels of their own that read and write blocks of channels.
-_BLOCKED = (
-    "max_pool",
-    "max_pool_gradient",
-    "avg_pool",
-    "avg_pool_gradient",
-    "upsample",
-    "upsample_gradient",
-)
+#: Kernels of their own that read and write blocks of channels, as do those of their gradients.
+_BLOCKED = ("max_pool", "avg_pool", "upsample")
 
 
 class Launch(NamedTuple):

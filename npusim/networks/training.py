@@ -203,12 +203,14 @@ class _Builder:
         layer, batch = node.layer, self.batch
         names = {f"x{i}": name for i, name in enumerate(node.inputs, 1)}
         names |= dict(zip(("x",), node.inputs, strict=False))
-        for symbol in dict.fromkeys(word for form in rule.forward for word in form.reads):
-            if symbol in ("x", "x1", "x2") and symbol not in names:
-                # What nobody computes is a constant, as the first state of a recurrent cell.
-                shape = _shape_in(layer, batch)
-                constant = Value(f"{node.name}.{symbol}", shape, self.kinds.maps)
-                names[symbol] = self.step.value(constant._replace(kind=_kind(shape, layer)))
+        read, shape = (
+            {word for form in rule.forward for word in form.reads},
+            _shape_in(layer, batch),
+        )
+        for symbol in sorted(read & {"x", "x1", "x2"} - names.keys()):
+            # What nobody computes is a constant, as the first state of a recurrent cell.
+            constant = Value(f"{node.name}.{symbol}", shape, self.kinds.maps, _kind(shape, layer))
+            names[symbol] = self.step.value(constant)
         out = _shape_out(layer, batch)
         names["y"] = self.step.value(Value(node.name, out, self.kinds.maps, _kind(out, layer)))
         for symbol, kind in rule.parameters.items():

@@ -19,7 +19,7 @@ from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import output_sizes
 from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
 from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Node
-from npusim.workloads.numbers import FEW
+from npusim.workloads.numbers import FEW, USUAL
 from npusim.workloads.recorder import Recorder
 
 Sizes = tuple[int, ...]
@@ -41,7 +41,7 @@ _SIDES = " [pPADDING]"
 _REAL = r"-?(?:inf|\d[\d.]*(?:e[-+]?\d+)?)"
 _NUMBERS = " [(NUMBERS)]"
 _FORMS = dict.fromkeys(("max_pool", "avg_pool"), _POOL) | dict.fromkeys(("pad", "slice"), _SIDES)
-_FORMS |= dict.fromkeys(("scale", "shift", "clip", "leaky_relu", "hard_sigmoid"), _NUMBERS)
+_FORMS |= dict.fromkeys(("scale", "shift", *USUAL), _NUMBERS)
 _FORMS[UNKNOWN] = " (NAME)"
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
 _STEP = re.compile(

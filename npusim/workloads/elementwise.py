@@ -54,8 +54,8 @@ class ElementwiseLayer:
     others are added, or elements in between left out. ``numbers`` are those of the operation where
     they are not the usual ones: the factor of a "scale" and what a "shift" adds (without one it has
     another operand of fewer elements), the limits of a "clip", the slope of a "leaky_relu", slope
-    and offset of a "hard_sigmoid". An operation of kind "unknown" is ``called`` something. Raises
-    ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
+    and offset of a "hard_sigmoid", share and factor of an "elu". An operation of kind "unknown" is
+    ``called`` something. Raises ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
     """
 
     kind: str

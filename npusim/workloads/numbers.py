@@ -10,7 +10,12 @@ from math import inf
 FEW = {"add": "shift", "sub": "shift", "mul": "scale", "div": "scale"}
 
 #: The usual numbers of kinds of which a layer may have others.
-USUAL = {"clip": (0.0, 6.0), "leaky_relu": (0.01,), "hard_sigmoid": (0.16666667, 0.5)}
+USUAL = {
+    "clip": (0.0, 6.0),
+    "leaky_relu": (0.01,),
+    "hard_sigmoid": (0.16666667, 0.5),
+    "elu": (1.0, 1.0),
+}
 
 
 def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[float, ...]:
@@ -33,5 +38,6 @@ def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[flo
         found = (float({"sub": -first, "div": divided}.get(kind, first)),)
     elif kind in USUAL:
         found = tuple(float(one) for one in given if one is not None)
+        found += USUAL[kind][len(found) :]
     alike = [round(one, 7) for one in found] == [round(one, 7) for one in USUAL.get(kind, ())]
     return () if alike else found

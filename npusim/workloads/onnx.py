@@ -322,9 +322,9 @@ class _Graph:
     def _numbers(self, node: Any) -> list[float | None]:
         """The numbers behind the first operand of a node: attributes, or constants."""
         attributes = self._attributes(node)
-        usual = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}
-        if node.op_type in usual:
-            return [attributes.get(name, one) for name, one in usual[node.op_type].items()]
+        usual = {"LeakyRelu": (0.01,), "Elu": (1.0,), "HardSigmoid": (0.2, 0.5)}.get(node.op_type)
+        if usual:
+            return [attributes.get(*one) for one in zip(("alpha", "beta"), usual, strict=False)]
         operands = node.input[1:]
         if node.op_type in ("Add", "Mul"):
             operands = [name for name in node.input if name in self.constants]

@@ -85,6 +85,7 @@ OPERATIONS: dict[str, Any] = {
     "gt": np.greater,
     "eq": np.equal,
     "relu": lambda x: np.maximum(x, 0),
+    "abs": np.abs,
     "exp": np.exp,
     "rec": lambda x: 1 / x,
     "sqrt": np.sqrt,

@@ -54,7 +54,8 @@ def names(trainer: npusim.Trainer, module: Any) -> dict[str, Any]:
         kinds.setdefault(f"{name.rpartition('.')[2]} {trainer[name].shape}", []).append(name)
     for layer in module.modules():
         for own, value in layer.named_parameters(recurse=False):
-            end = ends[own][layer.weight.ndim]
+            trained = isinstance(layer, nn.PReLU)
+            end = "slope" if trained else ends[own][layer.weight.ndim]
             found[kinds[f"{end} {tuple(value.shape)}"].pop(0)] = value
     return found
 
@@ -138,12 +139,24 @@ def test_constants_and_dropped_features_are_values_of_a_step(mode: str) -> None:
     assert "held.input" not in names, "a constant has no gradient"
 
 
-def test_features_of_a_linear_layer_are_normalised() -> None:
-    """They are rows, which kernels that sum by channel take in blocks; 24 fill no whole ones."""
+#: Features of a linear layer are rows, which kernels that sum by channel take in blocks; 24 fill no
+#: whole ones. Activations of which PyTorch has several under one name, and one that is trained.
+NETWORKS = {
+    "normalised features": lambda: (
+        *(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        *(nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10)),
+    ),
+    "activations": lambda: (
+        *(nn.Conv2d(3, 24, 3, 2), nn.BatchNorm2d(24), nn.PReLU(24), nn.ELU(0.5), nn.SELU()),
+        *(nn.Softplus(), nn.Mish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 10)),
+    ),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_layers_are_trained_as_by_pytorch(network: str) -> None:
     torch.manual_seed(0)
-    first = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    behind = (nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10))
-    module = nn.Sequential(*first, *behind)
+    module = nn.Sequential(*NETWORKS[network]())
     trainer = npusim.Trainer(
         module, (3, 16, 16), device="ascend910b2", batch=BATCH, settings={"rate": RATE}
     )
@@ -155,7 +168,7 @@ def test_features_of_a_linear_layer_are_normalised() -> None:
         trainer.step(xs, labels)
     np.testing.assert_allclose(trainer.losses, by_torch(module, 3), rtol=2e-3)
     for name, value in own.items():
-        if name.endswith(("gamma", "beta")):
+        if name.endswith(("gamma", "beta", "slope")):
             moved = np.abs(value.detach().numpy() - begun[name]).max()
             np.testing.assert_allclose(trainer[name], value.detach(), atol=0.05 * moved)
     assert trainer.steps[0].complete
