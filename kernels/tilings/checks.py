@@ -14,6 +14,6 @@ def check_tiling(tiling: object, sixteens: tuple[str, ...], positive: tuple[str,
     for name in positive:
         if getattr(tiling, name) < 1:
             raise ArgumentError(f"tiling {name} is {getattr(tiling, name)}; it must be >= 1")
-    cores = getattr(tiling, "cores", 0)
+    cores = getattr(tiling, "cores", 0) or 0
     if cores < 0:
         raise ArgumentError(f"tiling cores is {cores}; it must be >= 0 (0: all)")

@@ -51,10 +51,8 @@ class Products(Space):
         table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
         high, wide = (
             distinct(
-                np.append(
-                    np.array(even_parts(ceil_div(side, unit), _SIDES[-1] // unit, _EVEN)) * unit,
-                    _SIDES[(_SIDES % unit == 0) & (side > _SIDES)],
-                )
+                np.array(even_parts(ceil_div(side, unit), _SIDES[-1] // unit, _EVEN)) * unit,
+                _SIDES[(_SIDES % unit == 0) & (side > _SIDES)],
             )
             for side in (s.m, s.n)
         )

@@ -74,13 +74,13 @@ def as_columns(records: Sequence[Any], kind: type[Any]) -> Columns:
     return {name: np.array(column) for name, column in named if name != "form"}
 
 
-def distinct(values: IntArray) -> IntArray:
-    """Distinct numbers, or distinct columns of numbers, in order.
+def distinct(*values: IntArray) -> IntArray:
+    """Distinct numbers among some, or distinct columns of numbers, in order.
 
     They are found by a sort: for what NumPy finds by hashes it first imports ``numpy.ma``, which
     takes a twentieth of the smallest run.
     """
-    return np.unique(values, axis=-1, return_index=True)[0]
+    return np.unique(np.concatenate(values, axis=-1), axis=-1, return_index=True)[0]
 
 
 def chosen(columns: Columns, which: IntArray) -> Columns:
@@ -133,7 +133,7 @@ def bounds(work: Work, *, sure: bool = False) -> Floats:
 
 
 def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
-    """Estimated cycles of the ``few`` candidates that take least; of others they may be infinite.
+    """Whole cycles of the ``few`` candidates that take least; of others they may be infinite.
 
     Candidates are estimated in the order of their bounds, until those left cannot win. Times that
     are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
@@ -149,7 +149,7 @@ def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -
         form = core or _core(len(some))
         form.estimate(work, some, least, best, found, np.empty(form.SCRATCH))
         first, count = first + count, 4 * count
-    return found
+    return np.round(found)
 
 
 def _core(candidates: int) -> ModuleType:
@@ -287,14 +287,17 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
         for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
         if time < np.inf
     }
+    # With no more tiles than half of the cores both have the same candidates.
+    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items()}
     for time, tiling in _on_half(space, few, *tilings.values(), *known):
-        tilings.setdefault(tiling, time)
+        if (time, replace(tiling, cores=0)) not in same:
+            tilings.setdefault(tiling, time)
     return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
 
 
 def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
     """The ``few`` candidates with the least estimates, and these, of all but some that are
-    ``known`` already.
+    ``known`` already; of equal ones, as where all wait for a memory, those of fewest steps.
 
     Rows whose bound is above what candidates of others take are never spread.
     """
@@ -302,17 +305,20 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
     work = table(space.work(rows))
     least = bounds(work) + work.beside
     left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
-    t, found = chosen(rows, left[:0]), np.zeros(0)
+    t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
     while len(left):
         some = space.spread(chosen(rows, np.sort(left[:count])))
-        cycles = times(space.work(some), few, *found, *known)
+        work = table(space.work(some))
+        cycles = times(work, few, *found, *known)
         keep = np.flatnonzero(np.isfinite(cycles))
         t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)
         found = np.concatenate([found, cycles[keep]])
+        of_all = np.asarray(work.items * work.firsts * work.seconds * work.steps)
+        steps = np.append(steps, of_all[keep])
         limit = np.sort([*known, *found, *[np.inf] * few])[few - 1]
         left, count = left[count:], len(left)
         left = left[least[left] <= limit]
-    best = np.argsort(found, kind="stable")[:few]
+    best = np.lexsort((steps, found))[:few]
     return chosen(t, best), found[best]
 
 

@@ -82,7 +82,6 @@ class Formats:
         several = {name: formats_of(value) for name, value in values.items()}
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
-        by_row = one.chain is not None and one.chain.by_row
         parts = parts_of(one, values)
         if parts is not None:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
@@ -93,7 +92,7 @@ class Formats:
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
             return [plain, plain | {weights: FRACTAL}]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
-        own = by_row or (one.core and one.core != "traffic")
+        own = one.core != "traffic" if one.core else one.chain is not None and one.chain.by_row
         if own or len(maps) > 1 or INPUT in values:
             return [plain]  # blocks of other axes hold other elements; data are cast as they come
         if any(value.kind == "rows" for value in values.values()):

@@ -10,12 +10,7 @@ from math import inf
 FEW = {"add": "shift", "sub": "shift", "mul": "scale", "div": "scale"}
 
 #: The usual numbers of kinds of which a layer may have others.
-USUAL = {
-    "clip": (0.0, 6.0),
-    "leaky_relu": (0.01,),
-    "hard_sigmoid": (0.16666667, 0.5),
-    "elu": (1.0, 1.0),
-}
+USUAL = {"clip": (0.0, 6.0), "leaky_relu": (0.01,), "hard_sigmoid": (1 / 6, 0.5), "elu": (1.0, 1.0)}
 
 
 def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[float, ...]:

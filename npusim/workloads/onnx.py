@@ -329,7 +329,10 @@ class _Graph:
         if node.op_type in ("Add", "Mul"):
             operands = [name for name in node.input if name in self.constants]
         values = [self.constants.get(name) for name in operands]
-        found = [None if one is None or one.size > 1 else float(str(one.flat[0])) for one in values]
+        found = [
+            None if one is None or one.size > 1 or one.dtype == bool else float(str(one.flat[0]))
+            for one in values
+        ]
         return found or [attributes.get(name) for name in ("min", "max")]
 
     def _sides(self, node: Any) -> tuple[tuple[int, int], ...]:

@@ -59,7 +59,7 @@ def test_products_of_whole_numbers_are_exact(
             raise
         reject()
     np.testing.assert_array_equal(product(result), a.astype(np.float64) @ b.astype(np.float64))
-    (kernel,) = result.runs
+    kernel = result.runs[-1]  # behind what clears for parts of K
     assert all(sum(row.cycles) == kernel.cycles for row in kernel.pipes)
     assert all(bound.cycles <= kernel.cycles for bound in kernel.bounds)
     assert kernel.macs == m * k * n

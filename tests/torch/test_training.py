@@ -141,7 +141,7 @@ def test_constants_and_dropped_features_are_values_of_a_step(mode: str) -> None:
 
 #: Features of a linear layer are rows, which kernels that sum by channel take in blocks; 24 fill no
 #: whole ones. Activations of which PyTorch has several under one name, and one that is trained.
-NETWORKS = {
+NETWORKS: dict[str, Any] = {
     "normalised features": lambda: (
         *(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         *(nn.Linear(16, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 10)),
