@@ -7,6 +7,7 @@ by itself (``launches``), equal ones once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -267,11 +268,10 @@ def chosen(fusions: str | Collection[str]) -> tuple[Fusion, ...]:
 def fused(step: Training, fusions: Collection[Fusion], device: Device) -> dict[str, int]:
     """Rewrite the operations of a step; returns how often each fusion was made."""
     made: dict[str, int] = {}
-    through_ub = not device.has_path("L0C", "GM")
+    through_ub, readers = not device.has_path("L0C", "GM"), step.readers()
     for fusion in fusions:
         done = True
         while done:
-            readers = step.readers()
             done = any(
                 _join(step, at, fusion, readers, through_ub=through_ub)
                 for at in range(len(step.operations) - 1, -1, -1)
@@ -281,25 +281,22 @@ def fused(step: Training, fusions: Collection[Fusion], device: Device) -> dict[s
 
 
 def _join(
-    step: Training,
-    at: int,
-    fusion: Fusion,
-    readers: dict[str, list[Operation]],
-    *,
-    through_ub: bool,
+    step: Training, at: int, fusion: Fusion, readers: Counter[str], *, through_ub: bool
 ) -> bool:
     """Make the operation at this place part of the one before it, if the fusion applies."""
     second = step.operations[at]
-    values = [step.values[name] for name in (*second.reads, *second.writes)]
-    maps = {value.shape for value in values if value.kind in ("map", "rows")}
-    if second.kind != fusion.second or second.chain is None or len(maps) > 1:
+    if second.kind != fusion.second or second.chain is None:
+        return False
+    reads = second.reads
+    values = [step.values[name] for name in (*reads, *second.writes)]
+    if len({value.shape for value in values if value.kind in ("map", "rows")}) > 1:
         return False  # blocks of other axes hold other elements
     for place in range(at - 1, -1, -1):
         first = step.operations[place]
-        inner = [name for name in first.writes if name in second.reads]
-        if first.kind not in fusion.first or not inner or (first.core and not through_ub):
+        if first.kind not in fusion.first or (first.core and not through_ub):
             continue
-        if not (fusion.kept or len(readers[inner[0]]) == 1) or not _dense(first):
+        inner = [name for name in first.writes if name in reads]
+        if not (inner and (fusion.kept or readers[inner[0]] == 1) and _dense(first)):
             continue
         between = step.operations[place + 1 : at]
         if any(set(first.writes) & set(one.reads) for one in between) and not fusion.kept:
@@ -309,6 +306,8 @@ def _join(
             chain = first.chain.then(second.chain, inner[0], kept=fusion.kept)
         kind, stored = f"{first.kind} + {second.kind}", first.stored and fusion.kept
         one = replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
+        readers.subtract((*first.reads, *reads))
+        readers.update(one.reads)
         where = place if fusion.kept else at
         step.operations[where] = one
         del step.operations[at if fusion.kept else place]

@@ -8,6 +8,7 @@ read more than once, its gradients are added.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -89,13 +90,9 @@ class Training:
         self.values[value.name] = value
         return value.name
 
-    def readers(self) -> dict[str, list[Operation]]:
-        """Who reads a value, by its name."""
-        found: dict[str, list[Operation]] = {name: [] for name in self.values}
-        for one in self.operations:
-            for name in one.reads:
-                found[name].append(one)
-        return found
+    def readers(self) -> Counter[str]:
+        """How many operations read a value, by its name."""
+        return Counter(name for one in self.operations for name in one.reads)
 
 
 class Kinds(NamedTuple):
