@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 #: What a sum, a product or the like is called whose other operand is a number, or a map of fewer
 #: elements; of those the latter only if it is a sum or a product.
@@ -36,3 +37,9 @@ def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[flo
         found += USUAL[kind][len(found) :]
     alike = [round(one, 7) for one in found] == [round(one, 7) for one in USUAL.get(kind, ())]
     return () if alike else found
+
+
+def single(constant: Any) -> float | None:
+    """The number that an array is, as it would be written; None of several, of bools, of None."""
+    other = constant is None or constant.size > 1 or constant.dtype == bool
+    return None if other else float(str(constant.flat[0]))

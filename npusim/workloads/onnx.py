@@ -23,7 +23,7 @@ from npusim.workloads.elementwise import (
     listed,
 )
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
-from npusim.workloads.numbers import FEW, numbers_of
+from npusim.workloads.numbers import FEW, numbers_of, single
 from npusim.workloads.recorder import Part, Recorder
 
 #: Elements of the largest constant that is computed with, and operators that are left alone: those
@@ -328,12 +328,8 @@ class _Graph:
         operands = node.input[1:]
         if node.op_type in ("Add", "Mul"):
             operands = [name for name in node.input if name in self.constants]
-        values = [self.constants.get(name) for name in operands]
-        found = [
-            None if one is None or one.size > 1 or one.dtype == bool else float(str(one.flat[0]))
-            for one in values
-        ]
-        return found or [attributes.get(name) for name in ("min", "max")]
+        found = [single(self.constants.get(name)) for name in operands]
+        return found or [attributes.get("min"), attributes.get("max")]
 
     def _sides(self, node: Any) -> tuple[tuple[int, int], ...]:
         """How many zeros a padding adds on each side of an image; none where that is not known."""
