@@ -24,14 +24,11 @@ def rule_of(layer: Layer | ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) 
 
 
 def _by_channel(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the second of two values has a number for each image and channel of the first.
-
-    Rows are such numbers where they lie as blocks of channels do.
-    """
+    """Whether the second of two values has a number for each image and channel of the first."""
     if len(shapes) != 2 or len(shapes[0]) < 3:
         return False
     (n, c, *_), few = shapes
-    return few[:2] == (n, c) and prod(few) == n * c and (len(few) > 2 or c % 16 == 0)
+    return few[:2] == (n, c) and prod(few) == n * c
 
 
 def numbers_of(layer: Layer | ElementwiseLayer | None) -> dict[str, float]:
