@@ -183,7 +183,7 @@ def test_layers_are_trained_as_by_pytorch(network: str) -> None:
         trainer.step(xs, labels)
     np.testing.assert_allclose(trainer.losses, by_torch(module, 3), rtol=2e-3)
     for name, value in own.items():
-        moved = np.abs(value.detach().numpy() - begun[name]).max()
-        near = 0.1 * moved + 1e-5  # what a normalisation follows has a bias that never moves
-        np.testing.assert_allclose(trainer[name], value.detach(), atol=near, err_msg=name)
+        wanted = value.detach().numpy()
+        moved, off = (np.linalg.norm(wanted - one) for one in (begun[name], trainer[name]))
+        assert off <= 0.05 * moved + 1e-4, name  # a bias before a normalisation does not move
     assert trainer.steps[0].complete
