@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any
 
 from npusim.base.dtypes import promote
-from npusim.layout.groups import group_dict
+from npusim.layout import group_dict
 from npusim.limits.facts import PARAM, Facts, weight_shape
 from npusim.limits.forms import described, form_of
 from npusim.shapes.convolution import output_sizes, transposed_sizes
