@@ -24,7 +24,7 @@ from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
 from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling_text import parse_tiling
+from npusim.call.tiling import parse_tiling
 from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
 from npusim.cli.own_kernel import kernel_card
 from npusim.device.catalog import load_device

@@ -28,8 +28,7 @@ from npusim.results.reports.study import explored, report
 from npusim.results.tables import DataFrame, frame
 from npusim.study.formula import GOALS, Formula, goal, limit
 from npusim.study.space import Study
-from npusim.study.store import Measured
-from npusim.study.subject import DEVICE, Row, Setting, option_names, split
+from npusim.study.subject import DEVICE, Measured, Row, Setting, option_names, split
 
 #: Columns after the varied names; a promise to users. Those of gradients are a network's, those of
 #: phases a step's.

@@ -24,8 +24,21 @@ from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal as goal_of
 from npusim.study.result import SweepResult, Tabled
 from npusim.study.space import Axis, Study, check_goals, load_study, make_study
-from npusim.study.store import Measured, keep, key_of, known_of, runs_beside
-from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Known, Row, Setting, Split, option_names
+from npusim.study.subject import (
+    DEVICE,
+    NETWORK,
+    OPERATOR,
+    Known,
+    Measured,
+    Row,
+    Setting,
+    Split,
+    keep,
+    key_of,
+    known_of,
+    option_names,
+    runs_beside,
+)
 from npusim.study.workers import Chunk, Runs, cpus, here, look, on_dask
 
 #: Seconds that a chunk of points should take: long beside handing it over, short to lose.

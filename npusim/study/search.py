@@ -25,8 +25,17 @@ from npusim.study.formula import goal, limit
 from npusim.study.result import Exploration, unbeaten, values_of
 from npusim.study.runner import Progress, probed, study_of
 from npusim.study.space import Study, check_goals
-from npusim.study.store import Measured, keep, key_of, known_of, runs_beside
-from npusim.study.subject import Known, Row, Setting, Split
+from npusim.study.subject import (
+    Known,
+    Measured,
+    Row,
+    Setting,
+    Split,
+    keep,
+    key_of,
+    known_of,
+    runs_beside,
+)
 from npusim.study.workers import Chunk, cpus, here
 
 #: Points that are looked at where nothing else is said.

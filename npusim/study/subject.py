@@ -2,22 +2,26 @@
 
 A *setting* is a mapping from names to texts, as on a command line. Names are ``device``, figures
 of the device (``memories.L1.size``), and the options of what is measured (``batch``, ``cin``).
+
+Measured points on disk, by content: a study that was stopped computes what is missing.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError, told_as
-from npusim.base.sources import content_of, limits
+from npusim.base.sources import content_of, limits, program
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Spec
-from npusim.call.tiling_text import parse_tiling
+from npusim.call.tiling import parse_tiling
 from npusim.device.area import area_mm2, buffer_bytes
 from npusim.device.catalog import load_device, read_cores
 from npusim.device.config import figures
@@ -30,6 +34,7 @@ from npusim.ops.cube_math import read_cube_math_type
 from npusim.ops.options import integer, word
 from npusim.results import Result
 from npusim.results.energy import Energy
+from npusim.reuse.store import Store
 from npusim.workloads import read_network
 
 Setting = Mapping[str, str]
@@ -301,3 +306,40 @@ def _tilings(result: Result) -> dict[str, str]:
         same = sum(name.partition(" ")[0] == run.name for name in found)
         found[f"{run.name} {same + 1}" if same else run.name] = run.tiling
     return {name: text for name, text in found.items() if text}
+
+
+# -- measured points on disk, by content: a study that was stoppe -------------------------------
+
+
+class Measured(NamedTuple):
+    """A point that was measured: its row, or why there is none.
+
+    What is ``passing`` may work another time and is not kept; figures and limits refuse for ever.
+    """
+
+    row: dict[str, Any]
+    error: str = ""
+    passing: bool = False
+
+
+def known_of(store: Store, key: str) -> Measured | None:
+    """What a store knows of a point."""
+    found = store.get(key)
+    return None if found is None else Measured(*found)
+
+
+def keep(store: Store, points: Iterable[tuple[str, Measured]]) -> None:
+    """Keep points, all of them or none; failures that pass are left out."""
+    store.put((key, one) for key, one in points if not one.passing)
+
+
+def runs_beside(file: str | Path | None) -> str | Path | None:
+    """The file of runs of kernels that goes with one of points: beside it, in the same cache."""
+    if file is None or file == "":
+        return file
+    return Path(file).with_suffix(f".runs{Path(file).suffix}")
+
+
+def key_of(content: str) -> str:
+    """The key of a point: its content, and the program that measures it."""
+    return hashlib.sha256(f"{program()}\0{content}".encode()).hexdigest()

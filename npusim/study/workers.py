@@ -13,8 +13,7 @@ from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreEr
 from npusim.base.resources import optional
 from npusim.base.workers import AHEAD, Workers
 from npusim.reuse.cache import answers_in
-from npusim.study.store import Measured
-from npusim.study.subject import Split, measure
+from npusim.study.subject import Measured, Split, measure
 
 #: Numbered points that are measured together, as what was read, and what became of them.
 Chunk = Sequence[tuple[int, Split]]

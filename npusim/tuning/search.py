@@ -7,22 +7,35 @@ candidate is simulated whose bound is above the best time, so none is simulated 
 those of the last step. A search that may end before can be led to some that may be good first.
 
 The order, and so the table, depends neither on how many processes look nor on what a store knows.
+
+Candidates bounded and timed by several processes, and what is known of them already.
+
+A search from beginning to end: candidates, processes and what is kept on disk.
 """
 
 from __future__ import annotations
 
 import heapq
+import pickle
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, cast
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.integers import ceil_div
+from npusim.base.sources import own_modules
+from npusim.base.workers import Workers as Processes
 from npusim.program.kernel import Kernel
 from npusim.program.tunable import changes
-from npusim.tuning.problem import Found, Problem, neighbours
-from npusim.tuning.workers import Workers
+from npusim.results.progress import in_notebooks
+from npusim.reuse.store import Store, opened
+from npusim.tuning.problem import Changes, Found, Problem, neighbours
+from npusim.tuning.tuned import Tuned
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
 #: "same" runs like another candidate, and counts for none.
@@ -230,3 +243,136 @@ class Search:
             left = sum(entry[0] < self._best for entry in self._heap)
             settled = len(self.rows) - left
             self.report(Progress(len(self.rows), settled, self.simulated, self._best, least))
+
+
+# -- candidates bounded and timed by several processes, and what  -------------------------------
+
+
+class Workers(Processes):
+    """``jobs`` processes (1: this one alone) that look at candidates of a problem.
+
+    What the store knows is not computed again; what is computed is kept there at once.
+    """
+
+    def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
+        super().__init__(jobs)
+        self.problem, self.store = problem, store
+        #: Candidates found in the store so far, and computed.
+        self.known = self.computed = 0
+        if jobs > 1:
+            self._begin = partial(_begin, _sent(problem))
+
+    def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
+        """The "bound" or the "time" of each candidate, in order."""
+        names = [
+            f"{self.problem.key} {stage} {sorted(changes.items())!r}" for changes in candidates
+        ]
+        rows = {name: self.store.get(name) for name in names}
+        known = {name: Found(*row) for name, row in rows.items() if row is not None}
+        missing = {
+            name: changes
+            for name, changes in zip(names, candidates, strict=True)
+            if name not in known
+        }
+        self.known += len(names) - len(missing)
+        self.computed += len(missing)
+        new = dict(zip(missing, self._compute(stage, list(missing.values())), strict=True))
+        self.store.put(new.items())
+        return [known[name] if name in known else new[name] for name in names]
+
+    def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
+        if self.jobs == 1 or len(candidates) < 2:
+            return [look(self.problem, stage, changes) for changes in candidates]
+        size = ceil_div(len(candidates), 2 * self.jobs)
+        chunks = [candidates[at : at + size] for at in range(0, len(candidates), size)]
+        found = dict(self.each(partial(_look, stage), chunks))
+        return [one for place in range(len(chunks)) for one in found[place]]
+
+
+def look(problem: Problem, stage: str, changes: Changes) -> Found:
+    """What is asked of one candidate."""
+    candidate = problem.candidate(changes)
+    return problem.bound(candidate) if stage == "bound" else problem.time(candidate)
+
+
+#: The problem of a process that looks at candidates.
+_HELD: list[Problem] = []
+
+
+def _look(stage: str, candidates: list[Changes]) -> list[Found]:
+    return [look(_HELD[0], stage, changes) for changes in candidates]
+
+
+def _begin(pickled: bytes) -> None:
+    """Make ready to look."""
+    _HELD.append(pickle.loads(pickled))
+
+
+def _sent(problem: Problem) -> bytes:
+    """The problem for other processes, with the kernel's code as it was imported here."""
+    import cloudpickle  # noqa: PLC0415 - few searches need processes
+
+    with ExitStack() as registered:
+        for module in own_modules(type(problem.kernel)):
+            cloudpickle.register_pickle_by_value(module)
+            registered.callback(cloudpickle.unregister_pickle_by_value, module)
+        return cast(bytes, cloudpickle.dumps(problem))
+
+
+# -- a search from beginning to end: candidates, processes and wh -------------------------------
+
+
+def search(
+    problem: Problem,
+    seeds: tuple[Kernel, ...],
+    among: Iterable[Kernel] | None = None,
+    budget: Budget = Budget(),  # noqa: B008 - immutable
+    jobs: int = 1,
+    store: str | Path | None = "",
+    progress: Callable[[Progress], None] | None = None,
+) -> Tuned:
+    """The search itself; ``seeds`` are simulated whatever their bounds.
+
+    Where candidates are the kernel's own, those one step from the best are looked at too, until
+    none of them is better.
+    """
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise ArgumentError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
+    begun = time.monotonic()
+    candidates = problem.candidates()
+    if among is not None:
+        candidates = ((one, problem.least(one)) for one in among)
+    with (
+        in_notebooks(progress, _of_tilings) as report,
+        opened(store, "tuned") as kept,
+        Workers(problem, kept, jobs) as workers,
+    ):
+        looking = Search(problem, candidates, seeds, budget, report)
+        looking.begin(workers)
+        if among is None:
+            looking.lead(_leaders(problem), workers)
+            looking.around(workers)
+        looking.run(workers)
+        if among is None:
+            looking.around(workers)
+        looking.end()
+    spent = time.monotonic() - begun
+    return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.known)
+
+
+#: Candidates with the best estimates that a search with a budget looks at before all others.
+_LEADING = 32
+
+
+def _leaders(problem: Problem) -> list[Kernel]:
+    """Those of the problem's kernel, the best first; none where no tiling is known to fit."""
+    kernel = problem.kernel
+    warm = [t.name for t in kernel.tensors if t.role != "out"] if problem.l2 is not None else []
+    with suppress(CapacityError):
+        return [one for _, one in kernel.ranked(problem.device, problem.cores, _LEADING, warm)]
+    return []
+
+
+def _of_tilings(far: Progress) -> tuple[str, int, int]:
+    """How far a search is, for a bar."""
+    return "tilings ruled out", far.settled, far.candidates

@@ -160,7 +160,7 @@ class Tuned(Answer):
         ``x`` and ``y`` are fields of the tiling, by default the first two that vary. A cell is the
         fastest tiling simulated there; hatched cells have no legal tiling.
         """
-        from npusim.results.figures.tilings import searched  # noqa: PLC0415 - drawn when asked for
+        from npusim.results.figures.studies import searched  # noqa: PLC0415 - drawn when asked for
         from npusim.results.plots import draw_grid, save_plot  # noqa: PLC0415
 
         title = f"{self.problem.kernel.name} on {self.problem.device.name}"

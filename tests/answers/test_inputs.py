@@ -26,8 +26,18 @@ from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.store import StoreWarning, opened
 from npusim.study.search import explore
 from npusim.study.space import make_study
-from npusim.study.store import Measured, keep, key_of, known_of
-from npusim.study.subject import NETWORK, OPERATOR, Split, _read, option_names, split
+from npusim.study.subject import (
+    NETWORK,
+    OPERATOR,
+    Measured,
+    Split,
+    _read,
+    keep,
+    key_of,
+    known_of,
+    option_names,
+    split,
+)
 from npusim.study.workers import failure, look, on_dask
 from npusim.tuning.problem import Problem
 from npusim.workloads import load_workload

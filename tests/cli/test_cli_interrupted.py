@@ -21,7 +21,7 @@ from npusim import network, ops, spec
 from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
 from npusim.cli.main import INTERRUPTED, main
-from npusim.study.store import keep
+from npusim.study.subject import keep
 
 OLD = "the file that was there"
 SIZES = ["--m", "48", "--k", "48", "--n", "48"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.call.tiling_text import parse_tiling
+from npusim.call.tiling import parse_tiling
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.kernels.matmul import Matmul, Tiling

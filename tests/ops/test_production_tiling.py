@@ -15,7 +15,7 @@ import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, CapacityError, ConfigError
 from npusim.call.call import simulate
-from npusim.call.tiling_text import parse_tiling
+from npusim.call.tiling import parse_tiling
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter

@@ -22,8 +22,7 @@ from npusim.results import palette
 from npusim.reuse.store import opened
 from npusim.study.result import SweepResult
 from npusim.study.space import make_study
-from npusim.study.store import Measured, known_of
-from npusim.study.subject import Split
+from npusim.study.subject import Measured, Split, known_of
 from npusim.study.workers import here, look
 from tests.mistakes import mistakes
 
