@@ -36,10 +36,10 @@ PAGES = {
 
 
 def _operators() -> list[str]:
-    """Names of the operators: each is a function in a module of its name."""
-    module = ast.parse((ROOT / "npusim" / "ops" / "__init__.py").read_text(encoding="utf-8"))
+    """Places of the operators that have a module each, as the stub of their package lists them."""
+    module = ast.parse((ROOT / "npusim" / "ops" / "__init__.pyi").read_text(encoding="utf-8"))
     return [
-        alias.name
+        f"{node.module}.{alias.name}"
         for node in module.body
         for alias in getattr(node, "names", ())
         if isinstance(node, ast.ImportFrom) and node.module == f"npusim.ops.{alias.name}"
@@ -59,7 +59,7 @@ INTERFACE = {
     ),
     "ops": (
         "npusim.ops",
-        ["npusim.ops", *(f"npusim.ops.{name}.{name}" for name in _operators())],
+        ["npusim.ops", *_operators()],
     ),
     "results": ("Results", ["npusim.results"]),
     "language": ("npusim.language", ["npusim.language"]),

@@ -265,7 +265,7 @@ class Call:
         if not is_tuned(self.options.tiling, kernel.name) or _planned.get() is not None:
             return kernel
         from npusim.tuning.problem import Problem  # noqa: PLC0415 - few calls are tuned
-        from npusim.tuning.search import search  # noqa: PLC0415
+        from npusim.tuning.tuned import search  # noqa: PLC0415
 
         now = self.launches.l2
         warm = self.options.engine == "fast" and len(now.content()) > 0

@@ -20,8 +20,8 @@ from npusim.program.tunable import is_tunable
 from npusim.results import Result
 from npusim.timing.run import new_l2
 from npusim.tuning.problem import Problem
-from npusim.tuning.search import Budget, Progress, search
-from npusim.tuning.tuned import Tuned
+from npusim.tuning.search import Budget, Progress
+from npusim.tuning.tuned import Tuned, search
 
 
 def tune(

@@ -8,9 +8,7 @@ those of the last step. A search that may end before can be led to some that may
 
 The order, and so the table, depends neither on how many processes look nor on what a store knows.
 
-Candidates bounded and timed by several processes, and what is known of them already.
-
-A search from beginning to end: candidates, processes and what is kept on disk.
+Candidates are bounded and timed by several processes, which do not look at what a store knows.
 """
 
 from __future__ import annotations
@@ -19,23 +17,20 @@ import heapq
 import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import NamedTuple, cast
 
-from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
 from npusim.base.sources import own_modules
 from npusim.base.workers import Workers as Processes
 from npusim.program.kernel import Kernel
 from npusim.program.tunable import changes
-from npusim.results.progress import in_notebooks
-from npusim.reuse.store import Store, opened
+from npusim.reuse.store import Store
 from npusim.tuning.problem import Changes, Found, Problem, neighbours
-from npusim.tuning.tuned import Tuned
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
 #: "same" runs like another candidate, and counts for none.
@@ -245,7 +240,7 @@ class Search:
             self.report(Progress(len(self.rows), settled, self.simulated, self._best, least))
 
 
-# -- candidates bounded and timed by several processes, and what  -------------------------------
+# -- processes ----------------------------------------------------------------------------------
 
 
 class Workers(Processes):
@@ -317,62 +312,3 @@ def _sent(problem: Problem) -> bytes:
             cloudpickle.register_pickle_by_value(module)
             registered.callback(cloudpickle.unregister_pickle_by_value, module)
         return cast(bytes, cloudpickle.dumps(problem))
-
-
-# -- a search from beginning to end: candidates, processes and wh -------------------------------
-
-
-def search(
-    problem: Problem,
-    seeds: tuple[Kernel, ...],
-    among: Iterable[Kernel] | None = None,
-    budget: Budget = Budget(),  # noqa: B008 - immutable
-    jobs: int = 1,
-    store: str | Path | None = "",
-    progress: Callable[[Progress], None] | None = None,
-) -> Tuned:
-    """The search itself; ``seeds`` are simulated whatever their bounds.
-
-    Where candidates are the kernel's own, those one step from the best are looked at too, until
-    none of them is better.
-    """
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise ArgumentError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
-    begun = time.monotonic()
-    candidates = problem.candidates()
-    if among is not None:
-        candidates = ((one, problem.least(one)) for one in among)
-    with (
-        in_notebooks(progress, _of_tilings) as report,
-        opened(store, "tuned") as kept,
-        Workers(problem, kept, jobs) as workers,
-    ):
-        looking = Search(problem, candidates, seeds, budget, report)
-        looking.begin(workers)
-        if among is None:
-            looking.lead(_leaders(problem), workers)
-            looking.around(workers)
-        looking.run(workers)
-        if among is None:
-            looking.around(workers)
-        looking.end()
-    spent = time.monotonic() - begun
-    return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.known)
-
-
-#: Candidates with the best estimates that a search with a budget looks at before all others.
-_LEADING = 32
-
-
-def _leaders(problem: Problem) -> list[Kernel]:
-    """Those of the problem's kernel, the best first; none where no tiling is known to fit."""
-    kernel = problem.kernel
-    warm = [t.name for t in kernel.tensors if t.role != "out"] if problem.l2 is not None else []
-    with suppress(CapacityError):
-        return [one for _, one in kernel.ranked(problem.device, problem.cores, _LEADING, warm)]
-    return []
-
-
-def _of_tilings(far: Progress) -> tuple[str, int, int]:
-    """How far a search is, for a bar."""
-    return "tilings ruled out", far.settled, far.candidates

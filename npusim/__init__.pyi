@@ -1,0 +1,52 @@
+"""The public names, each with where it is imported from when it is first used."""
+
+from npusim import ops as ops
+from npusim.base.errors import ArgumentError as ArgumentError
+from npusim.base.errors import CapacityError as CapacityError
+from npusim.base.errors import ConfigError as ConfigError
+from npusim.base.errors import NpusimError as NpusimError
+from npusim.base.errors import ProgramError as ProgramError
+from npusim.base.errors import RaceError as RaceError
+from npusim.base.errors import RuleError as RuleError
+from npusim.calibration.calibrate import Calibration as Calibration
+from npusim.calibration.calibrate import calibrate as calibrate
+from npusim.call.bound import bound as bound
+from npusim.call.call import simulate as simulate
+from npusim.call.rank import Ranking as Ranking
+from npusim.call.rank import rank as rank
+from npusim.call.spec import spec as spec
+from npusim.call.tune import tune as tune
+from npusim.device.catalog import devices as devices
+from npusim.device.catalog import load_device as load_device
+from npusim.kernels.cann_export import cann_of as cann_of
+from npusim.kernels.tilings.cann import CannTiling as CannTiling
+from npusim.kernels.tilings.cann import cann_tiling as cann_tiling
+from npusim.kernels.tilings.cann import load_cann_tiling as load_cann_tiling
+from npusim.kernels.tilings.imported import ascendc_tiling as ascendc_tiling
+from npusim.kernels.tilings.imported import catlass_tiling as catlass_tiling
+from npusim.networks.network import network as network
+from npusim.networks.step import step as step
+from npusim.networks.trainer import Trainer as Trainer
+from npusim.ops import operators as operators
+from npusim.program.traced import load_instructions as load_instructions
+from npusim.program.traced import save_instructions as save_instructions
+from npusim.program.tunable import Fit as Fit
+from npusim.program.tunable import candidates as candidates
+from npusim.program.tunable import fits as fits
+from npusim.results import Result as Result
+from npusim.results.comparison import Comparison as Comparison
+from npusim.results.comparison import compare as compare
+from npusim.results.network_comparison import NetworkComparison as NetworkComparison
+from npusim.results.network_comparison import compare_networks as compare_networks
+from npusim.study.result import Exploration as Exploration
+from npusim.study.result import SweepResult as SweepResult
+from npusim.study.runner import Sensitivities as Sensitivities
+from npusim.study.runner import sensitivities as sensitivities
+from npusim.study.runner import sweep as sweep
+from npusim.study.search import explore as explore
+from npusim.study.space import Study as Study
+from npusim.study.space import load_study as load_study
+from npusim.tuning.tuned import Tuned as Tuned
+from npusim.version import __version__ as __version__
+
+__all__: list[str]
