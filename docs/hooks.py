@@ -19,7 +19,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from npusim.limits.forms import FORMS
+from npusim.limits.facts import FORMS
 
 ROOT = Path(__file__).parents[1]
 

@@ -29,7 +29,7 @@ from npusim.program.build import build
 from npusim.timing import standby
 from npusim.timing.fast import library
 from npusim.timing.run import ENGINES
-from npusim.timing.starts import core_starts
+from npusim.timing.trace import core_starts
 
 #: Asks for a library for each level of processors; compiles in this very process.
 ANY, HERE = "--any", "--here"

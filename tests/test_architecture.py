@@ -26,7 +26,7 @@ FLOORS = [
     "npusim.shapes",
     "npusim.workloads",
     "npusim.device",
-    "npusim.reuse.seen",
+    "npusim.reuse.cache",
     "npusim.reuse.cache",
     "npusim.isa",
     "npusim.program",

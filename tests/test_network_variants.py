@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import npusim
-import npusim.reuse.replay
+import npusim.reuse.launches
 from npusim.base.errors import ArgumentError
 from npusim.networks.network import NetworkResult
 from npusim.workloads import Workload, load_workload
@@ -56,7 +56,7 @@ def test_variants_of_the_device_are_timed_with_the_tilings_held(
     assert times[0] > result.time_us
     assert times[2] == times[1]  # nothing is tiled anew for a larger L1
     assert times[4] > times[3]
-    monkeypatch.setattr(npusim.reuse.replay, "recosted", lambda program, variant: None)
+    monkeypatch.setattr(npusim.reuse.launches, "recosted", lambda program, variant: None)
     assert [timed(gaps).time_us_on(variant) for variant in variants] == times  # built anew
 
 

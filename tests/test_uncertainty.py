@@ -24,7 +24,7 @@ from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.program.kernel import Tasks
 from npusim.program.language import Language
-from npusim.results.uncertainty import Effect, TimeRange
+from npusim.results.verdict import Effect, TimeRange
 from tests.scripts import Scripted, tasks_of
 from tests.timing.test_engines_agree import CALLS, operator_calls
 

@@ -17,8 +17,7 @@ from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.resources import require_room
 from npusim.call.choice import Around, K, chosen, program_of
-from npusim.call.options import Options
-from npusim.call.size import require_short
+from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import is_library, is_tuned
 from npusim.device.catalog import parse_core_mask
@@ -31,8 +30,7 @@ from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.results import Result
 from npusim.results.lines import bytes_text
-from npusim.reuse.launches import CachedLaunches
-from npusim.reuse.replay import Again, Step, figures_behind, notes_on_figures
+from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
 from npusim.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
 from npusim.timing.run import Launches
 from npusim.timing.trace import Bound, KernelRun

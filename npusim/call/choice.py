@@ -23,11 +23,10 @@ from npusim.program.build import build, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.program.tunable import changes
-from npusim.reuse.cache import Answers
+from npusim.reuse.cache import Answers, Name, Seen, names_of
 from npusim.reuse.launches import content
-from npusim.reuse.seen import Name, Seen, names_of
 from npusim.timing.run import Launches, new_l2, time_cycles
-from npusim.timing.starts import are_usual
+from npusim.timing.trace import are_usual
 
 K = TypeVar("K", bound=Kernel)
 

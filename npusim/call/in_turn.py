@@ -8,8 +8,8 @@ from dataclasses import replace
 from npusim.base.integers import IntArray
 from npusim.device.spec import Device
 from npusim.results import Result
-from npusim.results.uncertainty import Replay
-from npusim.reuse.replay import notes_on_figures
+from npusim.results.verdict import Replay
+from npusim.reuse.launches import notes_on_figures
 from npusim.timing.bounds import longest_first
 from npusim.timing.trace import Bound, Trace
 

@@ -13,8 +13,7 @@ from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.device.catalog import load_device
 from npusim.kernels.conv_forward import ConvForward
-from npusim.limits.facts import type_name
-from npusim.limits.forms import FORMS, layer_of
+from npusim.limits.facts import FORMS, layer_of, type_name
 from npusim.limits.table import check
 from npusim.ops import CARDS
 from npusim.ops.arguments import declared, frozen

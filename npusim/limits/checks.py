@@ -13,8 +13,7 @@ from typing import Any
 
 from npusim.base.dtypes import promote
 from npusim.layout import group_dict
-from npusim.limits.facts import PARAM, Facts, weight_shape
-from npusim.limits.forms import described, form_of
+from npusim.limits.facts import PARAM, Facts, described, form_of, weight_shape
 from npusim.shapes.convolution import output_sizes, transposed_sizes
 
 Check = Callable[[Facts, str], "str | None"]

@@ -28,10 +28,10 @@ from npusim.base.integers import IntArray
 from npusim.isa.base import Signal
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.numerics.slots import POISON
-from npusim.program.accesses import Accesses, Use
 from npusim.program.flags import Flags
 from npusim.program.lower import located
 from npusim.program.program import READ, Program, Template
+from npusim.program.races import Accesses, Use
 
 __all__ = ["POISON", "execute"]
 

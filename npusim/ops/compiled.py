@@ -1,7 +1,7 @@
 """Gradients of a convolution as functions of the vendor's tensor compiler, blocked layouts.
 
 Each takes two fp16 operands, lists of sizes and a ``para_dict``, and is made of its row in
-``npusim.limits.forms.FORMS``; here stands what one does.
+``npusim.limits.facts.FORMS``; here stands what one does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.layout import group_dict
-from npusim.limits.facts import tensor_facts, type_name
-from npusim.limits.forms import FORMS, Form
+from npusim.limits.facts import FORMS, Form, tensor_facts, type_name
 from npusim.ops.arguments import declared, frozen, operand
 from npusim.ops.blocked import (
     blocked_input_grad,

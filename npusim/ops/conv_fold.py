@@ -40,10 +40,9 @@ from npusim.kernels.parts.spread import Spread
 from npusim.kernels.thin_map import ThinMap, Thinned
 from npusim.kernels.tilings.streams import times
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.ops.cube_math import CubeMath
+from npusim.ops.arguments import CubeMath
 from npusim.ops.gradients import ANY_GRADIENT, ANY_PRODUCT, asked
-from npusim.reuse.cache import Answers
-from npusim.reuse.seen import Seen
+from npusim.reuse.cache import Answers, Seen
 from npusim.shapes.convolution import Convolution
 
 #: What was chosen for a gradient: the rows and columns of a fold, or these, or nothing.

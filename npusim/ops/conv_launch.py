@@ -17,8 +17,8 @@ from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.parts.folding import FoldedConvolution
 from npusim.kernels.parts.layout_change import Change, LayoutChange
 from npusim.kernels.trans_data import Conversion, TransData
+from npusim.ops.arguments import CubeMath
 from npusim.ops.conv_fold import changed, faster_shape, filter_change, map_change
-from npusim.ops.cube_math import CubeMath
 from npusim.ops.gradients import launch, launch_bias, launch_filter_gradient, product, require_time
 from npusim.shapes.convolution import Convolution
 

@@ -19,11 +19,10 @@ from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.parts.layout_change import Change
 from npusim.kernels.transpose import Transpose
 from npusim.limits.facts import tensor_facts
-from npusim.ops.arguments import frozen, operand, scalar
+from npusim.ops.arguments import CubeMath, cube_math, frozen, operand, scalar, stated_cube_math
 from npusim.ops.card import Card, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import gradients
-from npusim.ops.cube_math import CubeMath, cube_math, stated_cube_math
 from npusim.ops.layer import Wanted, stated_layer, wanted
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution

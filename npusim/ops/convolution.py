@@ -16,11 +16,10 @@ from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling
-from npusim.ops.arguments import flag, operand, per_dim, scalar
+from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments
-from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.gradients import launch, product, require_time
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result

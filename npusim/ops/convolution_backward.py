@@ -16,10 +16,9 @@ from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
 from npusim.limits.facts import tensor_facts
-from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
+from npusim.ops.arguments import cube_math, flag, frozen, operand, per_dim, scalar, stated_cube_math
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.cube_math import cube_math, stated_cube_math
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution

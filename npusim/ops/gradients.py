@@ -26,7 +26,7 @@ from npusim.kernels.parts.epilogue import Epilogue
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings import cann_filter, cann_input, library
 from npusim.kernels.tilings.cann import CannTiling
-from npusim.limits.forms import layer_of
+from npusim.limits.facts import layer_of
 from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.program.kernel import Kernel
 from npusim.results import Result

@@ -22,7 +22,7 @@ from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings.imported import Imported
-from npusim.ops.cube_math import cube_math
+from npusim.ops.arguments import cube_math
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 

@@ -15,9 +15,8 @@ from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling
-from npusim.ops.arguments import flag, operand
+from npusim.ops.arguments import CubeMath, cube_math, cube_math_number, flag, operand
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
-from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number
 from npusim.ops.linear import START, converted, launch_product
 from npusim.results import Result
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import Node, load_tree
-from npusim.ops.cube_math import CUBE_MATH_TYPES, read_cube_math_type
+from npusim.ops.arguments import CUBE_MATH_TYPES, read_cube_math_type
 from npusim.shapes.convolution import Sides, Sizes
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from npusim.program.kernel import Kernel, Plan, Tasks, fields_of, require_table
 from npusim.program.language import Language
 from npusim.program.link import Linker
 from npusim.program.lower import lower
-from npusim.program.placed import placed
 from npusim.program.program import CoreProgram, Program, Template, pipes_of
-from npusim.program.recost import costed, structure
+from npusim.program.recost import costed, placed, structure
 from npusim.program.units import Runs, Unit
 
 _PACKAGE = FilePath(__file__).parent.parent

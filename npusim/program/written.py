@@ -16,10 +16,9 @@ from npusim.base.integers import IntArray
 from npusim.isa.base import Instruction
 from npusim.isa.operands import Slot, SlotRegion, Tensor
 from npusim.isa.vector import BLOCK_BYTES, VectorInstruction
-from npusim.program.accesses import Accesses, Pieces, Use
 from npusim.program.lower import located
 from npusim.program.program import READ, WRITE, Program, Template
-from npusim.program.races import check_races
+from npusim.program.races import Accesses, Pieces, Use, check_races
 
 Mask = npt.NDArray[np.bool_]
 

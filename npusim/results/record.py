@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from npusim.base.errors import ArgumentError
 from npusim.device.spec import Device
-from npusim.results import metrics, uncertainty
+from npusim.results import metrics
 from npusim.results.bounded import Bounded, Ends, ends, program_ends
 from npusim.results.energy import Energy, energy_of
 from npusim.results.lines import counted
-from npusim.results.uncertainty import Replay, TimeRange
-from npusim.results.verdict import Verdict, verdict
+from npusim.results.verdict import Replay, TimeRange, Verdict, time_range, verdict
 from npusim.timing.trace import Bound, KernelRun
 
 Array = npt.NDArray[Any]
@@ -95,9 +94,7 @@ class Record:
         The kernels are timed twice per figure when this is first asked for; from then on reports
         show it. ``ArgumentError`` where the result does not know how.
         """
-        return uncertainty.time_range(
-            self.device, self.time_us, self._again(), kernels=len(self.runs)
-        )
+        return time_range(self.device, self.time_us, self._again(), kernels=len(self.runs))
 
     def time_us_on(self, device: Device) -> float:
         """``time_us`` on a variant of the device, with the tilings and the cores of this call.

@@ -25,7 +25,7 @@ from npusim.results.lines import (
 )
 from npusim.results.metrics import PipeShare
 from npusim.results.record import Record
-from npusim.results.uncertainty import TimeRange
+from npusim.results.verdict import TimeRange
 from npusim.timing.trace import Bound, KernelRun
 
 #: Paths of the traffic table before the rest is added up in one row.

@@ -4,28 +4,35 @@ The parts are tried, not read off shares of the time: a pipe that works for 70 %
 nothing where it would wait as long for what feeds it. A part can save no more than half of what it
 works on the busiest core of each kernel, waits for shared bandwidth included, so that parts which
 cannot win need not be tried.
+
+The same figures tell how far the time of a call may be off, given how far they may be.
 """
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
-from typing import Any
+from functools import cache
+from math import floor, hypot
+from typing import Any, NamedTuple, Protocol
 
 from npusim.base.errors import NpusimError
+from npusim.base.integers import IntArray
 from npusim.base.quantities import KINDS, format_quantity
 from npusim.base.reasons import BANDWIDTH, BUSY, NOT_STARTED, QUEUE
+from npusim.base.resources import configs
+from npusim.device.catalog import ranges
 from npusim.device.config import Figure, figure_text, figures
 from npusim.device.pipes import PIPES
 from npusim.device.spec import Device
+from npusim.results import tables
 from npusim.results.lines import percent_text
 from npusim.results.network_rows import LAUNCHES
-from npusim.results.uncertainty import Replay
 from npusim.timing.run import TRACE_LIMIT
-from npusim.timing.trace import Bound, KernelRun
+from npusim.timing.trace import Bound, KernelRun, Trace
 
 #: A part that is no pipe and no memory, as ``LAUNCHES``: the depths of all pipes' queues.
 QUEUES = "queues"
@@ -299,3 +306,114 @@ def scaled(figure: Figure, factor: Fraction) -> str | None:
         value = Fraction(floor(value))
     none_left = not (value or KINDS[figure.kind].idle)
     return None if none_left or value == figure.value else format_quantity(value, figure.kind)
+
+
+# -- how far the time may be off -------------------------------------------------------------------
+
+
+class Replay(Protocol):
+    """How to time a call again."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Dotted paths of the figures its time rests on."""
+
+    def time_us(self, device: Device) -> float:
+        """The time of the same kernels, tiled as they were, on the same cores of a variant."""
+
+    def traces(self, device: Device) -> tuple[Trace, ...]:
+        """What the time of each of these kernels rests on, in the order of launches."""
+
+    def causes(self, device: Device) -> tuple[IntArray, ...]:
+        """By kernel, the row that each row of its timeline waited for, -1 where it did not."""
+
+
+class Effect(NamedTuple):
+    """The time of a call with one figure at the ends of its range and all others as they are."""
+
+    figure: str
+    low: str
+    high: str
+    low_us: float  # with the figure at ``low``, which need not be the shorter time
+    high_us: float
+
+    def faster_us(self, time_us: float) -> float:
+        """How much shorter than ``time_us`` the time is at either end, 0 if it is not."""
+        return max(0.0, time_us - min(self.low_us, self.high_us))
+
+    def slower_us(self, time_us: float) -> float:
+        """How much longer than ``time_us`` the time is at either end, 0 if it is not."""
+        return max(0.0, max(self.low_us, self.high_us) - time_us)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeRange:
+    """The time of a call with its uncertainty: ``low_us`` to ``high_us`` around ``time_us``.
+
+    Figures are varied one at a time and taken to be independent, so what each adds to the time
+    combines as the root of the sum of squares, and so does what each takes from it. ``effects``
+    are sorted, the figure that moves the time most first. What the model leaves out, library
+    tilings above all, combines in the same way: 80 % of the measured rows of the class lie between
+    ``spread`` times the simulated time (``configs/silicon/spreads.csv``).
+    """
+
+    time_us: float
+    effects: tuple[Effect, ...]
+    spread: tuple[float, float] = (1.0, 1.0)
+
+    def __repr__(self) -> str:
+        """One line: the time and its ends."""
+        ends = f"{self.low_us:.3f} to {self.high_us:.3f} us"
+        return f"<TimeRange {self.time_us:.3f} us, {ends}, of {len(self.effects)} figures>"
+
+    @property
+    def low_us(self) -> float:
+        """The time less what figures and the model take from it."""
+        left_out = self.time_us * max(0.0, 1 - self.spread[0])
+        figures = (one.faster_us(self.time_us) for one in self.effects)
+        return self.time_us - hypot(left_out, *figures)
+
+    @property
+    def high_us(self) -> float:
+        """The time plus what figures and the model add to it."""
+        left_out = self.time_us * max(0.0, self.spread[1] - 1)
+        figures = (one.slower_us(self.time_us) for one in self.effects)
+        return self.time_us + hypot(left_out, *figures)
+
+    @property
+    def table(self) -> tables.DataFrame:
+        """One row per effect: figure, both ends of its range, the time at each."""
+        return tables.frame(self._rows(), Effect._fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for ``json.dumps``."""
+        ends = {"low_us": self.low_us, "high_us": self.high_us, "spread": list(self.spread)}
+        return {**ends, "figures": self._rows()}
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [effect._asdict() for effect in self.effects]
+
+
+@cache
+def _spreads() -> dict[tuple[str, str], tuple[float, float]]:
+    """Measured over simulated time by product, of ``kernels`` and of ``calls``."""
+    text = (configs() / "silicon" / "spreads.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {(row["product"], row["of"]): (float(row["low"]), float(row["high"])) for row in rows}
+
+
+def time_range(device: Device, time_us: float, replay: Replay, *, kernels: int) -> TimeRange:
+    """Vary each figure that has a range and that the time of so many ``kernels`` rests on."""
+    effects = []
+    for path, ends in ranges(device).items():
+        if path in replay.figures:
+            low, high = (
+                replay.time_us(device.replace(path, format_quantity(end.value, end.kind)))
+                for end in ends
+            )
+            texts = [figure_text(end, device.clock_hz) for end in ends]
+            effects.append(Effect(path, texts[0], texts[1], low, high))
+    effects.sort(key=lambda one: -max(one.faster_us(time_us), one.slower_us(time_us)))
+    # Nothing is known of invented devices.
+    spread = _spreads().get((device.product, "calls" if kernels > 1 else "kernels"), (1.0, 1.0))
+    return TimeRange(time_us=time_us, effects=tuple(effects), spread=spread)

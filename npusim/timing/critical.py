@@ -29,8 +29,7 @@ from npusim.isa.dsp import DspGemm
 from npusim.program.lower import Wait
 from npusim.program.program import Program
 from npusim.timing.outcome import Spans
-from npusim.timing.starts import core_starts
-from npusim.timing.trace import FOLLOWING, GAP, ISSUING, SHARING, STARTING, Step, Work
+from npusim.timing.trace import FOLLOWING, GAP, ISSUING, SHARING, STARTING, Step, Work, core_starts
 
 
 class Place(NamedTuple):

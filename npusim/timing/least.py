@@ -13,7 +13,7 @@ from npusim.program import program as flows
 from npusim.program.program import Program
 from npusim.timing.bounds import link_bounds
 from npusim.timing.fast.path import NONE, Alone, Once
-from npusim.timing.starts import core_starts
+from npusim.timing.trace import core_starts
 
 
 def least_and_digest(program: Program, *, cold: bool) -> tuple[int, str]:

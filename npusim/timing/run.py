@@ -16,10 +16,16 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.timing.bounds import needed_bytes, problem_bounds, program_bounds
-from npusim.timing.held import Held
-from npusim.timing.outcome import L2, Outcome, Progress, Spans
-from npusim.timing.starts import core_starts
-from npusim.timing.trace import KernelRun, PipeRow, PipeRows, Timeline, Trace, TrafficRow
+from npusim.timing.outcome import L2, Held, Outcome, Progress, Spans
+from npusim.timing.trace import (
+    KernelRun,
+    PipeRow,
+    PipeRows,
+    Timeline,
+    Trace,
+    TrafficRow,
+    core_starts,
+)
 
 #: Engines by name. All give the same cycles: "fast" runs compiled code, "simpy" is the readable
 #: reference.

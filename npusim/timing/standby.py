@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from npusim.device.spec import Device
 from npusim.program.program import Program
 from npusim.timing.fast import library
-from npusim.timing.held import Held
 from npusim.timing.l2 import L2State
+from npusim.timing.outcome import Held
 
 if TYPE_CHECKING:
     import subprocess

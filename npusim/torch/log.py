@@ -23,8 +23,8 @@ from npusim.base.errors import ArgumentError, NpusimError
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, spec
+from npusim.ops.arguments import cube_math, cube_math_number
 from npusim.ops.convolution_backward import convolution_backward
-from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
 from npusim.results.log_text import GRADIENTS, render

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from npusim.timing.starts import random_starts, starting
+from npusim.timing.trace import random_starts, starting
 from npusim.validation.rows import Measured
 from npusim.validation.score import is_scored
 from npusim.validation.simulate import Outcome, simulate_row

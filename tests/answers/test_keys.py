@@ -17,9 +17,9 @@ from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
+from npusim.reuse.cache import KEYS, Name, Seen, named
 from npusim.reuse.launches import CachedLaunches
-from npusim.reuse.seen import KEYS, Name, Seen, named
-from npusim.timing.held import Held
+from npusim.timing.outcome import Held
 from tests.reuse.test_launches import forget
 from tests.tuning.test_tune import matmul
 

@@ -9,7 +9,7 @@ import npusim
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat import tbe
 from npusim.device.spec import Device
-from npusim.limits.forms import FORMS
+from npusim.limits.facts import FORMS
 from npusim.shapes.convolution import Convolution
 from tests.limits.entrance_parts import CannotSay, Entrance, Facts, by, caught, run, tensor
 

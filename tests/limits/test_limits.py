@@ -9,8 +9,7 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.device.catalog import load_device
-from npusim.limits.facts import DERIVE, FACTS, PARAM
-from npusim.limits.forms import FORMS, derive
+from npusim.limits.facts import DERIVE, FACTS, FORMS, PARAM, derive
 from npusim.limits.table import STAGES, check, documented_operators, load_rules
 from tests.limits.entrances import able, refused
 from tests.limits.right_calls import call, on

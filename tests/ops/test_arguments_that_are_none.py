@@ -12,7 +12,7 @@ import pytest
 from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.compat.tbe import dsl, tvm
-from npusim.limits.forms import FORMS
+from npusim.limits.facts import FORMS
 from npusim.ops import CARDS, OPERATORS
 from tests.ops.small_calls import CALLS, called
 

@@ -1,6 +1,6 @@
 """The tensor compiler's gradients, every row alike: float64, groups, types, costs, lazy forms.
 
-A new row of ``npusim.limits.forms.FORMS`` is tested here without a word; its refusals are in
+A new row of ``npusim.limits.facts.FORMS`` is tested here without a word; its refusals are in
 ``tests/limits``.
 """
 
@@ -22,7 +22,7 @@ from npusim.device.catalog import load_device
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import Tiling as InputTiling
 from npusim.layout import group_dict
-from npusim.limits.forms import FORMS
+from npusim.limits.facts import FORMS
 from npusim.ops import CARDS
 from npusim.ops.layer import Wanted
 from npusim.results import Result

@@ -16,8 +16,8 @@ from npusim.device.spec import Device
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.kernels.parts.folding import thinned
 from npusim.ops import conv_fold
+from npusim.ops.arguments import CubeMath
 from npusim.ops.conv_fold import best_way, ways
-from npusim.ops.cube_math import CubeMath
 from npusim.results import Result
 from npusim.reuse.cache import Answers
 from npusim.shapes.convolution import Convolution

@@ -15,7 +15,7 @@ import npusim
 from npusim import spec
 from npusim.base import resources
 from npusim.base.errors import CapacityError, RuleError
-from npusim.call import size
+from npusim.call import options
 from npusim.call.call import Call
 from npusim.cli.main import main
 from npusim.ops import CARDS
@@ -72,7 +72,7 @@ def test_a_large_call_says_how_large_it_is_before_anything_is_planned(
 
 def test_a_kernel_says_so_before_its_time_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the bound of all products lets pass is known to the instruction once it is built."""
-    monkeypatch.setattr(size, "SILENT_S", 1e-4)
+    monkeypatch.setattr(options, "SILENT_S", 1e-4)
     a = spec((16384, 16384), "fp16")  # too long to be simulated in order to choose a tiling
     words = r"matmul: matmul: 4.4e\+12 multiply-adds in about 7.3e\+06 instr"
     with pytest.raises(CapacityError, match=words):
@@ -80,7 +80,7 @@ def test_a_kernel_says_so_before_its_time_is_simulated(monkeypatch: pytest.Monke
 
 
 def test_with_progress_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size, "SILENT_S", 1e-4)
+    monkeypatch.setattr(options, "SILENT_S", 1e-4)
     seen: list[tuple[str, str, int, int]] = []
     a = spec((512, 512), "fp16")
     result = npusim.ops.matmul(
@@ -94,12 +94,12 @@ def test_with_progress_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_take_longer_than_time_alone() -> None:
     for engine in ("fast", "simpy"):
         alone, both = (
-            size.seconds(10**6, engine, timing_only=timing_only) for timing_only in (True, False)
+            options.seconds(10**6, engine, timing_only=timing_only) for timing_only in (True, False)
         )
         assert alone < both
-    size.require_short("x", 10**8, 0, "fast", timing_only=True)
+    options.require_short("x", 10**8, 0, "fast", timing_only=True)
     with pytest.raises(CapacityError, match=r"some 17 minutes .*fewer images, or the time alone"):
-        size.require_short("x", 10**8, 0, "fast", timing_only=False)
+        options.require_short("x", 10**8, 0, "fast", timing_only=False)
 
 
 def test_a_table_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:

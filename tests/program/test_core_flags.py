@@ -15,11 +15,10 @@ from npusim.base.errors import ProgramError, RaceError
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.numerics.executor import execute
-from npusim.program.accesses import Accesses
 from npusim.program.build import build
 from npusim.program.kernel import Kernel, Plan
 from npusim.program.language import Language
-from npusim.program.races import check_races
+from npusim.program.races import Accesses, check_races
 from npusim.results import Result
 from tests.scripts import tasks_of
 

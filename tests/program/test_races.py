@@ -20,12 +20,11 @@ from npusim.kernels.matmul import Matmul
 from npusim.kernels.matmul_mix import MatmulFinish
 from npusim.kernels.parts.hand_over import HandOver
 from npusim.kernels.tilings.matmul import Tiling
-from npusim.program.accesses import Accesses
 from npusim.program.build import build
 from npusim.program.kernel import Alike, Kernel, Plan, Tasks
 from npusim.program.language import BufferHandle, Language
 from npusim.program.order import Order, Place
-from npusim.program.races import check_races
+from npusim.program.races import Accesses, check_races
 from tests.scripts import tasks_of
 
 SIZE = 256  # bytes of a row of y

@@ -13,7 +13,7 @@ import pytest
 
 import npusim
 import npusim.call.call
-import npusim.reuse.replay
+import npusim.reuse.launches
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ConfigError
 from npusim.base.quantities import format_quantity
@@ -206,11 +206,11 @@ def test_a_range_of_times_is_the_same_to_the_last_digit(
         built.append(kernel.name)
         return build(kernel, where, groups)
 
-    monkeypatch.setattr(npusim.reuse.replay, "build", building)
     result = call()
+    monkeypatch.setattr(npusim.reuse.launches, "build", building)
     quick = result.time_range
     assert len(built) == len(result.runs)  # once for all figures
-    monkeypatch.setattr(npusim.reuse.replay, "recosted", lambda program, variant: None)
+    monkeypatch.setattr(npusim.reuse.launches, "recosted", lambda program, variant: None)
     assert call().time_range == quick
     assert len(built) > 20 * len(result.runs)
     for path, (low, _) in list(ranges(result.device).items())[:5]:

@@ -21,13 +21,11 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.reuse.cache import Answers, answers_in
+from npusim.reuse.cache import Answers, Seen, answers_in, value_of
 from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches, content
-from npusim.reuse.seen import Seen, value_of
 from npusim.reuse.store import opened
 from npusim.timing.run import new_l2, time_program
-from npusim.timing.starts import random_starts, starting
-from npusim.timing.trace import KernelRun
+from npusim.timing.trace import KernelRun, random_starts, starting
 from tests.drawn import some
 from tests.program.test_recost import Copy, other, variants
 from tests.timing import test_engines_agree as engines

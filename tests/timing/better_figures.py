@@ -26,7 +26,7 @@ from npusim.kernels.tilings.matmul import Tiling
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
-from npusim.reuse.replay import Again, figures_behind
+from npusim.reuse.launches import Again, figures_behind
 
 DEVICES = ("ascend910b2", "ascend910c", "ascend950pr", "ascend910")
 

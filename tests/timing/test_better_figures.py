@@ -11,7 +11,7 @@ from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.tilings.matmul import Tiling
-from npusim.reuse.replay import Again
+from npusim.reuse.launches import Again
 from tests.timing.better_figures import pairs
 
 #: Share by which a better figure may make a program slower.

@@ -15,8 +15,8 @@ from npusim.reuse.cache import answers_in
 from npusim.reuse.launches import CONTENTS
 from npusim.timing.fast.l2 import FastL2, Place, touch
 from npusim.timing.fast.state import COST, empty
-from npusim.timing.held import Held
 from npusim.timing.l2 import L2State
+from npusim.timing.outcome import Held
 from npusim.timing.standby import StandbyL2
 
 pytestmark = pytest.mark.compiled

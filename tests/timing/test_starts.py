@@ -12,7 +12,7 @@ from npusim.kernels.tilings.matmul import Tiling
 from npusim.program.build import build
 from npusim.program.program import Program
 from npusim.timing.run import new_l2, time_program
-from npusim.timing.starts import core_starts, random_starts, starting
+from npusim.timing.trace import core_starts, random_starts, starting
 
 TILING = Tiling(base_m=128, base_n=128, base_k=64)
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from npusim.cli.files import print_table
 from npusim.device.catalog import load_device
-from npusim.results.uncertainty import TimeRange
+from npusim.results.verdict import TimeRange
 from npusim.validation.call_rows import _run
 from npusim.validation.rows import CallRow, KernelRow
 from npusim.validation.simulate import CHIPS

@@ -17,7 +17,7 @@ import pytest
 
 import npusim
 from npusim.base.resources import configs
-from npusim.results.uncertainty import _spreads
+from npusim.results.verdict import _spreads
 from npusim.validation.constants import Constant, load_constants
 from npusim.validation.rows import KernelRow
 from npusim.validation.score import is_scored

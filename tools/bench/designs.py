@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import npusim
-from npusim.reuse.replay import Again
+from npusim.reuse.launches import Again
 from npusim.timing.fast.engine import FastEngine
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings

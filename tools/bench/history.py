@@ -35,7 +35,7 @@ ENGINE = """
 import time
 from npusim.timing.fast.engine import FastEngine
 from npusim.timing.fast.l2 import FastL2
-from npusim.timing.starts import core_starts
+from npusim.timing.trace import core_starts
 from tools.bench import programs
 import npusim
 device = npusim.load_device(programs.DEVICE)

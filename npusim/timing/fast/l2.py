@@ -18,7 +18,7 @@ from npusim.base.integers import IntArray
 from npusim.device.parts import L2Cache
 from npusim.timing.fast.jit import compiled, entry
 from npusim.timing.fast.state import COST, ENTRY, L2_INFO, Cache, Records, empty
-from npusim.timing.held import Held
+from npusim.timing.outcome import Held
 
 
 class Place(NamedTuple):
