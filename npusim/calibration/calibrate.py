@@ -13,8 +13,7 @@ from statistics import fmean, median
 from npusim.base.errors import ArgumentError
 from npusim.base.quantities import KINDS
 from npusim.base.written import write
-from npusim.calibration.figures import constants_of
-from npusim.calibration.search import FITTED, Found, Search, changed_figures
+from npusim.calibration.search import FITTED, Found, Search, changed_figures, constants_of
 from npusim.device.catalog import load_device
 from npusim.device.config import Figure, figure_text, parse_device
 from npusim.device.files import ALIASES, is_file
@@ -26,8 +25,7 @@ from npusim.results.report import Table
 from npusim.validation import score
 from npusim.validation.broken import broken
 from npusim.validation.profile import read_data
-from npusim.validation.rows import CallRow, Declined, KernelRow, ProfiledRow, Unreadable
-from npusim.validation.sheet import Row
+from npusim.validation.sheet import CallRow, Declined, KernelRow, ProfiledRow, Row, Unreadable
 from npusim.validation.simulate import Outcome, Task, Workers, device_name
 from npusim.validation.tables import NONE, figure, percent, points
 from npusim.version import __version__

@@ -11,7 +11,7 @@ from importlib import import_module
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import Parser, add_options, picked
-from npusim.cli.studies import arranged, progress_bar, study_of_words
+from npusim.cli.sweep import arranged, progress_bar, study_of_words
 from npusim.results.lines import counted, items, rate_text, ruled, wrap
 from npusim.study.formula import GOALS, limit
 from npusim.study.result import Exploration

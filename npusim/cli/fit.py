@@ -11,8 +11,8 @@ from npusim.base.errors import ArgumentError
 from npusim.calibration.calibrate import Calibration, calibrate
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, picked
-from npusim.validation.card import save_page, save_plot
 from npusim.validation.score import time_error
+from npusim.validation.tables import save_page, save_plot
 
 #: What a shell reports for an interrupted command.
 _INTERRUPTED = 130

@@ -17,8 +17,20 @@ from npusim.cli.files import check_files, print_result, write_files
 from npusim.cli.main import FAILED, parsed
 from npusim.cli.options import Parser, add_options
 from npusim.gate import trees
-from npusim.gate.cases import Case, gate_file, read_cases
-from npusim.gate.judged import Finding, Judged, Step, Times, grown, judge, load, save, times_of
+from npusim.gate.judged import (
+    Case,
+    Finding,
+    Judged,
+    Step,
+    Times,
+    gate_file,
+    grown,
+    judge,
+    load,
+    read_cases,
+    save,
+    times_of,
+)
 from npusim.gate.trees import Change, Line, Tree
 
 #: Findings that are explained, those that lost most.

@@ -11,16 +11,14 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, collect
-from npusim.validation.card import save_page, save_plot
 from npusim.validation.constants import Constant, load_constants
-from npusim.validation.leave_one_out import leave_one_out
+from npusim.validation.fit import leave_one_out
 from npusim.validation.profile import read_data
-from npusim.validation.rows import CallRow, Unreadable
 from npusim.validation.score import is_scored, time_error
-from npusim.validation.sheet import Row, Sheet, shipped_sheets, shipped_steps
+from npusim.validation.sheet import CallRow, Row, Sheet, Unreadable, shipped_sheets, shipped_steps
 from npusim.validation.simulate import Outcome, Task, Workers, effort
 from npusim.validation.steadiness import restarted, with_notes
-from npusim.validation.tables import scorecard
+from npusim.validation.tables import save_page, save_plot, scorecard
 
 #: Products of base blocks above which --quick leaves a point out.
 _QUICK = 20_000

@@ -16,9 +16,8 @@ from npusim.base.errors import ArgumentError, NpusimError, RuleError
 from npusim.call.call import planning
 from npusim.call.spec import Operand, Spec
 from npusim.compat import acl_codes as codes
-from npusim.compat.acl_memory import DeviceMemory
 from npusim.compat.acl_runtime import Context, Handle, Refused, aclrtStream, answering
-from npusim.compat.acl_types import aclBoolArray, aclIntArray, aclTensor
+from npusim.compat.acl_types import DeviceMemory, aclBoolArray, aclIntArray, aclTensor
 from npusim.limits.facts import FACTS
 from npusim.limits.table import check
 from npusim.ops import CARDS

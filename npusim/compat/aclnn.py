@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npusim.compat import acl_codes, acl_memory, acl_phases, acl_runtime, acl_types
+from npusim.compat import acl_codes, acl_phases, acl_runtime, acl_types
 from npusim.compat import acl_operators as rows
 from npusim.compat.acl_phases import phases
 
@@ -61,7 +61,7 @@ aclnnBatchMatMulGetWorkspaceSize, aclnnBatchMatMul = phases(rows.Product, "aclnn
 aclnnAddmmGetWorkspaceSize, aclnnAddmm = phases(rows.Addmm, "aclnnAddmm")
 
 #: What the modules beside this one have under names of C, members of enumerations included.
-_PARTS = (acl_codes, acl_memory, acl_phases, acl_runtime, acl_types)
+_PARTS = (acl_codes, acl_phases, acl_runtime, acl_types)
 _FOUND = {name: value for part in _PARTS for name, value in vars(part).items()}
 
 

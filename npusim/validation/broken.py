@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from npusim.results.bounded import Least
-from npusim.validation.rows import Measured
 from npusim.validation.score import is_scored
+from npusim.validation.sheet import Measured
 from npusim.validation.simulate import Outcome
 
 #: A cube that is busy for 5 % less than any other of its chip and type needs is a fault of its row.

@@ -28,7 +28,7 @@ from npusim.results import Result
 from npusim.results.bounded import on_silicon
 from npusim.shapes.convolution import Convolution
 from npusim.timing.trace import KernelRun
-from npusim.validation.rows import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
+from npusim.validation.sheet import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
 
 #: Kernels by the names that libraries give them; those of any rank and version.
 _LIBRARY = {

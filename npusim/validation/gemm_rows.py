@@ -21,8 +21,7 @@ from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings.template import FINISHED, LIBRARY, template_values
 from npusim.validation.profiler import reported
-from npusim.validation.rows import Declined, KernelRow, Simulated, needed
-from npusim.validation.sheet import told
+from npusim.validation.sheet import Declined, KernelRow, Simulated, needed, told
 
 _DTYPES = {dtype.name: dtype for dtype in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
 

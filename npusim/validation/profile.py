@@ -21,8 +21,7 @@ from npusim.base.yamltree import suggest
 from npusim.device.files import ALIASES
 from npusim.kernels.tilings.template import table
 from npusim.validation.choices import SELECTORS, Choices, beside, read_choices
-from npusim.validation.rows import Operand, ProfiledRow, Unreadable
-from npusim.validation.sheet import Sheet, read_lines, read_sheet
+from npusim.validation.sheet import Operand, ProfiledRow, Sheet, Unreadable, read_lines, read_sheet
 
 #: What is read of a profile, by what it is for, as ``configs/silicon/profile.csv`` lists it: the
 #: names of its column, in lower case, without the unit. Busy times are called as the fields of a

@@ -36,7 +36,7 @@ from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.choices import AUTO, VENDOR
 from npusim.validation.profiler import groups_of, reported
-from npusim.validation.rows import Declined, Operand, ProfiledRow, Simulated
+from npusim.validation.sheet import Declined, Operand, ProfiledRow, Simulated
 
 T = TypeVar("T")
 

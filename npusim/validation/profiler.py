@@ -19,7 +19,7 @@ from npusim.device.spec import Device
 from npusim.results.bounded import on_silicon, program_ends
 from npusim.results.metrics import working
 from npusim.timing.trace import KernelRun
-from npusim.validation.rows import Declined, KernelRow, Simulated
+from npusim.validation.sheet import Declined, KernelRow, Simulated
 
 
 def groups_of(row: KernelRow, device: Device, role: str, column: str = "cores") -> range:

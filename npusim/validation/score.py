@@ -8,7 +8,7 @@ from itertools import combinations
 from math import isnan
 from statistics import fmean, median
 
-from npusim.validation.rows import KernelRow, Measured
+from npusim.validation.sheet import KernelRow, Measured
 from npusim.validation.simulate import Outcome
 
 #: Chips of scored kernels: those whose bin is known.

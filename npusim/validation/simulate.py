@@ -16,16 +16,16 @@ from npusim.kernels.tilings.template import words
 from npusim.validation.call_rows import simulate_call_row, simulate_network_row
 from npusim.validation.gemm_rows import simulate_gemm_row
 from npusim.validation.profile_rows import simulate_profiled_row
-from npusim.validation.rows import (
+from npusim.validation.sheet import (
     CallRow,
     Declined,
     KernelRow,
     NetworkRow,
     ProfiledRow,
+    Row,
     Simulated,
     Unreadable,
 )
-from npusim.validation.sheet import Row
 from npusim.validation.stream_rows import simulate_stream_row
 
 #: Chips as measurements name them, and their devices.

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from npusim.timing.trace import random_starts, starting
-from npusim.validation.rows import Measured
 from npusim.validation.score import is_scored
+from npusim.validation.sheet import Measured
 from npusim.validation.simulate import Outcome, simulate_row
 
 #: Seeds of the random starts, and the share of its time by which a kernel moves that rests on them.

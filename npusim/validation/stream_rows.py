@@ -18,8 +18,7 @@ from npusim.kernels.implicit_gemm import Tiling as ConvTiling
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.validation.profiler import groups_of, reported
-from npusim.validation.rows import Declined, KernelRow, Simulated, needed
-from npusim.validation.sheet import told
+from npusim.validation.sheet import Declined, KernelRow, Simulated, needed, told
 
 #: Operations that no kernel here computes, and what they would take.
 _MISSING: Mapping[str, str] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from npusim.base.resources import configs
 from npusim.validation.choices import SELECTORS, Choices
-from npusim.validation.rows import Operand, ProfiledRow
+from npusim.validation.sheet import Operand, ProfiledRow
 from npusim.validation.simulate import simulate_row
 
 #: Columns of ``op_summary`` with the pipe utilisation of a chip of two kinds of cores.

@@ -15,7 +15,7 @@ from npusim.cli.main import main
 from npusim.device.spec import Device
 from npusim.validation import simulate
 from npusim.validation.constants import load_constants
-from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated
+from npusim.validation.sheet import CallRow, Declined, KernelRow, Simulated
 from tests.texts import text_of
 
 Capture = pytest.CaptureFixture[str]

@@ -13,14 +13,17 @@ from npusim.base.resources import configs
 from npusim.base.yamltree import load_tree
 from npusim.cli.main import parsed
 from npusim.gate import trees
-from npusim.gate.cases import Case, Tolerance, gate_file, read_cases
 from npusim.gate.judged import (
+    Case,
     Finding,
     Judged,
     Times,
+    Tolerance,
+    gate_file,
     grown,
     judge,
     load,
+    read_cases,
     save,
     times_of,
 )

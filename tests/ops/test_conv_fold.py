@@ -15,9 +15,9 @@ from npusim.call.choice import chosen
 from npusim.device.spec import Device
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.kernels.parts.folding import thinned
-from npusim.ops import conv_fold
+from npusim.ops import conv_launch
 from npusim.ops.arguments import CubeMath
-from npusim.ops.conv_fold import best_way, ways
+from npusim.ops.conv_launch import best_way, ways
 from npusim.results import Result
 from npusim.reuse.cache import Answers
 from npusim.shapes.convolution import Convolution
@@ -222,8 +222,8 @@ def test_random_strided_layers_have_the_right_gradients(
 ) -> None:
     """Also where every one that can be folded is, whatever that takes."""
     if always:
-        monkeypatch.setattr(conv_fold, "_estimate", lambda way, *_: way.shape is None)
-    monkeypatch.setattr(conv_fold, "_WAYS", Answers("fold", 256, list, list))
+        monkeypatch.setattr(conv_launch, "_estimate", lambda way, *_: way.shape is None)
+    monkeypatch.setattr(conv_launch, "_WAYS", Answers("fold", 256, list, list))
     rng, found = Random(device), Counter[str]()
     for _ in range(16 if always else some(8) // 2):
         found.update(set(gradients(rng, device)))

@@ -20,8 +20,7 @@ from npusim.kernels.tilings.conv_filter import Tiling as FilterTiling
 from npusim.kernels.tilings.imported import ascendc_tiling, catlass_tiling
 from npusim.kernels.tilings.template import FINISHED
 from npusim.validation.gemm_rows import kernel_of_row
-from npusim.validation.rows import Declined, KernelRow
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import Declined, KernelRow, shipped_sheets
 from npusim.validation.simulate import device_name
 from tests.mistakes import mistakes
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from npusim.validation.rows import CallRow, KernelRow
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import CallRow, KernelRow, shipped_sheets
 from npusim.validation.simulate import simulate_row
 from tests.drawn import ALIKE, slow_if
 from tests.replay.calls import CALLS, pairs

@@ -21,7 +21,7 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.kernels.parts.folding import can_fold, can_thin
 from npusim.ops.arguments import CubeMath
-from npusim.ops.conv_fold import best_way
+from npusim.ops.conv_launch import best_way
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.timing.run import new_l2, time_program

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from npusim.validation.rows import KernelRow, Simulated
+from npusim.validation.sheet import KernelRow, Simulated
 from npusim.validation.simulate import Outcome
 
 Make = Callable[..., Outcome]

@@ -18,7 +18,7 @@ from npusim.cli.files import print_table
 from npusim.device.catalog import load_device
 from npusim.results.verdict import TimeRange
 from npusim.validation.call_rows import _run
-from npusim.validation.rows import CallRow, KernelRow
+from npusim.validation.sheet import CallRow, KernelRow
 from npusim.validation.simulate import CHIPS
 from tests.validation.mechanisms import group_of
 from tests.validation.replayed import ratios

@@ -31,9 +31,8 @@ from npusim.kernels.trans_data import TransData
 from npusim.ops import conv_launch
 from npusim.timing.trace import KernelRun
 from npusim.validation import call_rows
-from npusim.validation.rows import CallRow
 from npusim.validation.score import time_error
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import CallRow, shipped_sheets
 from npusim.validation.simulate import simulate_row
 
 #: Families of calls that the headline is about. Transposes are no layers, and nobody listed the

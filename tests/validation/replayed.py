@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from npusim.validation.rows import CallRow, KernelRow
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import CallRow, KernelRow, shipped_sheets
 from tests.replay.digests import ROWS_FILE, Timed, read
 
 

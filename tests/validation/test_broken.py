@@ -14,8 +14,7 @@ from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.results.bounded import Least
 from npusim.validation.broken import ROW, broken, over_least
-from npusim.validation.rows import KernelRow, Simulated
-from npusim.validation.sheet import Row, shipped_sheets
+from npusim.validation.sheet import KernelRow, Row, Simulated, shipped_sheets
 from npusim.validation.simulate import CHIPS, Outcome, simulate_row
 from npusim.validation.tables import scorecard
 from tests.drawn import slow_if

@@ -11,7 +11,7 @@ from npusim.call.spec import spec
 from npusim.device.catalog import load_device
 from npusim.ops import convolution_backward, matmul
 from npusim.validation.call_rows import simulate_call_row
-from npusim.validation.rows import CallRow, Declined
+from npusim.validation.sheet import CallRow, Declined
 
 A2 = load_device("ascend910b2")
 

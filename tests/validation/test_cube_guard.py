@@ -7,7 +7,7 @@ import pytest
 from npusim.base.dtypes import dtype
 from npusim.device.catalog import load_device
 from npusim.validation.call_rows import _run
-from npusim.validation.rows import CallRow
+from npusim.validation.sheet import CallRow
 from npusim.validation.simulate import CHIPS
 from tests.validation.mechanisms import rows
 from tests.validation.replayed import times

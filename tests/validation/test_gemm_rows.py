@@ -11,8 +11,7 @@ import pytest
 from npusim.device.catalog import load_device
 from npusim.kernels.tilings.template import window_tail
 from npusim.validation.gemm_rows import simulate_gemm_row
-from npusim.validation.rows import Declined, KernelRow, Simulated
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import Declined, KernelRow, Simulated, shipped_sheets
 from npusim.validation.simulate import simulate_row
 from tests.mistakes import mistakes
 

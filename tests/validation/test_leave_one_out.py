@@ -14,7 +14,7 @@ import pytest
 
 from npusim.base.errors import ConfigError
 from npusim.validation.constants import STEPS, Constant, load_constants
-from npusim.validation.leave_one_out import (
+from npusim.validation.fit import (
     CALL,
     FAMILY,
     SHAPE,
@@ -23,7 +23,7 @@ from npusim.validation.leave_one_out import (
     Study,
     leave_one_out,
 )
-from npusim.validation.rows import CallRow, KernelRow, Simulated
+from npusim.validation.sheet import CallRow, KernelRow, Simulated
 from npusim.validation.simulate import Outcome, Task
 from npusim.validation.tables import scorecard
 from tests.mistakes import mistakes

@@ -11,8 +11,7 @@ import pytest
 import npusim
 from npusim.device.catalog import load_device
 from npusim.validation.gemm_rows import kernel_of_row
-from npusim.validation.rows import Declined, KernelRow
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import Declined, KernelRow, shipped_sheets
 from npusim.validation.simulate import device_name
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from npusim.validation.rows import CallRow
+from npusim.validation.sheet import CallRow
 from tests.validation.mechanisms import (
     CHOICES,
     FAMILIES,

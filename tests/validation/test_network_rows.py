@@ -9,7 +9,7 @@ import pytest
 
 import npusim
 from npusim.networks.training import training
-from npusim.validation.rows import PARTS, NetworkRow
+from npusim.validation.sheet import PARTS, NetworkRow
 from npusim.validation.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload
 from tests.mistakes import mistakes

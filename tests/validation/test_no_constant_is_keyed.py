@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from npusim.validation.rows import PARTS, CallRow, KernelRow, NetworkRow
-from npusim.validation.sheet import shipped_sheets, shipped_steps
+from npusim.validation.sheet import (
+    PARTS,
+    CallRow,
+    KernelRow,
+    NetworkRow,
+    shipped_sheets,
+    shipped_steps,
+)
 
 ROOT = Path(__file__).parents[2]
 

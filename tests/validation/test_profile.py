@@ -9,7 +9,7 @@ import pytest
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.validation.choices import Choices, read_choices
 from npusim.validation.profile import read_data, read_profile
-from npusim.validation.rows import Operand, ProfiledRow, Unreadable
+from npusim.validation.sheet import Operand, ProfiledRow, Unreadable
 from tests.mistakes import mistakes
 
 HEAD = (

@@ -11,7 +11,7 @@ from npusim.device.catalog import load_device
 from npusim.ops import matmul
 from npusim.validation.choices import Choice
 from npusim.validation.profile_rows import simulate_profiled_row
-from npusim.validation.rows import Declined, Operand, ProfiledRow, Simulated
+from npusim.validation.sheet import Declined, Operand, ProfiledRow, Simulated
 from npusim.validation.simulate import simulate_row
 
 DEVICE = "ascend910b2"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from npusim.validation.rows import CallRow, KernelRow, Unreadable
 from npusim.validation.score import (
     Pair,
     busy_errors,
@@ -18,7 +17,7 @@ from npusim.validation.score import (
     score,
     time_error,
 )
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import CallRow, KernelRow, Unreadable, shipped_sheets
 from npusim.validation.simulate import Outcome
 
 Make = Callable[..., Outcome]

@@ -10,8 +10,16 @@ import pytest
 
 from npusim.base.errors import ArgumentError
 from npusim.kernels.tilings.template import spelled_order
-from npusim.validation.rows import CallRow, KernelRow, NetworkRow, Unreadable
-from npusim.validation.sheet import Sheet, read_sheet, shipped_sheets, shipped_steps
+from npusim.validation.sheet import (
+    CallRow,
+    KernelRow,
+    NetworkRow,
+    Sheet,
+    Unreadable,
+    read_sheet,
+    shipped_sheets,
+    shipped_steps,
+)
 from tests.mistakes import mistakes
 
 HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"

@@ -13,8 +13,7 @@ import pytest
 from npusim.base.errors import CapacityError
 from npusim.device.spec import Device
 from npusim.validation import simulate
-from npusim.validation.rows import CallRow, Declined, KernelRow, Simulated, Unreadable
-from npusim.validation.sheet import Row
+from npusim.validation.sheet import CallRow, Declined, KernelRow, Row, Simulated, Unreadable
 from npusim.validation.simulate import CHIPS, Outcome, Workers, device_name, simulate_row
 
 ROOT = Path(__file__).parents[2]

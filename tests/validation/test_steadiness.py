@@ -19,9 +19,8 @@ import npusim
 from npusim.base.resources import configs
 from npusim.results.verdict import _spreads
 from npusim.validation.constants import Constant, load_constants
-from npusim.validation.rows import KernelRow
 from npusim.validation.score import is_scored
-from npusim.validation.sheet import shipped_sheets
+from npusim.validation.sheet import KernelRow, shipped_sheets
 from npusim.validation.simulate import Outcome, simulate_row
 from npusim.validation.steadiness import Restarted, restarted, with_notes
 from npusim.validation.tables import scorecard

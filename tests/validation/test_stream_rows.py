@@ -12,7 +12,7 @@ from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.stream import CopyIn, CopyTiling
 from npusim.validation.profiler import busy_us
-from npusim.validation.rows import Declined, KernelRow
+from npusim.validation.sheet import Declined, KernelRow
 from npusim.validation.stream_rows import simulate_stream_row
 
 A2, A5 = load_device("ascend910b1"), load_device("ascend950pr")
