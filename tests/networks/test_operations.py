@@ -18,6 +18,7 @@ from npusim.networks.rules import Rule, chain_of, tables
 from npusim.networks.step import chosen, fused
 from npusim.networks.training import Kinds, training
 from npusim.workloads import Workload, load_workload
+from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
 
 FORWARD = """\
@@ -327,26 +328,7 @@ def test_an_unknown_optimizer_is_named(block: Workload) -> None:
         training(block, 1, optimizer="adm")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("  rate: 0.1", "  rate: fast", "settings.rate: expected a number, got 'fast'"),
-        (
-            "    sgd: all",
-            "    sdg: all",
-            "optimizers.sgd.sdg: there is no chain 'sdg'; did you mean",
-        ),
-        (
-            "relu, activation, x -> y bits",
-            "relu, activation, x",
-            "expected: row or kernel, what it",
-        ),
-        ("y = mul x1 x2", "y = mull x1 x2", "y = mull x1 x2: there is no operation 'mull'"),
-        ("y = mul x1 x2", "y = mul x1", "y = mul x1: mul takes two values"),
-        ("y = mul x1 x2", "y mul x1 x2", "y mul x1 x2: expected 'result = operation operands'"),
-        ("second: normalisation sums", "third: normalisation sums", "unknown key 'third'"),
-    ],
-)
+@mistakes("networks", "a_row_that_is_wrong_has_its_line")
 def test_a_row_that_is_wrong_has_its_line(
     before: str, after: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from npusim.validation.rows import Declined, KernelRow, Simulated
 from npusim.validation.sheet import shipped_sheets
 from npusim.validation.simulate import simulate_row
 from tests.mistakes import mistakes
+from tests.tables import rows
 
 A5 = load_device("ascend950pr")
 
@@ -78,21 +79,11 @@ def test_a_result_that_vector_cores_finish_passes_through_memory() -> None:
     assert all(answer.busy_us[pipe] for pipe in ("cube", "mte2", "fixpipe", "aiv_mte2", "vec"))
 
 
-@pytest.mark.parametrize(
-    ("cores", "rows", "columns", "parts"),
-    [
-        (1, 256, 256, (1, 1)),
-        (4, 256, 256, (2, 2)),
-        (10, 202, 21, (3, 3)),  # 35 tiles of 1226 x 1557 on 32 cores leave three
-        (8, 160, 256, (2, 3)),
-        (6, 2, 256, (2, 3)),
-        (32, 1, 256, (1, 32)),
-    ],
-)
+@rows("validation", "tiles_of_the_last_round_are_cut_by_the_window_rule")
 def test_tiles_of_the_last_round_are_cut_by_the_window_rule(
-    cores: int, rows: int, columns: int, parts: tuple[int, int]
+    cores: int, rows: int, columns: int, parts: list[int]
 ) -> None:
-    assert window_tail(cores, rows, columns) == parts
+    assert window_tail(cores, rows, columns) == tuple(parts)
 
 
 def test_unstated_steps_of_the_library_fill_l1_and_are_noted() -> None:
