@@ -17,16 +17,9 @@ from npusim.workloads import (
     workloads,
 )
 from tests.networks.graphs import canonical, edges
+from tests.texts import text_of
 
-LAYERS = """\
-description: a net
-layers:
-  one: {cin: 3, cout: 8, spatial: [12, 12], kernel: 3, padding: 1}
-  two: {cin: 8, cout: 8, spatial: [6, 6], kernel: 1}
-  mix: {cin: 6, cout: 6, rows: 8, products: 6}
-  fc: {cin: 288, cout: 10, rows: 1}
-graph:
-"""
+LAYERS = text_of("layers_of_chains.yaml")
 
 #: A chain that uses all of them, for tests of others.
 ALL = "  - input > one > max_pool 2 > two > [6, 8, 6] > mix > fc\n"

@@ -20,49 +20,11 @@ from npusim.networks.training import Kinds, training
 from npusim.workloads import Workload, load_workload
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
+from tests.texts import text_of
 
-FORWARD = """\
-cast: input -> input.fp16
-cast of weights: one.w -> one.w.fp16
-convolution output: input.fp16 one.w.fp16 -> one
-normalisation sums: one -> batch_norm.sum batch_norm.squares
-normalisation update: one batch_norm.sum batch_norm.squares batch_norm.gamma batch_norm.beta -> \
-batch_norm
-activation: batch_norm -> relu relu.bits
-cast of weights: two.w -> two.w.fp16
-convolution output: relu two.w.fp16 -> two
-normalisation sums: two -> batch_norm_2.sum batch_norm_2.squares
-normalisation update: two batch_norm_2.sum batch_norm_2.squares batch_norm_2.gamma \
-batch_norm_2.beta -> batch_norm_2
-sum: batch_norm_2 relu -> add
-activation: add -> relu_2 relu_2.bits
-pooling: relu_2 -> avg_pool
-cast of weights: fc.w -> fc.w.fp16
-linear: avg_pool fc.w.fp16 fc.b -> fc
-"""
+FORWARD = text_of("forward_of_one_block.txt")
 
-BACKWARD = """\
-loss: fc labels -> loss fc.gradient
-linear: fc.gradient avg_pool -> fc.w.gradient
-linear: fc.gradient -> fc.b.gradient
-linear: fc.gradient fc.w.fp16 -> avg_pool.gradient.fc
-pooling: avg_pool.gradient.fc -> relu_2.gradient.avg_pool
-activation gradient: relu_2.gradient.avg_pool relu_2.bits -> add.gradient.relu_2
-normalisation gradient sums: two add.gradient.relu_2 batch_norm_2.sum batch_norm_2.squares -> \
-batch_norm_2.beta.gradient batch_norm_2.gamma.gradient
-normalisation gradient: add.gradient.relu_2 two batch_norm_2.sum batch_norm_2.squares \
-batch_norm_2.gamma batch_norm_2.beta.gradient batch_norm_2.gamma.gradient -> \
-two.gradient.batch_norm_2
-convolution weight: relu two.gradient.batch_norm_2 -> two.w.gradient
-convolution input: two.gradient.batch_norm_2 two.w.fp16 -> relu.gradient.two
-sum of gradients: add.gradient.relu_2 relu.gradient.two -> relu.gradient
-activation gradient: relu.gradient relu.bits -> batch_norm.gradient.relu
-normalisation gradient sums: one batch_norm.gradient.relu batch_norm.sum batch_norm.squares -> \
-batch_norm.beta.gradient batch_norm.gamma.gradient
-normalisation gradient: batch_norm.gradient.relu one batch_norm.sum batch_norm.squares \
-batch_norm.gamma batch_norm.beta.gradient batch_norm.gamma.gradient -> one.gradient.batch_norm
-convolution weight: input.fp16 one.gradient.batch_norm -> one.w.gradient
-"""
+BACKWARD = text_of("backward_of_one_block.txt")
 
 
 @pytest.fixture

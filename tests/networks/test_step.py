@@ -21,6 +21,7 @@ from npusim.results.lines import us_text
 from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
+from tests.texts import text_of
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +41,7 @@ def eager(block: Workload) -> StepResult:
 
 # -- what the vendor's library does on a 910 ---------------------------------------------------
 
-BIASED = """\
-description: convolutions with biases and an activation whose gradient reads its input
-layers:
-  one: {cin: 3, cout: 64, spatial: [16, 16], kernel: 3, padding: 1, bias: yes}
-  two: {cin: 64, cout: 64, spatial: [16, 16], kernel: 3, padding: 1, bias: yes}
-  fc: {cin: 64, cout: 10, rows: 1, bias: yes}
-graph:
-  - input > one > silu > two > relu > two > gelu > avg_pool > fc
-"""
+BIASED = text_of("biases.yaml")
 
 
 def test_what_the_library_does_on_a_910_is_in_its_steps(tmp_path: Path) -> None:
