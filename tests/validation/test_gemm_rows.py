@@ -105,28 +105,14 @@ def test_an_unstated_order_is_noted() -> None:
     assert answer.notes == ("the order of tiles is not stated: along M first, core stride",)
 
 
-SPELLED: dict[str, dict[str, Any]] = {
-    "grid 8x4, m fastest": {"order": "strided", "fastest": "m", "inner": "n"},
-    "core%grid_m, then n": {"order": "strided", "fastest": "m"},
-    "64 blocks, block id strided by 32, m fastest; inside a block n outer, m inner":
-        {"order": "strided", "fastest": "m", "inner": "m"},
-    "tile index row major, core stride": {"order": "strided", "fastest": "n"},
-    "<3,0>": {"order": "strided", "fastest": "m", "window": 3, "snake": True},
-    "<4,1>": {"order": "strided", "fastest": "n", "window": 4, "snake": True},
-    "window 5 in M, snake in N; last round split":
-        {"order": "strided", "window": 5, "snake": True, "last_window": "joined"},
-    "window 5 in M, snake in N": {"order": "strided", "window": 5, "snake": True},
-    "zigzag over 16x8 tiles, contiguous blocks of tiles per core":
-        {"order": "contiguous", "window": 1, "snake": True},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("swizzle", SPELLED)
-def test_an_order_spelled_in_words_is_that_of_its_columns(swizzle: str) -> None:
+@rows("validation", "an_order_spelled_in_words_is_that_of_its_columns")
+def test_an_order_spelled_in_words_is_that_of_its_columns(
+    swizzle: str, columns: dict[str, Any]
+) -> None:
     blocks = {"single_core_m": 256, "single_core_n": 512}
     bare = {"order": None, "fastest": None, **blocks}
     answer = simulated(swizzle=swizzle, **bare)
-    assert answer == simulated(**{**bare, **SPELLED[swizzle]})
+    assert answer == simulated(**{**bare, **columns})
     assert not answer.notes
     assert answer.busy_us["cube"] == pytest.approx(simulated().busy_us["cube"], rel=0.05)
 
