@@ -249,10 +249,6 @@ class Flags(Scripted):
         self.texts = units
         self.x = Tensor("x", (64,), FP16)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(np.zeros(len(self.texts), np.int64), {"u": np.arange(len(self.texts))})
 

@@ -164,10 +164,6 @@ class Copy(Scripted):
         self.x = Tensor("x", (1 << 14,), FP16)
         self.y = Tensor("y", (1 << 14,), FP16, "out")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(np.zeros(1, np.int64), {})
 
