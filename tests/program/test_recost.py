@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -101,7 +101,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
         return launches.build(kernel)
 
     monkeypatch.setattr(npusim.call.call, "program_of", building)
-    calls = (
+    calls: list[Callable[..., npusim.Result]] = (
         [CALLS["cube"]["matmul"], CALLS["cube"]["2-D"], strided]
         if load_device(device).cube is not None
         else [CALLS["dsp"]["deconv_grad_filter shared"]]

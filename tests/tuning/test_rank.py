@@ -93,7 +93,8 @@ def test_bounds_of_given_tilings_are_below_their_times(
     names = ("base_m", "base_n", "base_k", "step_ka", "step_kb", "l1a_slots", "l1b_slots")
     tiling: dict[str, object] = dict(zip(names, fields[:-1], strict=True))
     tiling |= {"l0_slots": 2, "unit_flag": True, "l1_halves": bool(fields[-1])}
-    kernel, machine = product(*sizes, kind), load_device(device)
+    m, k, n = sizes
+    kernel, machine = product(m, k, n, kind), load_device(device)
     (row,) = npusim.rank(kernel, [tiling], machine).rows
     problem = Problem(kernel, machine, tuple(range(machine.groups)))
     cycles = problem.time(replace(kernel, tiling=row.tiling)).cycles

@@ -12,7 +12,8 @@ from random import Random
 SEEDS = Path(__file__).parent / "seeds"
 
 #: Words that readers meet rarely: numbers at the ends of ranges, units, YAML's own signs.
-WORDS = (*json.loads((SEEDS / "words.json").read_text(encoding="utf-8")), "9" * 5000)
+_WORDS: list[str] = json.loads((SEEDS / "words.json").read_text(encoding="utf-8"))
+WORDS = (*_WORDS, "9" * 5000)
 
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 
