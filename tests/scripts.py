@@ -9,12 +9,18 @@ from functools import partial
 from typing import Any
 
 from npusim.base.integers import IntArray
+from npusim.isa.operands import Tensor
 from npusim.program.kernel import Column, Kernel, Plan, Tasks
 from npusim.program.language import Language
 
 
 class Scripted(Kernel):
     """A kernel whose tests look at what its last plan declared."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those that are attributes, in the order in which they were made."""
+        return tuple(one for one in vars(self).values() if isinstance(one, Tensor))
 
     @abstractmethod
     def tasks(self, cores: int) -> Tasks[Any]:

@@ -15,18 +15,11 @@ from npusim.networks.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
 from npusim.results.network_rows import KERNEL_COLUMNS
 from npusim.workloads import Workload, load_workload
 from tests.mistakes import mistakes
+from tests.texts import text_of
 
 DEVICE = "ascend910b2"
 
-NET = """\
-description: two layers of one shape, a depth-wise one, one without symmetry
-layers:
-  first:
-    {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1, count: 2, input_gradient: yes}
-  twin: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1}
-  spread: {cin: 32, cout: 32, spatial: [8, 9], kernel: 3, groups: 2, dilation: 2, stride: [1, 2]}
-  lopsided: {cin: 16, cout: 16, spatial: [9, 8], kernel: 2, padding: [[0, 1], [1, 0]]}
-"""
+NET = text_of("two_layers.yaml")
 #: Layers that convolution_backward cannot state, or cannot run.
 BAD = """\
   line: {cin: 16, cout: 16, spatial: [9], kernel: 2, padding: [[0, 1]], count: 3}

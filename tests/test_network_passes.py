@@ -14,16 +14,11 @@ from npusim.networks.network import NetworkResult
 from npusim.ops.convolution_backward import arguments
 from npusim.shapes.convolution import Convolution
 from npusim.workloads import LinearLayer, Workload, load_workload
+from tests.texts import text_of
 
 DEVICE = "ascend910b2"
 
-NET = """\
-description: an ordinary, a grouped and a transposed layer
-layers:
-  first: {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1, count: 2}
-  spread: {cin: 32, cout: 32, spatial: [8, 9], kernel: 3, groups: 2, dilation: 2, stride: [1, 2]}
-  up: {cin: 32, cout: 16, spatial: [5, 4], kernel: 2, stride: 2, transposed: yes}
-"""
+NET = text_of("kinds_of_layers.yaml")
 
 
 @pytest.fixture

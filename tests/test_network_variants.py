@@ -11,17 +11,11 @@ import npusim.reuse.launches
 from npusim.base.errors import ArgumentError
 from npusim.networks.network import NetworkResult
 from npusim.workloads import Workload, load_workload
+from tests.texts import text_of
 
 DEVICE = "ascend910b2"
 
-NET = """\
-description: two layers, and one that nothing runs
-layers:
-  first:
-    {cin: 16, cout: 32, spatial: [14, 14], kernel: 3, padding: 1, count: 2, input_gradient: yes}
-  spread: {cin: 32, cout: 32, spatial: [8, 9], kernel: 3, groups: 2, dilation: 2, stride: [1, 2]}
-  wide: {cin: 16, cout: 16, spatial: [9, 300], kernel: [1, 256]}
-"""
+NET = text_of("untimed_layers.yaml")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from npusim.base.quantities import (
     parse_quantity,
 )
 from tests.mistakes import mistakes
+from tests.tables import rows
 
 GHZ = 10**9
 
@@ -53,46 +55,13 @@ def test_formatting_and_parsing_round_trip(kind: str, data: st.DataObject, clock
     assert parse_quantity(format_quantity(value, kind), kind, clock_hz) == value
 
 
-#: Texts of one value each, with a clock where it matters.
-READ: list[tuple[str, str, int, Quantity]] = [
-    ("size", "512KiB 0.5MiB", 1, 512 * 1024),
-    ("size", "1.5KiB", 1, 1536),
-    ("size", "2MiB", 1, 2 << 20),
-    ("size", "3GiB", 1, 3 << 30),
-    ("size", "1TiB", 1, 1 << 40),
-    ("size", "1B", 1, 1),
-    ("size", "1kB", 1, 10**3),
-    ("size", "1GB 1000MB", 1, 10**9),
-    ("frequency", "1.85GHz 1850MHz", 1, 1_850_000_000),
-    ("frequency", "50kHz", 1, 50_000),
-    ("frequency", "50Hz", 1, 50),
-    ("rate", "126.3B/cycle", GHZ, Fraction(1263, 10)),
-    ("rate", "64GB/s", GHZ, Fraction(64)),
-    ("rate", "5TB/s 5000GB/s", 1_800_000_000, Fraction(2844444, 1024)),  # 2777.777... * 1024
-    ("rate", "1B/s", 1, Fraction(1)),
-    ("byte_energy", "1.5pJ/B", 1, Fraction(3, 2)),
-    ("byte_energy", "4pJ/bit", 1, Fraction(32)),
-    ("energy", "250fJ", 1, Fraction(1, 4)),
-    ("area", "2mm2", 1, Fraction(2 * 10**6)),
-    ("cycles", "12cycle 12cycles", 1, 12),
-    ("cycles", "0cycle", 1, 0),
-    ("fraction_cycles", "3.4cycle", 1, Fraction(17, 5)),
-    ("fraction_cycles", "1/3cycles", 1, Fraction(1, 3)),
-    ("duration", "5us", 1_800_000_000, 9000),
-    ("duration", "1ns", 1_800_000_000, 2),  # rounded up
-    ("duration", "200cycle", 1, 200),
-    ("duration", "2ms", GHZ, 2_000_000),
-    ("duration", "1s", GHZ, GHZ),
-    ("count", "4", 1, 4),
-    ("bool", "yes", 1, True),
-    ("bool", "no", 1, False),
-    ("block", "16x8x4/2cycle", 1, (16, 8, 4, 2)),
-    ("block", "16x8x4", 1, (16, 8, 4, 1)),
-]
-
-
-@pytest.mark.parametrize(("kind", "texts", "clock_hz", "value"), READ)
-def test_what_texts_mean(kind: str, texts: str, clock_hz: int, value: Quantity) -> None:
+@rows("quantities", "what_texts_mean")
+def test_what_texts_mean(kind: str, texts: str, clock_hz: int, value: Any) -> None:
+    """Of texts of one value each; a fraction is written as one, a block as a list."""
+    if isinstance(value, str):
+        value = Fraction(value)
+    elif isinstance(value, list):
+        value = tuple(value)
     for text in texts.split():
         found = parse_quantity(text, kind, clock_hz)
         assert (found, type(found)) == (value, type(value))

@@ -43,10 +43,6 @@ class Load(Scripted):
     def __init__(self) -> None:
         self.x = Tensor("x", (SIZE // 4,), FP32, "in")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(np.zeros(1, np.int64), {}, {})
 

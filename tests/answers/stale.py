@@ -38,25 +38,9 @@ from npusim.program.kernel import Plan
 from npusim.reuse.cache import answers_in
 from npusim.reuse.launches import CachedLaunches
 from tests.reuse.test_launches import forget, forgetful
+from tests.texts import text_of
 
-OWN = """
-from npusim.kernels.mem_set import MemSet
-from npusim.program.kernel import Plan
-from steps import times
-
-class Own(MemSet):
-    name = "own"
-
-    def plan(self, k, cores):
-        made = super().plan(k, cores)
-
-        def emit(chunk):
-            for _ in range(times()):
-                k.pipe_barrier()
-            made.emit(chunk)
-
-        return Plan(made.tasks, emit)
-"""
+OWN = text_of("clearing_kernel.txt")
 
 #: What edits put into files, where each may be any of these.
 SIZES, CLOCKS, PRODUCTS = (8, 16, 32), ("1GHz", "2GHz"), ("a2", "'910'", "310p")

@@ -15,6 +15,7 @@ from npusim.base.resources import configs
 from npusim.validation.choices import SELECTORS, Choices
 from npusim.validation.sheet import Operand, ProfiledRow
 from npusim.validation.simulate import simulate_row
+from tests.texts import text_of
 
 #: Columns of ``op_summary`` with the pipe utilisation of a chip of two kinds of cores.
 COLUMNS = (
@@ -91,15 +92,7 @@ KERNELS = (
     *(conversion(8, 128, 28), addition(4096, 1024), addition(1024, 1000)),
 )
 #: And the file beside it.
-ATTRIBUTES = """\
-# What op_summary.csv does not hold: the attributes of its convolutions, and a tiling.
-kernels:
-  - {op_type: "Conv3DBackprop*", kernel: 3x3, stride: 1, padding: 1}
-  - op_type: MatMulV3
-    input_shapes: 2048,2048;1024,2048
-    transpose_b: yes
-    tiling: {base_m: 128, base_n: 256, base_k: 64, step_ka: 4, step_kb: 4}
-"""
+ATTRIBUTES = text_of("sample_choices.yaml")
 
 
 def write_profile(

@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
 from npusim.cli.main import INTERRUPTED, main
 from npusim.study.subject import keep
+from tests.drawn import slow_if
+from tests.tables import table
 
 OLD = "the file that was there"
 SIZES = ["--m", "48", "--k", "48", "--n", "48"]
@@ -30,54 +33,17 @@ CALL = ["run", "matmul", "--device", "tiny", "--engine", "simpy", *SIZES]
 #: No file becomes longer than 512 bytes, stores of the cache neither.
 FULL = 'ulimit -f 1; exec "$@"'
 
+#: Every output of every command: a small call, an option and a file.
+EVERY = [tuple(row.values()) for row in table("cli", "outputs_of_commands")]
+
 #: Every output of a run, by option.
-OUTPUTS = {
-    "--trace": "t.json",
-    "--plot": "p.png",
-    "--plot-roofline": "r.svg",
-    "--report": "r.html",
-    "--output": "o.npz",
-}
+OUTPUTS = {option: name for call, option, name in EVERY if call == " ".join(CALL)}
 
-#: Every output of the other commands: a small call, and files by option.
-OTHERS = {
-    "net dcgan --device ascend910b2 --batch 1": {
-        "--csv": "n.csv",
-        "--plot": "n.png",
-        "--report": "n.html",
-    },
-    "sweep matmul --device tiny --m 64 --k 64 --n 64 --vary clock=1GHz:2GHz:0.125GHz --jobs 1": {
-        "--csv": "s.csv",
-        "--plot": "s.svg",
-        "--report": "s.html",
-    },
-    "explore matmul --device tiny --m 64 --k 64 --n 64 --vary clock=1GHz:2GHz:0.2GHz --trials 6": {
-        "--csv": "e.csv",
-        "--plot": "e.png",
-        "--report": "e.html",
-        "--tornado": "t.png",
-    },
-    "tune matmul --device tiny --m 64 --k 64 --n 64 --budget 4 --jobs 1": {
-        "--csv": "t.csv",
-        "--plot": "t.png",
-    },
-    "compare 'matmul --device tiny --m 64 --k 64 --n 64' '--set clock=2GHz'": {
-        "--plot": "c.svg",
-        "--trace": "c.json",
-    },
-    "validate --family CS-MM --jobs 1": {"--html": "v.html", "--plot": "v.png"},
-}
 #: One output of each other command; the slow tests have all of them.
-ALL: list[Any] = [
-    pytest.param(call, option, name, marks=[pytest.mark.slow] if more else [])
-    for call, files in OTHERS.items()
-    for more, (option, name) in enumerate(files.items())
-]
-
-#: Every output of every command.
-EVERY = [
-    *((" ".join(CALL), option, name) for option, name in OUTPUTS.items()),
-    *((call, *output) for call, files in OTHERS.items() for output in files.items()),
+ALL = [
+    slow_if(before[0] == row[0], *row)
+    for before, row in pairwise(EVERY)
+    if row[0] != " ".join(CALL)
 ]
 
 

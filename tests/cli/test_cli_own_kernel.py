@@ -16,49 +16,13 @@ from npusim.cli.main import main
 from npusim.isa.operands import Tensor
 from tests.documents.pages import files
 from tests.mistakes import mistakes
+from tests.texts import text_of
 
 Capture = pytest.CaptureFixture[str]
 Fails = Callable[..., str]
 
 #: A kernel without a class method of sizes: its tensors are given in words.
-COPY = """
-from dataclasses import dataclass
-from enum import Enum
-from npusim.language import Alike, DType, FP32, Kernel, Plan, Tasks, Tensor
-import numpy as np
-import sizes
-
-class Odd(Enum):
-    ONE = 1
-
-@dataclass(frozen=True)
-class Tiling:
-    chunk: int
-    slots: int = 2
-
-@dataclass(frozen=True)
-class Copy(Kernel):
-    x: Tensor
-    y: Tensor
-    tiling: Tiling = Tiling(sizes.CHUNK)
-    kind: DType = FP32
-    turn: bool = False
-    scale: float | None = None
-    odd: Odd = Odd.ONE
-
-    name, role = "copy", "vector"
-
-    def plan(self, k, cores):
-        chunk = self.tiling.chunk
-        ub = k.buffer("UB", (chunk,), self.kind, slots=self.tiling.slots)
-
-        def emit(task):
-            k.data_move(ub.next(), self.x.at(0, 4 * chunk, base="at"), FP32)
-            k.data_move(self.y.at(0, 4 * chunk, base="at"), ub.last(), FP32)
-
-        at = 4 * np.arange(0, self.x.shape[0], chunk)
-        return Plan(Tasks(at * 0, Alike, {}, {"at": at}), emit)
-"""
+COPY = text_of("copy_kernel.txt")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from npusim.layout import fracz_grouped_to_oihw, to_5hd
 from npusim.ops import CARDS, operators
 from npusim.results import Result
 from npusim.shapes.reference import conv_filter_grad, relative_error
+from tests.tables import rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -235,17 +236,7 @@ def test_a_trace_shows_the_cores_and_the_time_asked_for(tmp_path: Path, capsys: 
     assert "window 9 to 1 us shows nothing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "keep"),
-    [
-        ([], None),
-        (["--timeline"], True),
-        (["--no-timeline"], False),
-        (["--trace", "t.json"], True),
-        (["--report", "r.html"], None),
-        (["--report", "r.html", "--no-timeline"], False),
-    ],
-)
+@rows("cli", "a_timeline_is_kept_where_a_file_needs_it")
 def test_a_timeline_is_kept_where_a_file_needs_it(
     words: list[str], keep: bool | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

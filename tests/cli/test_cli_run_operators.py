@@ -17,6 +17,7 @@ from npusim.cli.main import main
 from npusim.layout import to_6hd, to_fracz_3d
 from npusim.results import Result
 from npusim.shapes.reference import conv_filter_grad, conv_input_grad
+from tests.tables import rows
 
 Capture = pytest.CaptureFixture[str]
 Fails = Callable[..., str]
@@ -45,20 +46,7 @@ def limits(value: dict[str, Any]) -> dict[str, float]:
     return {name: row["limit"] for name, row in value["check"].items()}
 
 
-@pytest.mark.parametrize(
-    ("device", "words"),
-    [
-        ("ascend910", ["--size", "17", "--kernel", "3", "--padding", "1", "--stride", "2"]),
-        ("ascend310p", ["--size", "9x8", "--kernel", "3x2", "--padding", "1,0,2,1", "--groups",
-                        "4", "--dilation", "2x1"]),
-        ("ascend910b2", ["--size", "3x6x5", "--kernel", "2x3x3", "--padding", "0x1x2",
-                         "--batch", "2"]),
-        ("ascend950pr", ["--size", "6x5", "--kernel", "3", "--stride", "3x2", "--transposed",
-                         "--output-padding", "2x1", "--padding", "1", "--groups", "2"]),
-        ("tiny", ["--size", "6", "--kernel", "2", "--stride", "1", "--dilation", "3",
-                  "--transposed", "--output-padding", "2"]),
-    ],
-)  # fmt: skip
+@rows("cli", "backward_of_one_to_three_dimensions")
 def test_backward_of_one_to_three_dimensions(
     device: str, words: list[str], capsys: Capture
 ) -> None:
@@ -197,15 +185,7 @@ def test_fold_of_a_file_counts_the_windows(tmp_path: Path, fails: Fails) -> None
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.stack([count, count]))
 
 
-@pytest.mark.parametrize(
-    ("words", "cores"),
-    [
-        (["--batch", "2"], 8),
-        (["--stride", "2", "--padding", "1", "--output-padding", "1", "--cores", "0-3"], 4),
-        (["--dilation", "1x2", "--padding", "1,0,0,1", "--groups", "2", "--cores", "0b101"], 2),
-        (["--storage", "private", "--batch", "3"], 1),
-    ],
-)
+@rows("cli", "filters_of_transposed_layers")
 @pytest.mark.parametrize("device", [[], ["--device", "mt7004", "--dtype", "fp16"]])
 def test_filters_of_transposed_layers(
     words: list[str], cores: int, device: list[str], capsys: Capture

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from npusim.cli.main import main
+from tests.texts import text_of
 
 pytestmark = pytest.mark.compiled
 
@@ -17,39 +18,7 @@ ALONE = ("--jobs", "1", "--store", "none")
 
 Capture = pytest.CaptureFixture[str]
 
-KERNEL = """
-from dataclasses import dataclass
-
-import numpy as np
-
-from npusim.language import FP16, Alike, Kernel, Plan, Tasks, Tensor, in_runs
-
-
-@dataclass(frozen=True)
-class Copy(Kernel):
-    x: Tensor
-    y: Tensor
-    piece: int = 64
-
-    name, role = "copy", "vector"
-    choices = {"piece": (64, 256, 1024, 4096, 1 << 20)}
-
-    @classmethod
-    def example(cls, count: int = 65536):
-        return cls(Tensor("x", (count,), FP16), Tensor("y", (count,), FP16, "out"))
-
-    def plan(self, k, cores):
-        buffer = k.buffer("UB", (self.piece,), FP16, slots=2, name="piece")
-        count, size = self.x.shape[0] // self.piece, self.piece * 2
-
-        def emit(task):
-            slot = buffer.next()
-            k.data_move(slot, self.x.at(0, size, base="at"), FP16)
-            k.data_move(self.y.at(0, size, base="at"), slot, FP16)
-
-        at = {"at": np.arange(count) * size}
-        return Plan(Tasks(in_runs(count, cores), Alike, {}, at), emit)
-"""
+KERNEL = text_of("tuned_kernel.txt")
 
 
 def test_the_tiling_printed_is_one_that_run_takes(capsys: Capture) -> None:

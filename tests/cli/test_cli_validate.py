@@ -16,6 +16,7 @@ from npusim.device.spec import Device
 from npusim.validation import simulate
 from npusim.validation.constants import load_constants
 from npusim.validation.sheet import CallRow, Declined, KernelRow, Simulated
+from tests.tables import rows
 from tests.texts import text_of
 
 Capture = pytest.CaptureFixture[str]
@@ -94,16 +95,7 @@ def test_a_foreign_column_is_told_on_stderr(kernels: str, capsys: Capture) -> No
     assert capsys.readouterr().err == f"npusim: note: {kernels}: ignored columns: split\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "ids"),
-    [
-        (["--chip", "950PR"], "cd"),
-        (["--family", "G"], "defg"),
-        (["--scored"], "abc"),
-        (["--scored", "--chip", "910B1"], "ab"),
-        (["--chip", "A3", "--quick"], "efg"),
-    ],
-)
+@rows("cli", "options_choose_points")
 def test_options_choose_points(kernels: str, capsys: Capture, words: list[str], ids: str) -> None:
     found = objects(capsys, "--data", kernels, *words)
     assert "".join(one["id"] for one in found) == ids

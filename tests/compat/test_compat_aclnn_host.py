@@ -14,6 +14,7 @@ import pytest
 from npusim.base.errors import ArgumentError
 from npusim.compat import aclnn as acl
 from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
+from tests.mistakes import mistakes
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"
@@ -376,22 +377,11 @@ def test_types_and_formats_have_the_values_of_c(stream: acl.aclrtStream) -> None
     assert "gradOutput.dtype is float64" in failed(status, acl.ACLNN_ERR_PARAM_INVALID)
 
 
-#: dims, number, strides, offset, storage, bytes and what is wrong.
-TENSORS: dict[str, tuple[Any, int, Any, int, Any, int, str]] = {
-    "few dims": ([2, 3], 3, None, 0, [6], 24, "viewDims: the number is 3, of 2 values"),
-    "few strides": ([2, 3], 2, [3], 0, [6], 24, "stride: the number is 2, of 1 values"),
-    "negative": ([2, -3], 2, None, 0, [6], 24, r"viewDims is \(2, -3\); it must be integers >= 0"),
-    "offset": ([2, 3], 2, None, -1, [6], 24, "offset is -1; it must be at least 0"),
-    "reach": ([2, 3], 2, [3, 1], 1, [6], 24, r"reach element 6; storageDims \(6,\) have 6"),
-    "memory": ([2, 3], 2, None, 0, [6], 20, "6 elements of 4 bytes; tensorData has 20 bytes"),
-}
-
-
-@pytest.mark.parametrize("case", TENSORS)
+@mistakes("compat", "a_tensor_that_does_not_fit_its_memory_is_refused")
 def test_a_tensor_that_does_not_fit_its_memory_is_refused(
-    stream: acl.aclrtStream, case: str
-) -> None:
-    dims, count, strides, offset, storage, size, message = TENSORS[case]
+    stream: acl.aclrtStream, case: str, dims: Any, count: int, strides: Any, offset: int,
+    storage: Any, size: int, message: str,
+) -> None:  # fmt: skip
     with pytest.raises(ArgumentError, match=message):
         acl.aclCreateTensor(
             dims, count, acl.ACL_FLOAT, strides, offset, acl.ACL_FORMAT_ND, storage, 1, malloc(size)

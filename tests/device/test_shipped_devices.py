@@ -13,6 +13,7 @@ from npusim.device.catalog import devices, load_device
 from npusim.device.config import describe, figures
 from npusim.device.parts import CONFIDENCES
 from npusim.device.spec import Device
+from tests.tables import table
 
 #: The operations every device's vector unit must know the cost of.
 DEFAULTS = {
@@ -95,34 +96,22 @@ def test_peaks_of_dsps(name: str, peaks: dict[str, float]) -> None:
     assert device.vector.repeat_bytes == device.gemm.rates["fp32"].n // 3 * 4
 
 
-#: device -> product, clock in MHz, cube cores, vector cores, event ids, L2 in MiB, peak fp16 TFLOPS
-FAMILY = {
-    "ascend310": ("310", 680, 2, 2, 8, 8, 11.1),
-    "ascend310p": ("310p", 1060, 8, 8, 8, 16, 69.5),
-    "ascend910": ("910", 1000, 32, 32, 4, 32, 262),
-    "ascend910b1": ("a2", 1850, 24, 48, 8, 192, 364),
-    "ascend910b2": ("a2", 1800, 24, 48, 8, 192, 354),
-    "ascend910b3": ("a2", 1800, 20, 40, 8, 192, 295),
-    "ascend910b4": ("a2", 1500, 20, 40, 8, 96, 246),
-    "ascend910b4-1": ("a2", 1500, 20, 40, 8, 168, 246),
-    "ascend910c": ("a3", 1850, 24, 48, 8, 192, 364),
-    "ascend950pr": ("950", 1650, 32, 64, 8, 128, 433),
-}
+FAMILY = {row["name"]: row for row in table("device", "ascend_family")}
 
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_ascend_family(name: str) -> None:
     device = load_device(name)
-    product, mhz, cubes, vectors, events, l2_mib, tflops = FAMILY[name]
-    assert (device.product, device.clock_hz) == (product, mhz * 10**6)
-    for role, count in (("cube", cubes), ("vector", vectors)):
-        assert device.groups * device.core_kind(role).per_group == count
-    assert device.sync.event_ids == events
+    row = FAMILY[name]
+    assert (device.product, device.clock_hz) == (row["product"], row["mhz"] * 10**6)
+    for role in ("cube", "vector"):
+        assert device.groups * device.core_kind(role).per_group == row[f"{role}s"]
+    assert device.sync.event_ids == row["events"]
     assert device.l2 is not None
-    assert device.l2.size_bytes == l2_mib << 20
+    assert device.l2.size_bytes == row["l2_mib"] << 20
     assert device.cube is not None
-    peak = float(device.cube.macs_per_cycle("fp16")) * 2 * cubes * device.clock_hz
-    assert peak == pytest.approx(tflops * 1e12, rel=0.01)
+    peak = float(device.cube.macs_per_cycle("fp16")) * 2 * row["cubes"] * device.clock_hz
+    assert peak == pytest.approx(row["tflops"] * 1e12, rel=0.01)
 
 
 @pytest.mark.parametrize("name", FAMILY)

@@ -10,51 +10,11 @@ import pytest
 
 from npusim.timing.fast import library
 from tests.conftest import ENGINE
+from tests.texts import text_of
 
-SCALE = '''"""A kernel that is quick to simulate."""
+SCALE = text_of("scaling_kernel.txt")
 
-from dataclasses import dataclass
-
-import numpy as np
-
-from npusim.language import FP16, Alike, Kernel, Language, Plan, Tasks, Tensor
-
-
-@dataclass(frozen=True)
-class Scale(Kernel):
-    """y = 2 x, 4096 elements at a time."""
-
-    x: Tensor
-    y: Tensor
-
-    name, role = "scale", "vector"
-
-    @classmethod
-    def example(cls, chunks: int = 40):
-        shape = (chunks * 4096,)
-        return cls(Tensor("x", shape, FP16), Tensor("y", shape, FP16, "out"))
-
-    def plan(self, k: Language, cores: int):
-        a_ub = k.buffer("UB", (4096,), FP16, slots=2)
-        b_ub = k.buffer("UB", (4096,), FP16, slots=2)
-
-        def emit(_):
-            a, b = a_ub.next(), b_ub.next()
-            k.data_move(a, self.x.at(0, 8192, base="at"), FP16)
-            k.vec_scalar("muls", b, a, 2.0, FP16)
-            k.data_move(self.y.at(0, 8192, base="at"), b, FP16)
-
-        start = np.arange(0, self.x.size_bytes, 8192)
-        return Plan(Tasks(np.zeros(len(start), np.int64), Alike, bases={"at": start}), emit)
-'''
-
-GATE = """tolerance: {percent: 1, cycles: 50}
-cases:
-  - run: --kernel scale.py:Scale --device tiny
-  - run: --kernel scale.py:Scale --arg chunks=20
-    name: twenty
-    devices: [tiny]
-"""
+GATE = text_of("gate.yaml")
 
 
 def git(folder: Path, *words: str) -> str:

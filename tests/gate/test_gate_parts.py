@@ -28,6 +28,7 @@ from npusim.gate.judged import (
     times_of,
 )
 from tests.mistakes import mistakes
+from tests.tables import rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,22 +104,7 @@ CASE, OTHER = read_cases(
 )
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        (1000, 1100, ""),  # not more than 10 %
-        (1000, 1101, "slower"),
-        (1000, 900, ""),
-        (1000, 899, "faster"),
-        (10, 15, ""),  # more than 10 %, not more than 5 cycles
-        (10, 16, "slower"),
-        (None, 5, "new"),
-        ("did not run", 5, "new"),
-        (5, "does not run", "fails"),
-        ("did not run", "does not run", "fails"),
-        (None, "does not run", "fails"),
-    ],
-)
+@rows("gate", "verdicts")
 def test_verdicts(before: int | str | None, after: int | str, verdict: str) -> None:
     (one,) = judge([CASE], {"a": {"": before}} if before is not None else {}, {"a": {"": after}})
     assert one.verdict == verdict

@@ -176,10 +176,6 @@ class Product(Scripted):
         self.y = Tensor("b", (self.k, self.n), FP32)
         self.z = Tensor("c", (self.m, self.n), FP32, "out")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y, self.z)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(np.arange(cores), {})
 

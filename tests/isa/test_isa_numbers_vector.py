@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,32 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
-from npusim.isa.operands import Buffer, Slot, SlotRegion
 from npusim.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar
-from npusim.numerics.memory import CoreMemory, GlobalMemory
-from npusim.program.program import Program
 from tests.drawn import examples
+from tests.isa.test_isa_numbers import UB, Bench
 
 Array = np.ndarray[Any, Any]
-BUFFERS = tuple(Buffer(m.lower(), m, 1 << 16, 1, i) for i, m in enumerate(("UB",)))
-UB = Slot(BUFFERS[0], 0)
-
-
-class Bench:
-    """The private memories of one core, poisoned."""
-
-    def __init__(self) -> None:
-        program = cast(Program, SimpleNamespace(buffers=BUFFERS))
-        self.memory = CoreMemory(program, GlobalMemory({}))
-
-    def put(self, slot: Slot, values: Array, dtype: DType, offset: int = 0) -> SlotRegion:
-        region = slot.at(offset, values.size * dtype.bytes)
-        self.memory.write(region, values.reshape(1, -1).copy(), dtype)
-        return region
-
-    def get(self, region: SlotRegion, dtype: DType) -> Array:
-        values: Array = self.memory.read(region, dtype)[0].copy()
-        return values
 
 
 # -- vector ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from npusim.isa.vector import VecTranspose
 from npusim.numerics.memory import CoreMemory, GlobalMemory
 from npusim.program.language import Language
 from npusim.program.program import Program
+from tests.tables import rows
 
 TINY = load_device("tiny")
 UB, UB2 = (Slot(Buffer(f"ub{i}", "UB", 4096, 1, i), 0) for i in range(2))
@@ -40,18 +41,7 @@ def test_every_matrix_is_transposed_between_pitched_regions(kind: DType) -> None
     assert (memory.read(gap, INT8) == -1).all()  # as fresh memory is
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "count", "repeats"),
-    [
-        (16, 16, 1, 2),  # 512 B
-        (16, 17, 1, 4),  # a second block of 32 B columns
-        (17, 16, 1, 4),  # a second block of 16 rows
-        (8, 16, 2, 2),  # two matrices share the 16 rows
-        (1, 256, 1, 2),  # nothing turns: a copy
-        (256, 1, 1, 2),
-        (128, 2, 1, 16),
-    ],
-)
+@rows("isa", "cost_in_whole_blocks")
 def test_cost_in_whole_blocks(rows: int, columns: int, count: int, repeats: int) -> None:
     size = rows * columns * count * 2
     move = VecTranspose(UB2.at(0, size), UB.at(0, size), rows, columns, FP16, count)

@@ -15,7 +15,7 @@ from npusim.isa.operands import Buffer, Slot
 from npusim.isa.vector import VecBinary, VecReduce
 from npusim.isa.vector_math import COMPARE, UNARY, VecCompare, VecSelect, VecUnary
 from npusim.program.language import Language
-from tests.isa.test_isa_numbers_vector import UB, Bench
+from tests.isa.test_isa_numbers import UB, Bench
 
 Array = np.ndarray[Any, Any]
 TINY, B2 = npusim.load_device("tiny"), npusim.load_device("ascend910b2")

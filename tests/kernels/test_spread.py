@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,13 +17,11 @@ from npusim.kernels.pool import pooled
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
 from npusim.language import Kernel, Language, Plan, Tasks, Tensor
-from npusim.results import Result
+from tests.calls import Row, data
 from tests.drawn import slow_if
 from tests.kernels.test_concat import concat
 from tests.kernels.test_pool import pool
 from tests.kernels.test_softmax_loss import softmax_loss
-
-spec = npusim.spec
 
 
 def conversion(kind: str, shape: tuple[int, ...]) -> TransData:
@@ -73,42 +70,7 @@ def test_all_cores_work_where_launching_them_costs_nothing() -> None:
     assert SMALL[0].on_few(device, 32).used(32) == 32
 
 
-def operands(*shape: int) -> Any:
-    return spec(shape, "fp16")
-
-
-CALLS: dict[str, Callable[[Any], Result]] = {
-    "conversions": lambda device: npusim.ops.convolution_backward(
-        operands(1, 96, 28, 28), operands(1, 64, 28, 28), operands(96, 64, 1, 1), device=device
-    ),
-    "bias": lambda device: npusim.ops.convolution_backward(
-        *(operands(1, 64, 28, 28), operands(1, 64, 28, 28), operands(64, 64, 1, 1)),
-        bias_sizes=(64,),
-        output_mask=(False, False, True),
-        device=device,
-    ),
-    "bias of few channels": lambda device: npusim.ops.convolution_backward(
-        *(operands(8, 4, 56, 56), operands(8, 4, 56, 56), operands(4, 4, 1, 1)),
-        bias_sizes=(4,),
-        output_mask=(False, False, True),
-        device=device,
-    ),
-    "im2col": lambda device: npusim.ops.im2col(
-        operands(1, 64, 28, 28), (3, 3), (1, 1), (1, 1), (1, 1), device=device
-    ),
-    "im2col_backward": lambda device: npusim.ops.im2col_backward(
-        operands(1, 576, 784), (28, 28), (3, 3), (1, 1), (1, 1), (1, 1), device=device
-    ),
-    "convolution with a bias": lambda device: npusim.ops.convolution(
-        operands(1, 64, 28, 28), operands(64, 64, 3, 3), operands(64), padding=1, device=device
-    ),
-    "a flat matrix product": lambda device: npusim.ops.matmul(
-        operands(1280, 16), operands(16, 1000), device=device
-    ),
-    "a small matrix product": lambda device: npusim.ops.matmul(
-        operands(64, 512), operands(512, 1000), device=device
-    ),
-}
+CALLS = {name: Row(**row, timing=True) for name, row in data("spread").items()}
 
 
 @pytest.mark.parametrize("name", ["ascend910b2", slow_if(True, "ascend950pr")])

@@ -13,6 +13,7 @@ from npusim import spec
 from npusim.base.errors import ArgumentError
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.shapes.reference import conv_forward, conv_input_grad, relative_error
+from tests.tables import rows
 
 pytestmark = pytest.mark.compiled
 
@@ -49,18 +50,7 @@ def run(kernel: str, tiling: Tiling, chip: str, kind: str = "fp16", **layer: Any
 @pytest.mark.parametrize(
     ("chip", "kind"), [("ascend910", "fp16"), ("ascend910b2", "fp16"), ("ascend910b2", "fp32")]
 )
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"step_planes": 1},  # dy or x streams, for one tile after another
-        {"step_columns": 9},  # the weights do
-        {"resident": True, "weight_slots": 1},
-        {"resident_input": True, "l1_slots": 1, "n_slowest": True},
-        {"single_core_m": 104, "single_core_n": 32, "single_core_images": 2},
-        {"single_core_m": 91, "single_core_n": 48, "n_slowest": True, "resident": True},
-    ],
-)
+@rows("kernels", "numbers_are_right")
 def test_numbers_are_right(kernel: str, chip: str, kind: str, changes: Any) -> None:
     result, got, want = run(kernel, replace(SEVERAL, **changes), chip, kind)
     assert relative_error(got, want) < 1e-3

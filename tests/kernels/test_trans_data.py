@@ -25,6 +25,7 @@ from npusim.program.build import build
 from npusim.program.program import Program
 from tests.drawn import examples
 from tests.layout.exchanged import to_fracz_3d_transposed
+from tests.tables import rows
 
 Array = np.ndarray[Any, Any]
 
@@ -230,7 +231,7 @@ def test_weights_move_every_byte_once(groups: int, device: str) -> None:
     plain = (128, 40, 3, 3)
     for kind in ("to_fracz", "to_fracz_transposed"):
         conversion = Conversion(kind=kind, c0=16, groups=groups)
-        program, src, dst = plan_program(conversion, plain, FP16, device)
+        program, src, dst = plan_program(conversion, tuple(plain), FP16, device)
         assert gm_bytes(program) == {"src": src.size_bytes, "dst": dst.size_bytes}
     conversion = Conversion(kind="from_fracz", c0=16, groups=groups)
     program, src, dst = plan_program(conversion, plain, FP32, device)
@@ -250,23 +251,12 @@ def test_gradients_are_read_near_the_diagonal_only(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    ("kind", "plain", "groups"),
-    [
-        ("to_blocked", (32, 64, 112, 112), 1),
-        ("from_blocked", (4, 100, 9, 57, 57), 1),
-        ("to_fracz", (512, 512, 3, 3), 1),
-        ("to_fracz_transposed", (512, 512, 3, 3), 1),
-        ("from_fracz", (512, 512, 3, 3), 1),
-        ("from_fracz", (1024, 1, 3, 3), 1024),
-        ("to_fracz", (1600, 100, 3, 3), 16),
-    ],
-)
+@rows("kernels", "work_is_spread_over_cores_in_few_signatures")
 def test_work_is_spread_over_cores_in_few_signatures(
-    kind: str, plain: tuple[int, ...], groups: int, device: str
+    kind: str, plain: list[int], groups: int, device: str
 ) -> None:
     conversion = Conversion(kind=kind, c0=16, groups=groups)
-    program, _, _ = plan_program(conversion, plain, FP16, device)
+    program, _, _ = plan_program(conversion, tuple(plain), FP16, device)
     assert len(program.templates) <= 100
     units = [len(core.variants) for core in program.cores]
     chip = DEVICES[device]

@@ -27,6 +27,7 @@ from npusim.layout import (
     to_6hd,
 )
 from tests.mistakes import mistakes
+from tests.tables import rows
 
 size = st.integers(1, 5)
 channel_count = st.integers(1, 40)
@@ -144,25 +145,10 @@ def test_sizes_below_one() -> None:
     )
 
 
-# cin, cout, groups -> mag_factor, real groups, cin1_g and cout_g with C0 = 16; cin1_g with C0 = 8
-TABLE = [
-    ((128, 256, 1), (1, 1, 8, 256), 16),
-    ((20, 56, 4), (4, 1, 2, 64), 3),
-    ((12, 9, 3), (3, 1, 1, 16), 2),
-    ((24, 24, 24), (16, 2, 1, 16), 2),
-    ((32, 32, 2), (1, 2, 1, 16), 2),
-    ((48, 96, 3), (1, 3, 1, 32), 2),
-    ((40, 20, 4), (4, 1, 3, 32), 5),
-    ((512, 512, 512), (16, 32, 1, 16), 2),
-]
-
-
-@pytest.mark.parametrize(("conv", "want", "cin1_c8"), TABLE)
-def test_worked_table(
-    conv: tuple[int, int, int], want: tuple[int, int, int, int], cin1_c8: int
-) -> None:
+@rows("layout", "worked_table")
+def test_worked_table(conv: list[int], want: list[int], cin1_c8: int) -> None:
     plan = group_plan(*conv, 16)
-    assert (plan.mag_factor, plan.real_groups, plan.cin1_g, plan.cout_g) == want
+    assert [plan.mag_factor, plan.real_groups, plan.cin1_g, plan.cout_g] == want
     assert group_plan(*conv, 8).cin1_g == cin1_c8
 
 

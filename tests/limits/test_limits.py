@@ -13,6 +13,7 @@ from npusim.limits.facts import DERIVE, FACTS, FORMS, PARAM, derive
 from npusim.limits.table import STAGES, check, documented_operators, load_rules
 from tests.limits.entrances import able, refused
 from tests.limits.right_calls import call, on
+from tests.tables import rows
 
 INVALID = 161002
 
@@ -42,28 +43,7 @@ def test_what_is_assumed_of_depthwise_gradients_says_so() -> None:
         check("depthwise_conv2d_backprop_filter", facts, load_device("ascend910"))
 
 
-@pytest.mark.parametrize(
-    ("device", "operator", "product"),
-    [
-        ("ascend310", "convolution_backward", "310p"),
-        ("ascend310", "conv2d_backprop_filter", "310"),
-        ("ascend310", "im2col_backward", "910"),
-        ("ascend310p", "convolution_backward", "310p"),
-        ("ascend310p", "conv3d_backprop_input", "310"),
-        ("ascend310p", "im2col_backward", "910"),
-        ("ascend910", "conv3d_backprop_input", "910"),
-        ("ascend910b3", "im2col_backward", "a2"),
-        ("ascend910b4", "conv2d_backprop_filter", "910"),
-        ("ascend910c", "convolution_backward", "a2"),
-        ("ascend950pr", "convolution_backward", "a2"),
-        ("ascend950pr", "conv3d_backprop_input", "910"),
-        ("ascend910b", "deconv_grad_filter", "mt7004"),
-        ("tiny", "convolution_backward", "a2"),
-        ("ft78ne", "deconv_grad_filter", "ft78ne"),
-        ("mt7004", "deconv_grad_filter", "mt7004"),
-        ("ft78ne", "convolution_backward", "a2"),
-    ],
-)
+@rows("limits", "the_nearest_relative_stands_in")
 def test_the_nearest_relative_stands_in(device: str, operator: str, product: str) -> None:
     loaded = load_device(device)
     table = load_rules(loaded.product, operator)

@@ -11,43 +11,15 @@ import numpy.typing as npt
 
 from npusim.networks.rules import Chain
 from npusim.workloads import Workload, load_workload
+from tests.texts import text_of
 
 Array = npt.NDArray[Any]
 
 #: One residual block behind one convolution: a value that is read twice, a sum, a linear layer.
-ONE_BLOCK = """\
-description: one residual block
-layers:
-  one: {cin: 3, cout: 16, spatial: [8, 8], kernel: 3, padding: 1}
-  two: {cin: 16, cout: 16, spatial: [8, 8], kernel: 3, padding: 1}
-  fc: {cin: 16, cout: 10, rows: 1, bias: yes}
-graph:
-  - x = input > one > batch_norm > relu
-  - y = x > two > batch_norm
-  - x = y + x > relu
-  - x > avg_pool > fc
-"""
+ONE_BLOCK = text_of("one_block.yaml")
 
 #: What issue's training is of: two residual blocks, the second with half the size.
-TWO_BLOCKS = """\
-description: two residual blocks, 16 x 16 images
-layers:
-  c1: {cin: 3, cout: 16, spatial: [16, 16], kernel: 3, padding: 1}
-  c2: {cin: 16, cout: 16, spatial: [16, 16], kernel: 3, padding: 1}
-  c3: {cin: 16, cout: 16, spatial: [16, 16], kernel: 3, padding: 1}
-  c4: {cin: 16, cout: 32, spatial: [16, 16], kernel: 3, stride: 2, padding: 1}
-  c5: {cin: 32, cout: 32, spatial: [8, 8], kernel: 3, padding: 1}
-  c6: {cin: 16, cout: 32, spatial: [16, 16], kernel: 1, stride: 2}
-  fc: {cin: 32, cout: 10, rows: 1, bias: yes}
-graph:
-  - x = input > c1 > batch_norm > relu
-  - y = x > c2 > batch_norm > relu > c3 > batch_norm
-  - x = y + x > relu
-  - y = x > c4 > batch_norm > relu > c5 > batch_norm
-  - s = x > c6 > batch_norm
-  - x = y + s > relu
-  - x > avg_pool > fc
-"""
+TWO_BLOCKS = text_of("two_blocks.yaml")
 
 
 def network(text: str, folder: Path, name: str = "blocks") -> Workload:

@@ -16,17 +16,11 @@ from npusim.workloads import (
     workload_yaml,
     workloads,
 )
+from tests.mistakes import mistakes
 from tests.networks.graphs import canonical, edges
+from tests.texts import text_of
 
-LAYERS = """\
-description: a net
-layers:
-  one: {cin: 3, cout: 8, spatial: [12, 12], kernel: 3, padding: 1}
-  two: {cin: 8, cout: 8, spatial: [6, 6], kernel: 1}
-  mix: {cin: 6, cout: 6, rows: 8, products: 6}
-  fc: {cin: 288, cout: 10, rows: 1}
-graph:
-"""
+LAYERS = text_of("layers_of_chains.yaml")
 
 #: A chain that uses all of them, for tests of others.
 ALL = "  - input > one > max_pool 2 > two > [6, 8, 6] > mix > fc\n"
@@ -111,52 +105,7 @@ def test_what_ships_has_a_graph_in_order(name: str) -> None:
     assert bool(auxiliary) == (name == "inception_v3")  # it is trained with a second classifier
 
 
-@pytest.mark.parametrize(
-    ("graph", "message"),
-    [
-        ("  - input > one > reluu\n", "8: graph[0]: unknown step 'reluu'; did you mean 'relu'?"),
-        ("  - x > one\n", "8: graph[0]: no chain before has made 'x'; known: input; a chain st"),
-        ("  - x = y > one\n  - y = x > relu\n", "8: graph[0]: no chain before has made 'y'"),
-        ("  - x = x > relu > one\n", "8: graph[0]: no chain before has made 'x'"),
-        ("  - x = input > one\n" + ALL, "8: graph[0]: nothing reads x; remove its name, or re"),
-        (
-            "  - x = input > one\n  - x = input > one\n",
-            "9: graph[1]: nothing reads the x of line 8; remove its name, or read it",
-        ),
-        ("  - input = input > one\n", "8: graph[0]: 'input' is no name for a value; take a wor"),
-        ("  - a b = input > one\n", "8: graph[0]: 'a b' is no name for a value; take a word"),
-        ("  - input > relu\n", "8: graph[0]: relu of []: the sizes of the result do not follow"),
-        ("  - input > one > two\n", "8: graph[0]: two takes [8, 6, 6], and gets [8, 12, 12]; c"),
-        ("  - input > one > max_pool 13\n", "8: graph[0]: max_pool 13 of [8, 12, 12]: the sizes"),
-        ("  - input > one > max_pool 2p1\n", "8: graph[0]: expected max_pool [KERNEL[/STRIDE] ["),
-        ("  - input > one > max_pool 0\n", "8: graph[0]: expected max_pool [KERNEL[/STRIDE] [p"),
-        ("  - input > one > unknown\n", "8: graph[0]: expected unknown (NAME) [[SIZES]], got 'un"),
-        ("  - input > one > max_pool 1x2x3\n", "8: graph[0]: max_pool 1x2x3 of [8, 12, 12]: th"),
-        ("  - input > one > max_pool 2x2/1x1x1\n", "8: graph[0]: max_pool 2x2/1x1x1: kernel, s"),
-        ("  - input > one > max_pool 2 p1x1x1\n", "8: graph[0]: max_pool 2 p1x1x1: kernel, strid"),
-        ("  - input > one > relu 3\n", "8: graph[0]: expected relu [[SIZES]], got 'relu 3'"),
-        ("  - input > one > relu (x)\n", "8: graph[0]: expected relu [[SIZES]], got 'relu (x"),
-        ("  - input > one > upsample\n", "8: graph[0]: upsample of [8, 12, 12]: the sizes of"),
-        (
-            "  - x = input > one\n  - y = x > max_pool 2\n  - x + y > relu\n",
-            "10: graph[2]: add of [8, 12, 12], [8, 6, 6]: the sizes of the result do not follow",
-        ),
-        ("  - x = input > one\n  - x, x > relu\n", "9: graph[1]: relu takes one value, not 2"),
-        ("  - x = input > one\n  - x, x\n", "9: graph[1]: several values, and no step that ta"),
-        ("  - input, input > one\n", "8: graph[0]: one takes one value, not 2"),
-        ("  - input > one > [] > relu\n", "8: graph[0]: [] stands for the sizes that the next"),
-        ("  - input > one > max_pool 2\n", "4: layers.two: no chain of the graph uses the laye"),
-        ("  - 0 times:\n    - input > one\n", "8: graph[0].0 times: expected 'N times' or 'fo"),
-        ("  []\n", "7: graph: expected at least one chain"),
-        ("  - 9 times: []\n", "8: graph[0].9 times: expected at least one chain"),
-        (
-            "  - 999999 times:\n    - x = input > one\n    - x > relu\n",
-            "9: graph[0].999999 times[0]: more than 100,000 chains, loops counted out",
-        ),
-        ("  - input > one\n" + "untimed: {sin: 2}\n", "9: untimed: unknown key 'untimed'"),
-        ("  - [input > one]\n", "8: graph[0]: expected a mapping (key: value), got a list"),
-    ],
-)  # fmt: skip
+@mistakes("networks", "what_is_wrong_is_told_with_its_line")
 def test_what_is_wrong_is_told_with_its_line(graph: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         net(tmp_path, graph)

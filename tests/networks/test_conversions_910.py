@@ -14,15 +14,9 @@ from npusim.networks.launches import Launcher, conversion_task, task
 from npusim.networks.planning import Formats, Simulated
 from npusim.networks.training import Value, training
 from tests.networks.blocks import network
+from tests.texts import text_of
 
-LINEAR = """\
-description: a linear layer behind a convolution
-layers:
-  one: {cin: 3, cout: 64, spatial: [16, 16], kernel: 3, padding: 1}
-  fc: {cin: 64, cout: 10, rows: 1, bias: yes}
-graph:
-  - input > one > relu > avg_pool > fc
-"""
+LINEAR = text_of("linear_behind_convolution.yaml")
 
 
 def test_maps_are_turned_as_by_the_library_on_a_910() -> None:

@@ -11,6 +11,7 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.workloads import ConvLayer, LinearLayer, Workload, load_workload, read_network
+from tests.drawn import slow_if
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -36,13 +37,25 @@ def test_a_module_has_the_layers_of_the_workload(name: str) -> None:
     assert set(traced.elementwise) == set(shipped.elementwise)
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if "vgg" not in name])  # 550 MB
+#: Networks of which the exporter computes one input, as three take it long.
+LARGE = {"densenet121", "inception_v3", "r2plus1d_18", "unet", "unet_3d", "wavenet"}
+
+
+#: Networks of the same operations as others, which `make slow` exports.
+ALIKE = {"mobilenet_v1", "resnet34", "resnet50"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [slow_if(name in ALIKE, name) for name in NETWORKS if "vgg" not in name],  # 550 MB
+)
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
 def test_an_exported_file_has_the_layers_of_the_workload(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     make, shape = NETWORKS[name]
     path = tmp_path / f"{name}.onnx"
-    torch.onnx.export(make().eval(), torch.zeros(3, *shape), str(path), dynamo=False)
+    inputs = torch.zeros(1 if name in LARGE else 3, *shape)
+    torch.onnx.export(make().eval(), inputs, str(path), dynamo=False)
     exported, shipped = read_network(path), load_workload(name)
     # The exporter folds batch normalisations into convolutions, drops dropouts, spells GELU and
     # SiLU out, and writes a concatenation of concatenations as one.

@@ -18,50 +18,13 @@ from npusim.networks.rules import Rule, chain_of, tables
 from npusim.networks.step import chosen, fused
 from npusim.networks.training import Kinds, training
 from npusim.workloads import Workload, load_workload
+from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
+from tests.texts import text_of
 
-FORWARD = """\
-cast: input -> input.fp16
-cast of weights: one.w -> one.w.fp16
-convolution output: input.fp16 one.w.fp16 -> one
-normalisation sums: one -> batch_norm.sum batch_norm.squares
-normalisation update: one batch_norm.sum batch_norm.squares batch_norm.gamma batch_norm.beta -> \
-batch_norm
-activation: batch_norm -> relu relu.bits
-cast of weights: two.w -> two.w.fp16
-convolution output: relu two.w.fp16 -> two
-normalisation sums: two -> batch_norm_2.sum batch_norm_2.squares
-normalisation update: two batch_norm_2.sum batch_norm_2.squares batch_norm_2.gamma \
-batch_norm_2.beta -> batch_norm_2
-sum: batch_norm_2 relu -> add
-activation: add -> relu_2 relu_2.bits
-pooling: relu_2 -> avg_pool
-cast of weights: fc.w -> fc.w.fp16
-linear: avg_pool fc.w.fp16 fc.b -> fc
-"""
+FORWARD = text_of("forward_of_one_block.txt")
 
-BACKWARD = """\
-loss: fc labels -> loss fc.gradient
-linear: fc.gradient avg_pool -> fc.w.gradient
-linear: fc.gradient -> fc.b.gradient
-linear: fc.gradient fc.w.fp16 -> avg_pool.gradient.fc
-pooling: avg_pool.gradient.fc -> relu_2.gradient.avg_pool
-activation gradient: relu_2.gradient.avg_pool relu_2.bits -> add.gradient.relu_2
-normalisation gradient sums: two add.gradient.relu_2 batch_norm_2.sum batch_norm_2.squares -> \
-batch_norm_2.beta.gradient batch_norm_2.gamma.gradient
-normalisation gradient: add.gradient.relu_2 two batch_norm_2.sum batch_norm_2.squares \
-batch_norm_2.gamma batch_norm_2.beta.gradient batch_norm_2.gamma.gradient -> \
-two.gradient.batch_norm_2
-convolution weight: relu two.gradient.batch_norm_2 -> two.w.gradient
-convolution input: two.gradient.batch_norm_2 two.w.fp16 -> relu.gradient.two
-sum of gradients: add.gradient.relu_2 relu.gradient.two -> relu.gradient
-activation gradient: relu.gradient relu.bits -> batch_norm.gradient.relu
-normalisation gradient sums: one batch_norm.gradient.relu batch_norm.sum batch_norm.squares -> \
-batch_norm.beta.gradient batch_norm.gamma.gradient
-normalisation gradient: batch_norm.gradient.relu one batch_norm.sum batch_norm.squares \
-batch_norm.gamma batch_norm.beta.gradient batch_norm.gamma.gradient -> one.gradient.batch_norm
-convolution weight: input.fp16 one.gradient.batch_norm -> one.w.gradient
-"""
+BACKWARD = text_of("backward_of_one_block.txt")
 
 
 @pytest.fixture
@@ -327,26 +290,7 @@ def test_an_unknown_optimizer_is_named(block: Workload) -> None:
         training(block, 1, optimizer="adm")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("  rate: 0.1", "  rate: fast", "settings.rate: expected a number, got 'fast'"),
-        (
-            "    sgd: all",
-            "    sdg: all",
-            "optimizers.sgd.sdg: there is no chain 'sdg'; did you mean",
-        ),
-        (
-            "relu, activation, x -> y bits",
-            "relu, activation, x",
-            "expected: row or kernel, what it",
-        ),
-        ("y = mul x1 x2", "y = mull x1 x2", "y = mull x1 x2: there is no operation 'mull'"),
-        ("y = mul x1 x2", "y = mul x1", "y = mul x1: mul takes two values"),
-        ("y = mul x1 x2", "y mul x1 x2", "y mul x1 x2: expected 'result = operation operands'"),
-        ("second: normalisation sums", "third: normalisation sums", "unknown key 'third'"),
-    ],
-)
+@mistakes("networks", "a_row_that_is_wrong_has_its_line")
 def test_a_row_that_is_wrong_has_its_line(
     before: str, after: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import npusim
 from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
 from npusim.workloads.einsum import einsum_sizes
+from tests.tables import rows
 
 torch = pytest.importorskip("torch")
 bridge = pytest.importorskip("npusim.torch")
@@ -242,16 +243,6 @@ def test_what_is_not_known_is_named_and_makes_the_time_partial(tmp_path: Path) -
     assert (again.layers, dict(again.untimed)) == (result.workload.layers, left_out)
 
 
-@pytest.mark.parametrize(
-    ("equation", "sizes", "expected"),
-    [
-        ("bhlm,bhmd->bhld", [(2, 3, 5, 7), (2, 3, 7, 4)], (6, 5, 7, 4)),
-        ("ij,jk", [(5, 7), (7, 4)], (1, 5, 7, 4)),
-        ("...ij,...kj->...ik", [(2, 5, 7), (2, 4, 7)], (2, 5, 7, 4)),
-        ("bci,bcj->bij", [(2, 7, 5), (2, 7, 4)], (2, 5, 7, 4)),
-    ],
-)
-def test_sizes_of_an_einsum(
-    equation: str, sizes: list[tuple[int, ...]], expected: tuple[int, ...]
-) -> None:
-    assert einsum_sizes(equation, sizes) == expected
+@rows("networks", "sizes_of_an_einsum")
+def test_sizes_of_an_einsum(equation: str, sizes: list[list[int]], expected: list[int]) -> None:
+    assert einsum_sizes(equation, sizes) == tuple(expected)

@@ -19,7 +19,9 @@ from npusim.networks.step_result import Launched, StepResult, Timed
 from npusim.networks.training import Training, training
 from npusim.results.lines import us_text
 from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload
+from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
+from tests.texts import text_of
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +41,7 @@ def eager(block: Workload) -> StepResult:
 
 # -- what the vendor's library does on a 910 ---------------------------------------------------
 
-BIASED = """\
-description: convolutions with biases and an activation whose gradient reads its input
-layers:
-  one: {cin: 3, cout: 64, spatial: [16, 16], kernel: 3, padding: 1, bias: yes}
-  two: {cin: 64, cout: 64, spatial: [16, 16], kernel: 3, padding: 1, bias: yes}
-  fc: {cin: 64, cout: 10, rows: 1, bias: yes}
-graph:
-  - input > one > silu > two > relu > two > gelu > avg_pool > fc
-"""
+BIASED = text_of("biases.yaml")
 
 
 def test_what_the_library_does_on_a_910_is_in_its_steps(tmp_path: Path) -> None:
@@ -326,26 +320,7 @@ def test_a_step_on_several_cards(block: Workload) -> None:
 USUAL: dict[str, Any] = {"device": "ascend910b2", "batch": 4, "passes": "training"}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"mode": "grph"}, "mode is 'grph'; did you mean 'graph'?; it is one of eager, graph"),
-        ({"passes": "both"}, "passes is 'both'; it is one of forward, backward, training"),
-        ({"layouts": "bst"}, "layouts is 'bst'; did you mean 'best'?; it is one of each_call"),
-        (
-            {"fusions": "update+smu"},
-            "fusions: unknown name 'update+smu'; did you mean 'update+sum'",
-        ),
-        ({"optimizer": "adm"}, "optimizer is 'adm'; did you mean 'adam'?"),
-        ({"batch": 0}, "batch is 0; it must be at least 1 image"),
-        ({"cards": 0}, "cards is 0; it must be at least 1"),
-        ({"cards": 8}, "cards is 8; ascend910b2 has no figures of an all-reduce: use 1"),
-        ({"device": "ft78ne", "mode": "eager"}, "the cube of ft78ne multiplies no fp16"),
-        ({"device": "mt7004", "mode": "eager"}, "the cube of mt7004 multiplies no fp16"),
-        ({"check": True}, "step: check=True has no meaning"),
-        ({"gradients": ("input",)}, "step: unknown keyword 'gradients'"),
-    ],
-)
+@mistakes("networks", "what_is_wrong_is_said")
 def test_what_is_wrong_is_said(options: dict[str, Any], message: str, block: Workload) -> None:
     with pytest.raises(npusim.ArgumentError) as error:
         npusim.step(block, **USUAL | options)
@@ -399,18 +374,9 @@ def test_parameters_go_by_name(begun: npusim.Trainer) -> None:
         begun["two.w"] = np.zeros(3)
 
 
-@pytest.mark.parametrize(
-    ("shape", "labels", "message"),
-    [
-        ((4, 3, 16, 16), [0, 1, 2, 3], r"images have shape \(4, 3, 8, 8\), got \(4, 3, 16, 16\)"),
-        ((4, 3, 8, 8), [0, 1, 2], "labels are 4 integers from 0 to 9, one an image"),
-        ((4, 3, 8, 8), [0, 1, 2, 10], "labels are 4 integers from 0 to 9"),
-        ((4, 3, 8, 8), [0, 1, 2, -1], "labels are 4 integers from 0 to 9"),
-        ((4, 3, 8, 8), [0.5, 1, 2, 3], "labels are 4 integers from 0 to 9"),
-    ],
-)
+@mistakes("networks", "a_batch_has_its_shape")
 def test_a_batch_has_its_shape(
-    shape: tuple[int, ...], labels: list[float], message: str, begun: npusim.Trainer
+    shape: list[int], labels: list[float], message: str, begun: npusim.Trainer
 ) -> None:
     with pytest.raises(npusim.ArgumentError, match=message):
         begun.step(np.zeros(shape), labels)

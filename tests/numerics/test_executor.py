@@ -37,10 +37,6 @@ class Script(Scripted):
         self.body, self.table, self.slots, self.dtype = body, cores, slots, dtype
         self.x, self.y = Tensor("x", (4 * N,), dtype), Tensor("y", (4 * N,), dtype, "out")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         core = np.array(self.table, np.int64)
         u = np.arange(len(core))

@@ -41,10 +41,6 @@ class Script(Scripted):
         self.body, self.alike, self.core = body, alike, np.repeat(np.arange(cores), per_core)
         self.x, self.y = Tensor("x", (8 * N,), FP32), Tensor("y", (8 * N,), FP32, "out")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         u = np.arange(len(self.core))
         signature = {} if self.alike else {"u": u}

@@ -23,7 +23,7 @@ from npusim.reuse.cache import Answers
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
 from tests.drawn import some
-from tests.tuning.tables import cycles_of
+from tests.tuning.larger_machines import cycles_of
 
 CONV1: dict[str, Any] = {"channels": (3, 64), "size": (224, 224), "kernel": (7, 7)}
 

@@ -20,43 +20,12 @@ from npusim.call.call import Call
 from npusim.cli.main import main
 from npusim.ops import CARDS
 from npusim.program.kernel import grid
+from tests.calls import Row, data
 from tests.ops.small_calls import CALLS, called
-
-MAP, WEIGHT = spec((64, 4096, 256, 256), "fp16"), spec((4096, 4096, 9, 9), "fp16")
-BLOCKS, FRACTALS = spec((1024, 256, 200, 200, 16), "fp16"), spec((2304, 256, 16, 16), "fp16")
-DEPTH, FRACTALS_3D = spec((400, 8, 256, 128, 128, 16), "fp16"), spec((2304, 256, 16, 16), "fp16")
-PARA = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
-PARA_3D = {"strides": [1] * 5, "pads": [0, 0, 1, 1, 1, 1], "dilations": [1] * 5}
+from tests.tables import rows
 
 #: Calls of some 10^15 multiply-adds, on devices with the memory for them.
-LARGE: dict[str, Callable[[Any], Any]] = {
-    "convolution_backward": lambda device: npusim.ops.convolution_backward(
-        MAP, MAP, WEIGHT, (4096,), padding=4, device=device
-    ),
-    "conv2d_backprop_filter": lambda device: npusim.ops.conv2d_backprop_filter(
-        BLOCKS, BLOCKS, [4096, 4096, 3, 3], PARA, device=device
-    ),
-    "conv2d_backprop_input": lambda device: npusim.ops.conv2d_backprop_input(
-        FRACTALS, BLOCKS, [4096, 4096, 3, 3], [1024, 4096, 200, 200], PARA, device=device
-    ),
-    "depthwise_conv2d_backprop_filter": lambda device: npusim.ops.depthwise_conv2d_backprop_filter(
-        BLOCKS, BLOCKS, [4096, 1, 99, 99], PARA | {"padding": [49] * 4}, device=device
-    ),
-    "depthwise_conv2d_backprop_input": lambda device: npusim.ops.depthwise_conv2d_backprop_input(
-        spec((256 * 99 * 99, 1, 16, 16), "fp16"),
-        BLOCKS,
-        [4096, 1, 99, 99],
-        [1024, 4096, 200, 200],
-        PARA | {"padding": [49] * 4},
-        device=device,
-    ),
-    "conv3d_backprop_filter": lambda device: npusim.ops.conv3d_backprop_filter(
-        DEPTH, DEPTH, [4096, 4096, 1, 3, 3], PARA_3D | {"strides": [1] * 3}, device=device
-    ),
-    "conv3d_backprop_input": lambda device: npusim.ops.conv3d_backprop_input(
-        FRACTALS_3D, DEPTH, [4096, 4096, 1, 3, 3], [400, 8, 128, 128, 4096], PARA_3D, device=device
-    ),
-}
+LARGE = {name: Row(**row, timing=True) for name, row in data("large").items()}
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -129,27 +98,6 @@ def test_random_operands_that_this_computer_cannot_hold(
     assert main([*sizes, "--timing-only", "--json"]) == 0
 
 
-#: The largest operand of each call.
-NAMED = {
-    "conv2d_backprop_filter": "input_x",
-    "conv2d_backprop_input": "filters",
-    "conv3d_backprop_filter": "x",
-    "conv3d_backprop_input": "filter",
-    "conv_grad_filter": "x",
-    "conv_grad_input": "w",
-    "conv_tbc_backward": "weight",
-    "convolution": "weight",
-    "convolution_backward": "weight",
-    "deconv_grad_filter": "dy",
-    "deconv_grad_input": "w",
-    "depthwise_conv2d_backprop_filter": "input_x",
-    "depthwise_conv2d_backprop_input": "filters",
-    "im2col": "image",
-    "im2col_backward": "grad_output",
-    "matmul": "a",
-}
-
-
 def refused(call: Callable[[Any], Any], device: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The error of a call that must launch nothing."""
     monkeypatch.setattr(Call, "launch", lambda *_: pytest.fail("a kernel was launched"))
@@ -158,15 +106,16 @@ def refused(call: Callable[[Any], Any], device: Any, monkeypatch: pytest.MonkeyP
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@rows("ops", "operands_beyond_main_memory_are_refused_by_name")
 def test_operands_beyond_main_memory_are_refused_by_name(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, operand: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The largest one is named."""
     device = CARDS[name].device or "ascend910"
     small = npusim.load_device(device).replace("main_memory.size", "1KiB")
     text = refused(lambda chip: called(name, device=chip), small, monkeypatch)
     assert text.startswith(f"{name}: {device} has 1.0 KiB of main memory, but tensors with copies")
-    assert f"use a smaller {NAMED[name]}, or a device with more" in text
+    assert f"use a smaller {operand}, or a device with more" in text
 
 
 @pytest.mark.parametrize("name", CALLS)

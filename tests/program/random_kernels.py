@@ -65,10 +65,6 @@ class Random(Scripted):
         self.y = Tensor("y", (1 << 15,), FP16, "out")
         self.emits = 0
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         rows = [
             (core, template, int(i == 0), int(i == len(units) - 1))

@@ -47,10 +47,6 @@ class Script(Scripted):
         self.y = Tensor("y", (1 << 14,), FP16, "out")
         self.emitted: list[Any] = []
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         return self.table
 

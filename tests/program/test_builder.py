@@ -12,6 +12,7 @@ from npusim.isa.dma import DataMove
 from npusim.isa.operands import Tensor
 from npusim.program.language import Language
 from tests.program.conftest import Bench
+from tests.tables import rows
 
 TINY, A910, B2 = (load_device(name) for name in ("tiny", "ascend910", "ascend910b2"))
 X = Tensor("x", (4096,), FP16, "inout")
@@ -88,17 +89,7 @@ def test_a_slot_kept_from_another_unit_is_refused(bench: Bench) -> None:
         bench.k.vec_dup(kept.at(), 0.0)
 
 
-@pytest.mark.parametrize(
-    ("offset", "size", "rows", "pitch", "end"),
-    [
-        (4000, 128, 1, 0, 4128),
-        (-32, 64, 1, 0, 32),
-        (0, 0, 1, 0, 0),
-        (0, 32, 0, 64, -32),
-        (0, 1024, 4, 1040, 4144),
-        (64, 32, 2, -64, 32),
-    ],
-)
+@rows("program", "leaving_a_slot_is_refused")
 def test_leaving_a_slot_is_refused(
     bench: Bench, offset: int, size: int, rows: int, pitch: int, end: int
 ) -> None:

@@ -33,6 +33,7 @@ from npusim.timing.run import time_program
 from npusim.timing.simpy_engine import SimpyEngine
 from npusim.timing.trace import KernelRun
 from tests.drawn import examples
+from tests.mistakes import mistakes
 from tests.program.random_kernels import TINY, Plan, Random, Slots, plans
 from tests.scripts import Scripted, tasks_of
 
@@ -248,10 +249,6 @@ class Flags(Scripted):
         self.texts = units
         self.x = Tensor("x", (64,), FP16)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x,)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(np.zeros(len(self.texts), np.int64), {"u": np.arange(len(self.texts))})
 
@@ -275,19 +272,7 @@ def test_flags_pair_inside_and_across_units(units: tuple[str, ...]) -> None:
     assert schedule(run(program)) == schedule(run(oracle(program)))
 
 
-@pytest.mark.parametrize(
-    ("units", "message"),
-    [
-        (("w",), r"wait_flag MTE2->V #3 comes without a set_flag before it; set it first"),
-        (("-", "w"), r"wait_flag MTE2->V #3 comes without a set_flag"),
-        (("sw", "w"), r"wait_flag MTE2->V #3 comes without a set_flag"),
-        (("sww",), r"wait_flag MTE2->V #3: waited twice for one set_flag"),
-        (("ss",), r"set_flag MTE2->V #3: set twice without a wait; a flag is one bit"),
-        (("s", "-", "s"), r"set_flag MTE2->V #3: set twice without a wait"),
-    ],
-)
-def test_unpaired_flags_are_errors_with_the_kernel_line(
-    units: tuple[str, ...], message: str
-) -> None:
+@mistakes("program", "unpaired_flags_are_errors_with_the_kernel_line")
+def test_unpaired_flags_are_errors_with_the_kernel_line(units: list[str], message: str) -> None:
     with pytest.raises(ProgramError, match=rf"^test_linking\.py:\d+: {message}"):
         build(Flags(*units), TINY, (0,))

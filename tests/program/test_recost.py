@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -101,7 +101,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
         return launches.build(kernel)
 
     monkeypatch.setattr(npusim.call.call, "program_of", building)
-    calls = (
+    calls: list[Callable[..., npusim.Result]] = (
         [CALLS["cube"]["matmul"], CALLS["cube"]["2-D"], strided]
         if load_device(device).cube is not None
         else [CALLS["dsp"]["deconv_grad_filter shared"]]
@@ -163,10 +163,6 @@ class Copy(Scripted):
         self.curious = curious
         self.x = Tensor("x", (1 << 14,), FP16)
         self.y = Tensor("y", (1 << 14,), FP16, "out")
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
 
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(np.zeros(1, np.int64), {})

@@ -216,46 +216,13 @@ def test_operations_that_are_known_by_their_time_are_ordered_by_flags(tmp_path: 
     assert other.runs[0].cycles == run.cycles + 200
 
 
-WRONG: dict[str, tuple[int, Any, str]] = {
-    "no JSON": (1, "{", ":2: Expecting property name"),
-    "no object": (1, "[]", ":2: "),
-    "core": (1, {"core": "aic0"}, ":2: core is 'aic0'; it is cube0, vector5 or dsp1"),
-    "many": (1, {"core": "vector48"}, "vector48 is not among the 48 vector cores of the call"),
-    "op": (1, {"op": "data_mov"}, ":2: unknown op 'data_mov'; did you mean 'data_move'?"),
-    "field": (1, {"sorce": 1}, ":2: data_move has no 'sorce'; did you mean 'src'?"),
-    "lacks": (1, {"path": None}, ":2: it lacks 'path'; add it"),
-    "pipe": (1, {"pipe": "MTE3"}, ":2: pipe is MTE3; data_move u#0[0:8192B] <- x[0:81"),
-    "path": (1, {"path": "GM->L7"}, ":2: ascend910b2 cannot move GM->L7"),
-    "type": (1, {"dtype": "fp17"}, ":2: unknown dtype 'fp17'"),
-    "tensor": (1, {"src": ["z", 0, 8192]}, ":2: no tensor or buffer of these cores is called 'z'"),
-    "beyond": (1, {"src": ["x", 8, 8192]}, ":2: an operand leaves x, which has 8192 B"),
-    "slot": (1, {"dst": ["u", 0, 8, 8192]}, ":2: bytes 8..8200 of u lie outside its slot of 8192"),
-    "short": (1, {"src": ["x"]}, ":2: ['x'] is no operand: a name, 2 to 5 whole numbers"),
-    "no list": (1, {"src": "x"}, ":2: src is 'x'; it must be an operand"),
-    "numbers": (1, {"src": ["x", "0", 8192]}, ":2: ['x', '0', 8192] is no operand: a name, 2 to 5"),
-    "nested": (1, {"src": [["x"], 0, 8192, 1, 0, 0]}, ":2: "),
-    "name": (1, {"dst": ["u", 0, 0, 8192], "src": [8, 0, 8192, 1, 0, 0]}, ":2: [8, 0, 8192, 1, 0,"),
-    "bytes": (1, {"src": ["x", 0, 4096]}, ":2: data_move u#0[0:8192B] <- x[0:4096B]: 4096 B in"),
-    "event": (2, {"event": "0"}, ":3: event is '0'; it must be a whole number, 0 to 1099511627776"),
-    "turn": (1, {"dst": ["u", 10**30, 0, 8192]}, "a name, 2 to 5 whole numbers up to 10995"),
-    "negative": (4, {"cycles": -500}, ":5: cycles is -500; it must be a whole number, 0 to 10995"),
-    "many cycles": (4, {"cycles": 10**30}, f":5: cycles is {10**30}; it must be a whole number"),
-    "truth": (4, {"cycles": True}, ":5: cycles is True; it must be a whole number"),
-    "list": (4, {"cycles": ["x", 0, 32]}, ":5: cycles is ['x', 0, 32]; it must be a whole number"),
-    "text": (4, {"name": 3}, ":5: name is 3; it must be a text"),
-    "flag's number": (4, {"op": "core_set_flag", "signals": ["0", "all"], "cycles": None,
-                          "name": None}, ":5: signals is '0'; it must be a whole number"),
-    "deep": (3, "[" * 100_000, ":4: maximum recursion depth exceeded"),
-    "flag": (3, {"src": "S"}, "comes without a set_flag before it; set it first"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_read_is_refused_with_its_line(wrong: str, tmp_path: Path) -> None:
-    place, change, reason = WRONG[wrong]
+@mistakes("program", "what_cannot_be_read_is_refused_with_its_line")
+def test_what_cannot_be_read_is_refused_with_its_line(
+    wrong: str, place: int, change: Any, reason: str, tmp_path: Path
+) -> None:
     lines: list[Any] = [dict(one) for one in FLAGGED]
     if isinstance(change, str):
-        lines[place - 1] = change
+        lines[place - 1] = change * (100_000 if wrong == "deep" else 1)
     else:
         whole = {**lines[place - 1], **change}
         lines[place - 1] = {name: value for name, value in whole.items() if value is not None}

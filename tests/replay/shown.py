@@ -30,7 +30,7 @@ from npusim.results.plots import figure_bytes
 from npusim.version import __version__
 from npusim.workloads import load_workload
 from tests.calibration.sample import product, write_profile
-from tests.replay.calls import Layer, dsp_gradient, fold, matmul, resnet
+from tests.calls import Row, data
 
 #: Texts by kind, such as "text", "json" or "page".
 Shown = dict[str, str]
@@ -115,18 +115,13 @@ def _files(folder: Path, **named: str) -> tuple[list[str], Callable[[], Shown]]:
 # ---------------------------------------------------------------- calls
 
 
+CALLS = {name: Row(**row) for name, row in data("shown").items()}
+
+
 @cache
 def _call(name: str) -> Any:
-    calls: dict[str, tuple[Callable[[str], Any], str]] = {
-        "layer": (resnet("res4_3x3", 2, timeline=True), "ascend910b2"),
-        "layer of a 910": (resnet("conv1", 1), "ascend910"),
-        "numbers": (matmul(100, 130, 90), "ascend910b2"),
-        "fold": (fold(3, "fp32", (2, 3), timeline=True), "ascend910"),
-        "dsp": (dsp_gradient("conv_grad_input", "fp32", 1), "ft78ne"),
-        "empty": (Layer(n=0), "ascend910"),
-    }
-    call, device = calls[name]
-    return call(device)
+    row = CALLS[name]
+    return row(*row.devices)
 
 
 def _of_call(name: str) -> Callable[[Path], Shown]:
@@ -226,7 +221,7 @@ def _log(folder: Path) -> Shown:
 
 
 def _compared(folder: Path) -> Shown:
-    a, b = _call("layer"), resnet("res4_3x3", 2, tiling="library", timeline=True)("ascend910b2")
+    a, b = _call("layer"), CALLS["layer"]("ascend910b2", tiling="library")
     found: Shown = {}
     for name, other in (("", b), (" and itself", a), (" of a 910", _call("layer of a 910"))):
         compared = npusim.compare(a, other)
@@ -379,10 +374,7 @@ def _help(folder: Path) -> Shown:
 
 #: What is shown, by name.
 CASES: dict[str, Callable[[Path], Shown]] = {
-    **{
-        name: _of_call(name)
-        for name in ("layer", "layer of a 910", "numbers", "fold", "dsp", "empty")
-    },
+    **{name: _of_call(name) for name in CALLS},
     "range": _range,
     "explanation": _explained,
     "network": _of_network(_network),

@@ -30,7 +30,7 @@ PAIRS = [
 
 
 def replayed(call: str, device: str) -> Digest:
-    return digest(call, device, CALLS[call][0](device))
+    return digest(call, device, CALLS[call](device))
 
 
 def timed(row_id: str) -> Timed:

@@ -19,6 +19,7 @@ from npusim.device.area import area_mm2, area_parts, buffer_bytes, static_watt, 
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import parse_device
 from npusim.results.energy import energy_of
+from tests.tables import rows
 from tests.timing.test_timing_by_hand import Script, three_stages
 
 
@@ -112,20 +113,7 @@ def test_the_area_by_hand() -> None:
     assert area_parts(device)[0].what == "cube fp16"
 
 
-#: A figure and a larger value: area, static energy (per us), and whether a byte takes more then.
-MORE = [
-    ("groups", "12", 1, 0),
-    ("memories.L1.size", "256KiB", 1, 0),
-    ("l2.size", "4MiB", 1, 0),
-    ("paths.GM->L1.rate", "1000B/cycle", 1, 0),
-    ("l2.read", "1TB/s", 1, 0),
-    ("main_memory.read", "1TB/s", 1, 0),
-    ("cube.rates.fp16", "16x16x32", 1, 0),
-    ("clock", "2GHz", 1, 1),
-]
-
-
-@pytest.mark.parametrize(("path", "value", "larger", "faster"), MORE)
+@rows("results", "more_of_anything_costs_area_or_supply")
 def test_more_of_anything_costs_area_or_supply(
     path: str, value: str, larger: int, faster: int
 ) -> None:

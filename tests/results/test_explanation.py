@@ -15,6 +15,7 @@ from npusim.kernels.matmul import Tiling
 from npusim.results import Result
 from npusim.results.explanation import Explanation, KernelExplanation, chapters
 from npusim.timing import run as timing
+from tests.tables import rows
 from tests.timing.test_engines_agree import CALLS, operator_calls
 
 
@@ -82,28 +83,9 @@ def test_figures_without_half_or_double_are_left_out_or_half_told() -> None:
     assert "cube.odd_block_conflict" not in effects
 
 
-@pytest.mark.parametrize(
-    ("channels", "options", "waste"),
-    [
-        ((64, 33), {}, ["Cout = 33 wastes 31 % of the cube: it computes 48"]),
-        ((20, 64), {}, ["Cin = 20 wastes 38 % of the cube: it computes 32"]),
-        (
-            (20, 33),
-            {},
-            [
-                "Cin = 20 wastes 38 % of the cube: it computes 32",
-                "Cout = 33 wastes 31 % of the cube: it computes 48",
-            ],
-        ),
-        (
-            (32, 32),
-            {"groups": 32},
-            ["Cin/groups = 1 wastes 94 % of the cube: it computes 16"],
-        ),
-    ],
-)
+@rows("results", "sizes_that_fill_no_blocks_are_called_out")
 def test_sizes_that_fill_no_blocks_are_called_out(
-    channels: tuple[int, int], options: dict[str, Any], waste: list[str]
+    channels: list[int], options: dict[str, Any], waste: list[str]
 ) -> None:
     one = of(backward(*channels, **options), "conv_backprop_filter")
     assert one.useful_share is not None

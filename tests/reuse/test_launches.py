@@ -47,7 +47,7 @@ def product(device: Device, **options: Any) -> npusim.Result:
 
 
 def on_dsp(device: Device, **options: Any) -> npusim.Result:
-    call = engines.CALLS["dsp"]["deconv_grad_filter shared"]
+    call: Callable[..., npusim.Result] = engines.CALLS["dsp"]["deconv_grad_filter shared"]
     return call(device=device, timeline=False, **options)
 
 

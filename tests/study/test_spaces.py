@@ -17,36 +17,16 @@ from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.device.spec import Device
 from npusim.study.space import Axis, Study, load_study, make_axis, make_study
 from tests.mistakes import mistakes
+from tests.tables import rows
 from tests.texts import text_of
 
 ON = {"operator": "matmul", "device": "tiny", "m": "32", "k": "32", "n": "32"}
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "want"),
-    [
-        ("m", "16,32", ("16", "32")),
-        ("m", "16:64:16", ("16", "32", "48", "64")),
-        ("m", "16:64:*2,80", ("16", "32", "64", "80")),
-        ("m", "16:70:32", ("16", "48")),
-        ("memories.L1.size", "8KiB:32KiB:*2", ("8KiB", "16KiB", "32KiB")),
-        ("memories.L1.size", "8KiB:24KiB:8KiB", ("8KiB", "16KiB", "24KiB")),
-        ("groups", "1:4:1", ("1", "2", "3", "4")),
-        # Rates as they were written: in cycles of the clock they are rounded and miss the end.
-        ("main_memory.read", "0.8TB/s:1.6TB/s:0.4TB/s", ("0.8TB/s", "1.2TB/s", "1.6TB/s")),
-        ("main_memory.read", "800GB/s:1.6TB/s:400GB/s", ("0.8TB/s", "1.2TB/s", "1.6TB/s")),
-        ("main_memory.read", "1GB/s:9GB/s:*3", ("1GB/s", "3GB/s", "9GB/s")),
-        ("main_memory.read", "4B/cycle:8B/cycle:*2", ("4B/cycle", "8B/cycle")),
-        ("main_memory.read", "1GB/s:8B/cycle:*8", ("1B/cycle", "8B/cycle")),
-        ("launch.kernel", "500ns:2us:0.75us", ("0.5us", "1.25us", "2us")),
-        ("clock", "800MHz:1.2GHz:200MHz", ("800MHz", "1GHz", "1.2GHz")),
-        ("memories.L1.size", ["8KiB", "64KiB"], ("8KiB", "64KiB")),
-        ("device", "tiny,ascend910", ("tiny", "ascend910")),
-    ],
-)
-def test_values_of_an_axis(name: str, values: Any, want: tuple[str, ...]) -> None:
+@rows("study", "values_of_an_axis")
+def test_values_of_an_axis(name: str, values: Any, want: list[str]) -> None:
     fixed = {key: value for key, value in ON.items() if key != name}
-    assert make_axis(name, values, fixed) == Axis(name=name, values=want)
+    assert make_axis(name, values, fixed) == Axis(name=name, values=tuple(want))
 
 
 @mistakes("study", "wrong_values_of_an_axis")

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 import pytest
 
 import npusim
-from npusim import layout
 from npusim.base.errors import ProgramError
 from npusim.base.reasons import FOLLOW, REASONS
 from npusim.device.parts import SCOPES
@@ -22,6 +20,7 @@ from npusim.program.program import ATOMIC, MOVE, Program
 from npusim.timing.outcome import L2
 from npusim.timing.run import ENGINES, new_l2, time_program
 from npusim.timing.trace import KernelRun, Timeline
+from tests.calls import Row, data
 from tests.drawn import of_each_kind
 from tests.timing.random_programs import Case, random_case
 
@@ -130,133 +129,10 @@ def test_ten_thousand_random_programs(engine: str, first: int) -> None:
 
 # -- operators -----------------------------------------------------------------------------
 
-Call = Callable[..., npusim.Result]
-
-#: What the device can do, whatever is documented; matmul has no documented limits.
-HARDWARE: dict[str, Any] = {"rules": "hardware"}
-Shape = tuple[int, ...]
-
-
-def backward(dy: Shape, x: Shape, w: Shape, kind: str = "fp16", **options: Any) -> Call:
-    """convolution_backward of grad_output, input and weight of these shapes."""
-    a, b, c = (npusim.spec(shape, kind) for shape in (dy, x, w))
-    return partial(
-        npusim.ops.convolution_backward, a, b, c, (dy[1],), padding=1, **HARDWARE, **options
-    )
-
-
-def filter_gradient() -> Call:
-    x, dy = npusim.spec((2, 2, 6, 7, 16), "fp16"), npusim.spec((2, 1, 6, 7, 16), "fp16")
-    para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
-    return partial(npusim.ops.conv2d_backprop_filter, x, dy, [16, 32, 3, 3], para, **HARDWARE)
-
-
-def input_gradient() -> Call:
-    """conv3d_backprop_input of 16 -> 32 channels, kernel 1x3x3: 9 x 2 fractals of weights."""
-    w, dy = npusim.spec((9, 2, 16, 16), "fp16"), npusim.spec((1, 2, 2, 5, 6, 16), "fp16")
-    groups = layout.group_dict(layout.group_plan(16, 32, 1, 16))
-    para = {"strides": [1] * 5, "pads": [0, 0, 1, 1, 1, 1], "dilations": [1] * 5}
-    sizes = (32, 16, 1, 3, 3), [1, 2, 5, 6, 16]
-    para_list = para | {"group_dict": groups}
-    return partial(npusim.ops.conv3d_backprop_input, w, dy, *sizes, para_list, **HARDWARE)
-
-
-def plane_gradient() -> Call:
-    w, dy = npusim.spec((9, 2, 16, 16), "fp16"), npusim.spec((2, 2, 5, 6, 16), "fp16")
-    para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
-    sizes = (32, 16, 3, 3), (2, 16, 5, 6)
-    return partial(npusim.ops.conv2d_backprop_input, w, dy, *sizes, para, **HARDWARE)
-
-
-def depthwise_gradient(name: str) -> Call:
-    """A depth-wise gradient of 40 channels, kernel 3."""
-    x, dy = npusim.spec((2, 3, 6, 7, 16), "fp16"), npusim.spec((2, 3, 6, 7, 16), "fp16")
-    para = {"strides": [1, 1], "padding": [1] * 4, "dilations": [1] * 4}
-    function = partial(getattr(npusim.ops, f"depthwise_conv2d_backprop_{name}"))
-    if name == "filter":
-        return partial(function, x, dy, (40, 1, 3, 3), para, **HARDWARE)
-    w = npusim.spec((27, 1, 16, 16), "fp16")
-    return partial(function, w, dy, (40, 1, 3, 3), (2, 40, 6, 7), para, **HARDWARE)
-
-
-def volume_filter_gradient() -> Call:
-    x, dy = npusim.spec((2, 3, 1, 5, 6, 16), "fp16"), npusim.spec((2, 3, 2, 5, 6, 16), "fp16")
-    para = {"strides": [1] * 3, "pads": [1] * 6, "dilations": [1] * 5, "groups": 2}
-    sizes = (32, 8, 3, 3, 3)
-    return partial(npusim.ops.conv3d_backprop_filter, x, dy, sizes, para, **HARDWARE)
-
-
-def fold(kind: str) -> Call:
-    grad = npusim.spec((2, 20 * 9, 5 * 6), kind)
-    return partial(
-        npusim.ops.im2col_backward, grad, (5, 6), (3, 3), (1, 1), (1, 1), (1, 1), **HARDWARE
-    )
-
-
-def time_first() -> Call:
-    x, dy = npusim.spec((9, 2, 20), "fp16"), npusim.spec((9, 2, 12), "fp16")
-    w, bias = npusim.spec((3, 20, 12), "fp16"), npusim.spec((12,), "fp16")
-    return partial(npusim.ops.conv_tbc_backward, dy, x, w, bias, 1, **HARDWARE)
-
-
-def unfold(kind: str) -> Call:
-    image = npusim.spec((2, 20, 7, 6), kind)
-    return partial(npusim.ops.im2col, image, (3, 3), (1, 1), (1, 1), (2, 1), **HARDWARE)
-
-
-def dsp_filter(storage: str) -> Call:
-    dy, x = npusim.spec((2, 9, 10, 8), "fp32"), npusim.spec((2, 7, 8, 20), "fp32")
-    param = [2, 7, 8, 20, 2, 9, 10, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
-    return partial(npusim.ops.deconv_grad_filter, dy, x, param, storage=storage, **HARDWARE)
-
-
-def dsp_gradient(name: str) -> Call:
-    dy = npusim.spec((2, 9, 10, 8), "fp32")
-    other = npusim.spec((2, 7, 8, 20) if name.endswith("filter") else (1, 72, 20), "fp32")
-    param = [2, 7, 8, 20, 2, 9, 10, 8, 3, 3, 1, 1, 0, 0, 1, 1, 1, 0]
-    return partial(getattr(npusim.ops, name), dy, other, param, **HARDWARE)
-
-
-def product() -> Call:
-    a, b = npusim.spec((130, 70), "fp16"), npusim.spec((70, 90), "fp16")
-    return partial(npusim.ops.matmul, a, b)
-
-
-PLANE = ((2, 32, 6, 7), (2, 48, 6, 7), (32, 48, 3, 3))
-WIDER = ((1, 16, 11, 13), (1, 32, 6, 7), (32, 16, 3, 3))
-
 #: Every operator by the role of the cores it needs; device and engine are still to come.
-CALLS: dict[str, dict[str, Call]] = {
-    "cube": {
-        "1-D": backward((2, 32, 9), (2, 16, 9), (32, 16, 3)),
-        "2-D": backward(*PLANE),
-        "2-D deterministic": backward(*PLANE, deterministic=True),
-        "2-D warm": backward(*PLANE, start="warm"),
-        "2-D fp32": backward(*PLANE, "fp32", cube_math_type=2),
-        "3-D": backward((1, 32, 2, 5, 6), (1, 16, 2, 5, 6), (32, 16, 3, 3, 3)),
-        "transposed": backward(*WIDER, stride=2, transposed=True),
-        "groups": backward((1, 32, 6, 7), (1, 32, 6, 7), (32, 8, 3, 3), groups=4),
-        "conv2d_backprop_filter": filter_gradient(),
-        "conv2d_backprop_input": plane_gradient(),
-        "conv_tbc_backward": time_first(),
-        "depthwise_conv2d_backprop_filter": depthwise_gradient("filter"),
-        "depthwise_conv2d_backprop_input": depthwise_gradient("input"),
-        "conv3d_backprop_filter": volume_filter_gradient(),
-        "conv3d_backprop_input": input_gradient(),
-        "matmul": product(),
-    },
-    "vector": {
-        "im2col_backward fp16": fold("fp16"),
-        "im2col_backward fp32": fold("fp32"),
-        "im2col fp16": unfold("fp16"),
-    },
-    "dsp": {
-        "deconv_grad_filter shared": dsp_filter("shared"),
-        "deconv_grad_filter private": dsp_filter("private"),
-        "deconv_grad_input": dsp_gradient("deconv_grad_input"),
-        "conv_grad_filter": dsp_gradient("conv_grad_filter"),
-        "conv_grad_input": dsp_gradient("conv_grad_input"),
-    },
+CALLS = {
+    role: {name: Row(**row, timing=True) for name, row in rows.items()}
+    for role, rows in data("operators").items()
 }
 
 

@@ -80,10 +80,6 @@ class Adds(Scripted):
         self.core = np.repeat(np.arange(cores), pieces)
         self.y = Tensor("y", (len(self.core) * 256,), FP32, "out")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.y,)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(self.core, {}, {"at": np.arange(len(self.core)) * 1024})
 

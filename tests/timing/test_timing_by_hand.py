@@ -41,10 +41,6 @@ class Script(Scripted):
         self.x = Tensor("x", (pieces * PIECE // 2,), FP16)
         self.y = Tensor("y", (pieces * PIECE // 2,), FP16, "out")
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y)
-
     def tasks(self, cores: int) -> Tasks[Any]:
         core = np.arange(cores)
         return tasks_of(core, {"core": core})
@@ -358,10 +354,6 @@ class Tiles(Script):
     def __init__(self, *, unit_flag: bool) -> None:
         self.unit_flag = unit_flag
         self.y = Tensor("y", (2, 16, 64), FP32, "out")
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.y,)
 
     def tasks(self, cores: int) -> Tasks[Any]:
         return tasks_of(np.arange(1), {})

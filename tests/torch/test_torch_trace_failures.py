@@ -20,14 +20,12 @@ from npusim.torch.log import TOLERANCES
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+from tests.torch.test_torch_trace import make_input  # noqa: E402  # it needs PyTorch
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-def make_input(*shape: int) -> Any:
-    return torch.randn(*(shape or (2, 3, 8, 6)), generator=torch.Generator().manual_seed(2))
 
 
 def step(model: Any, x: Any, scale: float = 1.0) -> None:

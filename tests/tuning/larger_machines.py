@@ -31,6 +31,7 @@ from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from npusim.timing.run import new_l2, time_program
+from npusim.timing.trace import KernelRun
 from npusim.workloads import load_workload
 
 DEVICES = ("ascend910b2", "ascend910b2", "ascend910", "ascend950pr", "ascend310p")
@@ -133,14 +134,22 @@ def layers(network: str) -> dict[str, Convolution]:
     return {one.name: replace(one, n=1).lifted() for one in found}
 
 
+def runs_of(kernel: Kernel, device: Device) -> list[KernelRun]:
+    """A kernel and what its tiling needs before it, from an empty L2."""
+    groups, l2 = tuple(range(device.groups)), new_l2(device, "fast")
+    programs = (build(one, device, groups) for one in (*kernel.before, kernel))
+    return [time_program(program, l2, timeline=False) for program in programs]
+
+
+def cycles_of(kernel: Kernel, device: Device) -> int:
+    """Their cycles with launches."""
+    return sum(run.cycles + run.launch_cycles for run in runs_of(kernel, device))
+
+
 def automatic(kernel: Kernel, device: Device) -> tuple[int, Kernel]:
     """Cycles with launches of a kernel and what its tiling needs before it, and the chosen one."""
-    groups = tuple(range(device.groups))
-    best = chosen(kernel, device, groups)
-    l2 = new_l2(device, "fast")
-    programs = (build(one, device, groups) for one in (*best.before, best))
-    runs = [time_program(program, l2, timeline=False) for program in programs]
-    return sum(run.cycles + run.launch_cycles for run in runs), best
+    best = chosen(kernel, device, tuple(range(device.groups)))
+    return cycles_of(best, device), best
 
 
 def enlarged(

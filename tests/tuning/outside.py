@@ -20,8 +20,7 @@ from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.program.kernel import Kernel
-from tests.tuning.larger_machines import Gradient, kernel_of, layers
-from tests.tuning.tables import cycles_of
+from tests.tuning.larger_machines import Gradient, cycles_of, kernel_of, layers
 
 DEVICE = "ascend910b2"
 

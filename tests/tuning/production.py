@@ -16,8 +16,7 @@ from npusim.device.catalog import load_device
 from npusim.program.kernel import Kernel
 from npusim.shapes.convolution import Convolution
 from tests.documents.pages import ROOT
-from tests.tuning.larger_machines import layers
-from tests.tuning.tables import cycles_of
+from tests.tuning.larger_machines import cycles_of, layers
 
 FILE = ROOT / "docs" / "guide" / "tuning.json"
 

@@ -22,12 +22,9 @@ from npusim.device.spec import Device
 from npusim.kernels.parts.folding import can_fold, can_thin
 from npusim.ops.arguments import CubeMath
 from npusim.ops.conv_launch import best_way
-from npusim.program.build import build
 from npusim.program.kernel import Kernel
-from npusim.timing.run import new_l2, time_program
-from npusim.timing.trace import KernelRun
 from tests.documents.pages import ROOT
-from tests.tuning.larger_machines import Gradient, kernel_of, layers
+from tests.tuning.larger_machines import Gradient, cycles_of, kernel_of, layers, runs_of
 
 FILE = ROOT / "docs" / "model" / "tilings.json"
 
@@ -44,18 +41,6 @@ def gradients(batch: int) -> Iterator[Gradient]:
     for name, shape in layers("resnet50").items():
         for which in ("dx", "dw"):
             yield Gradient(name, replace(shape, n=batch), which)
-
-
-def runs_of(kernel: Kernel, device: Device) -> list[KernelRun]:
-    """A kernel and what its tiling needs before it, from an empty L2."""
-    groups, l2 = tuple(range(device.groups)), new_l2(device, "fast")
-    programs = (build(one, device, groups) for one in (*kernel.before, kernel))
-    return [time_program(program, l2, timeline=False) for program in programs]
-
-
-def cycles_of(kernel: Kernel, device: Device) -> int:
-    """Their cycles with launches."""
-    return sum(run.cycles + run.launch_cycles for run in runs_of(kernel, device))
 
 
 def estimates(name: str, which: str) -> Row:

@@ -28,16 +28,15 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings import pipeline
 from npusim.kernels.tilings.pipeline import Columns, records, table, times
 from npusim.kernels.tilings.work import Work
-from npusim.program.build import build
 from npusim.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches
-from npusim.timing.run import new_l2, time_program
 from tests.drawn import slow_if
 from tests.tuning.larger_machines import (
     LIMIT,
     Gradient,
     Product,
     automatic,
+    cycles_of,
     enlarged,
     kernel_of,
     layers,
@@ -76,17 +75,6 @@ def test_columns_of_candidates_can_be_written_to(count: int) -> None:
     assert [float(column.sum()) for column in columns] == [count, *(3 * count for _ in fields[1:])]
 
 
-def simulated(kernel: Kernel, device: str | Device) -> int:
-    """Cycles with launches of a kernel and what its tiling needs before it."""
-    machine = load_device(device)
-    groups, l2 = tuple(range(machine.groups)), new_l2(machine, "fast")
-    runs = [
-        time_program(build(one, machine, groups), l2, timeline=False)
-        for one in (*kernel.before, kernel)
-    ]
-    return sum(run.cycles + run.launch_cycles for run in runs)
-
-
 @pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("layer", LAYERS)
@@ -94,7 +82,7 @@ def test_the_leading_estimate_is_near_the_simulation(layer: str, which: str, dev
     machine = load_device(device)
     kernel = kernel_of(gradient(layer, which, 2))
     (estimate, best), *others = kernel.ranked(machine, machine.count("cube"), 8)
-    assert estimate == pytest.approx(simulated(best, device), rel=0.2)
+    assert estimate == pytest.approx(cycles_of(best, machine), rel=0.2)
     assert [estimate, *(time for time, _ in others)] == sorted(
         [estimate, *(time for time, _ in others)]
     )
@@ -110,7 +98,7 @@ def test_estimates_know_that_cores_share_the_memories(which: str, name: str) -> 
     slow = slow.replace("main_memory.read", usual.main_memory.read_bytes_per_cycle / 16)
     kernel = kernel_of(gradient("res5_3x3", which, 2))
     (estimate, best), *_ = kernel.ranked(slow, slow.count("cube"), 8)
-    assert estimate == pytest.approx(simulated(best, slow), rel=0.2)
+    assert estimate == pytest.approx(cycles_of(best, slow), rel=0.2)
 
 
 @pytest.mark.parametrize(("layer", "which"), [("res5_3x3", "dx")])
@@ -121,7 +109,7 @@ def test_estimates_know_a_third_slot_of_l0(layer: str, which: str) -> None:
     ranked: Any = kernel.ranked(machine, machine.count("cube"), MOST_LEADING)
     estimates = [min(t for t, k in ranked if k.tiling.l0_slots == slots) for slots in (2, 3)]
     best = [next(k for t, k in ranked if t == estimate) for estimate in estimates]
-    cycles = [simulated(kernel, "ascend910b2") for kernel in best]
+    cycles = [cycles_of(kernel, machine) for kernel in best]
     assert cycles[1] < 0.95 * cycles[0]
     assert estimates == pytest.approx(cycles, rel=0.02)
 
@@ -150,7 +138,7 @@ def test_estimates_know_cores_that_go_over_the_input_in_turn(share: int, rel: fl
     best = np.argsort(found)[:3]
     for estimate, one in zip(found[best], records(pipeline.chosen(some, best)), strict=True):
         tried = replace(kernel, tiling=space.tiling(one))
-        assert estimate == pytest.approx(simulated(tried, slow), rel=rel)
+        assert estimate == pytest.approx(cycles_of(tried, slow), rel=rel)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +196,7 @@ def test_a_few_are_simulated_once_and_the_fastest_is_chosen(timed: list[int]) ->
         best = chosen(kernel, machine, tuple(range(machine.groups)))
         counts.append(len(timed) - before)
         assert 1 <= counts[-1] <= MOST_SIMULATED
-        assert simulated(best, "ascend910b2") == min(timed[before:])
+        assert cycles_of(best, machine) == min(timed[before:])
         assert chosen(kernel, machine, tuple(range(machine.groups))) == best
         assert len(timed) - before == counts[-1], "what was chosen is kept"
 

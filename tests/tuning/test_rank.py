@@ -21,6 +21,7 @@ from npusim.device.catalog import load_device
 from npusim.kernels.matmul import Tiling
 from npusim.kernels.mem_set import MemSet
 from npusim.tuning.problem import Problem
+from tests.tables import rows
 from tests.tuning import others, outside, proofs, ratios
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 
@@ -84,22 +85,16 @@ def test_two_values_a_byte_take_the_cube_as_long_as_in_the_program(base: tuple[i
     assert 0.95 < row.cycles / cycles < 1.05
 
 
-@pytest.mark.parametrize(
-    ("sizes", "kind", "device", "fields"),
-    [
-        ((128, 949, 1018), "int8", "ascend910c", (16, 32, 32, 2, 1, 1, 3, 0)),  # was 3.9 % too high
-        ((2048, 1000, 768), "fp32", "ascend910b2", (128, 128, 16, 8, 8, 3, 3, 0)),  # 0.6 %
-        ((196, 384, 768), "fp32", "ascend910b2", (16, 128, 64, 8, 1, 3, 3, 1)),  # 5.1 %
-    ],
-)
+@rows("tuning", "bounds_of_given_tilings_are_below_their_times")
 def test_bounds_of_given_tilings_are_below_their_times(
-    sizes: tuple[int, int, int], kind: str, device: str, fields: tuple[int, ...]
+    sizes: list[int], kind: str, device: str, fields: list[int]
 ) -> None:
     """They count pieces of all rows, no requests of what misses, no conflicts of halves of L1."""
     names = ("base_m", "base_n", "base_k", "step_ka", "step_kb", "l1a_slots", "l1b_slots")
     tiling: dict[str, object] = dict(zip(names, fields[:-1], strict=True))
     tiling |= {"l0_slots": 2, "unit_flag": True, "l1_halves": bool(fields[-1])}
-    kernel, machine = product(*sizes, kind), load_device(device)
+    m, k, n = sizes
+    kernel, machine = product(m, k, n, kind), load_device(device)
     (row,) = npusim.rank(kernel, [tiling], machine).rows
     problem = Problem(kernel, machine, tuple(range(machine.groups)))
     cycles = problem.time(replace(kernel, tiling=row.tiling)).cycles

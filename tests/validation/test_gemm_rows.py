@@ -14,6 +14,7 @@ from npusim.validation.gemm_rows import simulate_gemm_row
 from npusim.validation.sheet import Declined, KernelRow, Simulated, shipped_sheets
 from npusim.validation.simulate import simulate_row
 from tests.mistakes import mistakes
+from tests.tables import rows
 
 A5 = load_device("ascend950pr")
 
@@ -77,21 +78,11 @@ def test_a_result_that_vector_cores_finish_passes_through_memory() -> None:
     assert all(answer.busy_us[pipe] for pipe in ("cube", "mte2", "fixpipe", "aiv_mte2", "vec"))
 
 
-@pytest.mark.parametrize(
-    ("cores", "rows", "columns", "parts"),
-    [
-        (1, 256, 256, (1, 1)),
-        (4, 256, 256, (2, 2)),
-        (10, 202, 21, (3, 3)),  # 35 tiles of 1226 x 1557 on 32 cores leave three
-        (8, 160, 256, (2, 3)),
-        (6, 2, 256, (2, 3)),
-        (32, 1, 256, (1, 32)),
-    ],
-)
+@rows("validation", "tiles_of_the_last_round_are_cut_by_the_window_rule")
 def test_tiles_of_the_last_round_are_cut_by_the_window_rule(
-    cores: int, rows: int, columns: int, parts: tuple[int, int]
+    cores: int, rows: int, columns: int, parts: list[int]
 ) -> None:
-    assert window_tail(cores, rows, columns) == parts
+    assert window_tail(cores, rows, columns) == tuple(parts)
 
 
 def test_unstated_steps_of_the_library_fill_l1_and_are_noted() -> None:
@@ -113,28 +104,14 @@ def test_an_unstated_order_is_noted() -> None:
     assert answer.notes == ("the order of tiles is not stated: along M first, core stride",)
 
 
-SPELLED: dict[str, dict[str, Any]] = {
-    "grid 8x4, m fastest": {"order": "strided", "fastest": "m", "inner": "n"},
-    "core%grid_m, then n": {"order": "strided", "fastest": "m"},
-    "64 blocks, block id strided by 32, m fastest; inside a block n outer, m inner":
-        {"order": "strided", "fastest": "m", "inner": "m"},
-    "tile index row major, core stride": {"order": "strided", "fastest": "n"},
-    "<3,0>": {"order": "strided", "fastest": "m", "window": 3, "snake": True},
-    "<4,1>": {"order": "strided", "fastest": "n", "window": 4, "snake": True},
-    "window 5 in M, snake in N; last round split":
-        {"order": "strided", "window": 5, "snake": True, "last_window": "joined"},
-    "window 5 in M, snake in N": {"order": "strided", "window": 5, "snake": True},
-    "zigzag over 16x8 tiles, contiguous blocks of tiles per core":
-        {"order": "contiguous", "window": 1, "snake": True},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("swizzle", SPELLED)
-def test_an_order_spelled_in_words_is_that_of_its_columns(swizzle: str) -> None:
+@rows("validation", "an_order_spelled_in_words_is_that_of_its_columns")
+def test_an_order_spelled_in_words_is_that_of_its_columns(
+    swizzle: str, columns: dict[str, Any]
+) -> None:
     blocks = {"single_core_m": 256, "single_core_n": 512}
     bare = {"order": None, "fastest": None, **blocks}
     answer = simulated(swizzle=swizzle, **bare)
-    assert answer == simulated(**{**bare, **SPELLED[swizzle]})
+    assert answer == simulated(**{**bare, **columns})
     assert not answer.notes
     assert answer.busy_us["cube"] == pytest.approx(simulated().busy_us["cube"], rel=0.05)
 

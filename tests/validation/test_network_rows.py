@@ -13,6 +13,7 @@ from npusim.validation.sheet import PARTS, NetworkRow
 from npusim.validation.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload
 from tests.mistakes import mistakes
+from tests.tables import rows
 from tests.texts import text_of
 
 #: Two classifiers behind one part, as networks with an auxiliary one have them.
@@ -49,16 +50,7 @@ def test_a_row_is_a_step_with_the_settings_of_its_mode(row: NetworkRow) -> None:
     assert sum(parts.values()) < step.time_us  # poolings and classifiers are none of them
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"mode": "eager"},
-        {"normalisation": "fp32"},
-        {"optimizer": "adam"},
-        {"dtype": "fp32"},
-        {"cards": 8},
-    ],
-)
+@rows("validation", "every_setting_has_its_time")
 def test_every_setting_has_its_time(row: NetworkRow, other: dict[str, str]) -> None:
     assert simulated_us(replace(row, **other)) > simulated_us(row)
 

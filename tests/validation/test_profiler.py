@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from npusim.base.reasons import BANDWIDTH, BUSY, DATA, FOLLOW, REASONS
 from npusim.device.catalog import load_device
 from npusim.timing.trace import KernelRun, PipeRow
 from npusim.validation.profiler import busy_us, launch_cycles
+from tests.tables import rows
 
 DEVICE = load_device("tiny")  # 1 GHz: 1000 cycles are 1 us
 
@@ -50,19 +49,9 @@ def test_loads_of_cores_without_a_cube_have_two_names() -> None:
     assert "aiv_mte2" not in busy_us(beside, DEVICE)
 
 
-@pytest.mark.parametrize(
-    ("kind", "role", "parses", "parts"),
-    [
-        ("task", "cube", True, ("kernel", "first_access", "core", "tiling")),
-        (None, "cube", False, ("kernel", "first_access", "core")),
-        ("task", "vector", True, ("kernel", "first_access", "core")),
-        ("core_max", "cube", True, ("tiling",)),
-        ("core_avg", "vector", True, ()),
-        ("compute_only", "cube", True, ()),
-    ],
-)
+@rows("validation", "kinds_of_time_contain_parts_of_the_launch")
 def test_kinds_of_time_contain_parts_of_the_launch(
-    kind: str | None, role: str, parses: bool, parts: tuple[str, ...]
+    kind: str | None, role: str, parses: bool, parts: list[str]
 ) -> None:
     launch = load_device("ascend910b2").launch
     sizes = {

@@ -19,6 +19,7 @@ from npusim.validation.score import (
 )
 from npusim.validation.sheet import CallRow, KernelRow, Unreadable, shipped_sheets
 from npusim.validation.simulate import Outcome
+from tests.tables import rows
 
 Make = Callable[..., Outcome]
 
@@ -47,20 +48,9 @@ def test_the_scored_kernels_of_what_ships() -> None:
     assert not any(map(is_scored, calls.rows))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"op": "add"},
-        {"base_m": None},
-        {"trust": "C"},
-        {"trust": None},
-        {"chip": "910B"},
-        {"switches": ("unit_flag", "per_token_dequant_on_aiv")},
-        {"switches": ("nd2nz_on_aiv",)},
-    ],
-)
+@rows("validation", "what_keeps_a_kernel_from_being_scored")
 def test_what_keeps_a_kernel_from_being_scored(
-    make: Make, change: dict[str, str | tuple[str, ...] | None]
+    make: Make, change: dict[str, str | list[str] | None]
 ) -> None:
     assert is_scored(make("a", 1, 1).row)
     assert not is_scored(make("a", 1, 1, **change).row)
@@ -121,18 +111,7 @@ def test_families_count_what_was_compared_declined_and_failed(make: Make) -> Non
     assert mean_time_error(outcomes) == everything.mean == first.mean
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "expected"),
-    [
-        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
-        ([1, 2, 3, 4], [40, 30, 20, 10], -1.0),
-        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 - 6 * 4 / (5 * 24)
-        ([1, 1, 2], [1, 1, 2], 1.0),
-        ([1, 2, 2, 3], [1, 3, 2, 4], 0.9486832980505138),
-        ([1, 2], [1, 2], None),
-        ([1, 1, 1], [1, 2, 3], None),
-    ],
-)
+@rows("validation", "rank_correlation_against_worked_examples")
 def test_rank_correlation_against_worked_examples(
     left: list[float], right: list[float], expected: float | None
 ) -> None:

@@ -12,36 +12,7 @@ from tools.bench.figures import Figure, Settings
 from tools.bench.peers import Product, compare, version
 
 #: As many multiply-adds a cycle as a core of the device compared with; buffers of its size.
-CONFIG = """
-[general]
-run_name = bench
-[architecture_presets]
-ArrayHeight = 64
-ArrayWidth = 64
-IfmapSramSzkB = 256
-FilterSramSzkB = 256
-OfmapSramSzkB = 128
-IfmapOffset = 0
-FilterOffset = 10000000
-OfmapOffset = 20000000
-Dataflow = os
-ReadRequestBuffer = 32
-WriteRequestBuffer = 32
-[layout]
-IfmapCustomLayout = False
-IfmapSRAMBankBandwidth = 10
-IfmapSRAMBankNum = 10
-IfmapSRAMBankPort = 2
-FilterCustomLayout = False
-FilterSRAMBankBandwidth = 10
-FilterSRAMBankNum = 10
-FilterSRAMBankPort = 2
-[sparsity]
-SparsitySupport = False
-[run_presets]
-InterfaceBandwidth = CALC
-UseRamulatorTrace = False
-"""
+CONFIG = (Path(__file__).parent / "scalesim.cfg").read_text(encoding="utf-8")
 
 #: It asks for a layout of every layer and, with the layouts above off, does not use it.
 LAYOUT = f"Layer,\nproduct,{'1,' * 20}\n"

@@ -41,7 +41,7 @@ from npusim.validation.profile import read_profile
 from npusim.validation.sheet import read_sheet
 from npusim.workloads.files import load_workload
 from npusim.workloads.layers import Layer
-from tools.fuzz.mutations import WORDS, mutated, mutated_words
+from tools.fuzz.mutations import SEEDS, WORDS, mutated, mutated_words
 
 #: Sizes of operands that a fuzzed call may have at most; larger ones are left to other tests.
 MOST_ELEMENTS = 1 << 14
@@ -90,10 +90,6 @@ def _workload(text: str) -> None:
 def _shipped(folder: str, *names: str) -> list[str]:
     place = configs().joinpath(folder)
     return [place.joinpath(name).read_text(encoding="utf-8") for name in names]
-
-
-#: Texts that targets begin with, in files of their own.
-SEEDS = Path(__file__).parent / "seeds"
 
 
 def _seeds(*names: str) -> list[str]:
