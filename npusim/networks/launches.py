@@ -205,7 +205,7 @@ class Launcher:
 
     def _known(self, what: Task) -> bool:
         """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
-        core, maps = what.operation.core, [v.shape for v in what.values if v.kind == "map"]
+        core, maps = what.operation.core, [_flat(v.shape) for v in what.values if v.kind == "map"]
         windows = "pool" in core or core.startswith("upsample")
         two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
         small, large = sorted(maps[:2], key=prod) if two else ((), ())
@@ -409,6 +409,11 @@ _PRODUCTS = {
     ("input", True): (LinearBackpropInput, "ywx", ("ND", "ND_nk")),
     ("weight", True): (LinearBackpropWeight, "xyw", ("ND_km", "ND")),
 }
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a map with two axes at least: signals have one row."""
+    return (*shape[:2], *(1,) * (4 - len(shape)), *shape[2:])
 
 
 def _planar(sizes: Sequence[T], fill: T) -> tuple[T, T]:
