@@ -55,6 +55,7 @@ def formats_of(value: Value) -> tuple[str, ...]:
     if value.kind in ("weight", "matrix"):
         return (PLAIN, FRACTAL)
     by_channel = value.kind in ("map", "rows", "bits") and len(value.shape) > 1
+    by_channel |= value.kind == "images" and value.shape[1] % 16 > 0  # else both lie alike
     return (PLAIN, BLOCKED) if by_channel else (PLAIN,)
 
 
@@ -77,9 +78,9 @@ class Placed(NamedTuple):
             return (shape[0], ceil_div(prod(whole), 8))
         if self.value.kind == "channels":
             return (round_up(shape[0], self.c0),)
-        if self.format == PLAIN:
+        if self.format == PLAIN and (self.value.kind != "images" or shape[1] % self.c0):
             return shape
-        kind = "to_blocked" if self.format == BLOCKED else "to_fracz"
+        kind = "to_fracz" if self.format == FRACTAL else "to_blocked"
         change = Conversion(kind=kind, c0=self.c0, groups=self.value.groups)
         return change.blocked_shape((*shape, 1) if len(shape) == 2 else shape)
 

@@ -16,7 +16,14 @@ from npusim.workloads.elementwise import BY_ROW, KINDS, UNKNOWN, ElementwiseLaye
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder
-from npusim.workloads.views import IMAGES, elements_of, image_of, part_of, storage_of
+from npusim.workloads.views import (
+    IMAGES,
+    elements_of,
+    image_of,
+    part_of,
+    storage_of,
+    weight_of,
+)
 
 #: PyTorch's name of an operation: its kind of element-wise layer, where that is called otherwise.
 _KINDS = kinds_in("torch")
@@ -377,6 +384,9 @@ class _Seen:
         out, last = image_of(made), int(largest.shape[-1])
         if kind in BY_ROW and shape[-1] != last:  # of heads and images on one axis
             shape = out = (prod(shape) // last, last)
+        if kind in FEW.values() and "numbers" not in windows:
+            few = [one for one in flat if one.requires_grad and not self._of([one])]
+            windows = {**windows, "weight": weight_of(few[0], largest)} if few else windows
         known: Any = {"kind": kind} if kind in KINDS else {"kind": UNKNOWN, "called": kind}
         trained = any(one.requires_grad for one in flat)
         sizes: Any = {**known, "shape": shape, "out": out, **windows}

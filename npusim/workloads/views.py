@@ -55,3 +55,15 @@ def image_of(value: Any) -> tuple[int, ...]:
     if value.dim() > 2 and value.shape[0] == 1 and value.shape[1] % IMAGES == 0:
         return (int(value.shape[1]) // IMAGES, *map(int, value.shape[2:]))
     return () if not value.numel() or value.numel() % IMAGES else (value.numel() // IMAGES,)
+
+
+def weight_of(weight: Any, image: Any) -> tuple[int, ...]:
+    """The sizes of a weight that an operation repeats for all images, () where it does not do so.
+
+    Axes along which it is repeated are 1, those before the first that it has are left out.
+    """
+    axes = zip(weight.shape, weight.stride(), strict=True)
+    sizes = [int(size) if apart else 1 for size, apart in axes]
+    while sizes[:1] == [1]:
+        sizes = sizes[1:]
+    return tuple(sizes) if image.shape[0] == IMAGES and len(sizes) < image.dim() else ()
