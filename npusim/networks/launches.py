@@ -29,6 +29,7 @@ from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
+from npusim.networks import along
 from npusim.networks.chains import elementwise
 from npusim.networks.parts import parts_of
 from npusim.networks.traffic import traffic_run
@@ -188,7 +189,10 @@ class Launcher:
             parts.launch(call, tensors)
         else:
             launch = _KERNELS.get(core) if self._known(what) else None
-            (launch or Launcher.traffic)(self, call, one, tensors)
+            if launch is None and self._along(what):
+                along.launch(call, one, tensors)
+            else:
+                (launch or Launcher.traffic)(self, call, one, tensors)
         outputs = {name: call.arrays.get(name) for name in one.writes}
         return call.result(outputs, one.kind, what.values[0].dtype)
 
@@ -211,7 +215,15 @@ class Launcher:
         two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
         small, large = sorted(maps[:2], key=prod) if two else ((), ())
         whole = "pool" in core or not any(b % a for a, b in zip(small, large, strict=True))
-        return not windows or (two and whole)
+        uneven = "pool" in core and not getattr(what.operation.layer, "kernel", ())
+        uneven &= prod(small[2:]) > 1  # as many windows, of other sizes
+        return not windows or (two and whole and not uneven)
+
+    def _along(self, what: Task) -> bool:
+        """Whether an operation makes weighted sums along the axes of maps with as many channels."""
+        maps = [v.shape for v in what.values if v.kind == "map"]
+        alike = len({(len(shape), *shape[:2]) for shape in maps}) == 1 < len(maps)
+        return alike and what.operation.core.startswith(("interpolate", "upsample", "avg_pool"))
 
     def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.
@@ -279,11 +291,12 @@ class Launcher:
             windows.shape[2:4],
         )
         masks = one.inputs[1:] if back else one.outputs[1:]
+        mean = "mean" if layer.numbers else "mean_inside"
         made = (PoolGrad if back else Pool)(
             shape,
             read,
             out,
-            kind="max" if maximum else "sum" if enlarged else "mean_inside",
+            kind="max" if maximum else "sum" if enlarged else mean,
             mask=tensors[masks[0]] if maximum else None,
             saturate=call.device.saturates,
         )

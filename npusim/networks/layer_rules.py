@@ -23,9 +23,11 @@ def rule_of(layer: Layer | ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) 
     kind = layer.kind
     if kind in FEW.values() and not layer.numbers:
         kind = f"{kind} by {_by(layer, shapes)}"
-    if kind in OF_IMAGES and not (len(layer.shape) > 1 and shapes[0][1:] == layer.shape):
-        kind = ""  # of a view, whose channels are others
-    return rules.get(kind, rules["traffic"])
+    rule = rules.get(kind, rules["traffic"])
+    seen, own = ((one[:1], prod(one)) for one in (shapes[0][1:], layer.shape))
+    other = "channels" in rule.parameters.values() and seen != own  # a view of other channels
+    flat = kind in OF_IMAGES and len(layer.shape) < 2
+    return rules["traffic"] if other or flat else rule
 
 
 def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
@@ -34,7 +36,7 @@ def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
     if not weight:
         return "channel" if _by_channel(shapes) else ""
     if len(shape) > 1 and weight == (shape[0], *(1 for _ in shape[1:])):
-        return "weights of channels" if shapes[0][1:] == shape else ""
+        return "weights of channels"
     return "weights of rows" if prod(weight) % 8 == 0 and shape[-len(weight) :] == weight else ""
 
 

@@ -41,7 +41,7 @@ _SIDES = " [pPADDING]"
 _REAL = r"-?(?:inf|\d[\d.]*(?:e[-+]?\d+)?)"
 _NUMBERS = " [(NUMBERS)]"
 _WEIGHT = " [(NUMBERS)] [WEIGHT]"
-_FORMS = dict.fromkeys(("max_pool", "avg_pool"), _POOL) | dict.fromkeys(("pad", "slice"), _SIDES)
+_FORMS = {"max_pool": _POOL, "avg_pool": _NUMBERS + _POOL, "pad": _SIDES, "slice": _SIDES}
 _FORMS |= dict.fromkeys(USUAL, _NUMBERS) | dict.fromkeys(("scale", "shift"), _WEIGHT)
 _FORMS[UNKNOWN] = " (NAME)"
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
@@ -247,10 +247,10 @@ class _Chains:
         if (
             not found
             or not called
-            or (found["kernel"] and more not in (_POOL, _WEIGHT))
-            or ((found["stride"] or found["padding"]) and more != _POOL)
+            or (found["kernel"] and not more.endswith((_POOL, _WEIGHT)))
+            or ((found["stride"] or found["padding"]) and not more.endswith(_POOL))
             or (found["sides"] and more != _SIDES)
-            or (found["numbers"] and more not in (_NUMBERS, _WEIGHT))
+            or (found["numbers"] and _NUMBERS not in more)
         ):
             raise item.fail(f"expected {kind}{more} [[SIZES]], got {text!r}")
         if len(values) > 1 and kind not in SEVERAL:

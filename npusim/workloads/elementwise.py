@@ -54,7 +54,8 @@ class ElementwiseLayer:
     others are added, or elements in between left out. ``numbers`` are those of the operation where
     they are not the usual ones: the factor of a "scale" and what a "shift" adds (without one it has
     another operand of fewer elements, or a ``weight``), the limits of a "clip", the slope of a
-    "leaky_relu", slope and offset of a "hard_sigmoid", share and factor of an "elu", what a
+    "leaky_relu", slope and offset of a "hard_sigmoid", share and factor of an "elu", 1 of an
+    "interpolate" that keeps corners and of an "avg_pool" that counts the padding, what a
     normalisation adds to variances, of a "group_norm" behind the number of its groups. ``weight``
     are the sizes of trained numbers with which a "scale" multiplies and that a "shift" adds: those
     of the last axes of an image, or of all axes with 1 for those that share a number. An operation

@@ -331,6 +331,8 @@ class _Seen:
         if kind == "batch_norm" and args[0].shape[0] == 1:  # channels of all images side by side
             kind = "instance_norm"
         windows = _windows(func, args) if kind.endswith("_pool") else {}
+        if set(windows.pop("dilation", ())) - {1}:
+            kind, name, windows = "", f"dilated {kind}", {}
         given = [one for one in args[1:] if isinstance(one, (int, float)) or one is None]
         windows |= {"numbers": found} if (found := numbers_of(kind, name, given)) else {}
         if kind == "pad" and not any(args[2:]):
@@ -406,9 +408,13 @@ def _windows(func: Any, args: Sequence[Any]) -> dict[str, Any]:
         return {"kernel": tuple(int(size // made) for size, made in zip(x, out, strict=True))}
     if "kernel_size" not in given:
         return {}
+    counted = given.get("count_include_pad", "avg" in func._schema.name)
+    counted = counted and any(given.get("padding", ()))
     return {
+        **({"numbers": (1.0,)} if counted else {}),
         "kernel": _each(given["kernel_size"], dims),
         "stride": _each(given.get("stride", ()), dims),
+        "dilation": given.get("dilation", ()),
         "padding": tuple((pad, pad) for pad in _each(given.get("padding", (0,)), dims)),
     }
 
@@ -431,6 +437,7 @@ def _kind(short: str, *, dropout: bool) -> str:
         return "dropout" if short in ("native_dropout", "mul") else ""
     kind = _KINDS.get(short, short)
     if short.startswith(("upsample_", "_upsample_")):
-        kind = "upsample" if "nearest" in short else "interpolate"
+        linear = "linear" in short and not short.endswith("_aa")
+        kind = "upsample" if "nearest" in short else "interpolate" if linear else ""
     kind = kind.partition("2d")[0].partition("3d")[0].removeprefix("_").removeprefix("adaptive_")
     return kind if kind in KINDS else ""

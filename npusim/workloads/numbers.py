@@ -14,7 +14,7 @@ FEW = {"add": "shift", "sub": "shift", "mul": "scale", "div": "scale"}
 USUAL = {
     **{"clip": (0.0, 6.0), "leaky_relu": (0.01,), "hard_sigmoid": (1 / 6, 0.5), "elu": (1.0, 1.0)},
     **dict.fromkeys(("batch_norm", "instance_norm", "layer_norm"), (1e-5,)),
-    "group_norm": (32.0, 1e-5),
+    **{"group_norm": (32.0, 1e-5), "interpolate": (0.0,)},
 }
 
 
@@ -38,6 +38,8 @@ def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[flo
         found = (float({"sub": -first, "div": divided}.get(kind, first)),)
     elif kind.endswith("_norm"):
         found = tuple(float(one) for one in given[-len(USUAL[kind]) :] if one is not None)
+    elif kind == "interpolate":
+        found = (float(bool(first)),)
     elif kind in USUAL:
         found = tuple(float(one) for one in given if one is not None)
         found += USUAL[kind][len(found) :]

@@ -34,6 +34,9 @@ _KINDS = kinds_in("onnx")
 #: Nodes that compute nothing.
 _MOVES = listed("moves", "onnx")
 
+#: Resized maps whose new elements lie between two neighbours on each axis.
+_LINEAR = [f"linear {how}" for how in ("half_pixel", "pytorch_half_pixel", "align_corners")]
+
 #: Those of them whose results are parts of their first operand.
 _PARTS = ("Slice", "Split", "Gather")
 
@@ -216,12 +219,20 @@ class _Graph:
         alike = told == rounding and places != b"align_corners"
         return bool(mode == b"nearest" and (alike or node.op_type == "Upsample"))
 
+    def _places(self, node: Any) -> str:
+        """How a map is resized, and where its new elements lie between those that are read."""
+        attributes = self._attributes(node)
+        usual = ("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel")
+        return " ".join(attributes.get(*one).decode() for one in usual)
+
     def _other(self, node: Any, inputs: Sequence[str], *, trained: bool) -> list[str]:
         """Note a node that is no product, if it computes."""
         kind, name = _KINDS.get(node.op_type, node.op_type.lower()), node.output[0]
         windows = self._windows(node) if kind.endswith("_pool") else {}
+        if set(self._attributes(node).get("dilations", ())) - {1}:
+            kind, windows = f"dilated {kind}", {}
         if kind == "upsample" and not self._nearest(node):
-            kind = "interpolate"
+            kind = "interpolate" if self._places(node) in _LINEAR else ""
         if kind == "pad":
             windows = {"padding": self._sides(node)}
             kind = "slice" if any(min(side) < 0 for side in windows["padding"]) else kind
@@ -232,7 +243,10 @@ class _Graph:
         last = (-1, len(self.sizes.get(inputs[0], ())) - 1)
         along = self._attributes(node).get("axis", -1) in last
         if kind not in KINDS or (kind in BY_ROW and not along):
-            kind = node.op_type if kind not in KINDS else f"{kind} along other axes"
+            dilated = kind.startswith("dilated")
+            kind = (
+                f"{kind} along other axes" if kind in KINDS else kind if dilated else node.op_type
+            )
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
         if layer and layer.kind in FEW.values():  # the map before what is fewer
             few = [tuple(self.weights[one]) for one in inputs if one in self.weights]
@@ -245,6 +259,8 @@ class _Graph:
     def _numbers(self, node: Any) -> list[float | None]:
         """The numbers behind the first operand of a node: attributes, or constants."""
         attributes = self._attributes(node)
+        if node.op_type == "Resize":
+            return [self._places(node).endswith("align_corners")]
         if node.op_type.endswith("Normalization"):
             added = float(str(np.float32(attributes.get("epsilon", 1e-5))))
             return [attributes.get("num_groups"), added]
@@ -295,10 +311,13 @@ class _Graph:
         if not kernel:
             return {}
         x = self._size(node, node.input[0])[2:]
+        padding = self._padding(node, attributes, x, kernel)
+        counted = attributes.get("count_include_pad", 0) and any(map(any, padding))
         return {
+            **({"numbers": (1.0,)} if counted else {}),
             "kernel": kernel,
             "stride": tuple(map(int, attributes.get("strides", (1,) * len(kernel)))),
-            "padding": self._padding(node, attributes, x, kernel),
+            "padding": padding,
         }
 
     def _image(self, size: tuple[int, ...]) -> tuple[int, ...]:

@@ -126,6 +126,7 @@ KERNELS = {
     "pad",
     "slice",
     "upsample",
+    "interpolate",
     "traffic",
 }
 

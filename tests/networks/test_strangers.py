@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import npusim
-from npusim.workloads import read_network
+from npusim.workloads import load_workload, read_network, workload_yaml
+from tests.networks.graphs import canonical
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -93,3 +95,48 @@ def test_what_is_expanded_has_fewer_elements() -> None:
     step = npusim.step(Cosine(), (12,), device="ascend910b2")
     assert dict(step.workload.untimed) == {"linalg_vector_norm": 1, "div of few elements": 1}
     assert step.complete
+
+
+class Pooled(nn.Module):  # type: ignore[misc, name-defined]
+    """Means that count the zeros around a map, of maps and of volumes."""
+
+    def __init__(self, conv: Any, mean: Any) -> None:
+        super().__init__()
+        self.first, self.mean, self.fc = conv(3, 24, 3), mean(3, 2, 1), nn.Linear(24, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = F.silu(self.mean(self.first(x)))
+        return self.fc(x.mean(tuple(range(2, x.dim()))))
+
+
+@pytest.mark.parametrize(
+    ("conv", "mean", "shape"),
+    [(nn.Conv2d, nn.AvgPool2d, (3, 9, 10)), (nn.Conv3d, nn.AvgPool3d, (3, 6, 7, 8))],
+)
+def test_means_count_the_padding(conv: Any, mean: Any, shape: Any, tmp_path: Path) -> None:
+    def made() -> Pooled:
+        return Pooled(conv, mean)
+
+    assert not traffic(same_as_torch(made, shape, device="ascend910b2"))
+    found, path = read_network(made(), shape), tmp_path / "net.yaml"
+    path.write_text(workload_yaml(found), encoding="utf-8")
+    assert "> avg_pool (1) 3/2 p1 >" in path.read_text(encoding="utf-8")
+    assert canonical(load_workload(path)) == canonical(found)
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
+def test_windows_with_gaps_are_known_by_name(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.MaxPool2d(2, 1, 0, 2), nn.Conv2d(16, 8, 1))
+    pytest.importorskip("onnx")
+    path = tmp_path / "net.onnx"
+    torch.onnx.export(model, torch.zeros(2, 3, 9, 9), str(path), dynamo=False)
+    for found in (read_network(model, (3, 9, 9)), read_network(path)):
+        assert dict(found.untimed) == {"dilated max_pool": 1}
+        assert npusim.step(found, device="ascend910b2").complete
+
+
+def test_normalised_features_of_a_map_seen_as_a_row_are_traffic() -> None:
+    layers = nn.Conv2d(3, 24, 3), nn.Flatten(), nn.BatchNorm1d(24 * 49), nn.Linear(24 * 49, 10)
+    step = npusim.step(nn.Sequential(*layers), (3, 9, 9), device="ascend910b2", batch=2)
+    assert step.complete
+    assert traffic(step) == {"": 2}
