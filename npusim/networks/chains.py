@@ -11,6 +11,9 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.elementwise import Elementwise
 from npusim.networks.training import Operation
 
+#: Most elements of a row that share vectors in UB.
+WIDEST = 2048
+
 
 def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
     """The kernel of a chain."""
@@ -18,7 +21,12 @@ def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> El
     assert chain is not None
     blocked = bool(chain.vectors or chain.sums) and not chain.by_row
 
+    few = [*chain.vectors, *(name for name, _ in chain.sums)]
+    each = prod(tensors[few[0]].shape) if chain.rows else 0
+
     def maps(values: tuple[str, ...]) -> tuple[Tensor, ...]:
+        if each:
+            return tuple(_in_rows(tensors[name], each) for name in values)
         return tuple(_as_map(tensors[name], blocked=blocked) for name in values)
 
     return Elementwise(
@@ -36,6 +44,13 @@ def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> El
 def _flat(tensor: Tensor) -> Tensor:
     """All of a tensor on one axis."""
     return replace(tensor, shape=(prod(tensor.shape),))
+
+
+def _in_rows(tensor: Tensor, each: int) -> Tensor:
+    """A plain tensor in rows of ``each`` elements, of which long ones are cut into equal blocks."""
+    rows = prod(tensor.shape) // each
+    c0 = max(size for size in range(8, min(each, WIDEST) + 1, 8) if each % size == 0)
+    return replace(tensor, shape=(1, 1, rows, each) if c0 == each else (rows, each // c0, 1, c0))
 
 
 def _as_map(tensor: Tensor, *, blocked: bool) -> Tensor:

@@ -29,6 +29,7 @@ from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
+from npusim.networks import along
 from npusim.networks.chains import elementwise
 from npusim.networks.parts import parts_of
 from npusim.networks.traffic import traffic_run
@@ -55,6 +56,7 @@ def formats_of(value: Value) -> tuple[str, ...]:
     if value.kind in ("weight", "matrix"):
         return (PLAIN, FRACTAL)
     by_channel = value.kind in ("map", "rows", "bits") and len(value.shape) > 1
+    by_channel |= value.kind == "images" and value.shape[1] % 16 > 0  # else both lie alike
     return (PLAIN, BLOCKED) if by_channel else (PLAIN,)
 
 
@@ -77,9 +79,9 @@ class Placed(NamedTuple):
             return (shape[0], ceil_div(prod(whole), 8))
         if self.value.kind == "channels":
             return (round_up(shape[0], self.c0),)
-        if self.format == PLAIN:
+        if self.format == PLAIN and (self.value.kind != "images" or shape[1] % self.c0):
             return shape
-        kind = "to_blocked" if self.format == BLOCKED else "to_fracz"
+        kind = "to_fracz" if self.format == FRACTAL else "to_blocked"
         change = Conversion(kind=kind, c0=self.c0, groups=self.value.groups)
         return change.blocked_shape((*shape, 1) if len(shape) == 2 else shape)
 
@@ -187,7 +189,10 @@ class Launcher:
             parts.launch(call, tensors)
         else:
             launch = _KERNELS.get(core) if self._known(what) else None
-            (launch or Launcher.traffic)(self, call, one, tensors)
+            if launch is None and self._along(what):
+                along.launch(call, one, tensors)
+            else:
+                (launch or Launcher.traffic)(self, call, one, tensors)
         outputs = {name: call.arrays.get(name) for name in one.writes}
         return call.result(outputs, one.kind, what.values[0].dtype)
 
@@ -205,12 +210,20 @@ class Launcher:
 
     def _known(self, what: Task) -> bool:
         """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
-        core, maps = what.operation.core, [v.shape for v in what.values if v.kind == "map"]
+        core, maps = what.operation.core, [_flat(v.shape) for v in what.values if v.kind == "map"]
         windows = "pool" in core or core.startswith("upsample")
         two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
         small, large = sorted(maps[:2], key=prod) if two else ((), ())
         whole = "pool" in core or not any(b % a for a, b in zip(small, large, strict=True))
-        return not windows or (two and whole)
+        uneven = "pool" in core and not getattr(what.operation.layer, "kernel", ())
+        uneven &= prod(small[2:]) > 1  # as many windows, of other sizes
+        return not windows or (two and whole and not uneven)
+
+    def _along(self, what: Task) -> bool:
+        """Whether an operation makes weighted sums along the axes of maps with as many channels."""
+        maps = [v.shape for v in what.values if v.kind == "map"]
+        alike = len({(len(shape), *shape[:2]) for shape in maps}) == 1 < len(maps)
+        return alike and what.operation.core.startswith(("interpolate", "upsample", "avg_pool"))
 
     def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.
@@ -278,11 +291,12 @@ class Launcher:
             windows.shape[2:4],
         )
         masks = one.inputs[1:] if back else one.outputs[1:]
+        mean = "mean" if layer.numbers else "mean_inside"
         made = (PoolGrad if back else Pool)(
             shape,
             read,
             out,
-            kind="max" if maximum else "sum" if enlarged else "mean_inside",
+            kind="max" if maximum else "sum" if enlarged else mean,
             mask=tensors[masks[0]] if maximum else None,
             saturate=call.device.saturates,
         )
@@ -409,6 +423,11 @@ _PRODUCTS = {
     ("input", True): (LinearBackpropInput, "ywx", ("ND", "ND_nk")),
     ("weight", True): (LinearBackpropWeight, "xyw", ("ND_km", "ND")),
 }
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a map with two axes at least: signals have one row."""
+    return (*shape[:2], *(1,) * (4 - len(shape)), *shape[2:])
 
 
 def _planar(sizes: Sequence[T], fill: T) -> tuple[T, T]:

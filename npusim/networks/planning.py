@@ -137,7 +137,7 @@ def _by_channel(one: Operation) -> bool:
 
 
 #: Kernels of their own that read and write blocks of channels, as do those of their gradients.
-_BLOCKED = ("max_pool", "avg_pool", "upsample")
+_BLOCKED = ("max_pool", "avg_pool", "upsample", "interpolate")
 
 
 class Launch(NamedTuple):

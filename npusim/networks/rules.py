@@ -49,7 +49,8 @@ class Rule(NamedTuple):
 class Chain(NamedTuple):
     """Element-wise ``steps`` on values: maps and bits that are read and written, and vectors.
 
-    ``sums`` are vectors, with what is added up to them over all but the channels.
+    ``sums`` are vectors, with what is added up to them over all but the channels. With ``rows``
+    vectors hold numbers for the elements of a row, which nothing reduces.
     """
 
     steps: tuple[Step, ...]
@@ -57,11 +58,12 @@ class Chain(NamedTuple):
     writes: tuple[str, ...]
     vectors: tuple[str, ...] = ()
     sums: tuple[tuple[str, str], ...] = ()
+    rows: bool = False
 
     @property
     def by_row(self) -> bool:
-        """Whether it reduces rows, the elements along the last axis of plain maps."""
-        return any(step.operation in BY_ROW for step in self.steps)
+        """Whether it is about rows, the elements along the last axes of plain maps."""
+        return self.rows or any(step.operation in BY_ROW for step in self.steps)
 
     def then(self, other: Chain, inner: str, *, kept: bool) -> Chain:
         """This chain and one that reads its result ``inner``, which is ``kept`` in memory or not.
@@ -75,6 +77,7 @@ class Chain(NamedTuple):
             _each((*(v for v in self.writes if kept or v != inner), *other.writes)),
             _each((*self.vectors, *other.vectors)),
             (*self.sums, *other.sums),
+            self.rows or other.rows,
         )
 
     def renamed(self, names: Mapping[str, str]) -> Chain:
@@ -96,7 +99,9 @@ class Chain(NamedTuple):
             for step in self.steps
         )
         sums = tuple((known[vector], known[value]) for vector, value in self.sums)
-        return Chain(steps, each(self.reads), each(self.writes), each(self.vectors), sums)
+        return Chain(
+            steps, each(self.reads), each(self.writes), each(self.vectors), sums, self.rows
+        )
 
 
 def _each(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,13 +111,15 @@ def _each(names: tuple[str, ...]) -> tuple[str, ...]:
 class Row(NamedTuple):
     """A chain in words: lines ``result = operation operands``, or ``vector += value``.
 
-    One that is ``exact`` is computed in the type of its maps, others in fp32.
+    One that is ``exact`` is computed in the type of its maps, others in fp32. ``rows`` is that of
+    ``Chain``.
     """
 
     lines: tuple[tuple[str, ...], ...]
     writes: tuple[str, ...]
     vectors: tuple[str, ...] = ()
     exact: bool = False
+    rows: bool = False
 
     @property
     def summed(self) -> tuple[str, ...]:
@@ -214,7 +221,7 @@ def _form(name: str, node: Node) -> Form:
 
 
 def _row(node: Node) -> Row:
-    parts = node.mapping(("steps",), ("writes", "vectors", "exact"))
+    parts = node.mapping(("steps",), ("writes", "vectors", "exact", "rows"))
     lines = tuple(tuple(line.split()) for line in parts["steps"].text().strip().split("\n"))
     for line in lines:
         fault = _fault(line)
@@ -224,7 +231,8 @@ def _row(node: Node) -> Row:
     def words(key: str) -> tuple[str, ...]:
         return tuple(parts[key].text().split()) if key in parts else ()
 
-    return Row(lines, words("writes"), words("vectors"), exact="exact" in parts)
+    flags = {key: key in parts for key in ("exact", "rows")}
+    return Row(lines, words("writes"), words("vectors"), **flags)
 
 
 def _fault(line: tuple[str, ...]) -> str:
@@ -265,7 +273,7 @@ def chain_of(
         _added([n for n in names if n[0] == "x"]), ("y",), exact=op == "add"
     )
     dtype = maps if row.exact and maps is FP16 else None
-    numbers = {**settings, "1/n": 1 / elements, "-rate": -settings["rate"]}
+    numbers = {"1/n": 1 / elements, **settings, "-rate": -settings["rate"]}
     numbers |= {f"1-{name}": 1 - settings[name] for name in ("beta1", "beta2")}
 
     def named(word: str) -> str:
@@ -290,7 +298,7 @@ def chain_of(
     vectors = tuple(one for one in map(named, row.vectors) if one in used)
     reads = [one for one in used if one not in made and one not in vectors]
     writes = tuple(names[word] for word in row.writes if word in names)
-    return Chain(tuple(steps), _each(tuple(reads)), writes, vectors, sums)
+    return Chain(tuple(steps), _each(tuple(reads)), writes, vectors, sums, row.rows)
 
 
 def _needed(row: Row, names: Collection[str]) -> list[tuple[str, ...]]:

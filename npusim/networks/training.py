@@ -17,7 +17,7 @@ from typing import NamedTuple
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
-from npusim.networks.layer_rules import numbers_of, rule_of
+from npusim.networks.layer_rules import named_numbers, rule_of
 from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
 from npusim.networks.splits import in_turn, splits
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
@@ -32,9 +32,9 @@ class Value(NamedTuple):
 
     ``kind`` is "map", "rows" (of a linear layer), "weight" (of a convolution), "matrix" (of a
     linear layer), "vector" (a bias, or numbers for the elements of a row), "channels" (a number for
-    each channel of whole blocks), "bits" (one for each element of a map) or "masks" (of bits, for
-    each tap of a window). A weight and what is made of it have the ``groups`` of its convolution,
-    by which fractals are shared.
+    each channel of whole blocks), "images" (one for each image and channel, in fp32), "bits" (one
+    for each element of a map) or "masks" (of bits, for each tap of a window). A weight and what is
+    made of it have the ``groups`` of its convolution, by which fractals are shared.
     """
 
     name: str
@@ -220,11 +220,11 @@ class _Builder:
         for symbol, text in rule.kept.items():
             kind, _, of = text.partition(" of ")
             like = self.step.values[names[of or "y"]]
-            shape = (like.shape[1],) if kind == "channels" else like.shape
+            shape = {"channels": like.shape[1:2], "images": like.shape[:2]}.get(kind, like.shape)
             if kind == "masks":
                 window = getattr(layer, "kernel", ()) or self.step.values[names["x"]].shape[2:]
                 shape = (prod(window), *shape)
-            types = {"channels": FP32, "bits": INT8, "masks": INT8}
+            types = {"channels": FP32, "images": FP32, "bits": INT8, "masks": INT8}
             value = Value(f"{node.name}.{symbol}", shape, types.get(kind, like.dtype), kind)
             names[symbol] = self.step.value(value)
         return names
@@ -265,7 +265,7 @@ class _Builder:
         if form.op == "add" or form.op in tables().chains:
             like = self.step.values[next(iter(given.values()))]
             elements = like.shape[0] * prod(like.shape[2:])
-            settings = {**self.settings, **numbers_of(layer)}
+            settings = {**self.settings, **named_numbers(layer)}
             chain = chain_of(form.op, {**given, **made}, name, elements, settings, like.dtype)
             one = Operation(name, form.kind, phase, layer, chain=chain)
         else:
@@ -285,7 +285,7 @@ class _Builder:
         if (
             kind is None
             or value.dtype is kind
-            or value.kind in ("vector", "channels", "bits", "masks")
+            or value.kind in ("vector", "channels", "images", "bits", "masks")
         ):
             return name
         if (name, kind) not in self.copies:
@@ -355,6 +355,8 @@ class _Builder:
                     names[key] = self.step.value(source._replace(name=made))
                     self._add_gradient(source.name, made)
                     writes.append(key)
+                elif word in self.rules[node.name].kept:
+                    writes.append(word)
                 elif word.startswith("d") and word[1:] in names:
                     source = self.step.values[names[word[1:]]]
                     names[word] = self.step.value(
@@ -426,7 +428,7 @@ def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
         return layer.w_shape if kind == "weight" else (layer.cout,)
     if isinstance(layer, LinearLayer):
         return (layer.cout, layer.cin) if kind == "matrix" else (layer.cout,)
-    return (layer.shape[-1 if kind == "vector" else 0],)
+    return (prod(layer.weight or layer.shape[-1:] if kind == "vector" else layer.shape[:1]),)
 
 
 def _kind(shape: tuple[int, ...], layer: Layer | ElementwiseLayer) -> str:

@@ -40,8 +40,9 @@ _POOL = " [KERNEL[/STRIDE] [pPADDING]]"
 _SIDES = " [pPADDING]"
 _REAL = r"-?(?:inf|\d[\d.]*(?:e[-+]?\d+)?)"
 _NUMBERS = " [(NUMBERS)]"
-_FORMS = dict.fromkeys(("max_pool", "avg_pool"), _POOL) | dict.fromkeys(("pad", "slice"), _SIDES)
-_FORMS |= dict.fromkeys(("scale", "shift", *USUAL), _NUMBERS)
+_WEIGHT = " [(NUMBERS)] [WEIGHT]"
+_FORMS = {"max_pool": _POOL, "avg_pool": _NUMBERS + _POOL, "pad": _SIDES, "slice": _SIDES}
+_FORMS |= dict.fromkeys(USUAL, _NUMBERS) | dict.fromkeys(("scale", "shift"), _WEIGHT)
 _FORMS[UNKNOWN] = " (NAME)"
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
 _STEP = re.compile(
@@ -246,15 +247,17 @@ class _Chains:
         if (
             not found
             or not called
-            or (found["kernel"] and more != _POOL)
+            or (found["kernel"] and not more.endswith((_POOL, _WEIGHT)))
+            or ((found["stride"] or found["padding"]) and not more.endswith(_POOL))
             or (found["sides"] and more != _SIDES)
-            or (found["numbers"] and more != _NUMBERS)
+            or (found["numbers"] and _NUMBERS not in more)
         ):
             raise item.fail(f"expected {kind}{more} [[SIZES]], got {text!r}")
         if len(values) > 1 and kind not in SEVERAL:
             raise item.fail(f"{kind} takes one value, not {len(values)}")
         shapes = [value.shape for value in values]
-        windows = _windows(found, len(shapes[0]) - 1)
+        windows = _windows(found, len(shapes[0]) - 1) if more != _WEIGHT else {}
+        weight = _numbers(found["kernel"], "x") if found["kernel"] and more == _WEIGHT else ()
         if len({len(one) for one in windows.values()}) > 1:
             raise item.fail(f"{text}: kernel, stride and padding have different numbers of axes")
         out = _numbers(found["out"].strip("[]"), ",") if found["out"] else ()
@@ -266,11 +269,11 @@ class _Chains:
                 f"do not follow; correct them, or state them: {text} [64, 56, 56] (those of input "
                 "by input > [3, 224, 224] > ...)"
             )
-        usual = any(value.trained for value in values) or kind in WEIGHTED
+        usual = any(value.trained for value in values) or kind in WEIGHTED or bool(weight)
         trained = found["trained"] == "trained" if found["trained"] else usual
         numbers = tuple(map(float, found["numbers"].split(","))) if found["numbers"] else ()
         sizes: Any = {"shape": shape, "out": out, "called": found["called"] or "", **windows}
-        sizes["numbers"] = numbers
+        sizes |= {"numbers": numbers, "weight": weight}
         return ElementwiseLayer(kind=kind, input_gradient=trained, **sizes)
 
 

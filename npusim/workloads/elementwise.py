@@ -53,9 +53,14 @@ class ElementwiseLayer:
     are added before and after, or how many elements are left out, as negative numbers; none where
     others are added, or elements in between left out. ``numbers`` are those of the operation where
     they are not the usual ones: the factor of a "scale" and what a "shift" adds (without one it has
-    another operand of fewer elements), the limits of a "clip", the slope of a "leaky_relu", slope
-    and offset of a "hard_sigmoid", share and factor of an "elu". An operation of kind "unknown" is
-    ``called`` something. Raises ``ArgumentError`` for a ``kind`` that is not among ``KINDS``.
+    another operand of fewer elements, or a ``weight``), the limits of a "clip", the slope of a
+    "leaky_relu", slope and offset of a "hard_sigmoid", share and factor of an "elu", 1 of an
+    "interpolate" that keeps corners and of an "avg_pool" that counts the padding, what a
+    normalisation adds to variances, of a "group_norm" behind the number of its groups. ``weight``
+    are the sizes of trained numbers with which a "scale" multiplies and that a "shift" adds: those
+    of the last axes of an image, or of all axes with 1 for those that share a number. An operation
+    of kind "unknown" is ``called`` something. Raises ``ArgumentError`` for a ``kind`` that is not
+    among ``KINDS``.
     """
 
     kind: str
@@ -67,6 +72,7 @@ class ElementwiseLayer:
     stride: tuple[int, ...] = ()
     padding: Sides = ()
     numbers: tuple[float, ...] = ()
+    weight: tuple[int, ...] = ()
     called: str = ""
 
     def __post_init__(self) -> None:

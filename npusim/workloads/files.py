@@ -355,11 +355,13 @@ def _step(layer: ElementwiseLayer, values: Sequence[Value]) -> str:
     """An element-wise layer as a step after these values."""
     inside = layer.called or ", ".join(str(number).removesuffix(".0") for number in layer.numbers)
     parts = [f"{layer.kind} ({inside})" if inside else layer.kind, *_windows(layer)]
+    parts += ["x".join(map(str, layer.weight))] if layer.weight else []
     windows = {key: getattr(layer, key) for key in ("kernel", "stride", "padding")}
     shapes = [value.shape for value in values]
     if inferred(layer.kind, shapes, windows if layer.kernel else {}) != layer.out:
         parts += _stated(layer.out)
-    usual = any(value.trained for value in values) or layer.kind in WEIGHTED
+    own = layer.kind in WEIGHTED or bool(layer.weight)
+    usual = any(value.trained for value in values) or own
     if layer.input_gradient != usual:
         parts.append("trained" if layer.input_gradient else "untrained")
     return " ".join(parts)

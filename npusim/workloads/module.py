@@ -16,9 +16,14 @@ from npusim.workloads.elementwise import BY_ROW, KINDS, UNKNOWN, ElementwiseLaye
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder
-
-#: Images that are traced: a prime that few other axes have, so that it tells which axis is theirs.
-_IMAGES = 101
+from npusim.workloads.views import (
+    IMAGES,
+    elements_of,
+    image_of,
+    part_of,
+    storage_of,
+    weight_of,
+)
 
 #: PyTorch's name of an operation: its kind of element-wise layer, where that is called otherwise.
 _KINDS = kinds_in("torch")
@@ -132,12 +137,12 @@ def workload(model: Any, input_shape: Sequence[int], *, name: str = "") -> Workl
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
     title = name or type(model).__name__
-    shape = (_IMAGES, *(int(size) for size in input_shape))
+    shape = (IMAGES, *(int(size) for size in input_shape))
     copy = deepcopy(model).to("meta")
     seen = _Seen(torch, copy)
     image = torch.empty(shape, device="meta")
-    seen.found.sources[_storage(image)] = (INPUT,)
-    seen.whole[_storage(image)] = image
+    seen.found.sources[storage_of(image)] = (INPUT,)
+    seen.whole[storage_of(image)] = image
     try:
         with seen.recorded():
             copy(image)
@@ -169,6 +174,8 @@ class _Seen:
         self.made: Made | None = None
         self.held: list[Any] = []
         self.whole: dict[int, Any] = {}  # the tensor that a storage was made for
+        # Parts of a storage that were written in place and their nodes, behind those of all of it.
+        self.written: dict[int, list[tuple[Part | None, tuple[str, ...]]]] = {}
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -215,22 +222,29 @@ class _Seen:
         """Note of which nodes the results ``out`` of an operation are."""
         name = func._schema.name.partition("::")[2].removesuffix("_")
         copied = read[1:] if name == "copy" else () if name in _CONSTANT else read
-        places = [_storage(one) for one in read]
+        places = [storage_of(one) for one in read]
         written = func._schema.is_mutable
         for one in out:
-            place = _storage(one)
+            place = storage_of(one)
             if place in places and not written:  # a view, perhaps of rows as those of each image
                 before = self.whole.get(place, one)
-                merged = one.dim() < before.dim() and one.shape[:1] == (_IMAGES,)  # as shuffled
-                if before.numel() == one.numel() and (merged or _IMAGES not in before.shape):
+                merged = one.dim() < before.dim() and one.shape[:1] == (IMAGES,)  # as shuffled
+                found = IMAGES in one.shape and IMAGES not in before.shape
+                if before.numel() == one.numel() and (merged or found):
                     self.whole[place] = one
                 continue
             whole = one.numel() * one.element_size() == one.untyped_storage().nbytes()
             kept = self.found.of([place]) if place in places and not whole else ()
             floats = one.is_floating_point()
-            sources = made or (self._of(copied) if floats else self.found.of(map(_storage, copied)))
+            sources = made or (
+                self._of(copied) if floats else self.found.of(map(storage_of, copied))
+            )
             if whole:
                 self.whole[place] = one
+                self.written.pop(place, None)
+            elif written and place in self.whole:
+                parts = self.written.setdefault(place, [(None, kept)])
+                parts.append((part_of(self.whole[place], one), tuple(sources)))
             self.found.sources[place] = tuple(dict.fromkeys((*kept, *sources)))
         self.held += out
 
@@ -244,10 +258,23 @@ class _Seen:
         return tuple(name for one in self._tensors(values) for name in self._read(one))
 
     def _read(self, one: Any) -> tuple[str, ...]:
-        """The nodes that a tensor is of: a part of one is a node of its own."""
-        sources, whole = self.found.of([_storage(one)]), self.whole.get(_storage(one))
-        part = _part(whole, one) if whole is not None and len(sources) == 1 else None
+        """The nodes that a tensor is of: a part of one is a node of its own.
+
+        A part written in place is of what wrote it, one beside it of what was there before.
+        """
+        place = storage_of(one)
+        sources, whole = self.found.of([place]), self.whole.get(place)
+        part = part_of(whole, one) if whole is not None else None
         if whole is None or part is None:
+            return sources
+        for written, nodes in reversed(self.written.get(place, [])):
+            if written == part:
+                return nodes
+            if written is None:
+                sources = nodes
+            elif not written.apart(part):
+                break
+        if len(sources) != 1:
             return sources
         return (self.found.part(sources[0], part, trained=bool(whole.requires_grad)),)
 
@@ -268,14 +295,14 @@ class _Seen:
         """Note a product of one image; a stack that all images share is a layer for each of it."""
         inputs = (*before, *self._of(one.operands))
         groups, rows, count = one.groups, one.rows, 1
-        if groups and groups % _IMAGES == 0:
-            groups //= _IMAGES
+        if groups and groups % IMAGES == 0:
+            groups //= IMAGES
         else:
-            groups, count, rows = 0, max(1, groups), rows // _IMAGES
-        whole = rows * max(1, groups) * _IMAGES * count == max(1, one.groups) * one.rows
-        if _IMAGES in (one.cin, one.cout) or not whole:
+            groups, count, rows = 0, max(1, groups), rows // IMAGES
+        whole = rows * max(1, groups) * IMAGES * count == max(1, one.groups) * one.rows
+        if IMAGES in (one.cin, one.cout) or not whole:
             called = "product over all images"
-            layer = ElementwiseLayer(kind=UNKNOWN, called=called, shape=_image(out))
+            layer = ElementwiseLayer(kind=UNKNOWN, called=called, shape=image_of(out))
             return [self.found.add(self._name("product"), layer, inputs)]
         self.made = Made(one, out, len(self.found.nodes))
         name = self._name("product" if groups else "linear")
@@ -292,18 +319,20 @@ class _Seen:
         """Note an operation that is no product, unless it computes with weights alone."""
         inside = self.inside[-1] if self.inside else None
         name = computed(func, out)
-        if not name or not self.found.of(map(_storage, self._tensors(args))):
+        if not name or not self.found.of(map(storage_of, self._tensors(args))):
             return []
         dropout = isinstance(inside, self.torch.nn.modules.dropout._DropoutNd)
         kind = _kind(name, dropout=dropout)
         made = out[0] if isinstance(out, (list, tuple)) else out
-        if not kind and (dropout or not _image(made)):
+        if not kind and (dropout or not image_of(made)):
             return []
         if kind in BY_ROW and not _along_last(args):
             kind, name = "", f"{kind} along other axes"
         if kind == "batch_norm" and args[0].shape[0] == 1:  # channels of all images side by side
             kind = "instance_norm"
         windows = _windows(func, args) if kind.endswith("_pool") else {}
+        if set(windows.pop("dilation", ())) - {1}:
+            kind, name, windows = "", f"dilated {kind}", {}
         given = [one for one in args[1:] if isinstance(one, (int, float)) or one is None]
         windows |= {"numbers": found} if (found := numbers_of(kind, name, given)) else {}
         if kind == "pad" and not any(args[2:]):
@@ -314,7 +343,7 @@ class _Seen:
         if not layer:
             return []
         if layer.kind in FEW.values():  # the map before what is fewer
-            args = sorted(self._tensors(args), key=lambda one: -int(one.numel()))
+            args = sorted(self._tensors(args), key=lambda one: -elements_of(one))
         return [self.found.add(self._name(layer.called or layer.kind), layer, self._of(args))]
 
     def _convolution(self, args: Sequence[Any]) -> ConvLayer:
@@ -348,43 +377,22 @@ class _Seen:
         if not read:
             return None
         largest = max(read, key=lambda one: one.numel())
-        if kind in FEW and sum(one.numel() == largest.numel() for one in read) < 2:
+        if kind in FEW and sum(elements_of(one) == largest.numel() for one in read) < 2:
             sided = kind in ("sub", "div") and "numbers" not in windows
             kind = f"{kind} of few elements" if sided else FEW[kind]
-        shape = _image(made if kind == "concat" else largest)
+        shape = image_of(made if kind == "concat" else largest)
         if not shape:
             return None
-        out, last = _image(made), int(largest.shape[-1])
+        out, last = image_of(made), int(largest.shape[-1])
         if kind in BY_ROW and shape[-1] != last:  # of heads and images on one axis
             shape = out = (prod(shape) // last, last)
+        if kind in FEW.values() and "numbers" not in windows:
+            few = [one for one in flat if one.requires_grad and not self._of([one])]
+            windows = {**windows, "weight": weight_of(few[0], largest)} if few else windows
         known: Any = {"kind": kind} if kind in KINDS else {"kind": UNKNOWN, "called": kind}
         trained = any(one.requires_grad for one in flat)
         sizes: Any = {**known, "shape": shape, "out": out, **windows}
         return ElementwiseLayer(**sizes, input_gradient=trained)
-
-
-def _part(whole: Any, view: Any) -> Part | None:
-    """What a view is of the tensor that its storage was made for; None for all of it."""
-    axes = [(n, by) for n, by in zip(view.shape, view.stride(), strict=True) if by]
-    count = prod(n for n, _ in axes)
-    if not 0 < count < whole.numel() or count % _IMAGES:
-        return None
-    at = view.storage_offset() - whole.storage_offset()
-    ends = []
-    for offset in (at, at + sum((n - 1) * by for n, by in axes)):
-        found, left = [0] * whole.dim(), offset
-        for axis in sorted(range(whole.dim()), key=lambda axis: -whole.stride(axis)):
-            if whole.shape[axis] > 1:
-                found[axis], left = divmod(left, whole.stride(axis))
-        ends.append(tuple(found))
-    begun, ended = ends
-    sides = list(zip(map(int, whole.shape), begun, ended, strict=True))
-    images = (_IMAGES, 0, _IMAGES - 1)
-    if images not in sides or any(a > b for _, a, b in sides):
-        return None
-    sides.remove(images)
-    shape, first, last = zip(*sides, strict=True)
-    return Part(shape, first, last, count // _IMAGES)
 
 
 def _windows(func: Any, args: Sequence[Any]) -> dict[str, Any]:
@@ -400,9 +408,13 @@ def _windows(func: Any, args: Sequence[Any]) -> dict[str, Any]:
         return {"kernel": tuple(int(size // made) for size, made in zip(x, out, strict=True))}
     if "kernel_size" not in given:
         return {}
+    counted = given.get("count_include_pad", "avg" in func._schema.name)
+    counted = counted and any(given.get("padding", ()))
     return {
+        **({"numbers": (1.0,)} if counted else {}),
         "kernel": _each(given["kernel_size"], dims),
         "stride": _each(given.get("stride", ()), dims),
+        "dilation": given.get("dilation", ()),
         "padding": tuple((pad, pad) for pad in _each(given.get("padding", (0,)), dims)),
     }
 
@@ -419,26 +431,13 @@ def _along_last(args: Sequence[Any]) -> bool:
     return len(axis) == 1 if several else bool(axis % axes == axes - 1)
 
 
-def _storage(tensor: Any) -> int:
-    """What a tensor and its views have in common."""
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _kind(short: str, *, dropout: bool) -> str:
     """The kind of the element-wise layer that this operation is, "" where it is none."""
     if dropout:  # composed of operations on its mask, and the product with it
         return "dropout" if short in ("native_dropout", "mul") else ""
     kind = _KINDS.get(short, short)
     if short.startswith(("upsample_", "_upsample_")):
-        kind = "upsample" if "nearest" in short else "interpolate"
+        linear = "linear" in short and not short.endswith("_aa")
+        kind = "upsample" if "nearest" in short else "interpolate" if linear else ""
     kind = kind.partition("2d")[0].partition("3d")[0].removeprefix("_").removeprefix("adaptive_")
     return kind if kind in KINDS else ""
-
-
-def _image(value: Any) -> tuple[int, ...]:
-    """The shape of one image, () where the value is not one of all images."""
-    if value.dim() > 1 and value.shape[0] == _IMAGES:
-        return tuple(map(int, value.shape[1:]))
-    if value.dim() > 2 and value.shape[0] == 1 and value.shape[1] % _IMAGES == 0:
-        return (int(value.shape[1]) // _IMAGES, *map(int, value.shape[2:]))
-    return () if not value.numel() or value.numel() % _IMAGES else (value.numel() // _IMAGES,)

@@ -11,7 +11,11 @@ from typing import Any
 FEW = {"add": "shift", "sub": "shift", "mul": "scale", "div": "scale"}
 
 #: The usual numbers of kinds of which a layer may have others.
-USUAL = {"clip": (0.0, 6.0), "leaky_relu": (0.01,), "hard_sigmoid": (1 / 6, 0.5), "elu": (1.0, 1.0)}
+USUAL = {
+    **{"clip": (0.0, 6.0), "leaky_relu": (0.01,), "hard_sigmoid": (1 / 6, 0.5), "elu": (1.0, 1.0)},
+    **dict.fromkeys(("batch_norm", "instance_norm", "layer_norm"), (1e-5,)),
+    **{"group_norm": (32.0, 1e-5), "interpolate": (0.0,)},
+}
 
 
 def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[float, ...]:
@@ -32,6 +36,10 @@ def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[flo
     elif kind in FEW and first is not None:
         divided = 1 / first if first else inf
         found = (float({"sub": -first, "div": divided}.get(kind, first)),)
+    elif kind.endswith("_norm"):
+        found = tuple(float(one) for one in given[-len(USUAL[kind]) :] if one is not None)
+    elif kind == "interpolate":
+        found = (float(bool(first)),)
     elif kind in USUAL:
         found = tuple(float(one) for one in given if one is not None)
         found += USUAL[kind][len(found) :]

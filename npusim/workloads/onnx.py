@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -24,18 +25,17 @@ from npusim.workloads.elementwise import (
 )
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.numbers import FEW, numbers_of, single
+from npusim.workloads.onnx_sizes import SMALL, sized, value_sizes
 from npusim.workloads.recorder import Part, Recorder
-
-#: Elements of the largest constant that is computed with, and operators that are left alone: those
-#: without a value of their own, or with another at every run.
-_SMALL = 4096
-_NEVER = ("If", "Loop", "Scan", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")
 
 #: Nodes that are an element-wise layer whose kind is called otherwise; others by their own name.
 _KINDS = kinds_in("onnx")
 
 #: Nodes that compute nothing.
 _MOVES = listed("moves", "onnx")
+
+#: Resized maps whose new elements lie between two neighbours on each axis.
+_LINEAR = [f"linear {how}" for how in ("half_pixel", "pytorch_half_pixel", "align_corners")]
 
 #: Those of them whose results are parts of their first operand.
 _PARTS = ("Slice", "Split", "Gather")
@@ -61,7 +61,7 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     # Exceptions are protobuf's own, by its version.
     with told_as(ArgumentError, f"{file}: not an ONNX model: ", Exception):
         model = onnx.load(str(file), load_external_data=False)
-    graph = _Graph(onnx, _sized(onnx, model, input_shape, file).graph, file)
+    graph = _Graph(onnx, sized(onnx, model, input_shape, file).graph, file)
     for node in graph.nodes:
         graph.read(node)
     found = Workload.of_nodes(
@@ -72,91 +72,13 @@ def workload(path: str | Path, input_shape: Sequence[int] | None = None) -> Work
     return found
 
 
-def _sized(onnx: Any, model: Any, input_shape: Sequence[int] | None, file: Path) -> Any:
-    """The model with the sizes of all its values, for its own batch, or one image if it is open.
-
-    Shapes that an exporter wrote into the nodes are of that batch.
-    """
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [one for one in model.graph.input if one.name not in weights]
-    if not inputs:
-        raise ArgumentError(f"{file}: the graph has no input")
-    dims = inputs[0].type.tensor_type.shape.dim
-    if input_shape is not None and len(input_shape) != len(dims) - 1:
-        raise ArgumentError(
-            f"{file}: input_shape {tuple(input_shape)} has {len(input_shape)} sizes; the input "
-            f"{inputs[0].name} has {len(dims) - 1} besides the batch"
-        )
-    dims[0].dim_value = max(1, dims[0].dim_value)
-    for dim, size in zip(dims[1:], input_shape or (), strict=False):
-        dim.ClearField("dim_param")
-        dim.dim_value = int(size)
-    for one in [*model.graph.value_info, *model.graph.output]:  # with sizes left open
-        if one.name not in weights:
-            one.type.tensor_type.ClearField("shape")
-    more = True
-    while more:  # sizes tell constants, and constants tell sizes
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        more = _fold(onnx, model.graph)
-    return model
-
-
-def _fold(onnx: Any, graph: Any) -> bool:
-    """Replace what follows from constants and known sizes, such as computed pads, by constants.
-
-    A choice becomes the branch that is taken. Returns whether anything was replaced.
-    """
-    evaluator = import_module("onnx.reference").ReferenceEvaluator
-    to_array, from_array = onnx.numpy_helper.to_array, onnx.numpy_helper.from_array
-    here = (t for t in graph.initializer if not t.external_data)  # sizes lie in the file itself
-    known = {t.name: to_array(t) for t in here if prod(t.dims) <= _SMALL}
-    sizes = _value_sizes(graph)
-    kept, replaced = [], False
-    for node in graph.node:
-        inputs = [name for name in node.input if name]
-        size = sizes.get(inputs[0], ()) if node.op_type == "Shape" else ()
-        if size and min(size) > 0 and not node.attribute:
-            values = [np.array(size, np.int64)]
-        elif node.op_type == "If" and node.input[0] in known:
-            kept += _branch(onnx, node, taken=bool(known[node.input[0]]))
-            replaced = True
-            continue
-        elif node.op_type not in _NEVER and all(name in known for name in inputs):
-            values = evaluator(node).run(None, {name: known[name] for name in inputs})
-        else:
-            kept.append(node)
-            continue
-        replaced = True
-        for name, value in zip(node.output, values, strict=True):
-            known[name] = value
-            graph.initializer.append(from_array(value, name))
-    del graph.node[:]
-    graph.node.extend(kept)
-    return replaced
-
-
-def _branch(onnx: Any, node: Any, *, taken: bool) -> list[Any]:
-    """The nodes of the branch that a choice takes, which give its results."""
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    branch = attributes["then_branch" if taken else "else_branch"]
-    pairs = zip(branch.output, node.output, strict=True)
-    results = [onnx.helper.make_node("Identity", [one.name], [name]) for one, name in pairs]
-    return [*branch.node, *results]
-
-
-def _value_sizes(graph: Any) -> dict[str, tuple[int, ...]]:
-    """Sizes of inputs, outputs and what lies between, 0 for a dimension that is not known."""
-    values = [*graph.input, *graph.value_info, *graph.output]
-    return {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
-
-
 class _Graph:
     """Nodes with the sizes of their values, and what has been trained before each."""
 
     def __init__(self, onnx: Any, graph: Any, file: Path) -> None:
         self.helper, self.file, self.nodes = onnx.helper, file, graph.node
         self.weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-        self.sizes: dict[str, tuple[int, ...]] = _value_sizes(graph) | self.weights
+        self.sizes: dict[str, tuple[int, ...]] = value_sizes(graph) | self.weights
         inputs = [one.name for one in graph.input if one.name not in self.weights]
         self.batch = self.sizes[inputs[0]][0]
         self.trained: set[str] = set()
@@ -164,7 +86,7 @@ class _Graph:
         self.found.sources |= dict.fromkeys(inputs, (INPUT,))
         self.products: dict[str, int] = {}  # of vectors and weights, with their places among nodes
         self.parts: dict[str, Part] = {}  # values that are parts of others
-        here = (t for t in graph.initializer if not t.external_data and prod(t.dims) <= _SMALL)
+        here = (t for t in graph.initializer if not t.external_data and prod(t.dims) <= SMALL)
         self.constants = {t.name: onnx.numpy_helper.to_array(t) for t in here}
 
     def read(self, node: Any) -> None:
@@ -297,12 +219,20 @@ class _Graph:
         alike = told == rounding and places != b"align_corners"
         return bool(mode == b"nearest" and (alike or node.op_type == "Upsample"))
 
+    def _places(self, node: Any) -> str:
+        """How a map is resized, and where its new elements lie between those that are read."""
+        attributes = self._attributes(node)
+        usual = ("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel")
+        return " ".join(attributes.get(*one).decode() for one in usual)
+
     def _other(self, node: Any, inputs: Sequence[str], *, trained: bool) -> list[str]:
         """Note a node that is no product, if it computes."""
         kind, name = _KINDS.get(node.op_type, node.op_type.lower()), node.output[0]
         windows = self._windows(node) if kind.endswith("_pool") else {}
+        if set(self._attributes(node).get("dilations", ())) - {1}:
+            kind, windows = f"dilated {kind}", {}
         if kind == "upsample" and not self._nearest(node):
-            kind = "interpolate"
+            kind = "interpolate" if self._places(node) in _LINEAR else ""
         if kind == "pad":
             windows = {"padding": self._sides(node)}
             kind = "slice" if any(min(side) < 0 for side in windows["padding"]) else kind
@@ -313,15 +243,27 @@ class _Graph:
         last = (-1, len(self.sizes.get(inputs[0], ())) - 1)
         along = self._attributes(node).get("axis", -1) in last
         if kind not in KINDS or (kind in BY_ROW and not along):
-            kind = node.op_type if kind not in KINDS else f"{kind} along other axes"
+            dilated = kind.startswith("dilated")
+            kind = (
+                f"{kind} along other axes" if kind in KINDS else kind if dilated else node.op_type
+            )
         layer = self._elementwise(kind, inputs, name, input_gradient=trained, **windows)
         if layer and layer.kind in FEW.values():  # the map before what is fewer
+            few = [tuple(self.weights[one]) for one in inputs if one in self.weights]
+            if few and not layer.numbers:
+                sizes = next((few[0][at:] for at, size in enumerate(few[0]) if size > 1), ())
+                layer = replace(layer, weight=sizes if len(sizes) <= len(layer.shape) else ())
             inputs = sorted(inputs, key=lambda one: -prod(self.sizes.get(one, ())))
         return [self.found.add(_name(node), layer, self._of(inputs))] if layer else []
 
     def _numbers(self, node: Any) -> list[float | None]:
         """The numbers behind the first operand of a node: attributes, or constants."""
         attributes = self._attributes(node)
+        if node.op_type == "Resize":
+            return [self._places(node).endswith("align_corners")]
+        if node.op_type.endswith("Normalization"):
+            added = float(str(np.float32(attributes.get("epsilon", 1e-5))))
+            return [attributes.get("num_groups"), added]
         usual = {"LeakyRelu": (0.01,), "Elu": (1.0,), "HardSigmoid": (0.2, 0.5)}.get(node.op_type)
         if usual:
             return [attributes.get(*one) for one in zip(("alpha", "beta"), usual, strict=False)]
@@ -369,10 +311,13 @@ class _Graph:
         if not kernel:
             return {}
         x = self._size(node, node.input[0])[2:]
+        padding = self._padding(node, attributes, x, kernel)
+        counted = attributes.get("count_include_pad", 0) and any(map(any, padding))
         return {
+            **({"numbers": (1.0,)} if counted else {}),
             "kernel": kernel,
             "stride": tuple(map(int, attributes.get("strides", (1,) * len(kernel)))),
-            "padding": self._padding(node, attributes, x, kernel),
+            "padding": padding,
         }
 
     def _image(self, size: tuple[int, ...]) -> tuple[int, ...]:

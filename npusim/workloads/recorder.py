@@ -30,6 +30,11 @@ class Part(NamedTuple):
         """How far it goes on each axis, with what it leaves out."""
         return tuple(b - a + 1 for a, b in zip(self.first, self.last, strict=True))
 
+    def apart(self, other: Part) -> bool:
+        """Whether it has nothing in common with another part of the same value."""
+        ends = zip(self.first, self.last, other.first, other.last, strict=True)
+        return self.shape == other.shape and any(b < c or d < a for a, b, c, d in ends)
+
     def inside(self, whole: Part) -> Part:
         """What a part of ``whole`` is of that of which ``whole`` is a part."""
         first, last = (tuple(map(add, whole.first, one)) for one in (self.first, self.last))

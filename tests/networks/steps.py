@@ -24,7 +24,9 @@ def own(name: str, trainer: npusim.Trainer) -> str:
     begin, _, end = name.rpartition(".")
     norm = f"{begin}.gamma" in trainer.parameters
     ends = {"weight": "gamma", "bias": "beta"} if norm else {"weight": "w", "bias": "b"}
-    return f"{begin}.{ends[end]}"
+    called = f"{begin}.{ends[end]}"
+    others = (one for one in trainer.parameters if one.startswith(f"{begin}."))
+    return called if called in trainer.parameters else next(others)  # of a factor or term
 
 
 def by_torch(
@@ -33,11 +35,13 @@ def by_torch(
     """The loss, and the weights after a step of PyTorch in float64 from those of the trainer."""
     with torch.no_grad():
         for name, weights in model.named_parameters():
-            weights.copy_(torch.from_numpy(trainer[own(name, trainer)].astype(np.float64)))
+            begun = torch.from_numpy(trainer[own(name, trainer)].astype(np.float64))
+            weights.copy_(begun.reshape(weights.shape))
+    named = [(p, trainer[own(name, trainer)].ndim > 1) for name, p in model.named_parameters()]
     optimizer = torch.optim.SGD(
         [
-            {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 1e-4},
-            {"params": [p for p in model.parameters() if p.dim() == 1]},
+            {"params": [p for p, many in named if many], "weight_decay": 1e-4},
+            {"params": [p for p, many in named if not many]},
         ],
         lr=RATE,
     )
@@ -62,9 +66,10 @@ def same_as_torch(make: Callable[[], Any], shape: tuple[int, ...], **options: An
     assert trainer.step(images, [1, 9, 4, 0]) == pytest.approx(loss, rel=2e-3)
     for name, wanted in weights.items():
         called = own(name, trainer)
-        moved = np.abs(wanted - begun[called]).max()
+        moved = np.abs(wanted - begun[called].reshape(wanted.shape)).max()
         assert moved > 0, name
-        np.testing.assert_allclose(trainer[called], wanted, atol=0.02 * moved, err_msg=name)
+        found = trainer[called].reshape(wanted.shape)
+        np.testing.assert_allclose(found, wanted, atol=0.02 * moved, err_msg=name)
     (step,) = trainer.steps
     assert step.complete
     return step

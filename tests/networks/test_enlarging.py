@@ -1,4 +1,4 @@
-"""Enlarged maps in a training step: numbers as PyTorch's, and what stays traffic."""
+"""Maps of other sizes in a training step: numbers as PyTorch's, and what stays traffic."""
 
 from __future__ import annotations
 
@@ -39,27 +39,78 @@ def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
     assert not traffic(same_as_torch(Up, (3, 9, 7), device=device, mode=mode))
 
 
-def test_other_ways_to_enlarge_are_traffic(tmp_path: Path) -> None:
-    """So are factors that are not whole, and maps of three dimensions."""
-    found = read_network(Up(mode="bilinear"), (3, 9, 7))
-    assert traffic(npusim.step(found, device="ascend910b2")) == {"Up": 4}
-    assert {node.layer.kind for node in found.nodes if "interpolate" in node.name} == {  # type: ignore[union-attr]
-        "interpolate"
-    }
-    path = tmp_path / "net.yaml"
-    path.write_text(workload_yaml(found), encoding="utf-8")
-    assert canonical(load_workload(path)) == canonical(found)
-    odd = nn.Sequential(nn.Conv2d(3, 16, 1), nn.Upsample((7, 8)), nn.Conv2d(16, 16, 1))
-    assert sum(traffic(npusim.step(odd, (3, 4, 4), device="ascend910b2")).values()) == 2
-    deep = nn.Sequential(nn.Conv3d(3, 16, 1), nn.Upsample(scale_factor=2), nn.Conv3d(16, 16, 1))
-    assert sum(traffic(npusim.step(deep, (3, 2, 4, 4), device="ascend910b2")).values()) == 2
+class Between(nn.Module):  # type: ignore[misc, name-defined]
+    """Something that gives a map other sizes, between two convolutions."""
+
+    def __init__(self, change: Any, conv: Any) -> None:
+        super().__init__()
+        self.change = change
+        self.first, self.second, self.fc = conv(3, 24, 3), conv(24, 16, 3), nn.Linear(16, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = self.second(self.change(self.first(x)))
+        return self.fc(F.silu(x).mean(tuple(range(2, x.dim()))))
+
+
+#: Maps and volumes: factors that are not whole, corners that stay, smaller maps, means.
+CHANGES: dict[str, Any] = {
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "corners": lambda x: F.interpolate(x, (15, 11), mode="bilinear", align_corners=True),
+    "smaller": lambda x: F.interpolate(x, (5, 17), mode="bilinear"),
+    "nearest": lambda x: F.interpolate(x, (11, 13)),
+    "shares": lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
+}
+DEEP: dict[str, Any] = {
+    "trilinear": lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"),
+    "nearest": lambda x: F.interpolate(x, scale_factor=(2, 1, 2)),
+    "means": lambda x: F.avg_pool3d(x, (1, 2, 2)),
+    "padded": lambda x: F.avg_pool3d(x, 3, 1, 1, count_include_pad=False),
+    "shares": lambda x: F.adaptive_avg_pool3d(x, (3, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+def test_maps_change_their_sizes_as_in_pytorch(device: str, change: str, mode: str) -> None:
+    def made() -> Between:
+        return Between(CHANGES[change], nn.Conv2d)
+
+    assert not traffic(same_as_torch(made, (3, 9, 10), device=device, mode=mode))
+
+
+@pytest.mark.parametrize("change", DEEP)
+def test_volumes_change_their_sizes_as_in_pytorch(change: str) -> None:
+    def made() -> Between:
+        return Between(DEEP[change], nn.Conv3d)
+
+    assert not traffic(same_as_torch(made, (3, 8, 9, 10), device="ascend910b2"))
+
+
+def test_other_ways_to_enlarge_are_known_by_name() -> None:
+    cubic = Between(lambda x: F.interpolate(x, (9, 9), mode="bicubic"), nn.Conv2d)
+    largest = Between(lambda x: F.adaptive_max_pool2d(x, (4, 5)), nn.Conv2d)
+    found = read_network(cubic, (3, 9, 10))
+    assert dict(found.untimed) == {"upsample_bicubic2d": 1}
+    for net in (found, read_network(largest, (3, 9, 10))):
+        assert traffic(npusim.step(net, device="ascend910b2")) == {"Between": 2}
+
+
+def test_enlarging_is_written_and_read_back(tmp_path: Path) -> None:
+    for name in ("bilinear", "corners", "smaller"):
+        found = read_network(Between(CHANGES[name], nn.Conv2d), (3, 9, 10))
+        path = tmp_path / "net.yaml"
+        path.write_text(workload_yaml(found), encoding="utf-8")
+        assert canonical(load_workload(path)) == canonical(found), name
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-def test_an_exported_file_enlarges_alike(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how", [{}, {"mode": "bilinear"}, {"mode": "bilinear", "align_corners": True}], ids=str
+)
+def test_an_exported_file_enlarges_alike(how: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     path = tmp_path / "net.onnx"
-    torch.onnx.export(Up(mode=mode).eval(), torch.zeros(2, 3, 9, 7), str(path), dynamo=False)
-    wanted, found = read_network(Up(mode=mode), (3, 9, 7)), read_network(path)
+    torch.onnx.export(Up(**how).eval(), torch.zeros(2, 3, 9, 7), str(path), dynamo=False)
+    wanted, found = read_network(Up(**how), (3, 9, 7)), read_network(path)
     assert found.elementwise == wanted.elementwise

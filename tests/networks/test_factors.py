@@ -82,6 +82,59 @@ def test_an_exported_file_has_the_same_numbers(tmp_path: Path) -> None:
     assert found == wanted
 
 
+class Weight(nn.Module):  # type: ignore[misc, name-defined]
+    """A factor or a term that is trained."""
+
+    def __init__(self, operation: Any, *shape: int) -> None:
+        super().__init__()
+        self.operation, self.weight = operation, nn.Parameter(torch.ones(shape))
+
+    def forward(self, x: Any) -> Any:
+        return self.operation(x, self.weight)
+
+
+class Weighted(nn.Module):  # type: ignore[misc, name-defined]
+    """Factors and terms of channels, of the last axis, and of all elements of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 24, 3)
+        self.scale, self.shift = Weight(torch.mul, 24, 1, 1), Weight(torch.add, 1, 24, 1, 1)
+        self.rows, self.last = Weight(torch.mul, 8), Weight(torch.add, 8)
+        self.places, self.every = Weight(torch.add, 1, 168, 8), Weight(torch.mul, 168, 8)
+        self.fc = nn.Linear(24 * 7 * 8, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = F.silu(self.shift(self.scale(self.first(x))))
+        x = F.silu(self.last(self.rows(x))).reshape(-1, 168, 8)
+        return self.fc(self.every(self.places(x)).flatten(1))
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+def test_weights_are_factors_and_terms(mode: str, device: str) -> None:
+    assert not traffic(same_as_torch(Weighted, (3, 9, 10), device=device, mode=mode))
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
+def test_weights_are_written_and_read_back(tmp_path: Path) -> None:
+    found = read_network(Weighted(), (3, 9, 10))
+    path = tmp_path / "net.yaml"
+    path.write_text(workload_yaml(found), encoding="utf-8")
+    assert canonical(load_workload(path)) == canonical(found)
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    for step in ("> scale 24x1x1 > shift 24x1x1 >", "> scale 8 > shift 8 >", "> shift 168x8 >"):
+        assert step in text, step
+    pytest.importorskip("onnx")
+    torch.onnx.export(
+        Weighted(), torch.zeros(2, 3, 9, 10), str(tmp_path / "net.onnx"), dynamo=False
+    )
+    kinds = ("scale", "shift")
+    exported = read_network(tmp_path / "net.onnx").elementwise
+    wanted = {one for one in found.elementwise if one.kind in kinds}
+    assert {one for one in exported if one.kind in kinds} == wanted
+
+
 def numbers(workload: Any) -> list[tuple[str, tuple[float, ...]]]:
     return sorted(
         (layer.kind, tuple(round(one, 6) for one in layer.numbers))

@@ -89,6 +89,7 @@ KERNELS = {
     "pad",
     "slice",
     "upsample",
+    "interpolate",
     "traffic",
 }
 
@@ -96,20 +97,31 @@ SHAPE = (3, 2, 5)
 
 #: Numbers of layers that have no usual ones, or for which others tell more.
 NUMBERS = {"factor": 0.3, "term": -1.5, "least": -0.5, "most": 2.0, "share": 0.25, "offset": 0.6}
+NUMBERS |= {"epsilon": 0.2, "groups": 1}
 
 
 def run(rule: Rule, forms: str, values: dict[str, Array], **numbers: float) -> None:
     """Compute the forms of one pass in float64."""
     numbers = {name: {**NUMBERS, **numbers}[name] for name in rule.numbers}
+    images = {name for name, of in rule.kept.items() if of == "images of x"}
+    width = SHAPE[1] if "groups" in numbers else 1
     numbers |= {"width": SHAPE[-1], "1/w": 1 / SHAPE[-1]}
+    numbers |= {"width": width, "1/n": 1 / (width * SHAPE[2])} if images else {}
     for form in getattr(rule, forms):
         reads = [s for w in form.reads for s in (("x1", "x2") if w == "x*" else (w,))]
         names = {s: s for s in (*reads, *form.writes)}
         chain = chain_of(form.op, names, "t", SHAPE[0] * SHAPE[2], numbers)
         by_image = "x2" in values and values["x2"].shape != SHAPE
-        made = computed(chain, {s: values[s] for s in reads}, by_image=by_image)
+        by_image |= bool(images & {name for name, _ in chain.sums})
+        given = {s: values[s] for s in reads}
+        if images and chain.by_row:  # a row has the channels of an image
+            given = {s: array.reshape(SHAPE[0], 1, width) for s, array in given.items()}
+        made = computed(chain, given, by_image=by_image)
         for s in form.writes:
-            values[s] = made[s] if s not in ("sum", "squares") else made[s].reshape(-1)
+            total = s in ("sum", "squares") and not images
+            values[s] = made[s].reshape(-1) if total else made[s]
+            if s in images:
+                values[s] = made[s].reshape(*SHAPE[:2], 1)
 
 
 def test_results_without_a_name_are_not_computed() -> None:
