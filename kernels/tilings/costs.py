@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from npusim.device.parts import Path
 from npusim.isa.cube import MATRICES_APART
@@ -17,8 +16,6 @@ DRAINING = 0.9
 
 #: A number, or one for each candidate.
 Numbers = Any
-
-Floats = npt.NDArray[np.float64]
 
 
 def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
@@ -37,6 +34,18 @@ def write_rate(device: Device) -> float:
     """Bytes per cycle that all cores together can write."""
     shared = device.l2 if device.l2 is not None else device.main_memory
     return float(shared.write_bytes_per_cycle)
+
+
+def main_rate(device: Device, read: Numbers, written: Numbers) -> Numbers:
+    """Bytes per cycle of those that all cores ``read`` from main memory.
+
+    Where reads and write-backs take turns on a bus, what the L2 drives out of the ``written`` bytes
+    to make room for both takes its share: of bytes that it holds at the end nothing is.
+    """
+    size = device.l2.size_bytes if device.l2 is not None else np.inf
+    driven = written * np.maximum(0, 1 - size / np.maximum(1, read + written))
+    taken = any("evict" in link.traffic for link in device.links_to_memory) * driven
+    return device.main_read_rate / (1 + taken / np.maximum(1, read))
 
 
 def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:

@@ -79,10 +79,8 @@ class Gradient(Space):
         dy_bytes, dy_planes = images * of["real"] * m * self.element, m * self.element / 32
         x_rows, dy_rows = t["planes"] * of["x_pieces"], dy_planes * of["dy_pieces"]
         together = images * (x_rows if self.form == "rows" else 1)
-        x_rows, dy_rows = (
-            np.where(images > 1, some, alone)
-            for some, alone in ((together, x_rows), (images, dy_rows))
-        )
+        x_rows = np.where(images > 1, together, x_rows)
+        dy_rows = np.where(images > 1, images, dy_rows)
         x_every, dy_every = self._every(t)
         requests = (x_rows / x_every + dy_rows / dy_every) * slabs * t["items"]
         asked = (x_bytes / x_every + dy_bytes / dy_every) * slabs * t["items"]
@@ -160,8 +158,7 @@ class Gradient(Space):
 
     def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
         """After how many items x and dy come anew: of a group that shares one it comes once."""
-        x_every, dy_every = (np.where(t["of_x"] == on, t["group"], 1) for on in (1, 0))
-        return x_every, dy_every
+        return np.where(t["of_x"] > 0, t["group"], 1), np.where(t["of_x"] > 0, 1, t["group"])
 
     @property
     def _written(self) -> int:
@@ -169,30 +166,21 @@ class Gradient(Space):
         s = self.shape
         return s.plan.real_groups * s.kernel[0] * s.plan.cin1_g * s.taps * s.plan.cout_g * s.c0 * 4
 
-    @cached_property
-    def _clear(self) -> float:
-        """Cycles of the kernel that clears the result."""
-        return clear_cycles(self.device, self._written)
-
     def _besides(self, t: Columns) -> Floats:
         """Cycles of kernels around this one."""
-        if self.deterministic:  # parts are written singly, and added up by vector cores
-            counts, which = np.unique(t["parts"], return_inverse=True)
-            sums = [sum_cycles(self.device, self._written, int(n)) for n in counts]
-            besides = np.array(sums)[which.reshape(-1)]
-        else:
-            besides = np.full(1, self._clear)
-        return np.where(t["parts"] > 1, besides, 0)
+        if not self.deterministic:
+            return np.where(t["parts"] > 1, clear_cycles(self.device, self._written), 0)
+        # Parts are written singly, and added up by vector cores.
+        counts, which = np.unique(t["parts"], return_inverse=True)
+        sums = [sum_cycles(self.device, self._written, int(n)) for n in counts]
+        return np.where(t["parts"] > 1, np.array(sums)[which.reshape(-1)], 0)
 
     def _out(
         self, t: Columns, size: tuple[Floats, Floats], *, sure: bool
     ) -> tuple[dict[str, Floats], Floats]:
         """Cycles of the drains of tiles, and of all writes together."""
-        device, split, cycles = (
-            self.device,
-            t["parts"] > 1,
-            costs.drain_cycles(self.device, *size, 4),
-        )
+        device, split = self.device, t["parts"] > 1
+        cycles = costs.drain_cycles(device, *size, 4)
         atomic = device.l2.atomic_factor if device.l2 else 1
         factor = 1 if self.deterministic else atomic
         passes = (1 + (t["passes"] - 1) * atomic) / t["passes"]

@@ -3,7 +3,8 @@
 The rules are those of chips whose device file says so (``Device.library_rules``), for layers
 without depth. Elsewhere it is the tiling whose busiest pipe or memory has least to do, among the
 forms of kernel that the vendor's library has, with zeros inserted wherever a load can. As such a
-rule it counts bytes and products, and not what img2col fetches for them.
+rule it counts bytes and products, and not what img2col fetches for them, nor that each core takes
+time to launch: published rules of the vendor keep as many cores busy as they can.
 """
 
 from __future__ import annotations
@@ -63,8 +64,7 @@ def _products(g: Geometry, device: Device, cores: int, dtype: DType, *, rotated:
     """The plain choice for a forward pass or an input gradient: the first form that fits."""
     window, phases = all(axis.fits_window() for axis in (g.h, g.w)), "phases" in g.forms
     for form in ("window",) * window + ("phases",) * phases + ("taps",):
-        held = False, False
-        space = Products(device, cores, held, g, dtype, dtype.name, rotated, (form,))
+        space = Products(device, cores, (False, False), g, dtype, dtype.name, rotated, (form,))
         stays = space.rows["resident"] + space.rows["resident_input"] > 0
         if found := _plainest(space, ~stays):
             return found
@@ -84,5 +84,6 @@ def _plainest(space: Filters | Products, plain: Any) -> Any:
         return None
     t |= {"unit_flag": 0 * t["unit_flag"], "cores": np.minimum(t["items"], space.cores)}
     work = table(space.work(t))
-    best = np.array([np.argmin(bounds(work) + work.beside)])
+    least = bounds(work) + work.beside - work.cores * space.device.launch.core_cycles
+    best = np.array([np.argmin(least)])
     return replace(space.tiling(records(chosen(t, best))[0]), cores=0)

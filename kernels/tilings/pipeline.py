@@ -270,7 +270,7 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     """
     t, first = _best(space, few if known else _WIDELY * few, known)
     if not len(first):
-        return []
+        return _on_half(space, few, *known) if known else []
     rounds = -(-t["items"] // t["cores"])
     fewer = [-(-t["items"] // (rounds * more)) for more in (2, 3, 4)]
     fewer.append(-(-t["items"] // (rounds + 1)))

@@ -59,7 +59,8 @@ class Cut(NamedTuple):
     lines: int  # drains of a tile that follow each other, and positions in each
     length: int
     apart: int  # from one position of a line to the next, in positions
-    dead: bool  # whether some outputs are cleared before
+    dead: bool  # whether some outputs read nothing
+    filled: bool  # whether whole rows and zeros between outputs make up the plane
     side_by_side: bool  # whether images of few planes come with one move, of one row each
 
 
@@ -158,6 +159,7 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
         dead=plane.positions < g.h.out * g.w.out or not all(g.live),
+        filled=plane.filled(g.h.out) and all(g.live),
         side_by_side=plain,
     )
 

@@ -114,7 +114,7 @@ class Products(Space):
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether some outputs read nothing, which a kernel before this one clears."""
-        return np.asarray(self.of_cut["dead"][t["cut"]])
+        return np.asarray((self.of_cut["dead"] & ~self._with_zeros)[t["cut"]])
 
     def tiling(self, t: dict[str, int]) -> Tiling:
         """See ``pipeline.Space``."""
@@ -132,7 +132,8 @@ class Products(Space):
             resident=bool(t["resident"]),
             form=cut.form,
             resident_input=bool(t["resident_input"]),
-            n_slowest=bool(t["resident"]) and t["tiles_n"] > 1,
+            n_slowest=bool(t["resident"]) and t["tiles_n"] * g.groups > 1,
+            zeros=bool(self._with_zeros[t["cut"]]),
             unit_flag=bool(t["unit_flag"]),
             images=cut.images,
             even_n=self._uneven(t["n"]),
@@ -191,6 +192,8 @@ class Products(Space):
         w_once = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out * g.c0**2 * element
         missing = self.missing(x_once * self._fetched(t, x_once), w_once)
         stored = self._written / costs.write_rate(device)
+        # Phases write the same sectors, one after another.
+        main = costs.main_rate(device, missing, 0 if sure else self._written * of["apart"])
         full_step, rest_step = (
             self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest)
         )
@@ -212,11 +215,11 @@ class Products(Space):
             **self._out(t, of, (m, n), sure=sure),
             rate=port.rate,
             shared=costs.read_rate(device, asked, requests),
-            main=device.main_read_rate,
+            main=main,
             **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
-            least=np.maximum(stored, missing / device.main_read_rate),
+            least=np.maximum(stored, missing / main),
             beside=costs.launch_cycles(device, "cube", t["cores"])
-            + np.where(of["dead"], self._clear, 0),
+            + np.where(self.clears(t), clear_cycles(device, self._written), 0),
         )
 
     def _out(
@@ -245,9 +248,12 @@ class Products(Space):
         return g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * self.dtype.bytes
 
     @cached_property
-    def _clear(self) -> float:
-        """Cycles of the kernel that clears the result."""
-        return clear_cycles(self.device, self._written)
+    def _with_zeros(self) -> npt.NDArray[np.bool_]:
+        """By cut, whether zeros between outputs leave with these, over UB that holds both twice."""
+        g, rows = self.geometry, most_rows(self.device, self.dtype)
+        around = self.of_cut["most_m"] * (1 + g.h.insert * g.w.insert)
+        over = not self.device.has_path("L0C", "GM")
+        return np.asarray(over & self.of_cut["dead"] & self.of_cut["filled"] & (around <= rows))
 
     @cached_property
     def _mean_depth(self) -> float:

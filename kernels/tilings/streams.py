@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npusim.kernels.tilings.costs import Floats, Numbers, launch_cycles, write_rate
+from npusim.kernels.tilings.costs import Numbers, launch_cycles, write_rate
+from npusim.kernels.tilings.work import Floats
 from npusim.language import Device
 
 #: Largest piece of zeros, as the vendor's kernel has it: 255 repeats. With it 67 MB take 54.0 us on
