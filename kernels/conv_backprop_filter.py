@@ -24,11 +24,12 @@ as the vendor's library has it a block of dw for some rows of one image.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import ClassVar
 
+from npusim.base.objects import replace
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.filter_walk import Step, Walk
 from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window, load_images, load_transposed

@@ -25,12 +25,13 @@ put right as it is stored. A core owns whole output channels: no element is adde
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.base.objects import replace
 from npusim.kernels.parts.dsp import DspGradient, DspNest, Place
 from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling, ranked_tilings
 from npusim.language import (

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.kernels.parts.conversion import Pieces, even, most_in_task
 from npusim.kernels.parts.folding import Fold
@@ -55,8 +56,7 @@ class FoldTile(NamedTuple):
     left: int
 
 
-@dataclass(frozen=True)
-class Folded:
+class Folded(Struct, frozen=True):
     """A map whose rows and columns are channels as ``fold`` says."""
 
     c0: int

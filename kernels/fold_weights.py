@@ -24,6 +24,7 @@ from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.kernels.parts.folding import FoldedConvolution
 from npusim.kernels.parts.layout_change import LayoutChange, Work
@@ -47,8 +48,7 @@ class WeightTile(NamedTuple):
     row: int
 
 
-@dataclass(frozen=True)
-class FoldedFilters:
+class FoldedFilters(Struct, frozen=True):
     """The filters of a folded convolution.
 
     Of one that computes an input gradient the layer's filter becomes its weights; of one over the

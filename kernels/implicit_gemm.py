@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import ClassVar, NamedTuple
 
+from npusim.base.objects import replace
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.epilogue import Epilogue, EpilogueStore, Target
 from npusim.kernels.parts.implicit_gemm_input import Part, load_input, side_by_side

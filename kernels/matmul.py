@@ -19,7 +19,7 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from math import lcm, prod
@@ -27,6 +27,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
+from npusim.base.objects import replace
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.bias_table import BiasTable
 from npusim.kernels.parts.hand_over import HandOver, with_meeting

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.kernels.parts.conversion import Pieces, even, most_in_task, unit_counts
 from npusim.kernels.parts.layout_change import LayoutChange, Turning, plain_sizes
@@ -43,8 +44,7 @@ class ThinTile(NamedTuple):
     pixels: int
 
 
-@dataclass(frozen=True)
-class Thinned:
+class Thinned(Struct, frozen=True):
     """Pixels that are ``step`` rows and columns from one to the next."""
 
     c0: int

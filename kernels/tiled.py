@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
+from npusim.base.objects import replace
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.pipeline import Space, every, leading

@@ -26,6 +26,7 @@ from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.kernels.parts.conversion import SMALL_TASK, unit_counts
 from npusim.kernels.parts.room import converted
@@ -53,8 +54,7 @@ from npusim.language import (
 )
 
 
-@dataclass(frozen=True)
-class Axes:
+class Axes(Struct, frozen=True):
     """A permutation with neighbours merged: ``sizes`` of x's axes, ``perm`` names them for y."""
 
     sizes: tuple[int, ...]
@@ -85,8 +85,7 @@ def merged(shape: tuple[int, ...], perm: tuple[int, ...]) -> Axes:
     return Axes(sizes, tuple(ordered.index(group) for group in groups) or (0,))
 
 
-@dataclass(frozen=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """How a tile lies in global memory: ``levels`` of (count, elements apart) around runs."""
 
     levels: tuple[tuple[int, int], ...]  # outermost first
@@ -282,8 +281,7 @@ class Transpose(Spread):
         return found.tolist(), tasks
 
 
-@dataclass(frozen=True)
-class _Turner:
+class _Turner(Struct, frozen=True):
     """Turns a tile in UB, as elements of type ``turned``; ``narrowed`` takes 8 bits again."""
 
     k: Language

@@ -16,13 +16,13 @@ group are zero. FRACTAL_Z is FRACTAL_Z_3D with KD = 1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import lcm
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
@@ -188,8 +188,7 @@ def from_nz(z: Array, rows: int, columns: int) -> Array:
 # -- groups --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupPlan:
+class GroupPlan(Struct, frozen=True, kw_only=True, dict=True):
     """The packing of one convolution's groups.
 
     ``cin1_g`` counts C0 blocks of input channels per real group, ``cout_g`` output channels per

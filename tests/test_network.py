@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.networks.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
 from npusim.results.network_rows import KERNEL_COLUMNS
 from npusim.workloads import Workload, load_workload

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from fractions import Fraction
 from math import hypot
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.cli.main import main
 from npusim.device.catalog import load_device, ranges

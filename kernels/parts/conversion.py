@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.language import ArgumentError, IntArray, Language, Slot, Tensor, ceil_div, round_up
 from npusim.layout import group_plan
@@ -19,8 +19,7 @@ SMALL_TASK = 16 * 1024
 SMALL_SHARE = 4 * 1024
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conversion:
+class Conversion(Struct, frozen=True, kw_only=True):
     """What to convert: one of ``KINDS``, with ``c0`` elements per block; groups of the weight."""
 
     kind: str

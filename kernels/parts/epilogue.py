@@ -16,11 +16,12 @@ it, which would round at the same places; sums are added up in another order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from npusim.base.objects import replace
 from npusim.kernels.parts.expression import GRAIN, Bench, Expression, Places, Span, bits_of, is_mask
 from npusim.kernels.parts.room import piece
 from npusim.language import (

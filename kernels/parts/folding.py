@@ -16,10 +16,11 @@ C * h, of which a block holds C0 / w, a lane, for each column ``b``: lane after 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
+from npusim.base.objects import replace
 from npusim.language import ceil_div
 from npusim.shapes.convolution import Convolution, Sizes
 

@@ -6,10 +6,10 @@ of the block, and raises a flag back, which the cube core awaits before it uses 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.kernels.parts.tile_order import Tiles
 from npusim.language import ArgumentError, Column, IntArray, Language, Tasks
@@ -20,8 +20,7 @@ Task = TypeVar("Task", bound=tuple[Any, ...])
 FULL, FREE = 0, 1
 
 
-@dataclass(frozen=True)
-class HandOver:
+class HandOver(Struct, frozen=True):
     """Tiles of an (m, n) result in ``slots`` blocks per cube core, each for ``readers`` cores."""
 
     m: int

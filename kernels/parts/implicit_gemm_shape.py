@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from npusim.language import Line, Window, ceil_div, round_up
 from npusim.shapes.axis import Axis, Reading
 from npusim.shapes.convolution import Convolution
 
 
-@dataclass(frozen=True, kw_only=True)
-class Geometry:
+class Geometry(Struct, frozen=True, kw_only=True):
     """The product's sizes. Channel counts are per real group, in blocks ("planes") of C0."""
 
     images: int

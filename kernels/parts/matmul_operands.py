@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from npusim.base.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
@@ -69,8 +70,7 @@ class Tile(NamedTuple):
         return int(getattr(self, f"next_{axis}" if ahead else axis))
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """A matrix of ``rows`` x ``columns`` elements in GM: row-major, or blocked as NZ.
 
     Its blocks come to L1 as NZ: columns of 32 bytes, rows padded to 16. ``base`` names the task
@@ -120,8 +120,7 @@ class Operand:
             k.data_move(dst.at(j * column, width, rows=rows, pitch=32), source, dtype)
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(Struct, frozen=True):
     """The scales of a block-scaled operand in GM: (rows, columns / group), a byte each.
 
     ``group`` elements along K of a row share one. In L1 groups lie behind each other.
@@ -174,8 +173,7 @@ class Slab(NamedTuple):
     ahead: bool = False
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """An operand's way into L1: slabs of ``depth`` elements along K, ``slots`` of them.
 
     ``extent`` is the axis of the other extent: "m" or "n". With ``k_rows`` K runs

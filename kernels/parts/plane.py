@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.language import IntArray, round_down
 from npusim.shapes.axis import Axis, Runs
 
 
-@dataclass(frozen=True, eq=False)
-class Plane:
+class Plane(Struct, frozen=True, eq=False, dict=True):
     """Slabs in row-major order; each is one run of ``rows`` by one of ``columns``.
 
     A slab is whole rows of the plane, or part of one. Where an axis is the sum of parts, several

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
+from npusim.base.objects import replace
 from npusim.kernels.parts.patches import Grid, Nest, Patches, Piece, Side, rectangles
 from npusim.kernels.parts.room import Held
 from npusim.kernels.parts.windows import Cut

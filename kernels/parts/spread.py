@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
+from npusim.base.objects import replace
 from npusim.kernels.tilings.streams import Stream, working_cores
 from npusim.language import Device, Kernel
 

@@ -6,10 +6,10 @@ Window ``o`` reads pixel ``o * stride + shift`` through tap ``k``, whose ``shift
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
 
+from npusim.base.objects import replace
 from npusim.language import IntArray, ceil_div
 from npusim.shapes.axis import Part
 from npusim.shapes.convolution import Convolution
@@ -18,8 +18,7 @@ from npusim.shapes.convolution import Convolution
 Tap = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A piece of one axis of the image or of the windows and, per tap, what falls into it.
 
     ``taps`` are (first of the piece, first of the other side after ``base``, how many), zeros where

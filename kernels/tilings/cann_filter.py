@@ -10,8 +10,10 @@ published results.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+
+from npusim.base.objects import replace
 from npusim.kernels.tilings.cann import CannTiling, check_fits
 from npusim.kernels.tilings.cann_rule import HALF, Product, common_reason, refuse, rows_of
 from npusim.kernels.tilings.conv_filter import Tiling
@@ -121,8 +123,7 @@ class FilterProduct(Product):
         return self.c.n * self.c.out[0] * along_m * along_n * ceil_div(self.k, t.single_core_k)
 
 
-@dataclass(frozen=True)
-class _Base:
+class _Base(Struct, frozen=True):
     """The base tile and what each L0 slot may hold, in elements; ``mode`` is what cores share."""
 
     mode: str

@@ -9,9 +9,9 @@ fp16 and bf16, one real group (hicann/ops-nn at e5c3fa9, conv/conv3d_backprop_in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 
+from npusim.base.objects import replace
 from npusim.kernels.tilings.cann import CannTiling, check_fits
 from npusim.kernels.tilings.cann_rule import HALF, SUMS, Product, common_reason, refuse, rows_of
 from npusim.kernels.tilings.implicit_gemm import Tiling

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
+from npusim.base.objects import replace
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.language import ArgumentError, DType, ceil_div, round_up
 from npusim.shapes.convolution import Convolution

@@ -9,11 +9,11 @@ time to launch: published rules of the vendor keep as many cores busy as they ca
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from npusim.base.objects import replace
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.tilings.filter_space import Space as Filters
 from npusim.kernels.tilings.fit import no_filter, no_product

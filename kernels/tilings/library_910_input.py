@@ -10,10 +10,10 @@ from what is not public.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from math import inf, lcm
 
+from npusim.base.objects import replace
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.library_910 import Piece, Rule, Tile, divisors, lowered, product_tiling
 from npusim.language import Device, ceil_div

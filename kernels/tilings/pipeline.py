@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, reduce
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from npusim.base.objects import replace
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import Device, IntArray

@@ -6,7 +6,6 @@ What is listed follows from the problem alone, but for tiles that no memory hold
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.base.integers import even_parts
+from npusim.base.objects import replace
 from npusim.kernels.parts.implicit_gemm_shape import Geometry, pixel_by_pixel, stack, window
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.language import IntArray, Window, ceil_div, round_up

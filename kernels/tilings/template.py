@@ -11,11 +11,12 @@ import csv
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import field, make_dataclass, replace
+from dataclasses import field, make_dataclass
 from functools import cache
 from math import gcd
 from typing import Any
 
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.language import ArgumentError, Device, DType, ceil_div
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
 
@@ -18,8 +18,7 @@ T = TypeVar("T")
 C0_BYTES = 32
 
 
-@dataclass(frozen=True, eq=False)
-class DType:
+class DType(Struct, frozen=True, eq=False):
     """An element type: its short name, size in bytes, NumPy type and kind ("float" or "int").
 
     ``values`` numbers are packed in one element. There is one object of each, and types are the

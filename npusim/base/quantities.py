@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
 from math import ceil
 from typing import cast
+
+from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError
 
@@ -41,8 +42,7 @@ _BYTE_ENERGIES: Mapping[str, int | Fraction] = {
 }
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What an error calls quantities of a kind, an example, and the most: no machine reaches more.
 
     ``units`` are of numbers, the base unit first; ``seconds`` those of kinds that rest on a clock,

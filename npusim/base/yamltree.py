@@ -9,15 +9,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Protocol
 
 import yaml
+from msgspec import Struct, field
 
 from npusim.base.errors import CONTROL, ConfigError
 from npusim.base.integers import digits
+from npusim.base.objects import replace
 
 
 class TextFile(Protocol):
@@ -27,8 +28,7 @@ class TextFile(Protocol):
         """Return the whole text."""
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Struct, frozen=True):
     """One value of a YAML file: text, a list of nodes, or nodes by key in file order.
 
     ``line`` counts from 1 and is the line of the value's key where it has one; ``path`` is
@@ -202,8 +202,7 @@ MOST_BYTES = 16 << 20
 MOST_NODES = 1_000_000
 
 
-@dataclass
-class _Builder:
+class _Builder(Struct):
     """Turns composed YAML nodes of one file into ``Node``.
 
     An alias shares the content of its anchor, which gets the alias' path when it is looked at:

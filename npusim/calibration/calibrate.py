@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, median
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.quantities import KINDS
 from npusim.base.written import write
 from npusim.calibration.search import FITTED, Found, Search, changed_figures, constants_of

@@ -12,13 +12,14 @@ device without such relatives has the figures that its file calls fitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.quantities import Range, parse_range
 from npusim.base.yamltree import suggest
 from npusim.device.catalog import load_device, ranges

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct, field
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.objects import replace
 from npusim.base.resources import require_room
 from npusim.call.choice import Around, K, chosen, program_of
 from npusim.call.options import Options, require_short
@@ -55,8 +56,7 @@ def planning() -> Iterator[list[Kernel]]:
         _planned.reset(token)
 
 
-@dataclass
-class Call:
+class Call(Struct, dict=True):
     """Runs kernels one after another and collects the ``Result``."""
 
     operator: str

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from npusim.base.errors import CapacityError
-from npusim.base.objects import growing
+from npusim.base.objects import growing, replace
 from npusim.base.sources import look_again
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor

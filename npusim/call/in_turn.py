@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from npusim.base.integers import IntArray
+from npusim.base.objects import replace
 from npusim.device.spec import Device
 from npusim.results import Result
 from npusim.results.verdict import Replay

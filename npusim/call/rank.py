@@ -7,11 +7,14 @@ kernel whose work they know; of others the bound from their program stands in fo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from math import ceil
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.shown import Shown
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
@@ -57,8 +60,7 @@ class Ranked(NamedTuple):
     simulated: bool = False
 
 
-@dataclass(frozen=True)
-class Ranking(Shown):
+class Ranking(Shown, Struct, frozen=True):
     """Tilings of a kernel on a device, the best first, and those that do not run, each with why.
 
     With ``probability`` the simulated time of a tiling lies in its interval.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
+from msgspec import Struct
 
 from npusim.base.dtypes import DType, dtype
 from npusim.base.errors import ArgumentError
@@ -14,8 +14,7 @@ from npusim.base.errors import ArgumentError
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """Stands for an array of ``shape`` and ``dtype``; a call given one is timing-only."""
 
     shape: tuple[int, ...]

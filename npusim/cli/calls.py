@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from functools import cache, partial
 from math import prod
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.dtypes import BF16, DTYPES, DType, dtype
 from npusim.base.errors import ArgumentError
@@ -45,8 +45,7 @@ _COMMANDS = ("run", "explain", "bound", "tune")
 _ABOUT_OWN = "a kernel of your own, from a file (also --kernel FILE.py:CLASS)"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """A call that is checked and can be run: what is to be computed, on which operands, and how."""
 
     card: Card[Any]

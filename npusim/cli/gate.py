@@ -7,10 +7,12 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
 from functools import cache
 
+from msgspec import Struct
+
 from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.written import write
 from npusim.cli.files import check_files, print_result, write_files
@@ -110,8 +112,7 @@ def _stated(tree: Tree, commit: str, arguments: argparse.Namespace) -> dict[str,
     return {}
 
 
-@dataclass(frozen=True)
-class _Gate:
+class _Gate(Struct, frozen=True):
     """Cases by name, the files as they are, and those of the revision they are held against."""
 
     cases: Mapping[str, Case]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from npusim.results import Result
 EXPECTED = "expected"
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelCard(Card[Kernel]):
+class KernelCard(Card[Kernel], frozen=True, kw_only=True):
     """The card of one kernel, which is called what the kernel is."""
 
     kernel: Kernel

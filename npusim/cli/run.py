@@ -6,11 +6,11 @@ import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
@@ -189,8 +189,7 @@ def _is_archive(path: Path) -> bool:
 # -- checks: how far outputs are from a float64 computation -------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """How far an output is from a float64 computation, in relative Frobenius norm."""
 
     output: str

@@ -10,11 +10,11 @@ matrix that is added.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.call import simulate
 from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_phases import Feed, Plan, usable

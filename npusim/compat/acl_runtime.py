@@ -8,14 +8,16 @@ for a thread: its device and its last error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import wraps
 from threading import local
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.options import Options
 from npusim.compat import acl_codes as codes
 from npusim.device.catalog import load_device
@@ -173,8 +175,7 @@ class aclrtStream(Handle):
 # -- the process and its threads -----------------------------------------------------------
 
 
-@dataclass
-class _Process:
+class _Process(Struct):
     """What ``aclInit`` and ``aclFinalize`` have left: the status of ending it, 0 while it runs."""
 
     idle: int = codes.ACL_ERROR_UNINITIALIZE

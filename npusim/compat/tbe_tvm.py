@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.dtypes import dtype as known_dtype
 from npusim.base.errors import ArgumentError
@@ -16,8 +17,7 @@ from npusim.device.spec import Device
 from npusim.results import Result
 
 
-@dataclass(frozen=True, eq=False)
-class Placeholder:
+class Placeholder(Struct, frozen=True, eq=False):
     """An input without data; two are the same only if they are one object."""
 
     shape: tuple[int, ...]

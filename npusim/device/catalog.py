@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import SupportsIndex
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.quantities import KINDS, Range
 from npusim.base.yamltree import suggest
 from npusim.device.config import Figure, build_device, figures

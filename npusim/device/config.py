@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import islice
@@ -20,6 +20,7 @@ from types import UnionType
 from typing import Any, NamedTuple, SupportsIndex, get_args, get_origin, get_type_hints
 
 from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.objects import replace
 from npusim.base.quantities import (
     KINDS,
     Block,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+from npusim.base.objects import replace
 from npusim.base.yamltree import Node, load_tree
 from npusim.device.parts import CoreKind, Link, Memory, Path, Pipe, key_of
 from npusim.device.spec import Device

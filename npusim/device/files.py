@@ -8,11 +8,11 @@ keeps the file and the line it stands in, so that errors name the place of the f
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from npusim.base.errors import ConfigError
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, read_text, suggest
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npusim.base.errors import ArgumentError, ProgramError
+from npusim.base.objects import replace
 from npusim.base.quantities import format_rate
 from npusim.base.shown import Shown
 from npusim.device import parts

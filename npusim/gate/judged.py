@@ -13,12 +13,13 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
 from npusim.base.errors import ArgumentError, shown
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.written import write
 from npusim.base.yamltree import Node, load_tree

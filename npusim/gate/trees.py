@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.timing.fast.library import environment_of, sources
 
 #: A line of a command, and what it told: facts as its --json has them, and an error.
@@ -52,8 +54,7 @@ def git(folder: Path, *words: str, given: str = "") -> str:
     return os.fsdecode(done.stdout)
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """Files of a revision below ``root``; lines are run in ``folder``, which lies in it."""
 
     root: Path
@@ -132,8 +133,7 @@ def revision(tree: Tree, commit: str) -> Iterator[Tree]:
             git(tree.root, "worktree", "remove", "--force", str(root))
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """Lines of a file that differ from a revision: the first of them as it is now, and git's patch.
 
     With this change alone a call takes ``cycles`` more than in the revision.

@@ -7,10 +7,10 @@ the device taken away after the other, so that they add up to that number for an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from npusim.base.objects import replace
 from npusim.device.spec import Device
 from npusim.isa.base import Instruction, Move
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from npusim.base.dtypes import FP32, INT32, DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import record
+from npusim.base.objects import Record
 from npusim.base.rounding import round_hf32, round_to
 from npusim.device.parts import Path
 from npusim.device.spec import Device
@@ -41,8 +41,7 @@ _ROW_BYTES = 64
 UNIT_FLAG_BYTES = 512
 
 
-@record
-class Mmad(Instruction):
+class Mmad(Instruction, Record, frozen=True):
     """C (L0C, NZ) = A (L0A, Zz) @ B (L0B, Zn), added to C unless ``init``.
 
     ``m``, ``k``, ``n`` are elements; what lies beyond them in the last fractals is ignored.
@@ -198,8 +197,7 @@ def _accumulator(
     return blocks.swapaxes(1, 2).reshape(-1, m1 * 16, n1 * 16)
 
 
-@record
-class Drain(Move):
+class Drain(Move, Record, frozen=True):
     """Move an ``m`` x ``n`` accumulator tile out of L0C, converting fp32 or int32 to ``dtype``.
 
     ``path`` says where: L0C->GM is the FIX pipe of the 910B (plain keeps NZ columns, ``nz2nd``

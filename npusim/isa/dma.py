@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import record
+from npusim.base.objects import Record
 from npusim.device.parts import Path
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, MemoryView, Move, move_cost
 from npusim.isa.operands import FRACTAL_BYTES, Region, SlotRegion
 
 
-@record
-class DataMove(Move):
+class DataMove(Move, Record, frozen=True):
     """Copy rows of bytes; source and destination have equal rows of equal length.
 
     ``dtype`` matters only for ``atomic`` (GM += data).
@@ -66,8 +65,7 @@ class DataMove(Move):
             memory.move(self.dst, self.src, self.dtype)
 
 
-@record
-class Nd2nz(Move):
+class Nd2nz(Move, Record, frozen=True):
     """Load a row-major matrix and store it as NZ: columns of C0 elements, rows padded to 16.
 
     Destination [ceil(cols / C0)][ceil(rows / 16) * 16][C0]; a short last column is zero-filled.
@@ -115,8 +113,7 @@ def element_cycles(path: Path, size: int, dtype: DType) -> int:
     return ceil_div(size // dtype.bytes * dtype.values, path.elements_per_cycle)
 
 
-@record
-class Load2d(Move):
+class Load2d(Move, Record, frozen=True):
     """Copy ``repeat`` fractals of 512 B from L1 to L0, source fractals ``stride`` apart.
 
     Destination fractals are contiguous; ``transpose`` swaps the two axes inside each fractal.
@@ -165,8 +162,7 @@ _WINDOW_FIELDS = {
 }
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """Geometry of img2col: a map [c1][h][w][C0], its padding, and the sliding filter."""
 
     h: int
@@ -236,8 +232,7 @@ def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, window_bytes: in
     return total
 
 
-@record
-class Load3d(Move):
+class Load3d(Move, Record, frozen=True):
     """Cut ``m_ext`` x ``k_ext`` at (``m_start``, ``k_start``) out of the img2col matrix into L0.
 
     Matrix row m is an output position, column k runs C1, filter row, filter column, C0. As an
@@ -364,8 +359,7 @@ def _cut(
     return _Cut(pixel, (slice(None), *np.nonzero(~inside)), piece)
 
 
-@record
-class Fill(Move):
+class Fill(Move, Record, frozen=True):
     """Write an immediate into L1 (``create_cbuf_matrix``)."""
 
     begins: ClassVar[Mapping[str, int]] = DataMove.begins

@@ -13,15 +13,14 @@ import numpy as np
 from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import record
+from npusim.base.objects import Record
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, MemoryView, Told
 from npusim.isa.operands import Region, SlotRegion
 from npusim.isa.vector import VecCast
 
 
-@record
-class DspGemm(Instruction):
+class DspGemm(Instruction, Record, frozen=True):
     """acc (AM, fp32, m x n) = A (SM or AM, m x k) @ B (AM, k x n), added to acc unless ``init``.
 
     All three are row-major; with ``transpose_a`` A is stored k x m. Every element of acc takes
@@ -95,8 +94,7 @@ class DspGemm(Instruction):
         memory.write(self.acc, acc, FP32)
 
 
-@record
-class DspCast(VecCast):
+class DspCast(VecCast, frozen=True):
     """dst (AM, ``to``) = src (AM, ``dtype``), rounded to nearest even; overflow gives infinity."""
 
     home: ClassVar[str] = "AM"

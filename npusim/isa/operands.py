@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from msgspec import Struct
+
 from npusim.base.dtypes import DType
 from npusim.base.errors import ProgramError
-from npusim.base.objects import record
+from npusim.base.objects import replace
 
 FRACTAL_BYTES = 512  # 16 rows of 32 B, the piece of L0 and of load2d
 
@@ -17,8 +18,7 @@ FRACTAL_BYTES = 512  # 16 rows of 32 B, the piece of L0 and of load2d
 ROLES = ("in", "out", "inout")
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Struct, frozen=True, dict=True):
     """A tensor in global memory (GM). ``role`` is one of ``ROLES``, or it is a ``ProgramError``.
 
     ``same`` names the operand of the call that it is once more, as B in ``a @ a``.
@@ -51,8 +51,7 @@ class Tensor:
         return GmRegion(self, base, offset, rows, size, pitch)
 
 
-@record
-class GmRegion:
+class GmRegion(Struct, frozen=True):
     """Strided bytes of a tensor: ``rows`` pieces of ``row_bytes``, starts ``pitch`` apart.
 
     Without any bytes, or with a negative pitch, it is a ``ProgramError``.
@@ -84,8 +83,7 @@ class GmRegion:
         return f"{self.tensor.name}[{base}{self.offset}:{self.row_bytes}B{rows}]"
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """``slots`` equal pieces of ``slot_bytes`` in a private memory, used in turns.
 
     With ``unit_flag`` its writers and readers follow each other by pieces. With ``own_banks`` each
@@ -105,8 +103,7 @@ class Buffer:
     align: int = 1
 
 
-@record
-class Slot:
+class Slot(Struct, frozen=True):
     """One turn of a buffer; ``turn`` counts from 0 in this task, negative is before it.
 
     Offsets into it count from byte ``first``. ``task`` is the number of the task, as emitted.
@@ -152,8 +149,7 @@ class Slot:
         return self.at(first * size, size, rows=count, pitch=stride * size)
 
 
-@record
-class SlotRegion:
+class SlotRegion(Struct, frozen=True):
     """Strided bytes of one buffer slot."""
 
     slot: Slot

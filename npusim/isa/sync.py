@@ -9,14 +9,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
+from msgspec import Struct
+
 from npusim.base.errors import ProgramError
-from npusim.base.objects import record
+from npusim.base.objects import Record
 from npusim.device.spec import Device
 from npusim.isa.base import Await, Cost, Instruction, MemoryView, Signal
 
 
-@record
-class _Ordering(Instruction):
+class _Ordering(Instruction, Record, frozen=True):
     """Common part: no operands in memory, no effect on arrays."""
 
     #: The figure of the device's ``sync`` that it takes.
@@ -62,8 +63,7 @@ class _PipeFlag(_Ordering):
         return f"{self.op} {src}->{dst} #{event}"
 
 
-@record
-class SetFlag(_PipeFlag):
+class SetFlag(_PipeFlag, Struct, frozen=True):
     """Raise flag ``event`` from pipe ``on`` to pipe ``to`` once earlier work of ``on`` is done."""
 
     to: str
@@ -74,8 +74,7 @@ class SetFlag(_PipeFlag):
         return self.on, self.to, self.event
 
 
-@record
-class WaitFlag(_PipeFlag):
+class WaitFlag(_PipeFlag, Struct, frozen=True):
     """Hold pipe ``on`` until flag ``event`` from pipe ``src`` is up, then clear it."""
 
     src: str
@@ -86,8 +85,7 @@ class WaitFlag(_PipeFlag):
         return self.src, self.on, self.event
 
 
-@record
-class PipeBarrier(_Ordering):
+class PipeBarrier(_Ordering, frozen=True):
     """Later work of ``on`` starts after all earlier work of it; on "S" it drains every pipe."""
 
     takes: ClassVar[str] = "pipe_barrier_cycles"
@@ -100,8 +98,7 @@ class PipeBarrier(_Ordering):
         return f"pipe_barrier {'ALL' if self.on == 'S' else self.on}"
 
 
-@record
-class CoreBarrier(_Ordering):
+class CoreBarrier(_Ordering, frozen=True):
     """All cores of the kernel meet: each drains its pipes, then waits for the others."""
 
     takes: ClassVar[str] = "core_barrier_cycles"
@@ -127,8 +124,7 @@ class _CoreFlag(_Ordering):
             )
 
 
-@record
-class CoreSetFlag(_CoreFlag):
+class CoreSetFlag(_CoreFlag, Struct, frozen=True):
     """Set a flag on every other core of a scope, as ``signals`` says."""
 
     signals: Signal
@@ -143,8 +139,7 @@ class CoreSetFlag(_CoreFlag):
         return f"core_set_flag #{self.signals.event} ({self.signals.scope}) on {self.on}"
 
 
-@record
-class CoreWaitFlag(_CoreFlag):
+class CoreWaitFlag(_CoreFlag, Struct, frozen=True):
     """Hold pipe ``on`` until a flag of this core has counted as much more as ``awaits`` says."""
 
     awaits: Await

@@ -10,7 +10,7 @@ import numpy as np
 from npusim.base.dtypes import DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import record
+from npusim.base.objects import Record
 from npusim.base.rounding import round_to
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, MemoryView, Told, whole_cycles
@@ -116,8 +116,7 @@ class Elementwise(VectorInstruction):
             self._need_size(region, self.dst.size)
 
 
-@record
-class VecBinary(Elementwise):
+class VecBinary(Elementwise, Record, frozen=True):
     """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min, div).
 
     Operands may be cut into rows differently; rows of pitch 0 repeat an operand. ``saturate``
@@ -148,8 +147,7 @@ class VecBinary(Elementwise):
         memory.write(self.dst, round_to(result, self.dtype, **modes), self.dtype)
 
 
-@record
-class VecScalar(Elementwise):
+class VecScalar(Elementwise, Record, frozen=True):
     """dst = a ``operation`` scalar, in ``dtype``; the operation is adds, muls, maxs or mins."""
 
     inputs: ClassVar[tuple[str, ...]] = ("a",)
@@ -171,8 +169,7 @@ class VecScalar(Elementwise):
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
 
-@record
-class VecCast(VectorInstruction):
+class VecCast(VectorInstruction, Record, frozen=True):
     """dst (``to``) = src (``dtype``), rounded to nearest even; element counts agree.
 
     ``saturate`` keeps 16-bit floats finite on overflow and makes NaN 0, where the chip knows no
@@ -202,8 +199,7 @@ class VecCast(VectorInstruction):
         memory.write(self.dst, round_to(values, self.to, **modes), self.to)
 
 
-@record
-class VecReduce(VectorInstruction):
+class VecReduce(VectorInstruction, Record, frozen=True):
     """dst[r] = sum, max or min of row r of src, which has ``rows`` rows of ``columns``."""
 
     inputs: ClassVar[tuple[str, ...]] = ("src",)
@@ -239,8 +235,7 @@ class VecReduce(VectorInstruction):
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)
 
 
-@record
-class VecDup(Elementwise):
+class VecDup(Elementwise, Record, frozen=True):
     """dst = value in every element.
 
     ``masked`` rows lie inside a repeat each; a mask leaves out the other lanes of their blocks.
@@ -262,8 +257,7 @@ class VecDup(Elementwise):
         memory.write(self.dst, np.full(shape, self.value).astype(self.dtype.numpy), self.dtype)
 
 
-@record
-class VecTranspose(VectorInstruction):
+class VecTranspose(VectorInstruction, Record, frozen=True):
     """dst = ``count`` matrices of src, ``rows`` x ``columns`` each, every one transposed.
 
     Either side is its elements in order: region rows may be matrix rows, several or parts of

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import record
+from npusim.base.objects import Record
 from npusim.base.rounding import round_to
 from npusim.device.spec import Device
 from npusim.isa.base import MemoryView, Told
@@ -56,8 +56,7 @@ def _need_float(instruction: VectorInstruction) -> None:
         )
 
 
-@record
-class VecUnary(Elementwise):
+class VecUnary(Elementwise, Record, frozen=True):
     """dst = ``operation`` of a, element by element, in fp16 or fp32, rounded once to nearest.
 
     The chip's own exp, ln, sqrt and reciprocals may be off by some units in the last place; how
@@ -117,8 +116,7 @@ class _Masked(VectorInstruction):
         self._need_size(mask, mask_bytes(self.a.size // self.dtype.bytes))
 
 
-@record
-class VecCompare(_Masked):
+class VecCompare(_Masked, Record, frozen=True):
     """dst = a bit for each element: a ``operation`` b (lt, le, gt, ge, eq, ne); NaN is "ne"."""
 
     operation: str
@@ -150,8 +148,7 @@ class VecCompare(_Masked):
         memory.write(self.dst, bits.view(np.int8), INT8)
 
 
-@record
-class VecSelect(_Masked):
+class VecSelect(_Masked, Record, frozen=True):
     """dst = a where the mask has a 1, b elsewhere; b may be a number."""
 
     prices: ClassVar[str] = "select"

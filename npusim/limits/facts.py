@@ -10,12 +10,13 @@ from a row. Arguments have the names that the documentation has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from inspect import Parameter, Signature
 from math import prod
 from numbers import Integral
 from typing import Any
+
+from msgspec import Struct, field
 
 from npusim.base.dtypes import dtype, promote
 from npusim.base.errors import ArgumentError
@@ -25,8 +26,7 @@ from npusim.shapes.convolution import Convolution, Sizes
 Facts = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Struct, frozen=True):
     """The arguments of a gradient: operands, lists of sizes, a ``para_dict``.
 
     ``optional`` has the defaults of what its ``para_dict`` need not state, None where there is

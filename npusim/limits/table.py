@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.base.resources import configs
@@ -37,8 +37,7 @@ DEFAULT_RELATIVES = ("a2", "910", "mt7004")
 _ABSENT = object()  # a fact the caller did not state
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """One row: what ``parameter`` must be, ``when`` other facts have certain values.
 
     ``fact`` is the fact looked at, mostly the parameter itself; ``positions`` of a tuple, or all.
@@ -102,8 +101,7 @@ class Rule:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """The rules of one operator on one product, in the order they are applied.
 
     ``product`` is the one whose documentation they come from; ``unlisted`` says why where it is

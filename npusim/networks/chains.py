@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.isa.operands import Tensor
 from npusim.kernels.elementwise import Elementwise

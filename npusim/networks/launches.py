@@ -7,12 +7,14 @@ different layers are simulated once. With arrays the same kernels compute number
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct
+
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
@@ -146,8 +148,7 @@ def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
     return Task(one, own, formats, (True, False) if warm else ())
 
 
-@dataclass(frozen=True)
-class Launcher:
+class Launcher(Struct, frozen=True):
     """Times tasks, or computes their numbers, under ``options``, for ``batch`` images.
 
     ``c0`` is the number of channels to a block. With ``plain`` every value is plain between

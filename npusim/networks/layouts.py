@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
+
+from npusim.base.objects import replace
 
 
 class Way(NamedTuple):
@@ -34,8 +36,7 @@ class Conversion(NamedTuple):
     us: float
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """A way for each operation, by place; what is converted; and the time of both together.
 
     ``bound_us`` is what no plan can be faster than, as far as that is proved.
@@ -57,8 +58,7 @@ class Plan:
 Cost = Callable[[str, str], float | None]
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """The operations' ways, values that exist before (``given``) and pairs that are ``tied``.
 
     ``given`` have the formats in which they may come; the second of a ``tied`` pair takes the place

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from npusim.base.dtypes import DType
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.in_turn import notes_of
 from npusim.call.options import Options
@@ -56,8 +58,7 @@ LAYER_COLUMNS = (
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerTime:
+class LayerTime(Struct, frozen=True, kw_only=True):
     """A layer and its simulated backward; ``result`` is None where ``error`` says why not."""
 
     layer: Layer
@@ -79,8 +80,7 @@ class LayerTime:
         return self.result.runs if self.result is not None else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkResult(Reported):
+class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
     ``untrained`` are the layers whose input has no gradient, because nothing trained is before it.

@@ -6,11 +6,13 @@ Each operation is simulated by itself, equal ones once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from npusim.base.errors import NpusimError, StoreError
+from npusim.base.objects import replace
 from npusim.base.workers import Workers
 from npusim.device.spec import Device
 from npusim.networks.launches import (
@@ -31,8 +33,7 @@ from npusim.reuse.cache import answers_in
 from npusim.workloads.layers import INPUT
 
 
-@dataclass(frozen=True)
-class Simulated:
+class Simulated(Struct, frozen=True):
     """Times of tasks, each simulated once, in so many processes."""
 
     launcher: Launcher

@@ -7,9 +7,10 @@ which of these one kernel computes together, and what an optimizer does with a g
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.resources import configs
@@ -150,8 +151,7 @@ class Update(NamedTuple):
     weights: bool
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """The tables, by names."""
 
     settings: Mapping[str, float]

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from npusim.base.dtypes import FP16
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.spec import Device
@@ -168,8 +170,7 @@ def setting(
     )
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A step that is planned: what it computes, and what is launched for it, in order."""
 
     workload: Workload

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from npusim.call.in_turn import notes_of
 from npusim.device.spec import Device
@@ -46,8 +47,7 @@ KIND_COLUMNS = ("phase", "kind", "kernels", "us", "launch_us", "share", "bytes")
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """How a step runs: see ``npusim.step`` for what each means."""
 
     mode: str
@@ -81,8 +81,7 @@ class Timed(NamedTuple):
         return self.result.runs if self.result is not None else ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launched:
+class Launched(Struct, frozen=True, kw_only=True):
     """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
 
     ``sizes`` are the bytes of the values that it reads and writes.
@@ -116,8 +115,7 @@ class Launched:
             yield (CLEARING if run.name in (MemSet.name, ClearBlocks.name) else self.kind), run
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepResult(Reported):
+class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
     ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``

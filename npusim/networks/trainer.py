@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.shown import Shown
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Array

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
 from npusim.networks.layer_rules import named_numbers, rule_of
 from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
@@ -44,8 +46,7 @@ class Value(NamedTuple):
     groups: int = 1
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """What one kernel computes: its ``core``, and a ``chain`` of element-wise steps behind it.
 
     Without a core the chain is all of it. ``inputs`` and ``outputs`` are values of the core; with a
@@ -76,8 +77,7 @@ class Operation:
         return (*(self.outputs if self.stored else ()), *own)
 
 
-@dataclass
-class Training:
+class Training(Struct):
     """The operations of a step in order, and their values."""
 
     values: dict[str, Value] = field(default_factory=dict)

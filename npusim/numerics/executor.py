@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from threadpoolctl import ThreadpoolController
 
 from npusim.base.errors import ProgramError
@@ -83,8 +83,7 @@ def _blas() -> ThreadpoolController:
 # -- whether the order of cores can matter -----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Sharing:
+class Sharing(Struct, frozen=True):
     """``apart``: no core can see what another does, so that only stores may have to be ordered.
 
     Tensors in ``constant`` are never stored to, those in ``ordered`` by several tasks in the

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 
 from npusim.base.dtypes import FP16, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
+from npusim.base.objects import replace
 from npusim.call.spec import Array
 from npusim.layout import FILTERS, MAPS
 from npusim.ops.card import LIMITS, Input, Output, Sample, Stated

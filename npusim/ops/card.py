@@ -7,11 +7,12 @@ command line states and of operands given as files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from inspect import getdoc
 from math import prod
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from npusim.base.dtypes import DTYPES, DType
 from npusim.base.errors import ArgumentError
@@ -32,8 +33,7 @@ P = TypeVar("P")
 LIMITS: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stated:
+class Stated(Struct, frozen=True, kw_only=True):
     """What a command line says of a call: options by name, operands given as files.
 
     An option that is not there is None; ``files`` has the paths, for errors.
@@ -70,8 +70,7 @@ class Stated:
         return f"--input {name}={self.files[name]} has shape {self.arrays[name].shape}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Input(Generic[P]):
+class Input(Struct, Generic[P], frozen=True, kw_only=True):
     """A tensor that goes in, in the layout of frameworks: its ``axes`` in words, its ``shape``.
 
     An operator with a layout of its own names it, with its shape and both conversions.
@@ -106,8 +105,7 @@ class Input(Generic[P]):
         return self.unpack(problem, array) if packed and self.unpack is not None else array
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample(Generic[P]):
+class Sample(Struct, Generic[P], frozen=True, kw_only=True):
     """One call for a float64 opinion: its operands as frameworks have them, and where it ran."""
 
     problem: P
@@ -115,8 +113,7 @@ class Sample(Generic[P]):
     device: Device
 
 
-@dataclass(frozen=True, kw_only=True)
-class Output(Generic[P]):
+class Output(Struct, Generic[P], frozen=True, kw_only=True):
     """A tensor that comes out, by its name in the result.
 
     ``layout`` names the operator's own form, which ``unpack`` turns into that of frameworks, with
@@ -132,8 +129,7 @@ class Output(Generic[P]):
     unpack: Callable[[P, Array], Array] = lambda _, array: array
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card(Generic[P]):
+class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
     """An operator's own description.
 
     ``function`` is the public one; ``call`` runs it on a problem, the operands by name (in the

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from npusim.base.dtypes import BF16, FP16, FP32, DType, dtype, promote
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.isa.operands import Tensor

@@ -6,11 +6,11 @@ Each function is made of its kernel and its name; here stands what one does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from inspect import Parameter, Signature, getdoc
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, dtype
+from npusim.base.objects import replace
 from npusim.call.spec import Array, Operand
 from npusim.kernels.deconv_grad_filter import ConvGradFilter, DeconvGradFilter
 from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling

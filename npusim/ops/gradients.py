@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tiling import asked_tiling, is_library, is_tuned

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.dtypes import FP32, DType, dtype, promote
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.rounding import round_hf32
 from npusim.call.spec import Array
 from npusim.ops.arguments import CubeMath, cube_math
@@ -18,8 +19,7 @@ from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_g
 from npusim.workloads import ConvLayer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """A call: the layer, whether a bias is added, the gradients wanted, the arithmetic."""
 
     c: Convolution

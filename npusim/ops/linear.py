@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING
 
 from npusim.base.dtypes import BF16, FP32, DType
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType, dtype
 from npusim.base.errors import ArgumentError
@@ -213,8 +213,7 @@ def _result_type(out_dtype: Any, sums: DType) -> DType:
     return wanted
 
 
-@dataclass(frozen=True)
-class _Problem:
+class _Problem(Struct, frozen=True):
     """What a command line states: sizes, and how operands lie."""
 
     batch: int | None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from npusim import ops
 from npusim.base.dtypes import DType
 from npusim.base.errors import NpusimError, StoreError
+from npusim.base.objects import replace
 from npusim.base.workers import Workers
 from npusim.call.in_turn import in_turn
 from npusim.call.options import Options
@@ -23,8 +25,7 @@ from npusim.workloads import Layer, LinearLayer
 LAYERS_DONE = "layers"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerRuns:
+class LayerRuns(Struct, frozen=True, kw_only=True):
     """What is the same for every layer of a network, and how a layer is simulated.
 
     Runs of kernels are kept in the file ``store`` ("": one of the user's cache), None in none.

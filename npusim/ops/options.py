@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.yamltree import Node, load_tree
 from npusim.ops.arguments import CUBE_MATH_TYPES, read_cube_math_type
 from npusim.shapes.convolution import Sides, Sizes
@@ -29,8 +31,7 @@ MOST_DIMS = 3
 _GRADIENTS = ("input", "weight", "bias")
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Struct, frozen=True):
     """An option that an operator declares, ``name`` with underscores for hyphens.
 
     ``read`` makes its value of the text, or raises ``ArgumentError``; a switch has none.

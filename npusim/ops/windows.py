@@ -6,13 +6,13 @@ Each is a row, for one undoes what the other does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import own_tiling

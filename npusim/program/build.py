@@ -6,12 +6,12 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path as FilePath
 from typing import Any, get_type_hints
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError, CapacityError, ProgramError
 from npusim.base.integers import IntArray
@@ -31,8 +31,7 @@ _PACKAGE = FilePath(__file__).parent.parent
 _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """What the cores of one kind do: ``lanes`` are their groups and their numbers in these."""
 
     k: Language

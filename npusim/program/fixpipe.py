@@ -7,15 +7,17 @@ it is pieces through UB, which the vector pipe fills and MTE3 stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import gcd
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from npusim.base.dtypes import DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div, round_up
+from npusim.base.objects import replace
 from npusim.device.parts import Path
 from npusim.isa.cube import MATRICES_APART, Drain
 from npusim.isa.dma import DataMove
@@ -257,8 +259,7 @@ class _Way(NamedTuple):
     align: int
 
 
-@dataclass(frozen=True)
-class _Tile:
+class _Tile(Struct, frozen=True):
     """A tile of L0C whose lines leave singly: ``drain`` makes an instruction of its operands."""
 
     drain: Callable[..., Drain]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError, ProgramError
 from npusim.base.integers import IntArray
-from npusim.base.objects import Abstract
+from npusim.base.objects import Abstract, replace
 from npusim.base.resources import require_room
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -35,8 +36,7 @@ class Alike(NamedTuple):
     """The task of a kernel whose tasks differ in addresses only."""
 
 
-@dataclass(frozen=True)
-class Tasks(Generic[Task]):
+class Tasks(Struct, Generic[Task], frozen=True):
     """The work of a kernel as columns, one row per task, each core doing its rows in order.
 
     ``core`` is the position among the kernel's cores. ``columns`` are what the program of a task
@@ -76,8 +76,7 @@ def fields_of(record: type) -> tuple[str, ...]:
     return names
 
 
-@dataclass(frozen=True)
-class Plan(Generic[Task]):
+class Plan(Struct, Generic[Task], frozen=True):
     """The tasks of a kernel on so many cores, and ``emit``, which issues the program of one."""
 
     tasks: Tasks[Task]

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
-from npusim.base.objects import record
 from npusim.base.reasons import FLAG
 from npusim.isa.operands import Buffer
 from npusim.program.lower import SET_TWICE, Lowered, Outside, SlotBoard, Wait, located
@@ -29,8 +29,7 @@ State = tuple[tuple[Board, ...], ...]
 _EMPTY: Board = ((), ())
 
 
-@record
-class _Row:
+class _Row(Struct, frozen=True):
     """An instruction whose waits depend on the state.
 
     ``own`` are waits that hold in any state, ``zero`` those that ask only for what ran before
@@ -46,8 +45,7 @@ class _Row:
     sealed: frozenset[int]
 
 
-@record
-class _Exit:
+class _Exit(Struct, frozen=True):
     """What a template leaves of a resource: boards by slot, counts relative to its end."""
 
     boards: dict[int, tuple[bool, Counts, Counts]]  # (older writes still count, writes, reads)

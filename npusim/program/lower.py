@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from npusim.base.errors import ProgramError
-from npusim.base.objects import record
 from npusim.base.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
 from npusim.isa.base import Instruction, Told
 from npusim.isa.operands import Slot, SlotRegion
@@ -31,8 +31,7 @@ Wait = tuple[int, int, int]
 SET_TWICE = "set twice without a wait; a flag is one bit, let its receiver wait in between"
 
 
-@record
-class Outside:
+class Outside(Struct, frozen=True):
     """A need that reaches before the unit: slot ``slot`` of ``resource``, for ``reason``."""
 
     resource: Hashable
@@ -41,8 +40,7 @@ class Outside:
     reason: int
 
 
-@dataclass
-class SlotBoard:
+class SlotBoard(Struct):
     """Scoreboard of one physical slot inside a template."""
 
     inherited: bool = True  # nothing in this unit has written it yet
@@ -50,8 +48,7 @@ class SlotBoard:
     reads: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Lowered:
+class Lowered(Struct, frozen=True):
     """A template's waits before linking, and what it leaves behind for the next unit."""
 
     lines: tuple[str, ...]  # kernel line per instruction

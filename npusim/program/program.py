@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
-from npusim.base.objects import record
 from npusim.device.parts import ENERGY, CoreKind
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, Move, Told
@@ -29,8 +29,7 @@ _CYCLES, _ISSUE = map(Cost._fields.index, ("cycles", "issue"))
 READ, WRITE, ATOMIC, MOVE = range(4)
 
 
-@record
-class Flow:
+class Flow(Struct, frozen=True):
     """What others can slow of an instruction: its GM side, or a move along shared links."""
 
     kind: int
@@ -54,8 +53,7 @@ class Flow:
         return one + (self.regions - 1) * self.apart
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(Struct, frozen=True, dict=True):
     """The instructions of all units that are alike, with costs and kernel lines.
 
     ``priced`` are those whose costs these are, where their place in global memory matters.
@@ -116,16 +114,14 @@ class Template:
         return total
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """A template with its waits resolved against what ran before it."""
 
     template: int
     waits: tuple[tuple[Wait, ...], ...]
 
 
-@dataclass(frozen=True)
-class CoreProgram:
+class CoreProgram(Struct, frozen=True):
     """What one core runs: per unit the variant and the byte offsets of the GM bases.
 
     A task is one unit or several; ``iterations`` says of which iteration of the innermost loop a

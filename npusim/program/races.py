@@ -11,13 +11,13 @@ What a program does to global memory stands by tensor: the regions of its instru
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from npusim.base.errors import RaceError
 from npusim.base.integers import IntArray
@@ -26,8 +26,7 @@ from npusim.program.order import Order, Place
 from npusim.program.program import ATOMIC, READ, WRITE, Program
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(Struct, frozen=True):
     """What one instruction of a template does to a tensor, in all tasks that use the template."""
 
     kind: int

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from copy import copy
-from dataclasses import replace
 from math import lcm
 from typing import Any, TypeVar
 
 import numpy as np
 
 from npusim.base.errors import ProgramError
+from npusim.base.objects import replace
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Instruction, Move, Told
 from npusim.isa.operands import GmRegion, moved

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar, cast
+
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError, CapacityError, ProgramError
 from npusim.device.catalog import load_device
@@ -16,8 +18,7 @@ from npusim.program.language import Language
 K = TypeVar("K", bound=Kernel)
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """Whether a kernel fits a device: bytes of its buffers by memory, or the reason why not.
 
     ``sizes`` are those of the memories. True where it fits.

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from numbers import Integral
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
@@ -108,8 +108,7 @@ class Iteration:
         return self._last
 
 
-@dataclass
-class _Scope:
+class _Scope(Struct):
     """An iteration, or what is issued once: where turns stood, and which slots were there."""
 
     turns: tuple[int, ...]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from npusim.device.area import static_watt, supply
 from npusim.device.config import figures
@@ -39,8 +40,7 @@ class EnergyRow(NamedTuple):
     confidence: str
 
 
-@dataclass(frozen=True)
-class Energy:
+class Energy(Struct, frozen=True):
     """What kernels took, most first; ``missing`` are figures they need and the file lacks."""
 
     rows: tuple[EnergyRow, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from npusim.device.spec import Device
 from npusim.results import metrics
@@ -56,8 +57,7 @@ _REASON_OF = {
 _WORTH_SAYING = 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelExplanation:
+class KernelExplanation(Struct, frozen=True, kw_only=True, dict=True):
     """Why one kernel of a call takes its cycles.
 
     ``sizes`` are those of the problem by name, each with what whole blocks of the cube make of it.
@@ -161,8 +161,7 @@ class KernelExplanation:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation(Answer):
+class Explanation(Answer, Struct, frozen=True, kw_only=True):
     """Why a call takes the time it takes: its kernels, and what each figure of the device does.
 
     The cycles of the kernels and of their launches add up to ``cycles``. ``what_if`` is None where

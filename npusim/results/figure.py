@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from math import ceil, floor, log10
 from typing import Any, NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 #: Numbers of a mark: a sequence or an array of one axis.
 Numbers: TypeAlias = Any
 
@@ -60,8 +62,7 @@ class Axis:
         return f"{value:,.10g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mark:
+class Mark(Struct, frozen=True, kw_only=True):
     """What is drawn: the key has its ``name`` if it has one.
 
     On a page ``tip`` is told about what is below the pointer: HTML in which ``@x`` is a column of
@@ -74,8 +75,7 @@ class Mark:
     more: Mapping[str, Numbers | Coded] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line(Mark):
+class Line(Mark, frozen=True, kw_only=True):
     """Points, lines between them (none if ``dash`` is ""), and a ``marker`` at each if given.
 
     Dashes and markers have matplotlib's names. ``step`` keeps each height until the next point.
@@ -95,8 +95,7 @@ class Line(Mark):
     shades: tuple[str, Sequence[float]] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bars(Mark):
+class Bars(Mark, frozen=True, kw_only=True):
     """Rectangles from ``left`` to ``right`` and ``low`` to ``high``."""
 
     left: Numbers
@@ -117,16 +116,14 @@ class Span(NamedTuple):
     upright: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spans(Mark):
+class Spans(Mark, frozen=True, kw_only=True):
     """Named stretches side by side, in the row at ``y``."""
 
     y: float
     spans: Sequence[Span]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words(Mark):
+class Words(Mark, frozen=True, kw_only=True):
     """Texts at points, which they begin at ("left"), end at ("right") or surround ("center").
 
     That is their ``side``; ``shift`` moves them across and up, in 1/72 of an inch.
@@ -140,8 +137,7 @@ class Words(Mark):
     size: float = 9.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cells(Mark):
+class Cells(Mark, frozen=True, kw_only=True):
     """A map of values, shape (rows, columns), at the places of names; where none is, it is hatched.
 
     ``ticks`` are those of the scale of colours: its values and their texts.
@@ -161,8 +157,7 @@ class Key(NamedTuple):
     title: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """Marks on two axes, drawn in their order.
 
     ``at`` says where the key of the marks is: "inside", "corner" (lower right), "beside", "above"

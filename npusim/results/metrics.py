@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from npusim.base.reasons import BANDWIDTH, BUSY, REASONS
 from npusim.device.pipes import MATRIX_PIPES, PIPES
@@ -136,8 +137,7 @@ def main_memory_bytes(run: KernelRun) -> tuple[int, int]:
     return read, written
 
 
-@dataclass(frozen=True, kw_only=True)
-class PipeShare:
+class PipeShare(Struct, frozen=True, kw_only=True):
     """Where one pipe's time went: shares of the kernel's cycles in the order of ``REASONS``."""
 
     pipe: str

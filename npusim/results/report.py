@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from npusim.device.spec import Device
 from npusim.results import lines
@@ -38,8 +39,7 @@ class Cell(NamedTuple):
         return cls(bytes_text(count), count)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """A titled table; the first ``left`` columns are text, the others numbers.
 
     Cells are texts, numbers or ``Cell``; columns at the places ``long`` hold sentences. On a page
@@ -114,8 +114,7 @@ class Pair(NamedTuple):
 Part = Table | Items | Note | Colours | Pair | Figure
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A titled part that folds away; a notebook shows the ``brief`` ones."""
 
     title: str
@@ -139,8 +138,7 @@ def _holds(part: Part) -> bool:
     return bool(part.rows if isinstance(part, Table) else part[0])
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """What a result says: what it is (``about``), the answer (``lead``), key figures, sections.
 
     ``cards`` are (value, what it is); ``origin`` is what is needed to reproduce it. ``told`` are

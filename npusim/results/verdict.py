@@ -13,11 +13,12 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import floor, hypot
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from npusim.base.errors import NpusimError
 from npusim.base.integers import IntArray
@@ -48,8 +49,7 @@ _NO_PARTS = ("clock", "launch.skew", "graph.skew")
 _COUNTS = ("queue_depth", "elements", "piece", "window")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """The part of the device that a call of ``time_us`` is held up by most.
 
     With all its ``figures`` twice as good, and the same tilings, the call takes ``double_us``. No
@@ -157,8 +157,7 @@ def _factor(figure: Figure) -> Fraction | None:
     return Fraction(2) if figure.keys[-1] in _COUNTS else _BETTER.get(figure.kind)
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """What a kernel does at most, in cycles: of a core by pipe, of its moves to what cores share.
 
     ``starts`` are those before its last core starts, ``queued`` those that wait for room in queues.
@@ -219,8 +218,7 @@ def _whose(device: Device, bound: Bound) -> str:
 Report = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True, kw_only=True):
     """The time of a call with one figure at half and at twice its value; None where it cannot be.
 
     Kernels keep their tilings, so that what is told is what the program makes of the change.
@@ -346,8 +344,7 @@ class Effect(NamedTuple):
         return max(0.0, max(self.low_us, self.high_us) - time_us)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimeRange:
+class TimeRange(Struct, frozen=True, kw_only=True):
     """The time of a call with its uncertainty: ``low_us`` to ``high_us`` around ``time_us``.
 
     Figures are varied one at a time and taken to be independent, so what each adds to the time

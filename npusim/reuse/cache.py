@@ -21,13 +21,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import RLock
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from msgspec import Struct
 
 from npusim.base.sources import imported_anew, program
 from npusim.device.parts import Memory
@@ -242,8 +244,7 @@ class _Names(NamedTuple):
     digest: str
 
 
-@dataclass(frozen=True)  # a NamedTuple cannot be generic before Python 3.11
-class Found(Generic[T]):
+class Found(Struct, Generic[T], frozen=True):
     """An answer, and the figures it rests on."""
 
     answer: T

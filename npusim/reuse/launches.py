@@ -17,13 +17,14 @@ import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
 
 from npusim.base.integers import IntArray
+from npusim.base.objects import replace
 from npusim.base.sources import code_of, content_of, look_again
 from npusim.device.parts import AT_MOST, ENERGY
 from npusim.device.spec import Device

@@ -6,15 +6,17 @@ outputs, or single taps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from functools import cached_property, lru_cache
 from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from npusim.base.integers import IntArray, ceil_div
+from npusim.base.objects import replace
 
 #: What fields of an img2col load hold: strides, and padding on one side, filter and dilation.
 _STRIDE_FIELD, _PAD_FIELD = 63, 255
@@ -46,8 +48,7 @@ class Reading(NamedTuple):
     taps_apart: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Runs:
+class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """Runs of outputs of an axis and what they read, one entry of each column per run.
 
     ``first`` output, ``first_real`` input and ``tap`` are those of the whole axis, ``start`` is a
@@ -130,8 +131,7 @@ class Use(NamedTuple):
     taps: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True, dict=True):
     """Output ``o`` reads virtual input ``o * stride - before + tap * dilation`` through a tap.
 
     Virtual inputs are the real ones with ``insert - 1`` zeros between neighbours. ``before`` may
@@ -281,8 +281,7 @@ class Axis:
         return Runs(**dict(columns), parts=tuple(every))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """Some outputs, inputs and taps of a whole axis that are an ``axis`` themselves.
 
     Of each the first, and how far apart they are on the whole axis. ``trimmed`` leaves out taps

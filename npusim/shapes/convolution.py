@@ -8,11 +8,12 @@ relation: output ``o`` reads input ``o * stride - before + tap * dilation`` thro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.layout import GroupPlan, group_plan
 from npusim.shapes.axis import Axis, Use
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.objects import replace
 from npusim.base.quantities import format_quantity
 from npusim.base.written import write
 from npusim.base.yamltree import suggest

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.device.config import figure_text, figures
 from npusim.results.figures import studies

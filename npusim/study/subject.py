@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError, told_as
@@ -106,8 +107,7 @@ def card_of(setting: Setting) -> Any:
     return CARDS[name]
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(Struct, frozen=True, dict=True):
     """A setting taken apart and read: what the files hold that it names, and no path.
 
     ``changed`` are texts of the figures that differ from those of the device ``base``.

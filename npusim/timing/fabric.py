@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from npusim.base.integers import RATE_BITS
 from npusim.timing.links import WEIGHT_BITS, Uses
@@ -17,8 +18,7 @@ from npusim.timing.links import WEIGHT_BITS, Uses
 _HUGE = 1 << 62
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """``count`` transfers, each at most ``cap`` fast, using links with a weight each."""
 
     count: int
@@ -57,8 +57,7 @@ def max_min_share(loads: Sequence[Load], capacities: Sequence[int]) -> list[int]
     return rates
 
 
-@dataclass
-class _Class:
+class _Class(Struct):
     """Transfers that drain alike."""
 
     cap: int

@@ -7,11 +7,13 @@ follow. A link of scope "group" or "core" is there once per group or core that r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from npusim.base.integers import fixed_rate
+from npusim.base.objects import replace
 from npusim.device.parts import TRAFFIC
 from npusim.device.spec import Device
 from npusim.program import program as flows
@@ -69,8 +71,7 @@ def parts(flow: Flow) -> tuple[Part, ...]:
 _STORES = {flows.WRITE: WRITE, flows.ATOMIC: ATOMIC}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """A link: capacity in fixed-point bytes per cycle, and weights by kind of traffic.
 
     ``listed``: in the file's ``links``.

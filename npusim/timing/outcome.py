@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
@@ -21,8 +22,7 @@ from npusim.isa.base import Instruction
 from npusim.program.program import Flow, Program
 
 
-@dataclass(frozen=True)
-class Spans:
+class Spans(Struct, frozen=True):
     """Executed instructions, one row each, in no particular order.
 
     ``index`` counts the instructions of one pipe of one core; ``instruction`` is the place in
@@ -41,8 +41,7 @@ class Spans:
     waited: IntArray
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """One run: makespan, reasons per core and pipe, GM traffic, and spans if asked for."""
 
     cycles: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import IntArray, narrowed
@@ -125,8 +125,7 @@ def time_cycles(program: Program, l2: L2) -> int:
     return _run(program, l2).cycles + launch_cycles(program)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launched:
+class Launched(Struct, frozen=True, kw_only=True):
     """A kernel that was timed: its run, and what its program tells besides.
 
     ``figures`` are those its instructions rest on, ``read`` the bytes by tensor that its problem

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
+from msgspec import Struct, field
 
 from npusim.base.integers import IntArray
 from npusim.base.reasons import (
@@ -92,8 +92,7 @@ class Step(NamedTuple):
     iteration: int  # of the innermost loop, -1 outside of loops
 
 
-@dataclass
-class _Core:
+class _Core(Struct):
     """Counters and accounts of one core."""
 
     number: int

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import NamedTuple, overload
 
 import numpy as np
+from msgspec import Struct, field
 
 from npusim.base.integers import IntArray
 from npusim.program.program import Program
@@ -103,8 +103,7 @@ class Bound(NamedTuple):
         return self._replace(cycles=self.cycles + other.cycles, least=self.least + other.least)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timeline:
+class Timeline(Struct, frozen=True, kw_only=True):
     """One row per executed instruction, sorted by (start, core, pipe, index).
 
     ``core``, ``pipe``, ``op`` and ``line`` are indices into the name tuples; ``start`` and
@@ -133,8 +132,7 @@ class Timeline:
         return f"<Timeline of {len(self.start):,} instructions on {len(self.cores)} cores>"
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelRun:
+class KernelRun(Struct, frozen=True, kw_only=True):
     """One launched kernel: its name, time in cycles of the device clock, and all its rows.
 
     ``cycles`` excludes the launch; ``launch_cycles`` is added to it when times are reported. A
@@ -187,8 +185,7 @@ class Work(NamedTuple):
     line: str
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """All visits of the path to one instruction of the source, in cycles by part."""
 
     work: Work
@@ -201,8 +198,7 @@ class Step:
         return sum(self.parts.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trace:
+class Trace(Struct, frozen=True, kw_only=True):
     """What the time of a kernel rests on: ``path`` adds up to ``cycles`` (see ``critical.py``).
 
     ``room`` are the multiply-adds its matrix instructions had time for, in whole blocks.

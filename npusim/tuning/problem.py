@@ -6,11 +6,14 @@ import copy
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from npusim.base.errors import ArgumentError, CapacityError, PassingError, ProgramError
+from npusim.base.objects import replace
 from npusim.base.sources import code_of, program
 from npusim.device.spec import Device
 from npusim.program.build import build
@@ -37,8 +40,7 @@ class Found(NamedTuple):
     gm_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True, dict=True):
     """A kernel whose tiling is sought, on some core groups of a device.
 
     ``l2`` is the L2 as it is before the kernel, None if empty. Cycles are those of the kernel, of

@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.written import replacing
@@ -41,8 +43,7 @@ if TYPE_CHECKING:
 Counts = dict[str, int]
 
 
-@dataclass(frozen=True)
-class Tuned(Answer):
+class Tuned(Answer, Struct, frozen=True, dict=True):
     """What tuning a kernel found.
 
     ``rows`` has a ``Row`` per candidate, the kernel that was given first. Cycles are those of the

@@ -5,11 +5,12 @@ Whatever is said in a way unknown here is declined.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.integers import ceil_div
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.device.spec import Device

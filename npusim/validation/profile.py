@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from reprlib import repr as brief
 from statistics import median
@@ -17,6 +16,7 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import digits
+from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
 from npusim.device.files import ALIASES
 from npusim.kernels.tilings.template import table

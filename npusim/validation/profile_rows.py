@@ -7,13 +7,14 @@ are changed, so that a fit compares one program with itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache, partial
 from math import gcd, prod
 from typing import Any, TypeVar
 
 from npusim.base.dtypes import FP32, dtype
 from npusim.base.errors import NpusimError, told_as
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.choice import chosen
 from npusim.call.options import Options

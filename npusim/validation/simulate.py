@@ -6,9 +6,10 @@ Many rows are simulated at once, in processes of their own; a process that dies 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
+from npusim.base.objects import replace
 from npusim.base.workers import Workers as Processes
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device

@@ -8,8 +8,9 @@ note.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from npusim.base.objects import replace
 from npusim.timing.trace import random_starts, starting
 from npusim.validation.score import is_scored
 from npusim.validation.sheet import Measured

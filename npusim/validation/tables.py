@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.base.objects import replace
 from npusim.base.written import write
 from npusim.results import palette, plots
 from npusim.results.figure import Axis, Bars, Figure, Line

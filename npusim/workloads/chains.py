@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
+from npusim.base.objects import replace
 from npusim.base.yamltree import Node as Tree
 from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import output_sizes

@@ -20,13 +20,13 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
 from npusim.base.errors import ArgumentError, shown, told_as
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, suggest
 from npusim.workloads.chains import SEVERAL, Sizes, Value, fits, given, inferred, read_chains, taken

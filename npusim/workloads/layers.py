@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import Convolution
 from npusim.workloads.elementwise import UNKNOWN, ElementwiseLayer, together

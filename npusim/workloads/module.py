@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
 from importlib import import_module
 from math import prod
 from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.resources import optional
 from npusim.workloads.elementwise import BY_ROW, KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload

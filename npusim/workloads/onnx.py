@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.base.errors import ArgumentError, shown, told_as
+from npusim.base.objects import replace
 from npusim.base.resources import optional
 from npusim.workloads.einsum import einsum_sizes
 from npusim.workloads.elementwise import (

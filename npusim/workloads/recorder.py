@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
 from math import prod
 from operator import add
 from typing import NamedTuple
 
+from npusim.base.objects import replace
 from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
 from npusim.workloads.layers import INPUT, Layer, LinearLayer, Node
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16
+from npusim.base.objects import replace
 from npusim.call import choice
 from npusim.call.choice import CHOICES, chosen
 from npusim.device.catalog import load_device

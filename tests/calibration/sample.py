@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.validation.choices import SELECTORS, Choices
 from npusim.validation.sheet import Operand, ProfiledRow

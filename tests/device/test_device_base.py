@@ -5,7 +5,6 @@ Parts dropped and put in: what is left is a device like one of a file, or an err
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ConfigError
+from npusim.base.objects import replace
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.device.config import describe, parse_device

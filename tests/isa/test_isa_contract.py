@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from inspect import isabstract
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16, FP32, INT8, DType
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa import ISA
@@ -358,30 +358,30 @@ def test_costs_by_hand(instruction: Instruction, want: Cost) -> None:
 
 
 def test_img2col_fetches_by_hand() -> None:
-    wide = dataclasses.replace(window(4), w=64, pad_left=0, pad_right=0)  # 62 positions a row
+    wide = replace(window(4), w=64, pad_left=0, pad_right=0)  # 62 positions a row
     assert wide.fetches(0, 16, 512) == 1  # 16 neighbours: 512 B
     assert wide.fetches(48, 16, 512) == 2  # 14 on this row, 2 on the next
     assert wide.fetches(0, 16, 256) == 2
     assert wide.fetches(0, 17, 512) == 2
-    by_two = dataclasses.replace(wide, stride_w=2)  # 31 a row; 16 of them span 31 pixels
+    by_two = replace(wide, stride_w=2)  # 31 a row; 16 of them span 31 pixels
     assert by_two.fetches(0, 16, 512) == 2
     assert not wide.plain
-    single = dataclasses.replace(wide, kernel_h=1, kernel_w=1)
-    assert dataclasses.replace(single, pad_top=0, pad_bottom=0).plain
-    assert not dataclasses.replace(single, stride_w=2).plain
-    by_three = dataclasses.replace(wide, stride_w=3)  # positions alone
+    single = replace(wide, kernel_h=1, kernel_w=1)
+    assert replace(single, pad_top=0, pad_bottom=0).plain
+    assert not replace(single, stride_w=2).plain
+    by_three = replace(wide, stride_w=3)  # positions alone
     assert by_three.fetches(0, 16, 512) == 16
-    by_four = dataclasses.replace(wide, w=256, stride_w=4)  # 16 of them span 61 pixels: 1952 B
+    by_four = replace(wide, w=256, stride_w=4)  # 16 of them span 61 pixels: 1952 B
     assert by_four.fetches(0, 16, 512) == 4
 
 
 def test_a_path_with_a_floor_takes_no_less() -> None:
     move = DataMove(UB.at(0, 64), X.at(0, 64), path("GM", "UB"), FP16)
     alone = move.cost(TINY).cycles
-    floor = dataclasses.replace(move.path, floor_cycles=alone + 7)
-    assert dataclasses.replace(move, path=floor).cost(TINY).cycles == alone + 7
-    below = dataclasses.replace(move.path, floor_cycles=alone - 1)
-    assert dataclasses.replace(move, path=below).cost(TINY).cycles == alone
+    floor = replace(move.path, floor_cycles=alone + 7)
+    assert replace(move, path=floor).cost(TINY).cycles == alone + 7
+    below = replace(move.path, floor_cycles=alone - 1)
+    assert replace(move, path=below).cost(TINY).cycles == alone
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_a_path_with_a_floor_takes_no_less() -> None:
 )
 def test_rows_that_lie_badly_cost_more(offset: int, pitch: int, aligned: bool) -> None:
     """Every row pays where it starts at no multiple of the path's alignment."""
-    dear = dataclasses.replace(path("L0C", "GM"), align_bytes=32, unaligned_cycles=Fraction(5))
+    dear = replace(path("L0C", "GM"), align_bytes=32, unaligned_cycles=Fraction(5))
 
     def drain(offset: int, pitch: int) -> Drain:
         rows = Y.at(offset, 32, rows=10, pitch=pitch)
@@ -406,7 +406,7 @@ def test_parts_of_a_move_that_pays_twice_for_its_rows_add_up() -> None:
         "align_bytes": 32,
         "unaligned_cycles": Fraction(5),
     }
-    dear = dataclasses.replace(path("L0C", "GM"), floor_cycles=0, **figures)
+    dear = replace(path("L0C", "GM"), floor_cycles=0, **figures)
     drain = Drain(Y.at(16, 32, rows=10, pitch=64), L0C.at(0, 1024), 10, 8, dear, FP32)
     assert cost_parts(drain, TINY) == {"start-up": dear.startup_cycles, "rows": 140}
 

@@ -5,7 +5,6 @@ The tiling in a report is the one that ran: sizes beyond the shape's are cut to 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import npusim
 from npusim import ops
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.call import planning
 from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling

@@ -6,7 +6,6 @@ arithmetic of the input gradient are tested here, below the operators.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.objects import replace
 from npusim.call.call import simulate
 from npusim.call.choice import chosen
 from npusim.call.spec import Spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT8
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.isa.operands import Tensor
 from npusim.kernels.elementwise import Elementwise, Step
 from npusim.kernels.mem_set import MemSet

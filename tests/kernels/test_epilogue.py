@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8
 from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.objects import replace
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor

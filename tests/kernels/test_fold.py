@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.objects import replace
 from npusim.isa.operands import Tensor
 from npusim.kernels.fold_map import Folded, FoldMap
 from npusim.kernels.fold_weights import FoldedFilters, FoldWeights

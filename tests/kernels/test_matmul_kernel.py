@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, MXFP4, DType
 from npusim.base.errors import ArgumentError, CapacityError, ProgramError
+from npusim.base.objects import replace
 from npusim.call.call import Call, simulate
 from npusim.call.options import Options
 from npusim.device.catalog import load_device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError, ProgramError
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul, Tiling

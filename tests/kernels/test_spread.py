@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16, FP32
+from npusim.base.objects import replace
 from npusim.kernels.cast import cast
 from npusim.kernels.parts.conversion import Conversion
 from npusim.kernels.parts.spread import Spread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import npusim
 from npusim import spec
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.shapes.reference import conv_forward, conv_input_grad, relative_error
 from tests.tables import rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import promote
 from npusim.base.errors import ArgumentError, RuleError
+from npusim.base.objects import replace
 from npusim.call.options import Options
 from npusim.compat import aclnn
 from npusim.device.spec import Device

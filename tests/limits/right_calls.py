@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 

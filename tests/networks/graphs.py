@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from dataclasses import replace
 
+from npusim.base.objects import replace
 from npusim.workloads import INPUT, ElementwiseLayer, Node, Workload
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16
+from npusim.base.objects import replace
 from npusim.call.options import Options
 from npusim.networks.launches import Launcher, conversion_task, task
 from npusim.networks.planning import Formats, Simulated

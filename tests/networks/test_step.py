@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.objects import replace
 from npusim.call.options import Options
 from npusim.networks.cards import all_reduce
 from npusim.networks.launches import Launcher, task

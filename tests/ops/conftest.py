@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import DType
+from npusim.base.objects import replace
 from npusim.numerics.executor import execute
 from npusim.program.program import Program
 from npusim.program.written import check_mistakes

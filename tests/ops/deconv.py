@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import npusim
+from npusim.base.objects import replace
 from npusim.ops import deconv_grad_filter
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution

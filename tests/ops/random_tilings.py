@@ -7,11 +7,12 @@ drawn. Tilings that a kernel refuses, or that no memory holds, are drawn again, 
 from __future__ import annotations
 
 import sys
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, Field, fields
 from random import Random
 from typing import Any
 
 from npusim.base.errors import NpusimError
+from npusim.base.objects import replace
 from npusim.ops import CARDS
 from tests.ops import random_calls
 from tests.ops.random_calls import Drawn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.base.errors import ArgumentError, CapacityError, RuleError
+from npusim.base.objects import replace
 from npusim.compat import ftdsp
 from npusim.kernels.tilings.dsp_grad_input import Tiling
 from npusim.ops import CARDS

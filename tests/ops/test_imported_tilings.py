@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import npusim
+from npusim.base.objects import replace
 from npusim.call.tiling import parse_tiling
 from npusim.cli.main import main
 from npusim.device.catalog import load_device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.kernels.conv_backprop_filter import Tiling as ConvTiling
 from npusim.kernels.matmul import Tiling

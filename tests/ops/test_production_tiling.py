@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, CapacityError, ConfigError
+from npusim.base.objects import replace
 from npusim.call.call import simulate
 from npusim.call.tiling import parse_tiling
 from npusim.device.catalog import load_device

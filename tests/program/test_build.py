@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import CapacityError, ProgramError
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.program.build import build

@@ -8,7 +8,6 @@ own.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from hypothesis import given
 
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ProgramError
+from npusim.base.objects import replace
 from npusim.base.reasons import DATA, FLAG, SPACE
 from npusim.isa.base import Instruction
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor

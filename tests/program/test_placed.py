@@ -6,7 +6,7 @@ Kernels on both kinds of cores: what each plan sees, and what happens to flags n
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8
 from npusim.base.errors import CapacityError, ProgramError
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.base import Cost, Move

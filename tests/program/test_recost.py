@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -16,6 +15,7 @@ import npusim.call.call
 import npusim.reuse.launches
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ConfigError
+from npusim.base.objects import replace
 from npusim.base.quantities import format_quantity
 from npusim.device.catalog import load_device, ranges
 from npusim.device.config import figures

@@ -8,7 +8,6 @@ import json
 import pkgutil
 import re
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import npusim
 import npusim.kernels
 from npusim.base.dtypes import FP16, FP32
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.cli.main import main
 from npusim.device.catalog import load_device

@@ -13,7 +13,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +22,7 @@ from matplotlib import pyplot
 from rich.console import Console
 
 import npusim
+from npusim.base.objects import replace
 from npusim.cli.main import COMMANDS, main
 from npusim.ops import CARDS
 from npusim.results.log_text import render as log_text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
+from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
 from npusim.device.parts import (
     CoreKind,

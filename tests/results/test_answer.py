@@ -6,7 +6,6 @@ Every result has a form for notebooks: what it says, and its table.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from matplotlib import pyplot
 
 import npusim
 from npusim.base.errors import ArgumentError, NpusimError
+from npusim.base.objects import replace
 from npusim.device.spec import Device
 from npusim.networks.network import NetworkResult
 from npusim.results import Result

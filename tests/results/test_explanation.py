@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from rich.console import Console
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.kernels.matmul import Tiling
 from npusim.results import Result
 from npusim.results.explanation import Explanation, KernelExplanation, chapters

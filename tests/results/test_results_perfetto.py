@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.results import Result, perfetto
 
 Event = dict[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
 from npusim.device.pipes import PIPES
 from npusim.results import Result, advice, metrics, plots

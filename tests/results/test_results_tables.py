@@ -7,7 +7,6 @@ The summary of a PyTorch log, from plain rows: layers by name, shares, refusals.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import nan
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
 from npusim.results import Result, lines, tables
 from npusim.results.log_text import render

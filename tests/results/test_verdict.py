@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import npusim
+from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
 from npusim.device.catalog import load_device
 from npusim.results import Result

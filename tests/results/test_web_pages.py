@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import npusim
+from npusim.base.objects import replace
 from npusim.results import Result, metrics, palette
 from npusim.results.figure import Bars, Figure
 from npusim.results.figures import studies, timeline

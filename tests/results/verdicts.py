@@ -15,12 +15,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import npusim
 from npusim.base.errors import NpusimError
+from npusim.base.objects import replace
 from npusim.cli.calls import make_operands
 from npusim.device.catalog import load_device
 from npusim.device.config import figures

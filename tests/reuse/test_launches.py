@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16
+from npusim.base.objects import replace
 from npusim.call.choice import CHOICES, TRIED
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from npusim.base.dtypes import FP16, FP32
+from npusim.base.objects import replace
 from npusim.isa.dma import Window
 from npusim.isa.operands import FRACTAL_BYTES, GmRegion, Region, Slot, Tensor
 from npusim.program.fixpipe import Line

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import npusim
+from npusim.base.objects import replace
 from npusim.timing.fast.l2 import FastL2, Place, touch
 from npusim.timing.fast.state import COST, empty
 from npusim.timing.l2 import L2State

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import npusim
+from npusim.base.objects import replace
 from npusim.device.parts import L2Cache
 from npusim.timing.l2 import Access, L2State
 

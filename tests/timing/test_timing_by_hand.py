@@ -8,7 +8,6 @@ does 256 B per cycle. So 2560 B are loaded or stored in 10 + 40 = 50 cycles and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16, FP32
+from npusim.base.objects import replace
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.program.kernel import Kernel, Tasks

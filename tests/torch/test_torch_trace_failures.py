@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import npusim.torch
 import npusim.torch.log
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.results import Result
 from npusim.torch.log import TOLERANCES
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from random import Random
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import NpusimError
+from npusim.base.objects import replace
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.config import figures

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import npusim
+from npusim.base.objects import replace
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from tests.documents.pages import ROOT

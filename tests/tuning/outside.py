@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from random import Random
 from typing import Any, NamedTuple
 
 import npusim
 from npusim.base.errors import NpusimError
+from npusim.base.objects import replace
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device

@@ -6,10 +6,10 @@ It writes the file that ``python -m tests.documents "tuned tilings"`` shows.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import npusim
+from npusim.base.objects import replace
 from npusim.call.call import planning
 from npusim.call.choice import chosen
 from npusim.device.catalog import load_device

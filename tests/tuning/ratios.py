@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.rank import Ranked, Ranking, rank
 from npusim.compat.tuners import product as tuned
 from npusim.device.catalog import load_device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP32
+from npusim.base.objects import replace
 from npusim.call import choice
 from npusim.call.choice import (
     CHOICES,

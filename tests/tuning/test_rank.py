@@ -6,7 +6,7 @@ Commands that measure tilings: from outside of the search, of other layers, and 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from math import ceil
 from random import Random
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.rank import ESTIMATES, PROGRAMS
 from npusim.compat.tuners import product
 from npusim.device.catalog import load_device

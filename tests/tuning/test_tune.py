@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, cast
@@ -13,6 +13,7 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import DType
+from npusim.base.objects import replace
 from npusim.call.tune import tune
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import NpusimError
+from npusim.base.objects import replace
 from npusim.call.call import planning
 from npusim.call.tune import tune
 from npusim.device.catalog import load_device

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
+from npusim.base.objects import replace
 from npusim.cli.files import print_table
 from npusim.device.catalog import load_device
 from npusim.results.verdict import TimeRange

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import log10
 from statistics import fmean, median
@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from npusim.base.objects import replace
 from npusim.cli.files import print_table
 from npusim.device.spec import Device
 from npusim.kernels.library_trans_data import LibraryGroups

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from npusim.base.objects import replace
 from npusim.call.spec import spec
 from npusim.device.catalog import load_device
 from npusim.ops import convolution_backward, matmul

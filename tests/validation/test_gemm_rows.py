@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.kernels.tilings.template import window_tail
 from npusim.validation.gemm_rows import simulate_gemm_row

@@ -6,13 +6,13 @@ Calls left out of a fit one by one, on a chip whose launches take a known time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from npusim.base.errors import ConfigError
+from npusim.base.objects import replace
 from npusim.validation.constants import STEPS, Constant, load_constants
 from npusim.validation.fit import (
     CALL,

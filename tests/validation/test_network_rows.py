@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import npusim
+from npusim.base.objects import replace
 from npusim.networks.training import training
 from npusim.validation.sheet import PARTS, NetworkRow
 from npusim.validation.simulate import Outcome, simulate_row

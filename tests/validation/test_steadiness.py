@@ -10,12 +10,12 @@ Ranges of times hold about 80 % of the measured rows that had no say in them.
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import npusim
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.results.verdict import _spreads
 from npusim.validation.constants import Constant, load_constants

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import npusim
+from npusim.base.objects import replace
 from npusim.call.choice import CHOICES, TRIED, chosen, program_of
 from npusim.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches

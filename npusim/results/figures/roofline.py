@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import cycle
 from math import nan
 from typing import NamedTuple
 
+from npusim.base.objects import replace
 from npusim.device.spec import Device
 from npusim.results import metrics
 from npusim.results.figure import Axis, Figure, Key, Line, Mark

@@ -6,13 +6,13 @@ A search among tilings in pictures: a map of times, and times against bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
 from npusim.results import palette
 from npusim.results.figure import Axis, Bars, Cells, Figure, Key, Line, Mark, Words

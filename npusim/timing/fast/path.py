@@ -7,12 +7,12 @@ starts no later than in any simulation of the program.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from npusim.base.integers import IntArray
+from npusim.base.objects import replace
 from npusim.base.reasons import FOLLOW
 from npusim.device.parts import L2Cache
 from npusim.device.spec import Device
