@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from npusim import ops
 from npusim.base.dtypes import FP16
@@ -148,7 +149,7 @@ def differs() -> bool:
             [value.tolist() if isinstance(value, np.ndarray) else value for value in columns]
             for result in results
             for run in result.runs
-            for columns in ([run.cycles, run.pipes, run.traffic], vars(run.timeline).values())
+            for columns in ([run.cycles, run.pipes, run.traffic], structs.astuple(run.timeline))
         ]
 
     first, *others = (told(engine) for engine in ENGINES)

@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from msgspec import structs
 
 import npusim
 from npusim.base.dtypes import (
@@ -113,6 +114,6 @@ def test_a_timeline_takes_a_third_of_what_wide_columns_take() -> None:
     result = npusim.ops.matmul(a, a, device="ascend910b2", timeline=True)
     (timeline,) = (run.timeline for run in result.runs)
     assert timeline is not None
-    columns = [column for column in vars(timeline).values() if isinstance(column, np.ndarray)]
+    columns = [column for column in structs.astuple(timeline) if isinstance(column, np.ndarray)]
     assert sum(column.itemsize for column in columns) <= 26
     assert result.timeline["end"].dtype == np.int64  # users compute with what they are given

@@ -15,7 +15,6 @@ import sysconfig
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from npusim.base.dtypes import DType
+from npusim.base.objects import field_names
 from npusim.base.resources import configs
 from npusim.version import __version__
 
@@ -172,8 +172,9 @@ def content_of(value: Any) -> str:
 def _record(value: Any) -> str:
     """A kernel or what it is made of, of which others are made too."""
     kind = type(value)
-    if is_dataclass(value) and kind.__module__.startswith("npusim."):
-        parts = (f"{f.name}={content_of(getattr(value, f.name))}" for f in fields(value))
+    names = field_names(value)
+    if names and kind.__module__.startswith("npusim."):
+        parts = (f"{name}={content_of(getattr(value, name))}" for name in names)
         return f"{kind.__module__}.{kind.__qualname__}({','.join(parts)})"
     raise TypeError(kind)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from msgspec import Struct
-
 from npusim.base.errors import ProgramError
 from npusim.base.objects import Record
 from npusim.device.spec import Device
@@ -39,7 +37,7 @@ class _Ordering(Instruction, Record, frozen=True):
         """Nothing: order is kept by running the program in order."""
 
 
-class _PipeFlag(_Ordering):
+class _PipeFlag(_Ordering, frozen=True):
     """A flag between two pipes of a core, whose id the device knows."""
 
     takes: ClassVar[str] = "flag_cycles"
@@ -63,7 +61,7 @@ class _PipeFlag(_Ordering):
         return f"{self.op} {src}->{dst} #{event}"
 
 
-class SetFlag(_PipeFlag, Struct, frozen=True):
+class SetFlag(_PipeFlag, frozen=True):
     """Raise flag ``event`` from pipe ``on`` to pipe ``to`` once earlier work of ``on`` is done."""
 
     to: str
@@ -74,7 +72,7 @@ class SetFlag(_PipeFlag, Struct, frozen=True):
         return self.on, self.to, self.event
 
 
-class WaitFlag(_PipeFlag, Struct, frozen=True):
+class WaitFlag(_PipeFlag, frozen=True):
     """Hold pipe ``on`` until flag ``event`` from pipe ``src`` is up, then clear it."""
 
     src: str
@@ -109,7 +107,7 @@ class CoreBarrier(_Ordering, frozen=True):
         return "core_barrier"
 
 
-class _CoreFlag(_Ordering):
+class _CoreFlag(_Ordering, frozen=True):
     """A flag between cores."""
 
     takes: ClassVar[str] = "core_flag_cycles"
@@ -124,7 +122,7 @@ class _CoreFlag(_Ordering):
             )
 
 
-class CoreSetFlag(_CoreFlag, Struct, frozen=True):
+class CoreSetFlag(_CoreFlag, frozen=True):
     """Set a flag on every other core of a scope, as ``signals`` says."""
 
     signals: Signal
@@ -139,7 +137,7 @@ class CoreSetFlag(_CoreFlag, Struct, frozen=True):
         return f"core_set_flag #{self.signals.event} ({self.signals.scope}) on {self.on}"
 
 
-class CoreWaitFlag(_CoreFlag, Struct, frozen=True):
+class CoreWaitFlag(_CoreFlag, frozen=True):
     """Hold pipe ``on`` until a flag of this core has counted as much more as ``awaits`` says."""
 
     awaits: Await

@@ -12,7 +12,6 @@ look at; a new program gets them too.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from copy import copy
 from math import lcm
 from typing import Any, TypeVar
 
@@ -130,9 +129,7 @@ def _on(instruction: Instruction, device: Device) -> Instruction:
     """The same instruction along the path of another device."""
     if not isinstance(instruction, Move):
         return instruction
-    other = copy(instruction)
-    other.path = device.paths[instruction.path.name]
-    return other
+    return replace(instruction, path=device.paths[instruction.path.name])
 
 
 #: The devices that were compared last, and which figures differ.
@@ -269,8 +266,7 @@ class _Prices:
         """A move whose base is so far behind a block, what it costs, and bytes of its requests."""
         key = id(move), end, rest
         if key not in self._known:
-            there = copy(move)
-            setattr(there, end, moved(getattr(move, end), rest))
+            there = replace(move, **{end: moved(getattr(move, end), rest)})
             flow = flow_of(there, there.told(), *self._names, self._device)
             self._known[key] = there, (there.cost(self._device), flow.request if flow else 0)
         return self._known[key]

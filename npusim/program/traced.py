@@ -15,16 +15,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, astuple, dataclass, fields
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import NODEFAULT, structs
 
 from npusim.base.dtypes import DType, dtype
 from npusim.base.errors import ArgumentError, NpusimError, ProgramError
-from npusim.base.objects import record
+from npusim.base.objects import Record
 from npusim.base.written import replacing
 from npusim.base.yamltree import suggest, unreadable
 from npusim.device.catalog import load_device, parse_core_mask
@@ -44,8 +45,7 @@ from npusim.program.program import Program
 MOST = 1 << 40
 
 
-@record
-class Timed(Instruction):
+class Timed(Instruction, Record, frozen=True):
     """An operation of pipe ``on`` of which nothing is known but its time; flags order it."""
 
     on: str
@@ -126,15 +126,14 @@ def _said(bases: Mapping[str, int], turns: Any, value: Any) -> Any:
         case tuple():
             return [_said(bases, turns, one) for one in value]
         case Window():
-            return astuple(value)
+            return structs.astuple(value)
     return value.name if isinstance(value, DType | Path) else value
 
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[Any, Any]]:
     """By name of a field of an instruction what it is without being said, and its type."""
-    hints = get_type_hints(kind)
-    return {field.name: (field.default, hints[field.name]) for field in fields(kind)}
+    return {field.name: (field.default, field.type) for field in structs.fields(kind)}
 
 
 class _Core(NamedTuple):
@@ -283,7 +282,7 @@ class _Replay:
         for name in values:
             if name not in (*known, "core", "pipe", "op", "on"):
                 raise ArgumentError(f"{op} has no {name!r}{suggest(name, known)}")
-        given = [name for name in known if name in values or known[name][0] is MISSING]
+        given = [name for name in known if name in values or known[name][0] is NODEFAULT]
         return kind(**{name: self._value(name, known[name][1], values[name]) for name in given})
 
     def _value(self, name: str, hint: Any, value: Any) -> Any:

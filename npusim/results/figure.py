@@ -7,11 +7,10 @@ figure shows is said here alone, so that a new one is a function that returns a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import ceil, floor, log10
 from typing import Any, NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 #: Numbers of a mark: a sequence or an array of one axis.
 Numbers: TypeAlias = Any
@@ -30,8 +29,7 @@ class Coded(NamedTuple):
     codes: Numbers
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
+class Axis(Struct, frozen=True, kw_only=True):
     """What lies along a side of a figure.
 
     With ``names``, these stand at their ``places``, else at 0, 1 and so on. ``ends`` are the first

@@ -18,7 +18,7 @@ from functools import cache
 from math import floor, hypot
 from typing import Any, NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from npusim.base.errors import NpusimError
 from npusim.base.integers import IntArray
@@ -72,7 +72,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**vars(self), "figures": list(self.figures), "saves": self.saves}
+        return {**structs.asdict(self), "figures": list(self.figures), "saves": self.saves}
 
 
 def told(name: str, saves: float) -> str:
@@ -246,7 +246,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {name: value for name, value in vars(self).items() if name != "time_us"}
+        return {name: value for name, value in structs.asdict(self).items() if name != "time_us"}
 
 
 def what_if(

@@ -17,11 +17,12 @@ import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
+from msgspec import structs
 
 from npusim.base.integers import IntArray
 from npusim.base.objects import replace
@@ -197,7 +198,7 @@ def content(kernel: Kernel) -> str | None:
 
 def _written(made: Launched) -> dict[str, Any]:
     """``made`` as JSON has it."""
-    own = {f.name: getattr(made.run, f.name) for f in fields(made.run)}
+    own = structs.asdict(made.run)
     own["pipes"] = json.dumps([*made.run.pipes])  # a text of its own, which few will read
     return {
         "run": own,

@@ -6,7 +6,6 @@ outputs, or single taps.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cached_property, lru_cache
 from math import gcd
 from typing import NamedTuple
@@ -116,7 +115,7 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return tuple(found), np.array([numbers[row] for row in rows], np.int64)
 
 
-_COLUMNS = tuple(field.name for field in fields(Runs) if field.name != "parts")
+_COLUMNS = tuple(name for name in Runs.__struct_fields__ if name != "parts")
 
 
 class Use(NamedTuple):

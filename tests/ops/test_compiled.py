@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 import npusim
 from npusim.base.dtypes import FP16, FP32
@@ -192,7 +193,7 @@ def test_a_timing_only_run_gives_the_same_rows(small: Any, name: str, start: str
     assert (timed.outputs, timed.cycles, timed.notes) == (None, full.cycles, full.notes)
     for a, b in zip(full.runs, timed.runs, strict=True):
         assert (a.pipes, a.traffic, a.bounds) == (b.pipes, b.traffic, b.bounds)
-        for column, values in vars(a.timeline).items():
+        for column, values in structs.asdict(a.timeline).items():
             np.testing.assert_array_equal(values, getattr(b.timeline, column))
         check_account(a, start)
 

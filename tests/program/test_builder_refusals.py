@@ -8,6 +8,7 @@ import pytest
 
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ProgramError
+from npusim.base.objects import replace
 from npusim.isa.dma import Window
 from npusim.isa.operands import Tensor
 from tests.mistakes import mistakes
@@ -20,7 +21,7 @@ def names(bench: Bench) -> dict[str, Any]:
     """What an issued line may name: the language, a buffer per memory, a tensor, a short load3d."""
 
     def load3d(m: tuple[int, int] = (0, 16), k: tuple[int, int] = (0, 16), **changes: int) -> None:
-        window = Window(**{**vars(FLAT), **changes})
+        window = replace(FLAT, **changes)
         a, l1 = bench.a.last(), bench.l1.last()
         bench.k.load3d(a.at(0, 512), l1.at(0, 512), window, FP16, m=m, k=k)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from msgspec import structs
 
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ProgramError
@@ -99,7 +100,7 @@ def with_bases(instruction: Instruction, bases: dict[str, int]) -> Instruction:
     """The instruction with its unit's GM bases added to its offsets."""
     changed = {
         name: replace(region, base="", offset=region.offset + bases[region.base])
-        for name, region in vars(instruction).items()
+        for name, region in structs.asdict(instruction).items()
         if isinstance(region, GmRegion) and region.base
     }
     return replace(instruction, **changed) if changed else instruction  # type: ignore[type-var]

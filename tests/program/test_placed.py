@@ -5,7 +5,6 @@ Kernels on both kinds of cores: what each plan sees, and what happens to flags n
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -79,12 +78,12 @@ def at_addresses(program: Program) -> list[tuple[list[Cost], list[Cost]]]:
             template, own = program.templates[program.variants[number].template], []
             bases = dict(zip(names, row, strict=True))
             for instruction in template.instructions:
-                there = copy(instruction)
+                there = instruction
                 for end in ("src", "dst") if isinstance(there, Move) else ():
                     region = getattr(there, end, None)
                     if isinstance(region, GmRegion):
                         first = region.offset + bases.get(region.base, 0)
-                        setattr(there, end, replace(region, offset=first))
+                        there = replace(there, **{end: replace(region, offset=first)})
                 own.append(there.cost(program.device))
             found.append((list(template.costs), own))
     return found

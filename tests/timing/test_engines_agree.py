@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -66,14 +65,14 @@ def difference(expected: KernelRun | str, actual: KernelRun | str) -> str:
         found = _instruction(expected.timeline, actual.timeline)
         if found:
             return found
-    for field in fields(KernelRun):
-        left, right = getattr(expected, field.name), getattr(actual, field.name)
+    for name in KernelRun.__struct_fields__:
+        left, right = getattr(expected, name), getattr(actual, name)
         if isinstance(left, tuple):
-            found = first_row(field.name, left, right)
+            found = first_row(name, left, right)
             if found:
                 return found
-        elif field.name != "timeline" and left != right:
-            return f"{field.name}: expected {left}, got {right}"
+        elif name != "timeline" and left != right:
+            return f"{name}: expected {left}, got {right}"
     return "" if (expected.timeline is None) == (actual.timeline is None) else "one timeline"
 
 

@@ -145,7 +145,7 @@ def test_estimates_know_that_write_backs_take_turns_with_reads() -> None:
     """The leading tiling was estimated at 255,353 cycles of 332,283, and 292,941 are enough."""
     machine = load_device("ascend910")
     (estimate, best), *_ = kernel_of(gradient("conv1", "dx", 32)).ranked(machine, 32, 8)
-    assert estimate == pytest.approx(simulated(best, machine), rel=0.1)
+    assert estimate == pytest.approx(cycles_of(best, machine), rel=0.1)
 
 
 def test_weights_of_a_group_stay_for_all_of_its_slabs() -> None:
@@ -163,7 +163,7 @@ def test_zeros_between_outputs_leave_with_these_where_ub_holds_both(device: str)
     cycles, best = automatic(kernel, load_device(device))
     cleared = replace(best, tiling=replace(best.tiling, zeros=False))
     assert not best.before
-    assert cycles < 0.85 * simulated(cleared, device)
+    assert cycles < 0.85 * cycles_of(cleared, device)
 
 
 @pytest.mark.parametrize(
