@@ -159,7 +159,7 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
         dead=plane.positions < g.h.out * g.w.out or not all(g.live),
-        filled=plane.filled(g.h.out) and all(g.live),
+        filled=images == 1 and plane.filled(g.h.out) and all(g.live),
         side_by_side=plain,
     )
 
