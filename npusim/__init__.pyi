@@ -28,11 +28,11 @@ from npusim.networks.network import network as network
 from npusim.networks.step import step as step
 from npusim.networks.trainer import Trainer as Trainer
 from npusim.ops import operators as operators
+from npusim.program.build import Fit as Fit
+from npusim.program.build import candidates as candidates
+from npusim.program.build import fits as fits
 from npusim.program.traced import load_instructions as load_instructions
 from npusim.program.traced import save_instructions as save_instructions
-from npusim.program.tunable import Fit as Fit
-from npusim.program.tunable import candidates as candidates
-from npusim.program.tunable import fits as fits
 from npusim.results import Result as Result
 from npusim.results.comparison import Comparison as Comparison
 from npusim.results.comparison import compare as compare

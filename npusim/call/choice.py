@@ -19,10 +19,9 @@ from npusim.base.objects import growing, replace
 from npusim.base.sources import look_again
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
-from npusim.program.build import build, lay_out
+from npusim.program.build import build, changes, lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
-from npusim.program.tunable import changes
 from npusim.reuse.cache import Answers, Name, Seen, names_of
 from npusim.reuse.launches import content
 from npusim.timing.run import Launches, new_l2, time_cycles

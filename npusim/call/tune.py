@@ -15,8 +15,8 @@ from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
 from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
+from npusim.program.build import is_tunable
 from npusim.program.kernel import Kernel
-from npusim.program.tunable import is_tunable
 from npusim.results import Result
 from npusim.timing.run import new_l2
 from npusim.tuning.problem import Problem

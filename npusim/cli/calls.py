@@ -32,8 +32,8 @@ from npusim.device.spec import Device
 from npusim.limits.table import RULES
 from npusim.ops import CARDS
 from npusim.ops.card import LIMITS, Card, Output, Sample, Stated
+from npusim.program.build import is_tunable
 from npusim.program.traced import load_instructions
-from npusim.program.tunable import is_tunable
 from npusim.results import Result
 
 #: The command below others that takes a kernel of a file.

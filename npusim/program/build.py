@@ -1,4 +1,7 @@
-"""Kernel + device + cores -> Program: units of distinct tasks become templates, then linking."""
+"""Kernel + device + cores -> Program: units of distinct tasks become templates, then linking.
+
+What is laid out tells which tilings a kernel can have on a device, and what memory each takes.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from pathlib import Path as FilePath
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +21,7 @@ from npusim.base.errors import ArgumentError, CapacityError, ProgramError
 from npusim.base.integers import IntArray
 from npusim.base.objects import growing
 from npusim.base.yamltree import suggest
+from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.sync import SetFlag, WaitFlag
 from npusim.program.kernel import Kernel, Plan, Tasks, fields_of, require_table
@@ -337,3 +342,73 @@ def _kernel_line(error: BaseException) -> str:
     own = [f for f in frames if (f.filename, f.name) != made]
     lines = [f for f in own if FilePath(f.filename).parent not in _OURS]
     return f"{FilePath(lines[-1].filename).name}:{lines[-1].lineno}: " if lines else ""
+
+
+# -- the tilings that fit --------------------------------------------------------------------------
+
+
+K = TypeVar("K", bound=Kernel)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a kernel fits a device: bytes of its buffers by memory, or the reason why not.
+
+    ``sizes`` are those of the memories. True where it fits.
+    """
+
+    bytes: dict[str, int]
+    sizes: dict[str, int]
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+    @property
+    def share(self) -> dict[str, float]:
+        """How much of each memory the buffers take, 0 to 1."""
+        return {name: self.bytes[name] / self.sizes[name] for name in self.bytes}
+
+
+def is_tunable(kind: type[Kernel]) -> bool:
+    """Whether kernels of a kind have candidates of their own."""
+    return bool(kind.choices) or kind.candidates is not Kernel.candidates
+
+
+def candidates(kernel: K, device: str | Device, cores: int | None = None) -> Iterator[K]:
+    """The legal tilings of a kernel: the same kernel with each, none that runs like another.
+
+    ``cores`` are the cores it may use, all of its role by default.
+    """
+    machine = load_device(device)
+    seen = set()
+    for one in kernel.candidates(machine, cores or machine.count(kernel.role)):
+        if fits(one, machine) and (alike := one.clipped) not in seen:
+            seen.add(alike)
+            yield cast(K, one)
+
+
+def changes(kernel: Kernel, candidate: Kernel) -> dict[str, Any]:
+    """The fields in which a candidate differs from the kernel."""
+    names = [f.name for f in fields(candidate)]  # type: ignore[arg-type]
+    values = {name: (getattr(kernel, name), getattr(candidate, name)) for name in names}
+    return {name: new for name, (old, new) in values.items() if new != old}
+
+
+def fits(kernel: Kernel, device: str | Device, *, issued: bool = True) -> Fit:
+    """What a kernel's buffers take of the memories of a core, and whether the device can run it.
+
+    ``reason`` is that of the kernel, of a memory too small, or of an instruction: the last only
+    where these are ``issued``, which takes most of the time.
+    """
+    machine = load_device(device)
+    k, reason = Language(machine, machine.core_kind(kernel.role), kernel.role), ""
+    try:
+        lay_out(kernel, machine, tuple(range(machine.groups)), k, issued=issued)
+    except (ArgumentError, CapacityError, ProgramError) as error:
+        reason = str(error)
+    used: dict[str, int] = {}
+    for handle in k.handles:
+        memory = handle.buffer.memory
+        used[memory] = used.get(memory, 0) + handle.buffer.slots * handle.buffer.slot_bytes
+    return Fit(used, {name: machine.memory(name).size_bytes for name in used}, reason)

@@ -23,7 +23,7 @@ from npusim.results.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
 from npusim.study.result import Exploration, unbeaten, values_of
-from npusim.study.runner import Progress, probed, study_of
+from npusim.study.runner import Chunk, Progress, cpus, here, probed, study_of
 from npusim.study.space import Study, check_goals
 from npusim.study.subject import (
     Known,
@@ -36,7 +36,6 @@ from npusim.study.subject import (
     known_of,
     runs_beside,
 )
-from npusim.study.workers import Chunk, cpus, here
 
 #: Points that are looked at where nothing else is said.
 TRIALS = 100

@@ -27,8 +27,8 @@ from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
 from npusim.base.sources import own_modules
 from npusim.base.workers import Workers as Processes
+from npusim.program.build import changes
 from npusim.program.kernel import Kernel
-from npusim.program.tunable import changes
 from npusim.reuse.store import Store
 from npusim.tuning.problem import Changes, Found, Problem, neighbours
 

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.written import replacing
+from npusim.program.build import Fit, fits
 from npusim.program.kernel import Kernel
-from npusim.program.tunable import Fit, fits
 from npusim.results import lines
 from npusim.results.answer import Answer
 from npusim.results.progress import in_notebooks

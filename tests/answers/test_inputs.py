@@ -24,6 +24,7 @@ from npusim.ops import CARDS
 from npusim.reuse.cache import answers_in
 from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.store import StoreWarning, opened
+from npusim.study.runner import failure, look, on_dask
 from npusim.study.search import explore
 from npusim.study.space import make_study
 from npusim.study.subject import (
@@ -38,7 +39,6 @@ from npusim.study.subject import (
     option_names,
     split,
 )
-from npusim.study.workers import failure, look, on_dask
 from npusim.tuning.problem import Problem
 from npusim.workloads import load_workload
 from tests.reuse.test_launches import forget, simulated
@@ -207,7 +207,7 @@ def test_a_store_that_cannot_be_read_is_no_answer(monkeypatch: pytest.MonkeyPatc
         raise StoreError("the store 'x' cannot be read")
 
     parts = split({"operator": "matmul", "device": "tiny", "m": "8", "k": "8", "n": "8"})
-    monkeypatch.setattr("npusim.study.workers.measure", broken)
+    monkeypatch.setattr("npusim.study.runner.measure", broken)
     with pytest.raises(StoreError):
         look([(0, parts)])
     monkeypatch.setattr("npusim.ops.of_layers.answers_in", broken)
@@ -398,7 +398,7 @@ def test_a_scheduler_without_workers_is_said(monkeypatch: pytest.MonkeyPatch) ->
 
     Dask.Client = Client  # type: ignore[attr-defined]
     Dask.as_completed = lambda futures: futures  # type: ignore[attr-defined]
-    monkeypatch.setattr("npusim.study.workers.optional", lambda *_: Dask)
+    monkeypatch.setattr("npusim.study.runner.optional", lambda *_: Dask)
     with pytest.warns(UserWarning, match=r"tcp://x:1' has no workers.*`dask worker tcp://x:1`"):
         assert list(on_dask(lambda workers: iter(()), "tcp://x:1")) == []
 

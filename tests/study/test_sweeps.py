@@ -21,9 +21,9 @@ from npusim.cli.main import main
 from npusim.results import palette
 from npusim.reuse.store import opened
 from npusim.study.result import SweepResult
+from npusim.study.runner import here, look
 from npusim.study.space import make_study
 from npusim.study.subject import Measured, Split, known_of
-from npusim.study.workers import here, look
 from tests.mistakes import mistakes
 
 PRODUCT: dict[str, Any] = {

@@ -15,9 +15,9 @@ from npusim.language import FP16, FP32, Language
 from npusim.program.build import build
 from npusim.program.kernel import Tasks
 from npusim.program.program import Program
-from npusim.timing.least import least_and_digest
 from npusim.timing.links import link_rows
 from npusim.timing.run import new_l2, time_program
+from npusim.tuning.problem import least_and_digest
 from tests.drawn import slow_if
 from tests.scripts import Scripted, tasks_of
 from tests.timing.random_programs import random_case
