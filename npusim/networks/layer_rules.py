@@ -36,7 +36,10 @@ def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
     if not weight:
         return "channel" if _by_channel(shapes) else ""
     if len(shape) > 1 and weight == (shape[0], *(1 for _ in shape[1:])):
-        return "weights of channels"
+        turned = len(shapes[0]) == 2 and shapes[0][-1] == prod(weight)  # rows, each of all channels
+        if not turned:
+            return "weights of channels"
+        weight = shape = weight[:1]
     return "weights of rows" if prod(weight) % 8 == 0 and shape[-len(weight) :] == weight else ""
 
 

@@ -9,7 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache, partial
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, cast, get_type_hints
@@ -350,8 +350,7 @@ def _kernel_line(error: BaseException) -> str:
 K = TypeVar("K", bound=Kernel)
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """Whether a kernel fits a device: bytes of its buffers by memory, or the reason why not.
 
     ``sizes`` are those of the memories. True where it fits.

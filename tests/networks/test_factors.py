@@ -116,6 +116,25 @@ def test_weights_are_factors_and_terms(mode: str, device: str) -> None:
     assert not traffic(same_as_torch(Weighted, (3, 9, 10), device=device, mode=mode))
 
 
+def test_weights_of_channels_of_turned_rows_are_those_of_rows() -> None:
+    """A layer scale behind the linear layers of ConvNeXt, whose result is seen channels first."""
+
+    class Turned(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.fc = nn.Conv2d(3, 24, 3), nn.Linear(24, 24)
+            self.scale, self.last = Weight(torch.mul, 24, 1, 1), nn.Conv2d(24, 8, 1)
+
+        def forward(self, x: Any) -> Any:
+            y = self.fc(self.first(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            return self.last(self.scale(y))
+
+    step = npusim.step(Turned(), (3, 9, 9), device="ascend910b2", batch=2)
+    assert step.complete
+    assert not traffic(step)
+    assert step.step.values["scale.scale.gamma"].kind == "vector"
+
+
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
 def test_weights_are_written_and_read_back(tmp_path: Path) -> None:
     found = read_network(Weighted(), (3, 9, 10))
