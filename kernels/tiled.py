@@ -64,4 +64,4 @@ class Tiled(Kernel):
         return found
 
     def _with(self, tiling: Any) -> Kernel:
-        return replace(self, tiling=tiling)  # type: ignore[type-var]
+        return replace(self, tiling=tiling)

@@ -149,6 +149,7 @@ def differs() -> bool:
             [value.tolist() if isinstance(value, np.ndarray) else value for value in columns]
             for result in results
             for run in result.runs
+            if run.timeline
             for columns in ([run.cycles, run.pipes, run.traffic], structs.astuple(run.timeline))
         ]
 

@@ -131,7 +131,7 @@ def _with(kernel: K, kept: dict[str, Any]) -> K:
         name: type(getattr(kernel, name))(**new) if isinstance(new, dict) else new
         for name, new in kept.items()
     }
-    return replace(kernel, **values)  # type: ignore[type-var]
+    return replace(kernel, **values)
 
 
 class _Trial:

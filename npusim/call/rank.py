@@ -186,4 +186,4 @@ def _like(kernel: Kernel, one: Any) -> Kernel:
     if isinstance(one, Kernel):
         return one
     tiling = replace(kernel.tiling, **one) if isinstance(one, Mapping) else one  # type: ignore[attr-defined]
-    return replace(kernel, tiling=tiling)  # type: ignore[type-var]
+    return replace(kernel, tiling=tiling)

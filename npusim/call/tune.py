@@ -100,7 +100,7 @@ def _by_rules(
         with suppress(ArgumentError, CapacityError), planning() as kernels:
             what(*operands, **options | {"tiling": {kernel.name: rule}})
             tilings = (getattr(one, "tiling", None) for one in kernels if one.name == kernel.name)
-            found += [replace(kernel, tiling=tiling) for tiling in tilings]  # type: ignore[type-var]
+            found += [replace(kernel, tiling=tiling) for tiling in tilings]
     return found
 
 

@@ -61,7 +61,7 @@ def _path(**figures: Any) -> Change:
     def change(instruction: Instruction, device: Device) -> tuple[Instruction, Device]:
         assert isinstance(instruction, Move)
         path = replace(instruction.path, **figures)
-        return replace(instruction, path=path), device  # type: ignore[type-var]
+        return replace(instruction, path=path), device
 
     return change
 

@@ -158,7 +158,7 @@ class Kernel(Abstract):
         names = tuple(self.choices)
         for values in product(*(self.choices[name] for name in names)):
             with suppress(ArgumentError):  # the kernel's own checks
-                yield replace(self, **dict(zip(names, values, strict=True)))  # type: ignore[type-var]
+                yield replace(self, **dict(zip(names, values, strict=True)))
 
     def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
         """The candidates, with what each takes at least: by default what ``least`` says of it."""
@@ -201,7 +201,7 @@ class Kernel(Abstract):
     def clipped(self) -> Kernel:
         """The same kernel with what its problem leaves of its tiling: equal if two run alike."""
         ran = getattr(self, "ran", None)
-        return self if ran is None else replace(self, tiling=ran)  # type: ignore[type-var]
+        return self if ran is None else replace(self, tiling=ran)
 
     @property
     def anywhere(self) -> bool:

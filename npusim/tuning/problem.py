@@ -160,7 +160,7 @@ class Problem(Struct, frozen=True, dict=True):
 
     def candidate(self, changes: Changes) -> Kernel:
         """The kernel with some fields changed."""
-        return replace(self.kernel, **changes)  # type: ignore[type-var]
+        return replace(self.kernel, **changes)
 
     def candidates(self) -> Iterator[tuple[Kernel, int]]:
         """The kernel's own, each with a lower bound on its cycles in closed form."""
@@ -239,13 +239,13 @@ def neighbours(kernel: Kernel) -> Iterator[Kernel]:
         for value in _steps(getattr(tiling, one.name)):
             with suppress(ArgumentError):
                 changed = replace(tiling, **{one.name: value})
-                yield replace(kernel, tiling=changed)  # type: ignore[type-var]
+                yield replace(kernel, tiling=changed)
     slots, depth = (getattr(tiling, name, 0) for name in ("l0_slots", "base_k"))
     less = depth * slots // (slots + 1) // 16 * 16
     if less:
         with suppress(ArgumentError):
             changed = replace(tiling, l0_slots=slots + 1, base_k=less)
-            yield replace(kernel, tiling=changed)  # type: ignore[type-var]
+            yield replace(kernel, tiling=changed)
 
 
 def _steps(value: Any) -> list[Any]:

@@ -93,7 +93,7 @@ def test_a_measured_row_takes_the_same_cycles_through_the_door(
     # Kernels that matmul does not launch: the same product, with the door's tiling.
     product = kernel if isinstance(kernel, Matmul) else kernel.product
     ours = replace(product, tiling=tiling.tiling(product.shape, device, cores)[0])
-    again: Any = ours if product is kernel else replace(kernel, product=ours)  # type: ignore[arg-type]
+    again: Any = ours if product is kernel else replace(kernel, product=ours)
     assert cycles(again, device, cores) == want
 
 

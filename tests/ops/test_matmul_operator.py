@@ -251,7 +251,7 @@ def test_block_scaled_types_are_timed(kind: str) -> None:
 A, B = np.zeros((4, 5), np.float16), np.zeros((5, 6), np.float16)
 NO_BF16 = replace(
     DEVICES["tiny"],
-    cube=replace(DEVICES["tiny"].cube, rates={"fp16": DEVICES["tiny"].cube.rates["fp16"]}),  # type: ignore[type-var, union-attr]
+    cube=replace(DEVICES["tiny"].cube, rates={"fp16": DEVICES["tiny"].cube.rates["fp16"]}),
 )
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "rank of a": (A[0], B, {}, "a has shape (5,); it must have 2 axes (M, K), or a batch"),
@@ -305,7 +305,7 @@ def test_bad_arguments_are_refused(refused: str) -> None:
 )  # fmt: skip
 def test_bad_tilings_are_refused(field: str, value: int) -> None:
     with pytest.raises(ArgumentError, match=rf"tiling {field} is {value}; it must be "):
-        replace(Tiling(base_m=16, base_n=16, base_k=16), **{field: value})  # type: ignore[arg-type]
+        replace(Tiling(base_m=16, base_n=16, base_k=16), **{field: value})
 
 
 def test_mistakes_are_looked_for_on_request(monkeypatch: pytest.MonkeyPatch) -> None:

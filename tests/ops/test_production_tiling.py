@@ -205,7 +205,7 @@ PLANE = layer(n=1, cin=32, cout=64, spatial=(1, 12, 12), kernel=(1, 3, 3),
 
 
 def filter_words(**changes: int) -> CannTiling:
-    return replace(cann_tiling({**WORDS, "singleCoreN": 288}), **changes)  # type: ignore[arg-type]
+    return replace(cann_tiling({**WORDS, "singleCoreN": 288}), **changes)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_tiling_that_does_not_fit_says_why(
 def test_the_nest_of_the_input_gradient_says_what_it_cannot_follow(
     change: dict[str, int], message: str
 ) -> None:
-    tiling = replace(cann_tiling({**WORDS, "singleCoreM": 24}), **change)  # type: ignore[arg-type]
+    tiling = replace(cann_tiling({**WORDS, "singleCoreM": 24}), **change)
     with pytest.raises(ArgumentError, match=message):
         cann_input.kernel_tiling(tiling, PLANE, B2, FP16)
 

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from msgspec import structs
 
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ProgramError
-from npusim.base.objects import replace
+from npusim.base.objects import field_names, replace
 from npusim.base.reasons import DATA, FLAG, SPACE
 from npusim.isa.base import Instruction
 from npusim.isa.operands import GmRegion, Slot, SlotRegion, Tensor
@@ -100,10 +99,12 @@ def with_bases(instruction: Instruction, bases: dict[str, int]) -> Instruction:
     """The instruction with its unit's GM bases added to its offsets."""
     changed = {
         name: replace(region, base="", offset=region.offset + bases[region.base])
-        for name, region in structs.asdict(instruction).items()
+        for name, region in (
+            (name, getattr(instruction, name)) for name in field_names(instruction)
+        )
         if isinstance(region, GmRegion) and region.base
     }
-    return replace(instruction, **changed) if changed else instruction  # type: ignore[type-var]
+    return replace(instruction, **changed) if changed else instruction
 
 
 def oracle(program: Program) -> Program:

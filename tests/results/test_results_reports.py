@@ -92,7 +92,7 @@ def test_text_of_a_call_without_kernels_cube_or_notes(result: Result) -> None:
 
 
 def _run(result: Result, **changes: object) -> KernelRun:
-    return replace(result.runs[1], launch_cycles=0, **changes)  # type: ignore[arg-type]
+    return replace(result.runs[1], launch_cycles=0, **changes)
 
 
 @pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != "busy"])

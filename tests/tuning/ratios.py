@@ -68,7 +68,7 @@ def simulated(ranking: Ranking, draw: Random, count: int) -> Iterator[tuple[Rank
     device = ranking.device
     problem = Problem(ranking.kernel, device, tuple(range(device.groups)))
     for row in draw.sample(ranking.rows, min(count, len(ranking.rows))):
-        kernel = replace(ranking.kernel, tiling=row.tiling)  # type: ignore[type-var]
+        kernel = replace(ranking.kernel, tiling=row.tiling)
         yield row, problem.time(kernel).cycles
 
 

@@ -162,7 +162,7 @@ def test_zeros_between_outputs_leave_with_these_where_ub_holds_both(device: str)
     cycles, best = automatic(kernel_of(gradient("res5_shortcut", "dx", 4)), load_device(device))
     assert not best.before
     cleared = replace(best, tiling=replace(best.tiling, zeros=False))
-    assert cycles < 0.85 * cycles_of(cleared, device)
+    assert cycles < 0.85 * cycles_of(cleared, load_device(device))
 
 
 def test_of_several_images_outputs_without_input_are_cleared() -> None:
