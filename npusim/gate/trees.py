@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,8 @@ def revision(tree: Tree, commit: str) -> Iterator[Tree]:
             git(tree.root, "worktree", "remove", "--force", str(root))
 
 
-class Change(Struct, frozen=True):
+@dataclass(frozen=True)
+class Change:
     """Lines of a file that differ from a revision: the first of them as it is now, and git's patch.
 
     With this change alone a call takes ``cycles`` more than in the revision.

@@ -251,7 +251,7 @@ def test_block_scaled_types_are_timed(kind: str) -> None:
 A, B = np.zeros((4, 5), np.float16), np.zeros((5, 6), np.float16)
 NO_BF16 = replace(
     DEVICES["tiny"],
-    cube=replace(DEVICES["tiny"].cube, rates={"fp16": DEVICES["tiny"].cube.rates["fp16"]}),
+    cube=replace(DEVICES["tiny"].cube, rates={"fp16": DEVICES["tiny"].cube.rates["fp16"]}),  # type: ignore[union-attr]
 )
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "rank of a": (A[0], B, {}, "a has shape (5,); it must have 2 axes (M, K), or a batch"),

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from npusim.base.objects import replace
 from npusim.cli.main import main as run
 from npusim.ops import CARDS
 from tests.drawn import some
@@ -57,9 +58,6 @@ def test_a_wrong_number_is_found(
 
     monkeypatch.setattr("tests.ops.random_calls.CARDS", {"matmul": card})
     assert main(["3", "--calls", "2"]) == 0
-    object.__setattr__(card, "call", zeros)
-    try:
-        assert main(["3", "--calls", "2", "--refusals"]) == 1
-    finally:
-        object.__setattr__(card, "call", call)
+    monkeypatch.setattr("tests.ops.random_calls.CARDS", {"matmul": replace(card, call=zeros)})
+    assert main(["3", "--calls", "2", "--refusals"]) == 1
     assert "WRONG Drawn(operator='matmul'" in capsys.readouterr().out

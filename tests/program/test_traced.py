@@ -22,6 +22,7 @@ from npusim.call.call import Call
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
+from npusim.kernels.blend import Blend
 from npusim.kernels.concat import Concat
 from npusim.kernels.fold_map import Folded, FoldMap
 from npusim.kernels.fold_weights import FoldedFilters, FoldWeights
@@ -93,6 +94,10 @@ def by_hand() -> Found:
 
     fold, groups = folded_gradient(CONV1, Fold(2, 2)), Conversion(kind="to_fracz", c0=16, groups=8)
     kernels: list[Kernel] = [
+        Blend(
+            tensor("a", 2, 3, 16), tensor("b", 2, 2, 16, role="out"),
+            (((0, 0.5), (1, 0.5)), ((2, 1.0),)),
+        ),
         Concat((tensor("a", 2, 3, 40), tensor("b", 2, 5, 40)), tensor("c", 2, 8, 40, role="out")),
         FoldMap(
             Folded(16, True, Fold(2, 2)), tensor("x", 1, 3, 8, 8),
