@@ -1,4 +1,4 @@
-"""Many objects at once: programs are made of millions that live as long as they do."""
+"""Records, of which programs are made by the million, and what makes many of them quickly."""
 
 from __future__ import annotations
 
