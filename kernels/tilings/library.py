@@ -83,7 +83,10 @@ def _plainest(space: Filters | Products, plain: Any) -> Any:
     if not len(t["items"]):
         return None
     t |= {"unit_flag": 0 * t["unit_flag"], "cores": np.minimum(t["items"], space.cores)}
-    work = table(space.work(t))
-    least = bounds(work) + work.beside - work.cores * space.device.launch.core_cycles
-    best = np.array([np.argmin(least)])
+    best = np.array([np.argmin(_weighed(table(space.work(t)), space.device))])
     return replace(space.tiling(records(chosen(t, best))[0]), cores=0)
+
+
+def _weighed(work: Any, device: Device) -> Any:
+    """Cycles, less what cores take to launch: no published rule of the vendor weighs that."""
+    return bounds(work) + work.beside - work.cores * device.launch.core_cycles

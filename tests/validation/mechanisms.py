@@ -28,6 +28,8 @@ from npusim.base.objects import replace
 from npusim.cli.files import print_table
 from npusim.device.spec import Device
 from npusim.kernels.library_trans_data import LibraryGroups
+from npusim.kernels.tilings import library
+from npusim.kernels.tilings.pipeline import bounds
 from npusim.kernels.trans_data import TransData
 from npusim.ops import conv_launch
 from npusim.timing.trace import KernelRun
@@ -86,6 +88,13 @@ def _modules(attribute: str, *values: tuple[str, Any], of: Any = call_rows) -> A
     return tuple(Alternative(name, patches=((of, attribute, value),)) for name, value in values)
 
 
+def _cores(chip: str) -> Choice:
+    """Whether the least bound of a tiling of the library has the launch of each core in it."""
+    with_cores = lambda work, _: bounds(work) + work.beside  # noqa: E731
+    values = ("counts", with_cores), ("does not count", library._weighed)
+    return Choice("launch of cores in tilings", chip, _modules("_weighed", *values, of=library))
+
+
 _CAST = call_rows._cast_of_bias
 
 
@@ -140,6 +149,7 @@ CHOICES = (
         "910B2",
         _modules("_LIBRARY_TILING", ("auto", "auto"), ("library", "library")),
     ),
+    _cores("910B2"),
     *_launches("950PR", "0.03us", "0.1us"),
     Choice(
         "window of img2col into L0B",
@@ -151,6 +161,7 @@ CHOICES = (
         "950PR",
         _modules("_LIBRARY_TILING", ("auto", "auto"), ("library", "library")),
     ),
+    _cores("950PR"),
 )
 
 
