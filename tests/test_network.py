@@ -170,6 +170,19 @@ def test_parts_that_are_summed_belong_to_the_weight(net: Workload) -> None:
     assert row["weight_us"] * row["count"] == pytest.approx(whole)
 
 
+def test_only_a_layer_with_a_bias_has_its_gradient_and_adds_it_going_forward(net: Workload) -> None:
+    """``first`` has one, ``lopsided`` has none."""
+    bare = replace(net, layers=tuple(replace(one, bias=False) for one in net.layers))
+    every = {"gradients": ["weight", "bias"], "passes": "training"}
+    found, without = (timed(one, **every).layers.set_index("layer") for one in (net, bare))
+    assert found.bias_us["first"] > 0
+    assert not any(without.bias_us)
+    assert found.one_us["lopsided"] == without.one_us["lopsided"]
+    found, without = (timed(one, passes="forward").layers.set_index("layer") for one in (net, bare))
+    assert found.one_us["first"] > without.one_us["first"]
+    assert found.one_us["lopsided"] == without.one_us["lopsided"]
+
+
 def test_what_the_times_rest_on_is_said_once_for_all_layers(net: Workload) -> None:
     result = timed(net, gradients=["input", "weight", "bias"])
     said = [note for note in result.notes if "assumed figure" in note]

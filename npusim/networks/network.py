@@ -336,9 +336,9 @@ def network(
     ``input_shape``, that of one image without the batch, an ONNX file where it leaves sizes open.
     ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
     a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
-    Linear layers with a bias add it going forward, and have its gradient where that is asked for;
-    convolutions are taken to have one where it is. Different layers are simulated in ``jobs``
-    processes, with the same result; ``progress`` is then told of layers that are done.
+    Layers with a bias add it going forward, and have its gradient where that is asked for.
+    Different layers are simulated in ``jobs`` processes, with the same result; ``progress`` is
+    then told of layers that are done.
     Runs of kernels and automatic tilings are kept in ``store`` ("": a file of the user's cache;
     None: in memory alone) by the figures they rest on: on a changed device only what the change
     touches is simulated. The keywords left are those of ``npusim.call.Options`` except
@@ -370,8 +370,9 @@ def network(
         timed = _timed(net, replace(backward, options=told), jobs)
     if not timed:
         raise ArgumentError(
-            f"no layer of {net.name} has a gradient among {', '.join(backward.gradients)}: before "
-            "its layers nothing is trained; every_input=True (--every-input) asks for them"
+            f"no layer of {net.name} has a gradient among {', '.join(backward.gradients)}: an "
+            "input has one behind a trained layer, or with every_input=True (--every-input), a bias "
+            "in a layer that has one (bias: yes)"
         )
     if all(one.result is None for one in timed):
         raise ArgumentError(

@@ -40,12 +40,8 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
     store: str | Path | None = None
 
     def of(self, layer: Layer) -> tuple[str, ...]:
-        """What is computed of a layer; an input gradient only where something needs it.
-
-        Of a convolution it is not known whether it has a bias: it is taken to have one.
-        """
-        biased = not isinstance(layer, LinearLayer) or layer.bias
-        has = {"input": layer.input_gradient, "weight": True, "bias": biased}
+        """What is computed of a layer: gradients of the input and bias only where it has them."""
+        has = {"input": layer.input_gradient, "weight": True, "bias": layer.bias}
         wanted = tuple(g for g in self.gradients if has[g])
         return wanted if self.passes == "backward" else ("output", *wanted)
 
@@ -90,7 +86,7 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
         found = []
         if "output" in wanted:
             usable = {k: v for k, v in common.items() if k not in ("deterministic", "rules")}
-            bias = spec((layer.cout,), self.dtype) if "bias" in self.gradients else None
+            bias = spec((layer.cout,), self.dtype) if layer.bias else None
             found.append(ops.convolution(x, w, bias, **usable))
         mask = tuple(name.removeprefix("grad_") in wanted for name in GRADIENTS)
         if any(mask):

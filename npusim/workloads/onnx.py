@@ -207,7 +207,9 @@ class _Graph:
         return [(stack, rows, wide, keys), (stack, rows, keys, deep)]
 
     def _attributes(self, node: Any) -> dict[str, Any]:
-        return {a.name: self.helper.get_attribute_value(a) for a in node.attribute}
+        """What a node is told; numbers as they were written, for a file keeps them in fp32."""
+        found = ((a.name, self.helper.get_attribute_value(a)) for a in node.attribute)
+        return {k: float(str(np.float32(v))) if isinstance(v, float) else v for k, v in found}
 
     def _nearest(self, node: Any) -> bool:
         """Whether a resized map repeats the elements of the one that is read."""
@@ -262,8 +264,7 @@ class _Graph:
         if node.op_type == "Resize":
             return [self._places(node).endswith("align_corners")]
         if node.op_type.endswith("Normalization"):
-            added = float(str(np.float32(attributes.get("epsilon", 1e-5))))
-            return [attributes.get("num_groups"), added]
+            return [attributes.get("num_groups"), attributes.get("epsilon", 1e-5)]
         usual = {"LeakyRelu": (0.01,), "Elu": (1.0,), "HardSigmoid": (0.2, 0.5)}.get(node.op_type)
         if usual:
             return [attributes.get(*one) for one in zip(("alpha", "beta"), usual, strict=False)]

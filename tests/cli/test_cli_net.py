@@ -16,7 +16,9 @@ from tests.networks.blocks import ONE_BLOCK
 
 Capture = pytest.CaptureFixture[str]
 
-GOOD = "description: small\nlayers:\n  a: {cin: 16, cout: 32, spatial: [6, 5], kernel: 3}\n"
+GOOD = (
+    "description: small\nlayers:\n  a: {cin: 16, cout: 32, spatial: [6, 5], kernel: 3, bias: yes}\n"
+)
 BAD = GOOD + "  b: {cin: 16, cout: 16, spatial: [9], kernel: 2, padding: [[0, 1]]}\n"
 
 

@@ -80,6 +80,8 @@ def test_an_exported_file_has_the_same_numbers(tmp_path: Path) -> None:
         numbers(one) for one in (read_network(Squeezed(), (3, 9, 9)), read_network(path))
     )
     assert found == wanted
+    slopes = [one.numbers for one in read_network(path).elementwise if one.kind == "leaky_relu"]
+    assert slopes == [(0.2,)], "as it was written, not as fp32 has it"
 
 
 class Weight(nn.Module):  # type: ignore[misc, name-defined]
