@@ -371,8 +371,8 @@ def network(
     if not timed:
         raise ArgumentError(
             f"no layer of {net.name} has a gradient among {', '.join(backward.gradients)}: an "
-            "input has one behind a trained layer, or with every_input=True (--every-input), a bias "
-            "in a layer that has one (bias: yes)"
+            "input has one behind a trained layer, or with every_input=True (--every-input), a "
+            "bias in a layer that has one (bias: yes)"
         )
     if all(one.result is None for one in timed):
         raise ArgumentError(
