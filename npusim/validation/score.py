@@ -120,8 +120,8 @@ def score(outcomes: Iterable[Outcome]) -> dict[str, Spread]:
         **{pipe: (pipe, chosen) for pipe in SCORED_PIPES},
         "drains": ("fixpipe", [o for o in chosen if not WAITING_WORDS & o.row.told]),
     }
-    busy = {name: spread(_busy(among, pipe)) for name, (pipe, among) in parts.items()}
-    return {"time": spread(_times(chosen)), "shapes": spread(by_shape(chosen)), **busy}
+    busy = {name: spread(busy_of(among, pipe)) for name, (pipe, among) in parts.items()}
+    return {"time": spread(times_of(chosen)), "shapes": spread(by_shape(chosen)), **busy}
 
 
 def by_shape(outcomes: Iterable[Outcome]) -> list[float]:
@@ -175,7 +175,7 @@ def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
 
 def mean_time_error(outcomes: Iterable[Outcome]) -> float | None:
     """Return the mean absolute error of time; None without any."""
-    return spread(_times(outcomes))[1]
+    return spread(times_of(outcomes))[1]
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
@@ -192,7 +192,7 @@ def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
     declined = sum(o.simulated is None and not o.failed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     rank = rank_correlation([_measured(o) for o in compared], [_simulated(o) for o in compared])
-    errors = spread(_times(compared))
+    errors = spread(times_of(compared))
     return FamilyScore(name, len(outcomes), errors[0], declined, failed, *errors[1:], rank)
 
 
@@ -214,12 +214,12 @@ def _simulated(outcome: Outcome) -> float:
     return 0.0 if outcome.simulated is None else outcome.simulated.time_us
 
 
-def _times(outcomes: Iterable[Outcome]) -> list[float]:
+def times_of(outcomes: Iterable[Outcome]) -> list[float]:
     """Absolute errors of time, where there are any."""
     errors = (time_error(outcome) for outcome in outcomes)
     return [abs(error) for error in errors if error is not None]
 
 
-def _busy(outcomes: Iterable[Outcome], pipe: str) -> list[float]:
+def busy_of(outcomes: Iterable[Outcome], pipe: str) -> list[float]:
     """Absolute errors of a pipe's busy time, where there are any."""
     return [abs(errors[pipe]) for errors in map(busy_errors, outcomes) if pipe in errors]
