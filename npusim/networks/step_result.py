@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,8 +19,8 @@ from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.mem_set import MemSet
 from npusim.networks.cards import Reduced
 from npusim.networks.layouts import Plan
+from npusim.networks.network import Timed
 from npusim.networks.training import PHASES, Kinds, Training
-from npusim.results import Result
 from npusim.results.answer import Reported
 from npusim.results.bounded import Ends, in_turn
 from npusim.results.energy import Energy, energy_of
@@ -57,28 +57,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     passes: str
     kinds: Kinds
     cards: int = 1
-
-
-class Timed(NamedTuple):
-    """The result of a task, or why there is none."""
-
-    result: Result | None
-    error: str = ""
-
-    @property
-    def us(self) -> float:
-        """Microseconds with launches, 0 where there is no result."""
-        return self.result.time_us if self.result is not None else 0.0
-
-    @property
-    def cycles(self) -> int:
-        """Cycles with launches."""
-        return self.result.cycles if self.result is not None else 0
-
-    @property
-    def runs(self) -> tuple[KernelRun, ...]:
-        """Its kernels."""
-        return self.result.runs if self.result is not None else ()
 
 
 class Launched(Struct, frozen=True, kw_only=True):
