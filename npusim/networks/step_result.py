@@ -35,12 +35,6 @@ from npusim.workloads import Workload
 #: What the kernels that clear are counted as, and those that change layouts.
 CLEARING, CONVERSIONS = "clearing", "layouts"
 
-#: Columns of ``StepResult.operations``; a promise to users.
-OPERATION_COLUMNS = (
-    *("operation", "kind", "phase", "layer", "kernels", "start_us", "us", "launch_us"),
-    *("read_bytes", "written_bytes", "converts", "to", "error"),
-)
-
 #: Columns of ``StepResult.kinds``; a promise to users.
 KIND_COLUMNS = ("phase", "kind", "kernels", "us", "launch_us", "share", "bytes")
 
@@ -198,22 +192,23 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         for one in self.launched:
             launch = sum(run.launch_cycles for run in one.timed.runs)
             start, now = now, now + one.timed.cycles
-            values = (
-                one.name,
-                one.kind,
-                one.phase,
-                one.layer,
-                [run.name for run in one.timed.runs],
-                self.device.time_us(start),
-                self.device.time_us(one.timed.cycles),
-                self.device.time_us(launch),
-                one.read_bytes,
-                one.written_bytes,
-                one.value,
-                one.format,
-                one.timed.error,
+            rows.append(
+                {
+                    "operation": one.name,
+                    "kind": one.kind,
+                    "phase": one.phase,
+                    "layer": one.layer,
+                    "kernels": [run.name for run in one.timed.runs],
+                    "start_us": self.device.time_us(start),
+                    "us": self.device.time_us(one.timed.cycles),
+                    "launch_us": self.device.time_us(launch),
+                    "read_bytes": one.read_bytes,
+                    "written_bytes": one.written_bytes,
+                    "converts": one.value,
+                    "to": one.format,
+                    "error": one.timed.error,
+                }
             )
-            rows.append(dict(zip(OPERATION_COLUMNS, values, strict=True)))
         return rows
 
     def kind_rows(self) -> list[Row]:
@@ -247,7 +242,8 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         ``kernels`` are all that it launches, ``us`` includes ``launch_us``; bytes are those of the
         values it reads and writes. ``converts`` and ``to`` name a value and its new format.
         """
-        return frame(self.operation_rows(), OPERATION_COLUMNS)
+        rows = self.operation_rows()
+        return frame(rows, tuple(rows[0]))
 
     @property
     def table(self) -> DataFrame:
