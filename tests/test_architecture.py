@@ -87,7 +87,10 @@ def modules() -> dict[str, Path]:
 
 @cache
 def tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+    """A module with the public names that a stub beside it lists."""
+    stub = file.with_suffix(".pyi")
+    parts = [one.read_text(encoding="utf-8") for one in (file, stub) if one.exists()]
+    return ast.parse("\n".join(parts), str(file))
 
 
 def imports(node: ast.AST, *, typing_too: bool = True) -> Iterator[str]:

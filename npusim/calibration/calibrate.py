@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from statistics import fmean, median
 
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
@@ -312,14 +311,10 @@ def _figures(found: Sequence[Found], device: Device) -> Table:
     rows = []
     for one in found:
         constant, ends = one.constant, one.span
-        values = [constant.shipped, one.value]
-        values += ends or ()
-        texts = [
-            figure_text(Figure((), constant.kind, value), device.clock_hz)
-            for value in (*values, constant.low, constant.high)
-        ]
-        alike = texts[2:4] if ends else ["", ""]
-        rows.append((constant.path, one.verdict, *texts[:2], *alike, *texts[-2:]))
+        values = (constant.shipped, one.value, *(ends or (None, None)), constant.low, constant.high)
+        kind, clock_hz = constant.kind, device.clock_hz
+        texts = ("" if v is None else figure_text(Figure((), kind, v), clock_hz) for v in values)
+        rows.append((constant.path, one.verdict, *texts))
     head = ("figure", "", "before", "after", "as good from", "to", "range from", "to")
     return Table("Figures: before and after", head, tuple(rows), 2)
 
@@ -332,12 +327,11 @@ def _summary(pairs: _Pairs, left: Sequence[Outcome]) -> Table:
         ("their launches", launches, launches),
         ("rows that take no part", str(len(left)), str(len(left))),
     ]
-    for name, of in (("mean", fmean), ("median", median)):
-        errors = [[abs(score.time_error(o) or 0.0) for o in side] for side in sides]
-        rows.append((f"{name} absolute error of time", *(percent(of(side)) for side in errors)))
+    times = [score.spread(score.times_of(side))[1:] for side in sides]
+    for name, *errors in zip(("mean", "median"), *times, strict=True):
+        rows.append((f"{name} absolute error of time", *map(percent, errors)))
     for pipe in score.SCORED_PIPES:
-        shares = [[abs(e[pipe]) for e in map(score.busy_errors, s) if pipe in e] for s in sides]
-        if all(shares):
-            name = f"{pipe} busy, mean absolute error"
-            rows.append((name, *(percent(fmean(share)) for share in shares)))
+        means = [score.spread(score.busy_of(side, pipe))[1] for side in sides]
+        if None not in means:
+            rows.append((f"{pipe} busy, mean absolute error", *map(percent, means)))
     return Table("Summary", ("figure", "before", "after"), tuple(rows), 1)

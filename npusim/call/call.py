@@ -198,7 +198,7 @@ class Call(Struct, dict=True):
         self._results[name] = tensor.size_bytes
         self._hold(name, tensor)
         if not self.timing_only:
-            from npusim.numerics.slots import POISON  # noqa: PLC0415 - for numbers only
+            from npusim.numerics.memory import POISON  # noqa: PLC0415 - for numbers only
 
             try:
                 raw = np.full(tensor.size_bytes, POISON, np.uint8)

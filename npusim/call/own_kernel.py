@@ -11,7 +11,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from inspect import Parameter, isabstract, signature
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
@@ -20,6 +20,7 @@ from typing import Any, cast, get_type_hints
 from npusim.base.dtypes import DType, dtype
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.yamltree import suggest
+from npusim.call.tiling import read_fields
 from npusim.isa.operands import ROLES, Tensor
 from npusim.program.kernel import Kernel
 
@@ -146,21 +147,12 @@ _READERS: Mapping[Any, Callable[[str], Any]] = {
 
 def _record(name: str, kind: type[Any], text: str) -> Any:
     """A dataclass such as a tiling, of ``FIELD=VALUE,...``."""
-    known, hints = {one.name: one for one in fields(kind)}, _hints(kind)
-    values: dict[str, Any] = {}
-    for part in text.split(","):
-        field, _, value = (word.strip() for word in part.partition("="))
-        if field not in known:
-            raise ArgumentError(f"unknown field {field!r}{suggest(field, known)}")
-        values[field] = _read(f"{name}.{field}", hints.get(field, str), value)
-    lacking = [
-        one.name
-        for one in known.values()
-        if one.default is MISSING and one.default_factory is MISSING and one.name not in values
-    ]
-    if lacking:
-        raise ArgumentError(f"it lacks {', '.join(lacking)}")
-    return kind(**values)
+    hints = _hints(kind)
+
+    def read(field: Field[Any], value: str) -> Any:
+        return _read(f"{name}.{field.name}", hints.get(field.name, str), value)
+
+    return kind(**read_fields(text, kind, read))
 
 
 def _tensor(name: str, text: str) -> Tensor:

@@ -6,12 +6,12 @@ The text of --tiling: a rule, ``FIELD=VALUE,...`` or ``@FILE``, of several kerne
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from reprlib import repr as brief
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, told_as
 from npusim.base.integers import digits
 from npusim.base.yamltree import suggest
 
@@ -133,26 +133,37 @@ def _one(text: str, kind: type[Any]) -> Any:
     source, _, file = text.partition(":")
     if file and source in ("catlass", "ascendc"):
         return _imported(source, Path(file), kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    values: dict[str, int | str] = {}
+    with told_as(ArgumentError, "--tiling: "):
+        values = read_fields(text, kind, _value)
+    return kind(**values)
+
+
+def read_fields(
+    text: str, kind: type[Any], read: Callable[[dataclasses.Field[Any], str], Any]
+) -> dict[str, Any]:
+    """The values of a dataclass that ``FIELD=VALUE,...`` gives, by field.
+
+    ``read`` makes a value of a text; an ``ArgumentError`` of it gets the field's name. Raises
+    ``ArgumentError`` for a field that is unknown, given twice, or missing.
+    """
+    known = {field.name: field for field in dataclasses.fields(kind)}
+    values: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
-        if name not in fields:
-            raise ArgumentError(f"--tiling: unknown field {name!r}{suggest(name, fields)}")
+        if name not in known:
+            raise ArgumentError(f"unknown field {name!r}{suggest(name, known)}")
         if name in values:
-            raise ArgumentError(f"--tiling gives {name} twice; keep one of them")
-        values[name] = _value(name, value, type(fields[name].default))
-    missing = [
+            raise ArgumentError(f"{name} is given twice; keep one of them")
+        with told_as(ArgumentError, f"{name} is {brief(value)}; ", ArgumentError):
+            values[name] = read(known[name], value)
+    lacking = [
         name
-        for name, field in fields.items()
-        if field.default is dataclasses.MISSING and name not in values
+        for name, field in known.items()
+        if field.default is field.default_factory is dataclasses.MISSING and name not in values
     ]
-    if missing:
-        raise ArgumentError(
-            f"--tiling lacks {', '.join(missing)}, which has no default; complete it, or leave "
-            "--tiling away (auto)"
-        )
-    return kind(**values)
+    if lacking:
+        raise ArgumentError(f"it lacks {', '.join(lacking)}, which has no default; complete it")
+    return values
 
 
 def _imported(source: str, file: Path, kind: type[Any]) -> Any:
@@ -166,15 +177,16 @@ def _imported(source: str, file: Path, kind: type[Any]) -> Any:
     return cann.load_cann_tiling(file)
 
 
-def _value(name: str, text: str, kind: type[Any]) -> int | str:
+def _value(field: dataclasses.Field[Any], text: str) -> int | str:
     """A field's value: an integer, or yes or no, or a word where the usual value is one."""
+    kind = type(field.default)
     if kind is str:
         return text
     if kind is bool:
         if text not in ("yes", "no"):
-            raise ArgumentError(f"--tiling: {name} is {text!r}; it must be yes or no")
+            raise ArgumentError("it must be yes or no")
         return text == "yes"
     value = digits(text)
     if value is None:
-        raise ArgumentError(f"--tiling: {name} is {brief(text)}; it must be an integer >= 1")
+        raise ArgumentError("it must be an integer >= 1")
     return value

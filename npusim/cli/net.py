@@ -12,7 +12,7 @@ from npusim.cli.options import Parser, add_machine, add_options, add_simulation,
 from npusim.device.catalog import load_device
 from npusim.limits.table import RULES
 from npusim.networks.network import GRADIENTS, PASSES, network
-from npusim.ops.options import shared_option
+from npusim.ops.arguments import shared_option
 from npusim.results.progress import ProgressBar
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.

@@ -153,7 +153,7 @@ def _readers() -> Mapping[str, Reader]:
     """The readers that commands without them do not wait for."""
     from npusim.base.dtypes import dtype  # noqa: PLC0415
     from npusim.device.catalog import read_cores  # noqa: PLC0415
-    from npusim.ops.options import READERS  # noqa: PLC0415
+    from npusim.ops.arguments import READERS  # noqa: PLC0415
 
     return {
         **{name: (READERS[name], "N") for name in ("integer", "count")},

@@ -58,12 +58,32 @@ LAYER_COLUMNS = (
 Row = dict[str, Any]
 
 
-class LayerTime(Struct, frozen=True, kw_only=True):
-    """A layer and its simulated backward; ``result`` is None where ``error`` says why not."""
+class Timed(Struct, frozen=True):
+    """What was simulated; ``result`` is None where ``error`` says why not."""
 
-    layer: Layer
     result: Result | None
     error: str = ""
+
+    @property
+    def us(self) -> float:
+        """Microseconds with launches, 0 where there is no result."""
+        return self.result.time_us if self.result is not None else 0.0
+
+    @property
+    def cycles(self) -> int:
+        """Cycles with launches, 0 where there is no result."""
+        return self.result.cycles if self.result is not None else 0
+
+    @property
+    def runs(self) -> tuple[KernelRun, ...]:
+        """Its kernels."""
+        return self.result.runs if self.result is not None else ()
+
+
+class LayerTime(Timed, frozen=True, kw_only=True):
+    """A layer and its simulated passes, those of one; ``cycles`` are of all ``layer.count``."""
+
+    layer: Layer
 
     def __repr__(self) -> str:
         """One line: the layer, and its time or why there is none."""
@@ -72,12 +92,7 @@ class LayerTime(Struct, frozen=True, kw_only=True):
     @property
     def cycles(self) -> int:
         """Cycles of all ``count`` layers of this kind, 0 where there is no result."""
-        return self.layer.count * self.result.cycles if self.result is not None else 0
-
-    @property
-    def runs(self) -> tuple[KernelRun, ...]:
-        """The kernels of one layer."""
-        return self.result.runs if self.result is not None else ()
+        return self.layer.count * super().cycles
 
 
 class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
@@ -405,8 +420,7 @@ def _timed(net: Workload, backward: LayerRuns, jobs: int) -> tuple[LayerTime, ..
     found = backward.at_once(work, jobs) if jobs > 1 else map(backward.attempt, work)
     known = dict(zip(distinct, found, strict=True))
     return tuple(
-        LayerTime(layer=layer, result=known[shape][0], error=known[shape][1])
-        for layer, shape in zip(layers, shapes, strict=True)
+        LayerTime(*known[shape], layer=layer) for layer, shape in zip(layers, shapes, strict=True)
     )
 
 

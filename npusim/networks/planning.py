@@ -26,8 +26,9 @@ from npusim.networks.launches import (
     task,
 )
 from npusim.networks.layouts import Plan, Problem, Way
+from npusim.networks.network import Timed
 from npusim.networks.parts import parts_of
-from npusim.networks.step_result import CONVERSIONS, Launched, Timed
+from npusim.networks.step_result import CONVERSIONS, Launched
 from npusim.networks.training import PHASES, Operation, Training
 from npusim.reuse.cache import answers_in
 from npusim.workloads.layers import INPUT

@@ -24,6 +24,7 @@ from npusim.device.spec import Device
 from npusim.networks.cards import Reduced, all_reduce, figures_of
 from npusim.networks.launches import Launcher, Task
 from npusim.networks.layouts import Plan
+from npusim.networks.network import Timed
 from npusim.networks.planning import (
     Formats,
     Launch,
@@ -35,7 +36,7 @@ from npusim.networks.planning import (
     tasks,
 )
 from npusim.networks.rules import Fusion, tables
-from npusim.networks.step_result import Launched, Setting, StepResult, Timed
+from npusim.networks.step_result import Launched, Setting, StepResult
 from npusim.networks.training import Kinds, Operation, Training, training
 from npusim.workloads import ConvLayer, Workload, read_network
 

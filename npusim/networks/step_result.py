@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -19,8 +19,8 @@ from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.mem_set import MemSet
 from npusim.networks.cards import Reduced
 from npusim.networks.layouts import Plan
+from npusim.networks.network import Timed
 from npusim.networks.training import PHASES, Kinds, Training
-from npusim.results import Result
 from npusim.results.answer import Reported
 from npusim.results.bounded import Ends, in_turn
 from npusim.results.energy import Energy, energy_of
@@ -34,12 +34,6 @@ from npusim.workloads import Workload
 
 #: What the kernels that clear are counted as, and those that change layouts.
 CLEARING, CONVERSIONS = "clearing", "layouts"
-
-#: Columns of ``StepResult.operations``; a promise to users.
-OPERATION_COLUMNS = (
-    *("operation", "kind", "phase", "layer", "kernels", "start_us", "us", "launch_us"),
-    *("read_bytes", "written_bytes", "converts", "to", "error"),
-)
 
 #: Columns of ``StepResult.kinds``; a promise to users.
 KIND_COLUMNS = ("phase", "kind", "kernels", "us", "launch_us", "share", "bytes")
@@ -57,28 +51,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     passes: str
     kinds: Kinds
     cards: int = 1
-
-
-class Timed(NamedTuple):
-    """The result of a task, or why there is none."""
-
-    result: Result | None
-    error: str = ""
-
-    @property
-    def us(self) -> float:
-        """Microseconds with launches, 0 where there is no result."""
-        return self.result.time_us if self.result is not None else 0.0
-
-    @property
-    def cycles(self) -> int:
-        """Cycles with launches."""
-        return self.result.cycles if self.result is not None else 0
-
-    @property
-    def runs(self) -> tuple[KernelRun, ...]:
-        """Its kernels."""
-        return self.result.runs if self.result is not None else ()
 
 
 class Launched(Struct, frozen=True, kw_only=True):
@@ -220,22 +192,23 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         for one in self.launched:
             launch = sum(run.launch_cycles for run in one.timed.runs)
             start, now = now, now + one.timed.cycles
-            values = (
-                one.name,
-                one.kind,
-                one.phase,
-                one.layer,
-                [run.name for run in one.timed.runs],
-                self.device.time_us(start),
-                self.device.time_us(one.timed.cycles),
-                self.device.time_us(launch),
-                one.read_bytes,
-                one.written_bytes,
-                one.value,
-                one.format,
-                one.timed.error,
+            rows.append(
+                {
+                    "operation": one.name,
+                    "kind": one.kind,
+                    "phase": one.phase,
+                    "layer": one.layer,
+                    "kernels": [run.name for run in one.timed.runs],
+                    "start_us": self.device.time_us(start),
+                    "us": self.device.time_us(one.timed.cycles),
+                    "launch_us": self.device.time_us(launch),
+                    "read_bytes": one.read_bytes,
+                    "written_bytes": one.written_bytes,
+                    "converts": one.value,
+                    "to": one.format,
+                    "error": one.timed.error,
+                }
             )
-            rows.append(dict(zip(OPERATION_COLUMNS, values, strict=True)))
         return rows
 
     def kind_rows(self) -> list[Row]:
@@ -269,7 +242,8 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         ``kernels`` are all that it launches, ``us`` includes ``launch_us``; bytes are those of the
         values it reads and writes. ``converts`` and ``to`` name a value and its new format.
         """
-        return frame(self.operation_rows(), OPERATION_COLUMNS)
+        rows = self.operation_rows()
+        return frame(rows, tuple(rows[0]))
 
     @property
     def table(self) -> DataFrame:

@@ -26,8 +26,7 @@ from threadpoolctl import ThreadpoolController
 from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
 from npusim.isa.base import Signal
-from npusim.numerics.memory import CoreMemory, GlobalMemory
-from npusim.numerics.slots import POISON
+from npusim.numerics.memory import POISON, CoreMemory, GlobalMemory
 from npusim.program.flags import Flags
 from npusim.program.lower import located
 from npusim.program.program import READ, Program, Template

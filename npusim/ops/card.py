@@ -20,7 +20,7 @@ from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
 from npusim.device.spec import Device
-from npusim.ops.options import Option, example_of, options_of
+from npusim.ops.arguments import Option, example_of, options_of
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 from npusim.shapes.convolution import Sizes

@@ -209,8 +209,7 @@ class Play:
             gradients=self.base.gradients,
             cube_math_type=self._math,
         )
-        result, error = runs.attempt((layer, name))
-        return LayerTime(layer=layer, result=result, error=error)
+        return LayerTime(*runs.attempt((layer, name)), layer=layer)
 
     @property
     def result(self) -> NetworkResult:

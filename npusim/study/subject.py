@@ -30,9 +30,8 @@ from npusim.device.edit import part_name
 from npusim.device.spec import Device
 from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
 from npusim.ops import CARDS
-from npusim.ops.arguments import read_cube_math_type
+from npusim.ops.arguments import integer, read_cube_math_type, word
 from npusim.ops.card import Stated
-from npusim.ops.options import integer, word
 from npusim.results import Result
 from npusim.results.energy import Energy
 from npusim.reuse.store import Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import isnan
@@ -47,25 +47,6 @@ class FamilyScore:
     mean: float | None
     median: float | None
     rank: float | None
-
-
-@dataclass(frozen=True)
-class Score:
-    """The figures of the scored kernels; busy times as (points, mean absolute error) by pipe.
-
-    ``drain_told`` is fixpipe over the rows whose measured time is that of work alone. ``shapes``
-    are (count, mean, median) with every family and shape counted once, ``loads_bound`` those of
-    MTE2 over the rows in which it is the busiest pipe.
-    """
-
-    rows: int
-    simulated: int
-    mean: float | None
-    median: float | None
-    busy: Mapping[str, tuple[int, float | None]]
-    drain_told: tuple[int, float | None]
-    shapes: tuple[int, float | None, float | None] = (0, None, None)
-    loads_bound: tuple[int, float | None, float | None] = (0, None, None)
 
 
 @dataclass(frozen=True)
@@ -126,19 +107,21 @@ def is_scored(row: Measured) -> bool:
     )
 
 
-def score(outcomes: Sequence[Outcome]) -> Score:
-    """Return the figures of the scored kernels among ``outcomes``."""
+def score(outcomes: Iterable[Outcome]) -> dict[str, Spread]:
+    """Errors of the scored kernels among ``outcomes``, by what they are of.
+
+    That is "time", "shapes" (with every family and shape counted once), "loads" (MTE2 where it is
+    the busiest pipe), each of ``SCORED_PIPES``, and "drains" (fixpipe over the rows whose measured
+    time is that of work alone).
+    """
     chosen = [outcome for outcome in outcomes if is_scored(outcome.row)]
-    told = [o for o in chosen if not WAITING_WORDS & o.row.told]
-    return Score(
-        len(chosen),
-        sum(outcome.simulated is not None for outcome in chosen),
-        *spread(_times(chosen))[1:],
-        {pipe: _busy(chosen, pipe) for pipe in SCORED_PIPES},
-        _busy(told, "fixpipe"),
-        spread(by_shape(chosen)),
-        spread(_loads(chosen)),
-    )
+    parts = {
+        "loads": ("mte2", [o for o in chosen if busiest(o.row) == "mte2"]),
+        **{pipe: (pipe, chosen) for pipe in SCORED_PIPES},
+        "drains": ("fixpipe", [o for o in chosen if not WAITING_WORDS & o.row.told]),
+    }
+    busy = {name: spread(busy_of(among, pipe)) for name, (pipe, among) in parts.items()}
+    return {"time": spread(times_of(chosen)), "shapes": spread(by_shape(chosen)), **busy}
 
 
 def by_shape(outcomes: Iterable[Outcome]) -> list[float]:
@@ -151,15 +134,12 @@ def by_shape(outcomes: Iterable[Outcome]) -> list[float]:
     return [fmean(errors) for errors in found.values()]
 
 
-def _loads(outcomes: Iterable[Outcome]) -> list[float]:
-    """Absolute errors of MTE2's busy time where it is the busiest pipe."""
-    bound = (outcome for outcome in outcomes if busiest(outcome.row) == "mte2")
-    errors = (busy_errors(outcome).get("mte2") for outcome in bound)
-    return [abs(error) for error in errors if error is not None]
+#: (count, mean, median) of absolute errors; None without any.
+Spread = tuple[int, float | None, float | None]
 
 
-def spread(errors: Sequence[float]) -> tuple[int, float | None, float | None]:
-    """Return (count, mean, median); None without any."""
+def spread(errors: Sequence[float]) -> Spread:
+    """What there is of some errors."""
     return len(errors), *((fmean(errors), median(errors)) if errors else (None, None))
 
 
@@ -195,7 +175,7 @@ def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
 
 def mean_time_error(outcomes: Iterable[Outcome]) -> float | None:
     """Return the mean absolute error of time; None without any."""
-    return spread(_times(outcomes))[1]
+    return spread(times_of(outcomes))[1]
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
@@ -212,7 +192,7 @@ def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
     declined = sum(o.simulated is None and not o.failed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     rank = rank_correlation([_measured(o) for o in compared], [_simulated(o) for o in compared])
-    errors = spread(_times(compared))
+    errors = spread(times_of(compared))
     return FamilyScore(name, len(outcomes), errors[0], declined, failed, *errors[1:], rank)
 
 
@@ -234,12 +214,12 @@ def _simulated(outcome: Outcome) -> float:
     return 0.0 if outcome.simulated is None else outcome.simulated.time_us
 
 
-def _times(outcomes: Iterable[Outcome]) -> list[float]:
+def times_of(outcomes: Iterable[Outcome]) -> list[float]:
     """Absolute errors of time, where there are any."""
     errors = (time_error(outcome) for outcome in outcomes)
     return [abs(error) for error in errors if error is not None]
 
 
-def _busy(outcomes: Iterable[Outcome], pipe: str) -> tuple[int, float | None]:
-    found = [abs(errors[pipe]) for errors in map(busy_errors, outcomes) if pipe in errors]
-    return spread(found)[:2]
+def busy_of(outcomes: Iterable[Outcome], pipe: str) -> list[float]:
+    """Absolute errors of a pipe's busy time, where there are any."""
+    return [abs(errors[pipe]) for errors in map(busy_errors, outcomes) if pipe in errors]

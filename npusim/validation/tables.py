@@ -85,15 +85,16 @@ def percent(share: float | None) -> str:
 
 
 def _scored(outcomes: Sequence[Outcome]) -> Table:
-    found = score.score(outcomes)
-    title = f"Scored kernels: {found.simulated} of {found.rows} simulated"
-    if not found.rows:
+    chosen = [outcome for outcome in outcomes if score.is_scored(outcome.row)]
+    simulated = sum(outcome.simulated is not None for outcome in chosen)
+    title = f"Scored kernels: {simulated} of {len(chosen)} simulated"
+    if not chosen:
         return Table(title, (), (), 1)
-    compared = sum(score.time_error(o) is not None for o in outcomes if score.is_scored(o.row))
+    found = score.score(chosen)
     spreads = {
-        "time, {} absolute error": (compared, found.mean, found.median),
-        "time by family and shape, {}": found.shapes,
-        "mte2 busy where it is the busiest pipe, {}": found.loads_bound,
+        "time, {} absolute error": found["time"],
+        "time by family and shape, {}": found["shapes"],
+        "mte2 busy where it is the busiest pipe, {}": found["loads"],
     }
     rows = [
         (words.format(what), str(count), percent(value))
@@ -103,11 +104,10 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
     above = over_least(outcomes)
     times = figure("{:.2f}".format, median(above) if above else None)
     rows.append(("time over its bound from main memory, median", str(len(above)), times))
-    for pipe, (count, mean) in found.busy.items():
-        rows.append((f"{pipe} busy, mean absolute error", str(count), percent(mean)))
-    count, mean = found.drain_told
-    rows.append(("fixpipe busy outside the serial template", str(count), percent(mean)))
-    pairs = score.pairs(o for o in outcomes if score.is_scored(o.row))
+    means = {f"{pipe} busy, mean absolute error": pipe for pipe in score.SCORED_PIPES}
+    means["fixpipe busy outside the serial template"] = "drains"
+    rows += [(what, str(found[of][0]), percent(found[of][1])) for what, of in means.items()]
+    pairs = score.pairs(chosen)
     known = [pair.right for pair in pairs if pair.right is not None]
     right = f"{sum(known)} right" if known else NONE
     rows.append(("pairs that differ, direction", str(sum(p.decisive for p in pairs)), right))
@@ -367,16 +367,18 @@ def _points(outcomes: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]
 
 
 def _cards(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    found = score.score(outcomes)
+    chosen = [outcome for outcome in outcomes if score.is_scored(outcome.row)]
     simulated = sum(outcome.simulated is not None for outcome in outcomes)
     cards = [
         (f"{simulated} of {len(outcomes)}", "points simulated"),
         (percent(score.mean_time_error(outcomes)), "mean absolute error of time, all points"),
     ]
-    if found.rows:
+    if chosen:
+        scored = sum(outcome.simulated is not None for outcome in chosen)
+        _, mean, middle = score.score(chosen)["time"]
         cards += [
-            (f"{found.simulated} of {found.rows}", "scored kernels simulated"),
-            (percent(found.mean), "their mean absolute error"),
-            (percent(found.median), "their median absolute error"),
+            (f"{scored} of {len(chosen)}", "scored kernels simulated"),
+            (percent(mean), "their mean absolute error"),
+            (percent(middle), "their median absolute error"),
         ]
     return cards

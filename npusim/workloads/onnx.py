@@ -13,7 +13,6 @@ import numpy as np
 from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.objects import replace
 from npusim.base.resources import optional
-from npusim.workloads.einsum import einsum_sizes
 from npusim.workloads.elementwise import (
     BY_ROW,
     KINDS,
@@ -213,13 +212,11 @@ class _Graph:
 
     def _nearest(self, node: Any) -> bool:
         """Whether a resized map repeats the elements of the one that is read."""
-        attributes = self._attributes(node)
-        usual = ("mode", b"nearest"), ("coordinate_transformation_mode", b"half_pixel")
-        mode, places = (attributes.get(*one) for one in usual)
-        rounding = b"floor" if places == b"asymmetric" else b"round_prefer_floor"
-        told = attributes.get("nearest_mode", b"round_prefer_floor")
-        alike = told == rounding and places != b"align_corners"
-        return bool(mode == b"nearest" and (alike or node.op_type == "Upsample"))
+        mode, places = self._places(node).split()
+        rounding = b"floor" if places == "asymmetric" else b"round_prefer_floor"
+        told = self._attributes(node).get("nearest_mode", b"round_prefer_floor")
+        alike = told == rounding and places != "align_corners"
+        return mode == "nearest" and (alike or node.op_type == "Upsample")
 
     def _places(self, node: Any) -> str:
         """How a map is resized, and where its new elements lie between those that are read."""
@@ -393,3 +390,22 @@ class _Graph:
 def _name(node: Any) -> str:
     """What a node is called, without the slashes that separate a workload from a layer."""
     return shown(str(node.name or node.output[0]).strip("/").replace("/", "."))
+
+
+def einsum_sizes(equation: str, sizes: Sequence[Sequence[int]]) -> tuple[int, int, int, int]:
+    """(stack, rows, cin, cout) of an einsum of two: what both and the result have is the stack."""
+    operands, _, result = equation.replace(" ", "").replace("...", "").partition("->")
+    first, second = operands.split(",")
+    extent: dict[str, int] = {}
+    rest = 1  # axes behind "..."
+    for axes, size in zip((first, second), sizes, strict=True):
+        rest = max(rest, prod(size[: len(size) - len(axes)]))
+        extent |= dict(zip(axes, size[len(size) - len(axes) :], strict=True))
+    result = result or "".join(sorted(a for a in extent if operands.count(a) == 1))
+
+    def of(axes: set[str]) -> int:
+        return prod(extent[axis] for axis in axes)
+
+    left, right, kept = set(first), set(second), set(result)
+    stack = of(left & right & kept) * rest
+    return stack, of((left - right) & kept), of((left & right) - kept), of((right - left) & kept)

@@ -10,7 +10,7 @@ import pytest
 
 import npusim
 from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
-from npusim.workloads.einsum import einsum_sizes
+from npusim.workloads.onnx import einsum_sizes
 from tests.tables import rows
 
 torch = pytest.importorskip("torch")

@@ -15,7 +15,8 @@ from npusim.base.objects import replace
 from npusim.call.options import Options
 from npusim.networks.cards import all_reduce
 from npusim.networks.launches import Launcher, task
-from npusim.networks.step_result import Launched, StepResult, Timed
+from npusim.networks.network import Timed
+from npusim.networks.step_result import Launched, StepResult
 from npusim.networks.training import Training, training
 from npusim.results.lines import us_text
 from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload

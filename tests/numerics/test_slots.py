@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npusim.base.dtypes import BF16, FP16, FP32, DType
-from npusim.numerics.slots import PhysicalSlot, Place, content_of, widen
+from npusim.numerics.memory import PhysicalSlot, Place, content_of, widen
 
 Array = np.ndarray[Any, Any]
 UNITS = 3

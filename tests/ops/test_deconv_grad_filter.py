@@ -71,33 +71,10 @@ def test_wrong_parameters_are_named(values: Any, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (np.float16, {}, "dtype is fp16; FT78NE permits fp32"),
-        (np.float16, {"rules": "hardware"}, "ft78ne has no hp (fp16) form; it has fp32: use "
-         "float32, or device mt7004"),
-        (np.int32, {"device": "mt7004", "rules": "hardware"}, "mt7004 has no int32 form; it has"),
-        (np.float32, {"device": "tiny"}, "tiny has no core with role 'dsp'"),
-        (np.float32, {"storage": "global"},
-         "storage is 'global'; it is 'shared', 'gsm' or 'private'"),
-        (np.float32, {"storage": "private", "core_mask": 1}, "core_mask is 1: leave it out; "
-         "FT78NE permits no mask (the _p form runs on the calling core)"),
-        (np.float32, {"storage": "private", "cores": "0-3"}, "core_mask is 0-3: leave it out"),
-        (np.float32, {"cores": "0-9"}, "there is no core group 9"),
-        (np.float32, {"core_mask": 1, "cores": 1}, "core_mask is 1 and cores is 1; they mean"),
-        (np.float32, {"core_mask": 0}, "core_mask is 0: the device has 8 cores, the mask of "
-         "all is 0xff; FT78NE permits at least one bit"),
-        (np.float32, {"core_mask": 256}, "core_mask is 256: the device has 8 cores"),
-        (np.float32, {"start": "warm"}, "start is 'warm'; ft78ne has no L2"),
-        (np.float32, {"tiling": 3}, "tiling is 3; it must be 'auto' or a"),
-        (np.float32, {"tiling": Tiling(channels=1, taps=1, columns=1, rows=2, width=3)},
-         "tiling has 2 rows of width 3; the input is 6 wide, use one row or the full width"),
-    ],
-)  # fmt: skip
-def test_wrong_options_are_named(kind: Any, options: dict[str, Any], message: str) -> None:
+@mistakes("ops", "wrong_options_are_named")
+def test_wrong_options_are_named(kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        run(shape(), kind, **options)
+        run(shape(), np.dtype(kind).type, **options)
     assert message in str(caught.value)
 
 
@@ -108,6 +85,9 @@ def test_misfits_between_operands_are_named() -> None:
     big = shape(batch=64, in_size=(32, 32), in_c=8)
     with pytest.raises(ArgumentError, match=r"private'; x, dy and dw take \d+ B, the private mem"):
         timed(big, storage="private")
+    tiling = Tiling(channels=1, taps=1, columns=1, rows=2, width=3)
+    with pytest.raises(ArgumentError, match="2 rows of width 3; the input is 6 wide, use one row"):
+        run(shape(), np.float32, tiling=tiling)
 
 
 def test_a_tiling_too_large_for_the_memories_is_refused_with_the_arithmetic() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import pytest
 
 import npusim
@@ -21,14 +20,9 @@ from npusim.kernels.matmul import Matmul
 from npusim.language import (
     FP16,
     FP32,
-    Alike,
     ArgumentError,
     Kernel,
-    Language,
-    Plan,
-    Tasks,
     Tensor,
-    in_runs,
 )
 from npusim.ops.linear import START
 from npusim.program import build
@@ -36,6 +30,7 @@ from npusim.timing.run import new_l2
 from npusim.tuning.problem import Problem, neighbours
 from npusim.tuning.search import PRUNED, SIMULATED, Budget, Progress
 from tests.drawn import slow_if
+from tests.program.test_tunable import Copy as Piecewise
 
 pytestmark = pytest.mark.compiled
 
@@ -213,32 +208,13 @@ def test_the_table_has_fields_buffers_bounds_and_states(monkeypatch: pytest.Monk
     assert done.iloc[0].L1_share == npusim.fits(tuned.best, "tiny").share["L1"]
 
 
-@dataclass(frozen=True)
-class Copy(Kernel):
-    """Through UB, piece by piece."""
+class Copy(Piecewise):
+    """With more to choose from."""
 
-    x: Tensor
-    y: Tensor
-    piece: int = 64
-    slots: int = 1
-
-    name: ClassVar[str] = "copy"
-    role: ClassVar[str] = "vector"
     choices: ClassVar[Mapping[str, Sequence[Any]]] = {
         "piece": (16, 64, 256, 1024, 4096, 16384, 65536, 262144),
         "slots": (1, 2, 3),
     }
-
-    def plan(self, k: Language, cores: int) -> Plan[Alike]:
-        buffer = k.buffer("UB", (self.piece,), FP16, slots=self.slots, name="piece")
-        size, count = self.piece * 2, self.x.shape[0] // self.piece
-
-        def emit(_: Alike) -> None:
-            slot = buffer.next()
-            k.data_move(slot, self.x.at(0, size, base="at"), FP16)
-            k.data_move(self.y.at(0, size, base="at"), slot, FP16)
-
-        return Plan(Tasks(in_runs(count, cores), Alike, {}, {"at": np.arange(count) * size}), emit)
 
 
 def copy() -> Copy:

@@ -1,0 +1,40 @@
+"""What a kernel author needs."""
+
+from npusim.base.dtypes import BF16 as BF16
+from npusim.base.dtypes import FP16 as FP16
+from npusim.base.dtypes import FP32 as FP32
+from npusim.base.dtypes import INT8 as INT8
+from npusim.base.dtypes import INT32 as INT32
+from npusim.base.dtypes import MX_BLOCK as MX_BLOCK
+from npusim.base.dtypes import DType as DType
+from npusim.base.errors import ArgumentError as ArgumentError
+from npusim.base.errors import CapacityError as CapacityError
+from npusim.base.errors import ProgramError as ProgramError
+from npusim.base.integers import IntArray as IntArray
+from npusim.base.integers import ceil_div as ceil_div
+from npusim.base.integers import round_down as round_down
+from npusim.base.integers import round_up as round_up
+from npusim.device.spec import Device as Device
+from npusim.isa.dma import Window as Window
+from npusim.isa.operands import FRACTAL_BYTES as FRACTAL_BYTES
+from npusim.isa.operands import GmRegion as GmRegion
+from npusim.isa.operands import Place as Place
+from npusim.isa.operands import Region as Region
+from npusim.isa.operands import Slot as Slot
+from npusim.isa.operands import SlotRegion as SlotRegion
+from npusim.isa.operands import Tensor as Tensor
+from npusim.isa.vector import BLOCK_BYTES as BLOCK_BYTES
+from npusim.program.fixpipe import Line as Line
+from npusim.program.kernel import Alike as Alike
+from npusim.program.kernel import Column as Column
+from npusim.program.kernel import Kernel as Kernel
+from npusim.program.kernel import Least as Least
+from npusim.program.kernel import Plan as Plan
+from npusim.program.kernel import Tasks as Tasks
+from npusim.program.kernel import grid as grid
+from npusim.program.kernel import in_pieces as in_pieces
+from npusim.program.kernel import in_runs as in_runs
+from npusim.program.language import BufferHandle as BufferHandle
+from npusim.program.language import Language as Language
+
+__all__: list[str]
