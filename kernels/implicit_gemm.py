@@ -37,7 +37,6 @@ from npusim.kernels.parts.implicit_gemm_shape import (
     Rows,
     filter_places,
     product_of,
-    spread,
     stack,
     weight_loads,
     weight_rows,
@@ -47,7 +46,7 @@ from npusim.kernels.parts.implicit_gemm_walk import Step, Walk
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.kernels.parts.transposed import images_window
 from npusim.kernels.tiled import Tiled
-from npusim.kernels.tilings.fit import no_product
+from npusim.kernels.tilings.fit import columns_in_ub, no_product
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.product_space import Products
 from npusim.language import (
@@ -308,8 +307,8 @@ class _Nest:
                     f"tiling zeros: L0C of {k.device_name} drains to global memory; zeros are "
                     "stored with other positions in UB only: leave it out"
                 )
-            around = max(spread(h, kernel.geometry.w.out) for h in self.readings[0])
-            count = min(count, k.memory("UB").size_bytes // (2 * kernel.block * (m + around))) or 1
+            around = max(map(kernel.geometry.spread, self.readings[0]))
+            count = min(count, columns_in_ub(k.device, m + around, y.bytes)) or 1
             self.picture = k.buffer("UB", (count, around * 16), y, slots=2, name="picture_ub")
         self.staging = k.fixpipe_staging(m, y, columns=count)
 
@@ -417,6 +416,6 @@ class _Nest:
             out = y.at(at, m * block, base="y", rows=n // c0, pitch=plane)
             k.fixpipe(out, tile.c, m, n, y.dtype, staging=self.staging, c0=c0)
             return
-        size = spread(self._reading(h, w)[0], g.w.out) * block if self.picture else block
+        size = g.spread(self._reading(h, w)[0]) * block if self.picture else block
         out, ub = y.at(at, size, base="y", rows=n // c0, pitch=plane), self.staging
         k.fixpipe_scatter(out, lines, tile.c, m, n, y.dtype, ub, self.picture, c0=c0)

@@ -48,6 +48,10 @@ class Geometry(Struct, frozen=True, kw_only=True):
         found = {"window": window, "phases": phases, "single": single, "taps": taps}
         return tuple(form for form, fits in found.items() if fits)
 
+    def spread(self, h: Reading) -> int:
+        """Positions of a slab's rows and of those behind each, which no input reaches."""
+        return h.outputs * h.outputs_apart * self.w.out
+
     def output_lines(self, images: int, h: Reading, w: Reading, block: int) -> list[Line]:
         """Where a slab's outputs of ``block`` bytes go, behind the place of the very first."""
         pitch, apart = h.outputs_apart * self.w.out * block, w.outputs_apart * block
@@ -190,11 +194,6 @@ def filter_places(h: Reading, w: Reading, row: int) -> list[int]:
     return [
         i * h.taps_apart * row + j * w.taps_apart for i in range(h.kernel) for j in range(w.kernel)
     ]
-
-
-def spread(h: Reading, row: int) -> int:
-    """Positions of a slab's rows of ``row`` and of those behind each, which no input reaches."""
-    return h.outputs * h.outputs_apart * row
 
 
 class Stack(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 
 from npusim.device.parts import Path
 from npusim.isa.cube import MATRICES_APART
+from npusim.kernels.tilings.fit import columns_in_ub
 from npusim.language import Device, DType, Tensor
 
 #: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
@@ -126,23 +127,31 @@ def way_out(device: Device) -> Path:
 
 
 def drain_cycles(
-    device: Device, m: Numbers, n: Numbers, size: Numbers, lines: Numbers = 1
-) -> tuple[Numbers, Numbers]:
+    device: Device, m: Numbers, n: Numbers, size: Numbers, lines: Numbers = 1, around: Numbers = 0
+) -> tuple[Numbers, Numbers, Numbers]:
     """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes in pieces of
-    so many lines, positions of one following each other; and after which the next can follow.
+    so many lines, positions of one following each other; after which the next can follow; and how
+    many moves wait in one queue.
 
-    Over UB two pipes work side by side.
+    Over UB two pipes work side by side. There lines may first be put between zeros, so many
+    positions ``around`` them in all, which leave at once.
     """
     if device.has_path("L0C", "GM"):
         cycles = lines * move_cycles(device.path("L0C", "GM"), m * n * size / lines)
-        return cycles, cycles
+        return cycles, cycles, lines
     into, out = device.path("L0C", "UB"), device.path("UB", "GM")
-    column = np.ceil(m / 16) * 256 * size
-    pieces = np.ceil(n / 16 / np.maximum(1, device.memory("UB").size_bytes // 2 // column))
-    through = pieces * into.startup_cycles + np.ceil(m / 16) * 16 * n * 4 / into.rate
-    stored = pieces * lines * out.startup_cycles + m * n * size / out.rate
+    rows = np.ceil(m / 16) * 16
+    pieces = np.ceil(n / 16 / np.maximum(1, columns_in_ub(device, rows + around, size)))
+    moves = pieces * np.where(around > 0, 1, lines)
+    through = pieces * into.startup_cycles + rows * n * 4 / into.rate
+    stored = moves * out.startup_cycles + np.maximum(m, around) * n * size / out.rate
+    if np.any(around):
+        copies, unit = np.where(around > 0, n / 16 * lines, 0), device.vector
+        zeros = n * around * size / unit.repeat_bytes * float(unit.ops["dup"])
+        copied = move_cycles(device.path("UB", "UB"), m / lines * 16 * size)
+        through, moves = through + zeros + copies * copied, moves + copies + pieces * (copies > 0)
     pace = np.maximum(through, stored)
-    return pace + np.minimum(through, stored) / pieces, pace
+    return pace + np.minimum(through, stored) / pieces, pace, moves
 
 
 def scatter_cycles(
@@ -155,8 +164,8 @@ def scatter_cycles(
     plane: int,
     *,
     halves: bool,
-) -> tuple[Numbers, Numbers]:
-    """Cycles and moves of ``lines`` of so many positions, each ``apart`` blocks from the next.
+) -> tuple[Numbers, Numbers, Numbers]:
+    """As ``drain_cycles`` of ``lines`` of so many positions, each ``apart`` blocks from the next.
 
     Blocks of other channels are a ``plane`` of positions away. Blocks that are ``halves`` of a
     column of fractals leave row by row only, two of them for each column.
@@ -165,15 +174,16 @@ def scatter_cycles(
     if not device.has_path("L0C", "GM"):
         path = device.path("UB", "GM")
         cycles = lines * (blocks * path.startup_cycles + length * blocks * block / path.rate)
-        return cycles, lines * blocks
+        return cycles, cycles, lines * blocks
     plain, rows = device.path("L0C", "GM"), device.path("L0C", "GM", "nz2nd")
     single = length * move_cycles(plain, blocks * block)
     if halves:
-        return lines * single, lines * length
+        return lines * single, lines * single, lines * length
     bad = np.where(apart * block % rows.align_bytes > 0, length, 0)
     across = blocks * move_cycles(rows, length * block, length, bad)
     moves = np.where(single <= across, length, blocks)
     at_once = move_cycles(rows, *(blocks * one for one in (length * block, length, bad)))
     at_once = np.where(plane * 16 <= MATRICES_APART, at_once, np.inf)
     best = np.minimum(single, across)
-    return lines * np.minimum(best, at_once), lines * np.where(at_once < best, 1, moves)
+    cycles = lines * np.minimum(best, at_once)
+    return cycles, cycles, lines * np.where(at_once < best, 1, moves)

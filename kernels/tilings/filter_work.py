@@ -64,7 +64,8 @@ class Gradient(Space):
         of = chosen(self.of_cut, t["cut"])
         if sure:
             of |= {"fetch": of["mean_fetch"], "dy_fetch": 0 * of["fetch"]}
-        t = t | {"items": self._items(t, sure=sure)}
+        if sure:
+            t = t | {"items": np.asarray(self._tiles(t) * t["parts"] * t["passes"])}
         (m, n), port = self._extents(t, sure=sure), device.path("GM", "L1")
         images, runs = of["images"], of["runs"]
         slabs = self._slabs(t, of, sure=sure)
@@ -82,7 +83,8 @@ class Gradient(Space):
         together = images * (x_rows if self.form == "rows" else 1)
         x_rows = np.where(images > 1, together, x_rows)
         dy_rows = np.where(images > 1, images, dy_rows)
-        x_every, dy_every = self._every(t)
+        # Of a group that shares one operand this comes once.
+        x_every, dy_every = (np.where(t["of_x"] == of_x, t["group"], 1) for of_x in (1, 0))
         requests = (x_rows / x_every + dy_rows / dy_every) * slabs * t["items"]
         asked = (x_bytes / x_every + dy_bytes / dy_every) * slabs * t["items"]
         x_moves, dy_moves = (1, 1) if sure else self._moves(t, of, dy_planes)
@@ -126,13 +128,6 @@ class Gradient(Space):
             beside=costs.launch_cycles(device, "cube", t["cores"]) + self._besides(t),
         )
 
-    def _items(self, t: Columns, *, sure: bool) -> IntArray:
-        """Tiles and passes over them; a core takes whole groups, the last of which may be less."""
-        if sure:
-            return np.asarray(self._tiles(t) * t["parts"] * t["passes"])
-        whole = -(-t["shares"] // t["cores"]) * t["group"] * t["passes"] * t["cores"]
-        return np.where(t["group"] > 1, whole, t["items"])
-
     @cached_property
     def _depths(self) -> list[int]:
         """Output planes that read any input, by the filter's depth, where there are any."""
@@ -157,10 +152,6 @@ class Gradient(Space):
         x_moves = of["x_moves"] + of["x_plane_moves"] * t["planes"]
         return x_moves, np.maximum(of["dy_plane_moves"] * planes, 1 if close else of["images"])
 
-    def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
-        """After how many items x and dy come anew: of a group that shares one it comes once."""
-        return np.where(t["of_x"] > 0, t["group"], 1), np.where(t["of_x"] > 0, 1, t["group"])
-
     @property
     def _written(self) -> int:
         """Bytes of the result."""
@@ -181,12 +172,11 @@ class Gradient(Space):
     ) -> tuple[dict[str, Floats], Floats]:
         """Cycles of the drains of tiles, and of all writes together."""
         device, split = self.device, t["parts"] > 1
-        cycles = costs.drain_cycles(device, *size, 4)
+        cycles = costs.drain_cycles(device, *size, 4)[:2]
         atomic = device.l2.atomic_factor if device.l2 else 1
         factor = 1 if self.deterministic else atomic
-        passes = (1 + (t["passes"] - 1) * atomic) / t["passes"]
-        stored = self._written * np.where(split, t["parts"] * factor, t["passes"] * passes)
-        each = size[0] * size[1] * 4 * np.where(split, factor, passes)
+        stored = self._written * np.where(split, t["parts"] * factor, t["passes"])
+        each = size[0] * size[1] * 4 * np.where(split, factor, 1)
         return self.draining(t, cycles, each, sure=sure), stored / costs.write_rate(device)
 
     @property
@@ -229,22 +219,14 @@ class Gradient(Space):
             -(-last // np.where(alone, period, stays))
             for last, period, stays in zip((rounds, until), periods, every, strict=True)
         )
-        # Of sectors that come for the rows of x a part is of no use: less than one copy of each.
-        least = (self._used / self._fetched, 1)
         copies = (
-            np.maximum(few, t["cores"] * count * some / of_all / passes)
-            for few, count, some, of_all in zip(least, loads, size, once, strict=True)
+            np.maximum(1, t["cores"] * count * some / of_all / passes)
+            for count, some, of_all in zip(loads, size, once, strict=True)
         )
         x, dy = (
             np.where(held, 0, last) for held, last in zip(self.held, (rounds, until), strict=True)
         )
         return {"until": (x, dy), "copies": tuple(copies), "period": periods}
-
-    @property
-    def _used(self) -> float:
-        """Bytes of a plane of x, of all depths, that are loaded: of the rows that are read."""
-        s = self.shape
-        return 32 * prod(s.spatial) / (s.step(1) if self.form == "rows" else 1)
 
     @property
     def _fetched(self) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from npusim.language import CapacityError, Device, DType
 
 #: The memories of a cube core that every product of matrices goes through.
@@ -21,6 +23,11 @@ def most_rows(device: Device, dtype: DType) -> int:
     if device.has_path("L0C", "GM"):
         return device.memory("L0C").size_bytes // 64 // 16 * 16
     return device.memory("UB").size_bytes // 2 // (16 * dtype.bytes) // 16 * 16
+
+
+def columns_in_ub(device: Device, rows: Any, element: int) -> Any:
+    """Columns of 16 elements in so many rows that UB holds twice, as results leave through it."""
+    return device.memory("UB").size_bytes // (2 * 16 * element * rows)
 
 
 def holds(device: Device) -> str:

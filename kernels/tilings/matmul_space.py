@@ -322,7 +322,7 @@ class Products(Space):
     ) -> dict[str, Any]:
         """How tiles of ``size`` leave, of elements of so many bytes, which write so many each."""
         device, (m, n), e, whole = self.device, size, each, self.shape.n
-        drain, pace = costs.drain_cycles(device, m, n, e)
+        drain, pace, _ = costs.drain_cycles(device, m, n, e)
         if device.has_path("L0C", "GM", "nz2nd"):
             path = device.path("L0C", "GM", "nz2nd")
             # Of tiles side by side the busiest core may have those that begin between.

@@ -60,7 +60,7 @@ class Cut(NamedTuple):
     length: int
     apart: int  # from one position of a line to the next, in positions
     dead: bool  # whether some outputs read nothing
-    filled: bool  # whether whole rows and zeros between outputs make up the plane
+    around: int  # positions of its rows with zeros between, if these make up the plane, or 0
     side_by_side: bool  # whether images of few planes come with one move, of one row each
 
 
@@ -136,6 +136,8 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
     taps = plane.products / plane.positions / (plane.reads / plane.slabs)
     partial = h.kernel * w.kernel < g.taps
     lines = h.outputs if w.outputs_apart > 1 or h.outputs_apart > 1 else 1
+    gaps, live = plane.positions < g.h.out * g.w.out, all(g.live)
+    filled = gaps and live and images == 1 and plane.filled(g.h.out)
     return Cut(
         form=form,
         base_m=base_m,
@@ -158,8 +160,8 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         lines=lines * images,
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
-        dead=plane.positions < g.h.out * g.w.out or not all(g.live),
-        filled=images == 1 and plane.filled(g.h.out) and all(g.live),
+        dead=gaps or not live,
+        around=g.spread(h) if filled else 0,
         side_by_side=plain,
     )
 
@@ -192,8 +194,7 @@ def _moves(row: int, h: Reading, w: Reading, images: int) -> tuple[float, float,
     and rows in GM of each."""
     holes = (h.size, w.size) != (h.real, w.real)
     if not holes and w.size == row and h.inputs_apart == 1:
-        gap = 0.05 * (images - 1) if h.before or h.after else 0.0
-        return images + gap, 0.0, 1.0
+        return float(images), 0.0, 1.0
     if (w.insert == 1 and w.inputs_apart == 1) or w.real == 1:
         return float(holes), float(images), float(h.real)
     return float(holes), float(images * h.real), float(h.real * w.real)

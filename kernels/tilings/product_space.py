@@ -19,7 +19,7 @@ from npusim.base.integers import even_parts
 from npusim.kernels.parts.implicit_gemm_shape import Geometry
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.kernels.tilings import costs
-from npusim.kernels.tilings.fit import cube_sizes, most_rows
+from npusim.kernels.tilings.fit import columns_in_ub, cube_sizes, most_rows
 from npusim.kernels.tilings.implicit_gemm import Tiling
 from npusim.kernels.tilings.pipeline import (
     Columns,
@@ -64,8 +64,13 @@ class Products(Space):
 
     @cached_property
     def of_cut(self) -> Columns:
-        """The cuts as columns."""
-        return as_columns(self.cuts, Cut)
+        """The cuts as columns; zeros ``around`` leave with a tile only over UB that holds both."""
+        of = as_columns(self.cuts, Cut)
+        if self.device.has_path("L0C", "GM"):
+            return of | {"around": 0 * of["around"]}
+        rows = of["most_m"] + of["around"]
+        around = of["around"] * (columns_in_ub(self.device, rows, self.dtype.bytes) > 0)
+        return of | {"around": around, "apart": np.where(around > 0, 1, of["apart"])}
 
     @cached_property
     def rows(self) -> Columns:
@@ -114,7 +119,7 @@ class Products(Space):
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether some outputs read nothing, which a kernel before this one clears."""
-        return np.asarray((self.of_cut["dead"] & ~self._with_zeros)[t["cut"]])
+        return np.asarray((self.of_cut["dead"] & (self.of_cut["around"] == 0))[t["cut"]])
 
     def tiling(self, t: dict[str, int]) -> Tiling:
         """See ``pipeline.Space``."""
@@ -133,16 +138,12 @@ class Products(Space):
             form=cut.form,
             resident_input=bool(t["resident_input"]),
             n_slowest=bool(t["resident"]) and t["tiles_n"] * g.groups > 1,
-            zeros=bool(self._with_zeros[t["cut"]]),
+            zeros=bool(self.of_cut["around"][t["cut"]]),
             unit_flag=bool(t["unit_flag"]),
             images=cut.images,
-            even_n=self._uneven(t["n"]),
+            even_n=g.planes_out * g.c0 % t["n"] > 0,  # tiles would leave a rest
             cores=t["cores"] if t["cores"] < self.cores else 0,
         )
-
-    def _uneven(self, n: int) -> bool:
-        """Whether tiles of ``n`` channels leave a rest; then they are cut evenly instead."""
-        return self.geometry.planes_out * self.geometry.c0 % n > 0
 
     def work(self, t: Columns, *, sure: bool = False) -> Work:
         """See ``pipeline.Space``."""
@@ -228,7 +229,7 @@ class Products(Space):
         """How tiles of ``size`` leave."""
         if sure:
             alone = dict.fromkeys(("lines", "apart"), np.ones(1))
-            of = of | alone | {"length": size[0]}
+            of = of | alone | {"length": size[0], "around": np.zeros(1)}
         device, (m, n) = self.device, size
         cycles, pace, drains = self._drain(of, n)
         written, queue = m * n * self.dtype.bytes, device.pipe(costs.way_out(device).pipe)
@@ -246,14 +247,6 @@ class Products(Space):
         """Bytes of the result."""
         g = self.geometry
         return g.images * g.depth_out * g.all_out * g.h.out * g.w.out * g.c0 * self.dtype.bytes
-
-    @cached_property
-    def _with_zeros(self) -> npt.NDArray[np.bool_]:
-        """By cut, whether zeros between outputs leave with these, over UB that holds both twice."""
-        g, rows = self.geometry, most_rows(self.device, self.dtype)
-        around = self.of_cut["most_m"] * (1 + g.h.insert * g.w.insert)
-        over = not self.device.has_path("L0C", "GM")
-        return np.asarray(over & self.of_cut["dead"] & self.of_cut["filled"] & (around <= rows))
 
     @cached_property
     def _mean_depth(self) -> float:
@@ -294,9 +287,6 @@ class Products(Space):
         run = np.where(phases > 1, np.maximum(1, t["items"] // phases // t["cores"]), t["items"])
         tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
         weights = np.minimum(np.maximum(1, tiles_m // phases), run)
-        # Some cores go on to other weights half-way, unless each has its own.
-        astride = (t["tiles_n"] > 1) & (phases == 1) & (t["cores"] % t["tiles_n"] > 0)
-        weights = np.where(astride, np.minimum(weights, np.maximum(2, rounds)), weights)
         every_n = np.where(t["resident_input"] > 0, np.minimum(t["tiles_n"], run), 1)
         return every_n, np.where(t["resident"] > 0, weights, 1)
 
@@ -375,18 +365,15 @@ class Products(Space):
         product = costs.mmad_cycles(device, m, k, wide, self.rate, mean=sure) * n / wide
         return costs.step(device, (path, into_b), (1, moves), (a + path.startup_cycles, b, product))
 
-    def _drain(self, of: Columns, n: Any) -> tuple[Floats, Floats, Floats]:
+    def _drain(self, of: Columns, n: Any) -> tuple[Floats, ...]:
         """Cycles in which a tile leaves, and after which the next can follow; in how many moves."""
         lines, length, size = of["lines"], of["length"], self.dtype.bytes
-        together, pace = costs.drain_cycles(self.device, lines * length, n, size, lines)
+        out = costs.drain_cycles(self.device, lines * length, n, size, lines, of["around"])
         if not (of["apart"] > 1).any():
-            return together, pace, lines
-        g = self.geometry
-        block, apart = g.c0 * size, of["apart"]
+            return out
+        g, apart = self.geometry, of["apart"]
         halves = g.c0 == 8 and g.planes_out > 1
-        spread, moves = costs.scatter_cycles(
-            *(self.device, length, n, block, apart, lines, g.h.out * g.w.out), halves=halves
+        singly = costs.scatter_cycles(
+            *(self.device, length, n, g.c0 * size, apart, lines, g.h.out * g.w.out), halves=halves
         )
-        pairs = (spread, together), (spread, pace), (moves, lines)
-        cycles, pace, moves = (np.where(apart > 1, one, other) for one, other in pairs)
-        return cycles, pace, moves
+        return tuple(np.where(apart > 1, *pair) for pair in zip(singly, out, strict=True))
