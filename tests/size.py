@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 #: The most lines of code that `npusim/` and `kernels/` may have together.
-TOTAL = 46_609
+TOTAL = 46_600
 
 _NO_CODE = {
     tokenize.COMMENT,
