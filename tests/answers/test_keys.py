@@ -18,7 +18,7 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
 from npusim.reuse.cache import KEYS, Name, Seen, named
-from npusim.reuse.launches import CachedLaunches
+from npusim.reuse.launches import CachedLaunches, built
 from npusim.timing.outcome import Held
 from tests.reuse.test_launches import forget
 from tests.tuning.test_tune import matmul
@@ -105,9 +105,13 @@ def test_who_looks_through_a_mapping_sees_its_keys(look: str) -> None:
 
 
 def test_equal_kernels_of_other_code_have_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program is handed on from the choice to the launch, once; not to other code."""
     clear = MemSet(Tensor("a", (4,), FP16, "out"))
-    before = choice._place(clear, DEVICE, GROUPS)
-    assert before == choice._place(replace(clear), DEVICE, GROUPS)
-    monkeypatch.setattr(MemSet, "plan", lambda self, k, cores: None)
-    assert before != choice._place(clear, DEVICE, GROUPS)
+    before = built(clear, DEVICE, GROUPS)
+    assert before.templates is built(replace(clear), DEVICE, GROUPS).templates
+    plan = MemSet.plan
+
+    def other(kernel: MemSet, k: Any, cores: int) -> Any:
+        return plan(kernel, k, cores)
+
+    monkeypatch.setattr(MemSet, "plan", other)
+    assert before.templates is not built(clear, DEVICE, GROUPS).templates

@@ -96,11 +96,13 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
     """The kernels of some calls that use every kind of instruction, and their programs."""
     found = []
 
-    def building(kernel: Kernel, launches: CachedLaunches) -> Program:
-        found.append((kernel, build(kernel, launches.device, launches.groups)))
-        return launches.build(kernel)
+    plain = CachedLaunches.build
 
-    monkeypatch.setattr(npusim.call.call, "program_of", building)
+    def building(launches: CachedLaunches, kernel: Kernel) -> Program:
+        found.append((kernel, build(kernel, launches.device, launches.groups)))
+        return plain(launches, kernel)
+
+    monkeypatch.setattr(CachedLaunches, "build", building)
     calls: list[Callable[..., npusim.Result]] = (
         [CALLS["cube"]["matmul"], CALLS["cube"]["2-D"], strided]
         if load_device(device).cube is not None

@@ -22,7 +22,15 @@ from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.reuse.cache import Answers, Seen, answers_in, value_of
-from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches, content
+from npusim.reuse.launches import (
+    CONTENTS,
+    LEFT,
+    LONG_PROGRAMS,
+    PROGRAMS,
+    RUNS,
+    CachedLaunches,
+    content,
+)
 from npusim.reuse.store import opened
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun, random_starts, starting
@@ -66,7 +74,7 @@ def _nothing_known() -> None:
 
 def forget() -> None:
     """Forget all that this process keeps in memory."""
-    for kept in (RUNS, LEFT, CONTENTS, CHOICES, TRIED):
+    for kept in (RUNS, LEFT, CONTENTS, CHOICES, TRIED, PROGRAMS, LONG_PROGRAMS):
         kept.clear()
 
 
