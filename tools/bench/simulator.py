@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 import npusim
 from npusim.call.choice import CHOICES, TRIED
-from npusim.reuse.launches import RUNS
+from npusim.reuse.launches import LONG_PROGRAMS, PROGRAMS, RUNS
 from npusim.timing.trace import KernelRun
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings, cpu_seconds, medians
@@ -99,9 +99,8 @@ def scaling(settings: Settings) -> Iterator[Figure]:
     small, large = 1024 // settings.divisor, 16384 // settings.divisor
 
     def call(size: int) -> None:
-        CHOICES.clear()
-        TRIED.clear()
-        RUNS.clear()  # or the second call would only be found
+        for kept in (CHOICES, TRIED, PROGRAMS, LONG_PROGRAMS, RUNS):
+            kept.clear()  # or the second call would only be found
         x = npusim.spec((size, size), "fp16")
         npusim.ops.matmul(x, x, device=programs.DEVICE, engine=name, timeline=False)
 
