@@ -14,6 +14,7 @@ from npusim.reuse.launches import LONG_PROGRAMS, PROGRAMS, RUNS, CachedLaunches
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
+from tools.bench.simulator import forget
 
 BATCHES = (1, 32)
 
@@ -43,16 +44,14 @@ def automatic(settings: Settings) -> Iterator[Figure]:
             launch(chosen(kernel, device, groups))
         rounds = []
         for _ in range(settings.repeats):
-            for kept in (CHOICES, TRIED, *made):
-                kept.clear()
+            forget(CHOICES, TRIED, *made)
             begun = time.process_time()
             best = []
             for kernel in kernels:
                 best.append(chosen(kernel, device, groups))
                 launch(best[-1])
             middle = time.process_time()
-            for kept in made:
-                kept.clear()
+            forget(*made)
             for kernel in best:
                 launch(kernel)
             rounds.append((middle - begun, time.process_time() - middle))
