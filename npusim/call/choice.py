@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
+from copy import copy
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -19,10 +20,11 @@ from npusim.base.objects import growing, replace
 from npusim.base.sources import look_again
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
-from npusim.program.build import changes, lay_out
+from npusim.program.build import build, changes, lay_out
 from npusim.program.kernel import Kernel
+from npusim.program.program import Program
 from npusim.reuse.cache import Answers, Name, Seen, names_of
-from npusim.reuse.launches import built, content
+from npusim.reuse.launches import content
 from npusim.timing.run import new_l2, time_cycles
 from npusim.timing.trace import are_usual
 
@@ -53,6 +55,31 @@ CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
 
 #: Instructions that candidates took, with those beside them, and their cycles: no rows are made.
 TRIED: Answers[list[int]] = Answers("tried", 4096, list, list)
+
+#: Programs of this process: those of so many instructions at most, and the latest longer ones.
+PROGRAMS: Answers[Program] = Answers("program", 1024)
+LONG_PROGRAMS: Answers[Program] = Answers("long program", 8)
+_LONG = 50_000
+
+
+def built(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
+    """The program of a kernel, whose device notes figures as that of ``Seen`` does.
+
+    One of the latest that were built is taken over where the figures that building asked for are
+    the same, as in the launch that follows a choice. Raises as ``build`` does.
+    """
+    what = content(kernel)
+    key = f"{groups} {what}"
+    found = PROGRAMS.find(key, device) or LONG_PROGRAMS.find(key, device)
+    if found is None or what is None:
+        made = build(kernel, Seen(device).device, groups)
+        if what is not None:
+            kept = LONG_PROGRAMS if made.instructions > _LONG else PROGRAMS
+            kept.keep(key, device, names_of(made.device), made)
+        return made
+    made = copy(found.answer)
+    vars(made)["device"] = Seen(device, found.names).device
+    return made
 
 
 def chosen(

@@ -17,7 +17,6 @@ import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
-from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, cast
@@ -74,7 +73,7 @@ class CachedLaunches(Launches):
         look_again()
         super().__init__(device, groups, engine)
         self._cache = Seen(device)  # asked for the L2 alone
-        self._built: list[Device] = []  # asked for programs, each for one
+        self._built: list[Seen] = []  # asked for programs, each for one
         self._names: frozenset[Name] = frozenset()  # of runs that were known, and programs given
         self._key: str | None = "empty" if engine == "fast" else None  # of the L2 as it is
         self._last: tuple[str, frozenset[Name]] | None = None  # the run that left an L2 unnamed
@@ -83,7 +82,7 @@ class CachedLaunches(Launches):
     @property
     def names(self) -> frozenset[Name]:
         """The figures that everything so far rests on."""
-        return self._names.union(self._cache.names, *map(names_of, self._built))
+        return self._names.union(self._cache.names, *(one.names for one in self._built))
 
     def preload(self, tensor: str, size: int) -> None:
         key = self._now()
@@ -132,9 +131,8 @@ class CachedLaunches(Launches):
         return held.digest
 
     def build(self, kernel: Kernel) -> Program:
-        program = built(kernel, self.device, self.groups)
-        self._built.append(program.device)
-        return program
+        self._built.append(Seen(self.device))
+        return build(kernel, self._built[-1].device, self.groups)
 
     def known(self, kernel: Kernel, *, timeline: bool | None = False) -> Launched | None:
         key = None if timeline else self._key_of(kernel)
@@ -198,26 +196,6 @@ def content(kernel: Kernel) -> str | None:
         return None
 
 
-def built(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
-    """The program of a kernel, whose device notes figures as that of ``Seen`` does.
-
-    One of the latest that were built is taken over where the figures that building asked for are
-    the same, as in the launch that follows a choice. Raises as ``build`` does.
-    """
-    what = content(kernel)
-    key = f"{groups} {what}"
-    found = PROGRAMS.find(key, device) or LONG_PROGRAMS.find(key, device)
-    if found is None or what is None:
-        made = build(kernel, Seen(device).device, groups)
-        if what is not None:
-            kept = LONG_PROGRAMS if made.instructions > _LONG else PROGRAMS
-            kept.keep(key, device, names_of(made.device), made)
-        return made
-    made = copy(found.answer)
-    vars(made)["device"] = Seen(device, found.names).device
-    return made
-
-
 def _written(made: Launched) -> dict[str, Any]:
     """``made`` as JSON has it."""
     own = structs.asdict(made.run)
@@ -249,11 +227,6 @@ def _read(stored: dict[str, Any]) -> Launched:
 def _pipe_rows(text: str) -> list[PipeRow]:
     return [PipeRow(core, pipe, tuple(cycles)) for core, pipe, cycles in json.loads(text)]
 
-
-#: Programs of this process: those of so many instructions at most, and the latest longer ones.
-PROGRAMS: Answers[Program] = Answers("program", 1024)
-LONG_PROGRAMS: Answers[Program] = Answers("long program", 8)
-_LONG = 50_000
 
 #: Runs of this process.
 RUNS: Answers[Launched] = Answers("run", 1024, _written, _read)

@@ -11,14 +11,14 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.call import choice
-from npusim.call.choice import CHOICES, chosen
+from npusim.call.choice import CHOICES, built, chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
 from npusim.reuse.cache import KEYS, Name, Seen, named
-from npusim.reuse.launches import CachedLaunches, built
+from npusim.reuse.launches import CachedLaunches
 from npusim.timing.outcome import Held
 from tests.reuse.test_launches import forget
 from tests.tuning.test_tune import matmul

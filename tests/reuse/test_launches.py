@@ -14,7 +14,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
-from npusim.call.choice import CHOICES, TRIED
+from npusim.call.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -22,15 +22,7 @@ from npusim.kernels.mem_set import MemSet
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.reuse.cache import Answers, Seen, answers_in, value_of
-from npusim.reuse.launches import (
-    CONTENTS,
-    LEFT,
-    LONG_PROGRAMS,
-    PROGRAMS,
-    RUNS,
-    CachedLaunches,
-    content,
-)
+from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches, content
 from npusim.reuse.store import opened
 from npusim.timing.run import new_l2, time_program
 from npusim.timing.trace import KernelRun, random_starts, starting

@@ -14,7 +14,7 @@ import npusim
 from npusim.base.dtypes import FP32
 from npusim.base.objects import replace
 from npusim.call import choice
-from npusim.call.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, TRIED, chosen
+from npusim.call.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, TRIED, built, chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -24,8 +24,6 @@ from npusim.kernels.tilings.pipeline import Columns, records, table, times
 from npusim.kernels.tilings.work import Work
 from npusim.program.build import build
 from npusim.program.kernel import Kernel
-from npusim.reuse import launches
-from npusim.reuse.launches import CachedLaunches
 from npusim.timing.run import new_l2, time_cycles
 from tests.drawn import slow_if
 from tests.tuning.larger_machines import (
@@ -292,8 +290,8 @@ def test_the_program_of_the_choice_is_taken_over(monkeypatch: pytest.MonkeyPatch
     CHOICES.clear()
     TRIED.clear()
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    monkeypatch.setattr(launches, "build", None)
-    first, second = (CachedLaunches(machine, groups).build(best) for _ in range(2))
+    monkeypatch.setattr(choice, "build", None)
+    first, second = (built(best, machine, groups) for _ in range(2))
     assert first.templates is second.templates
     assert first.device is not second.device, "each notes what is asked for its own time"
 
@@ -303,14 +301,14 @@ def test_a_program_is_taken_over_where_building_asked_for_no_other_figure() -> N
     machine = load_device("ascend910b2")
     groups = tuple(range(machine.groups))
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    first = CachedLaunches(machine, groups).build(best)
+    first = built(best, machine, groups)
     for path, value, same in (
         ("main_memory.read", "0.8TB/s", True),
         ("memories.L1.size", "2MiB", True),
         ("paths.GM->L1.startup", "100cycle", False),
     ):
         other = machine.replace(path, value)
-        found, want = CachedLaunches(other, groups).build(best), build(best, other, groups)
+        found, want = built(best, other, groups), build(best, other, groups)
         assert (found.templates is first.templates) == same, path
         assert found.device.digest() == other.digest()
         assert [*found.text()] == [*want.text()], path

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import npusim
 from npusim.base.objects import replace
-from npusim.call.choice import CHOICES, TRIED, chosen
+from npusim.call.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED, built, chosen
 from npusim.program.kernel import Kernel
-from npusim.reuse.launches import LONG_PROGRAMS, PROGRAMS, RUNS, CachedLaunches
+from npusim.reuse.launches import RUNS, CachedLaunches
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
@@ -32,7 +32,7 @@ def automatic(settings: Settings) -> Iterator[Figure]:
         launches = CachedLaunches(device, groups, engine)
         for one in (*best.before, best):
             if launches.known(one) is None:
-                launches.time(one, launches.build(one))
+                launches.time(one, built(one, device, groups))
 
     for batch in BATCHES:
         kernels = [
