@@ -288,9 +288,10 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
         for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
         if time < np.inf
     }
+    half = _on_half(space, few, *tilings.values(), *known)
     # With no more tiles than half of the cores both have the same candidates.
-    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items()}
-    for time, tiling in _on_half(space, few, *tilings.values(), *known):
+    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items() if half}
+    for time, tiling in half:
         if (time, replace(tiling, cores=0)) not in same:
             tilings.setdefault(tiling, time)
     return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from fractions import Fraction
 from typing import Any, TypeVar, cast
 
@@ -62,7 +63,8 @@ def even_parts(total: int, most: int, few: int = 32) -> list[int]:
     if len(sizes) <= few:
         return sizes
     targets = [sizes[0] ** (1 - i / (few - 1)) for i in range(few)]
-    return list(dict.fromkeys(next(n for n in sizes if n <= target + 0.5) for target in targets))
+    rising = sizes[::-1]
+    return list(dict.fromkeys(rising[bisect_right(rising, t + 0.5) - 1] for t in targets))
 
 
 def digits(text: str) -> int | None:

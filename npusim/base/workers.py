@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from npusim.base.errors import RoomError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from typing_extensions import Self
 
 Item = TypeVar("Item")
@@ -75,6 +75,10 @@ class Workers:
         self, function: Callable[[Item], Found], items: Iterator[tuple[int, Item]]
     ) -> Generator[tuple[int, Found], None, list[tuple[int, Item]]]:
         """Numbered items in the processes; returns those that were under way when one died."""
+        # These take a hundredth of a second to load, which most calls need not spend.
+        from concurrent.futures import FIRST_COMPLETED, wait  # noqa: PLC0415
+        from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415
+
         waiting: dict[Future[Found], tuple[int, Item]] = {}
         try:
             while True:

@@ -17,7 +17,7 @@ from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.objects import replace
 from npusim.base.resources import require_room
-from npusim.call.choice import Around, K, chosen, program_of
+from npusim.call.choice import Around, K, built, chosen
 from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec
 from npusim.call.tiling import is_library, is_tuned
@@ -292,7 +292,7 @@ class Call(Struct, dict=True):
                 count = made.run.instructions
                 self.options.progress(kernel.name, "timing", count, count)
         else:
-            program = program_of(kernel, self.launches)
+            program = built(kernel, self.device, self.groups)
             self.require_time(program.instructions, program.macs, kernel.name)
             progress = self._progress(program, "timing")
             made = self.launches.time(kernel, program, timeline=timeline, progress=progress)

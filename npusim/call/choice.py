@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
+from copy import copy
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -24,7 +25,7 @@ from npusim.program.kernel import Kernel
 from npusim.program.program import Program
 from npusim.reuse.cache import Answers, Name, Seen, names_of
 from npusim.reuse.launches import content
-from npusim.timing.run import Launches, new_l2, time_cycles
+from npusim.timing.run import new_l2, time_cycles
 from npusim.timing.trace import are_usual
 
 K = TypeVar("K", bound=Kernel)
@@ -55,22 +56,30 @@ CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
 #: Instructions that candidates took, with those beside them, and their cycles: no rows are made.
 TRIED: Answers[list[int]] = Answers("tried", 4096, list, list)
 
-#: Programs of the latest choice, by kernel, device and groups: it is launched next as a rule.
-_built: dict[Hashable, Program] = {}
+#: Programs of this process: those of so many instructions at most, and the latest longer ones.
+PROGRAMS: Answers[Program] = Answers("program", 1024)
+LONG_PROGRAMS: Answers[Program] = Answers("long program", 8)
+_LONG = 50_000
 
 
-def program_of(kernel: Kernel, launches: Launches) -> Program:
-    """The program of a kernel; one that was built to choose it is handed on, once.
+def built(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
+    """The program of a kernel, whose device notes figures as that of ``Seen`` does.
 
-    Raises as ``build`` does.
+    One of the latest that were built is taken over where the figures that building asked for are
+    the same, as in the launch that follows a choice. Raises as ``build`` does.
     """
-    key = _place(kernel, launches.device, launches.groups)
-    return _built.pop(key, None) or launches.build(kernel)
-
-
-def _place(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Hashable:
-    """What a program is known by; of equal kernels the code may have changed."""
-    return kernel, content(kernel), device.digest(), groups
+    what = content(kernel)
+    key = f"{groups} {what}"
+    found = PROGRAMS.find(key, device) or LONG_PROGRAMS.find(key, device)
+    if found is None or what is None:
+        made = build(kernel, Seen(device).device, groups)
+        if what is not None:
+            kept = LONG_PROGRAMS if made.instructions > _LONG else PROGRAMS
+            kept.keep(key, device, names_of(made.device), made)
+        return made
+    made = copy(found.answer)
+    vars(made)["device"] = Seen(device, found.names).device
+    return made
 
 
 def chosen(
@@ -143,7 +152,6 @@ class _Trial:
         self.device, self.groups, self._warm = device, groups, warm
         self._seen = Seen(device)
         self._names: frozenset[Name] = frozenset()
-        self._around: dict[Kernel, Program] = {}  # what is launched for several candidates
 
     @property
     def names(self) -> frozenset[Name]:
@@ -162,7 +170,7 @@ class _Trial:
         What else may be wrong is found as the kernel is launched, which issues its tasks.
         """
         lay_out(kernel, self._seen.device, self.groups, issued=False)
-        return _Tried(MOST_INSTRUCTIONS + 1, None, [])
+        return _Tried(MOST_INSTRUCTIONS + 1, None)
 
     def run(self, kernels: Sequence[Kernel], left: int) -> _Tried:
         """Build kernels that are launched one after another; time them where work is ``left``.
@@ -180,10 +188,10 @@ class _Trial:
         if known is not None:
             self._names |= known.names
             work, cycles = known.answer
-            return _Tried(work, cycles if work <= left else None, [])
-        programs = [self._program(kernel) for kernel in kernels]
+            return _Tried(work, cycles if work <= left else None)
+        programs = [built(kernel, self.device, self.groups) for kernel in kernels]
         work = sum(one.instructions + BUILD_WEIGHT * one.emitted for one in programs)
-        built, held = [*zip(kernels, programs, strict=True)], Seen(self.device)
+        held = Seen(self.device)
         made: int | None = None
         if work <= left:
             l2 = new_l2(held.device, "fast")
@@ -194,33 +202,22 @@ class _Trial:
         self._names |= names
         if key and made is not None:
             TRIED.keep(key, self.device, names, [work, made])
-        return _Tried(work, made, built)
-
-    def _program(self, kernel: Kernel) -> Program:
-        """The program of a kernel; the latest of those without a tiling are kept."""
-        if kernel in self._around:
-            return self._around[kernel]
-        made = build(kernel, Seen(self.device).device, self.groups)
-        if not hasattr(kernel, "tiling"):
-            self._around = {kernel: made}
-        return made
+        return _Tried(work, made)
 
 
 class _Tried(NamedTuple):
-    """What it took to build and time some kernels, their cycles, and the programs that were built.
+    """What it took to build and time some kernels, and their cycles.
 
     ``work`` counts instructions; ``cycles`` are None where this was too much to time them.
     """
 
     work: int
     cycles: int | None
-    built: list[tuple[Kernel, Program]]
 
 
 @growing()
 def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     best: tuple[float, K] | None = None
-    _built.clear()
     failed: CapacityError | None = None
     left = MOST_INSTRUCTIONS
     looked_at: set[Hashable] = set()
@@ -245,9 +242,6 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
         cycles = estimate if tried.cycles is None else tried.cycles
         if best is None or cycles < best[0]:
             best = (cycles, candidate)
-            _built.clear()
-            for launch, program in tried.built:
-                _built[_place(launch, trial.device, trial.groups)] = program
     if best is None:
         raise failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
     return best[1]

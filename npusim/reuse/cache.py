@@ -58,10 +58,13 @@ def named(names: Iterable[Name]) -> tuple[Name, ...]:
 
 
 class Seen:
-    """The figures that were asked for so far; ``device`` notes them here when it is asked."""
+    """The figures that were asked for so far; ``device`` notes them here when it is asked.
 
-    def __init__(self, device: Device) -> None:
-        self._names: set[Name] = set()
+    ``names`` were asked for by what is taken over.
+    """
+
+    def __init__(self, device: Device, names: Iterable[Name] = ()) -> None:
+        self._names = {*names}
         self.device: Device = _part(device, (), self._names)
 
     @property
@@ -282,13 +285,15 @@ def answers_in(file: str | Path | None) -> Iterator[None]:
 
 
 class Answers(Generic[T]):
-    """The latest answers of one kind; ``written`` and ``read`` turn one into JSON and back."""
+    """The latest answers of one kind, ``most`` of them.
 
-    def __init__(
-        self, kind: str, most: int, written: Callable[[T], Any], read: Callable[[Any], T]
-    ) -> None:
+    ``form`` are two functions, which turn one into JSON and back; without them answers are kept in
+    memory alone.
+    """
+
+    def __init__(self, kind: str, most: int, *form: Callable[[Any], Any]) -> None:
         self.kind, self.most = kind, most
-        self._written, self._read = written, read
+        self._form = form
         self._answers: OrderedDict[str, T] = OrderedDict()
         self._rests: OrderedDict[str, dict[str, _Names]] = OrderedDict()  # by key and digest
 
@@ -304,7 +309,7 @@ class Answers(Generic[T]):
     def find(self, key: str, device: Device) -> Found[T] | None:
         """The answer that was kept with this key and holds on ``device``."""
         key = f"{imported_anew()} {self.kind} {key}"
-        shelf = _shelf.get()
+        shelf = _shelf.get() if self._form else None
         with _ALONE:
             rests = self._rests.setdefault(key, {})
             found = self._find(key, device, rests.values(), shelf)
@@ -324,7 +329,7 @@ class Answers(Generic[T]):
                 row = shelf.get(_ours(place)) if shelf is not None else None
                 if row is None:
                     continue
-                self._answers[place] = self._read(row)
+                self._answers[place] = self._form[1](row)
             _shorten(self._answers, self.most, place)
             return Found(self._answers[place], frozenset(rest.names))
         return None
@@ -339,10 +344,10 @@ class Answers(Generic[T]):
             self._answers[place] = answer
             _shorten(self._rests, 2 * self.most, key)
             _shorten(self._answers, self.most, place)
-        shelf = _shelf.get()
+        shelf = _shelf.get() if self._form else None
         if shelf is not None:
             shelf.put_soon(_ours(f"{key}/{rest.digest}"), rest.text)
-            shelf.put_soon(_ours(place), self._written(answer))
+            shelf.put_soon(_ours(place), self._form[0](answer))
 
 
 def _shorten(held: OrderedDict[str, Any], most: int, used: str) -> None:

@@ -229,7 +229,7 @@ def _pipe_rows(text: str) -> list[PipeRow]:
 
 
 #: Runs of this process.
-RUNS = Answers("run", 1024, _written, _read)
+RUNS: Answers[Launched] = Answers("run", 1024, _written, _read)
 
 #: Timelines of the latest short runs, by the run's key and the device; instructions of such a run.
 _TIMELINES: OrderedDict[tuple[str | None, str], Timeline] = OrderedDict()
@@ -251,7 +251,7 @@ def _content_read(stored: dict[str, Any]) -> Held:
 
 
 #: Contents that kernels left, by their digest.
-CONTENTS = Answers("l2", 256, _content_written, _content_read)
+CONTENTS: Answers[Held] = Answers("l2", 256, _content_written, _content_read)
 
 
 # -- a call timed again ----------------------------------------------------------------------------

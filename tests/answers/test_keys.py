@@ -11,7 +11,7 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.call import choice
-from npusim.call.choice import CHOICES, chosen
+from npusim.call.choice import CHOICES, built, chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -105,9 +105,13 @@ def test_who_looks_through_a_mapping_sees_its_keys(look: str) -> None:
 
 
 def test_equal_kernels_of_other_code_have_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program is handed on from the choice to the launch, once; not to other code."""
     clear = MemSet(Tensor("a", (4,), FP16, "out"))
-    before = choice._place(clear, DEVICE, GROUPS)
-    assert before == choice._place(replace(clear), DEVICE, GROUPS)
-    monkeypatch.setattr(MemSet, "plan", lambda self, k, cores: None)
-    assert before != choice._place(clear, DEVICE, GROUPS)
+    before = built(clear, DEVICE, GROUPS)
+    assert before.templates is built(replace(clear), DEVICE, GROUPS).templates
+    plan = MemSet.plan
+
+    def other(kernel: MemSet, k: Any, cores: int) -> Any:
+        return plan(kernel, k, cores)
+
+    monkeypatch.setattr(MemSet, "plan", other)
+    assert before.templates is not built(clear, DEVICE, GROUPS).templates

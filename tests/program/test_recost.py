@@ -26,7 +26,7 @@ from npusim.program.kernel import Kernel, Tasks
 from npusim.program.language import Language
 from npusim.program.program import Program
 from npusim.program.recost import _on, _value, recosted
-from npusim.reuse.launches import RUNS, CachedLaunches
+from npusim.reuse.launches import RUNS
 from tests.drawn import some
 from tests.isa.test_isa_contract import EXAMPLES, homes
 from tests.scripts import Scripted, tasks_of
@@ -96,11 +96,11 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
     """The kernels of some calls that use every kind of instruction, and their programs."""
     found = []
 
-    def building(kernel: Kernel, launches: CachedLaunches) -> Program:
-        found.append((kernel, build(kernel, launches.device, launches.groups)))
-        return launches.build(kernel)
+    def building(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
+        found.append((kernel, build(kernel, device, groups)))
+        return found[-1][1]
 
-    monkeypatch.setattr(npusim.call.call, "program_of", building)
+    monkeypatch.setattr(npusim.call.call, "built", building)
     calls: list[Callable[..., npusim.Result]] = (
         [CALLS["cube"]["matmul"], CALLS["cube"]["2-D"], strided]
         if load_device(device).cube is not None

@@ -14,7 +14,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
-from npusim.call.choice import CHOICES, TRIED
+from npusim.call.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -66,7 +66,7 @@ def _nothing_known() -> None:
 
 def forget() -> None:
     """Forget all that this process keeps in memory."""
-    for kept in (RUNS, LEFT, CONTENTS, CHOICES, TRIED):
+    for kept in (RUNS, LEFT, CONTENTS, CHOICES, TRIED, PROGRAMS, LONG_PROGRAMS):
         kept.clear()
 
 

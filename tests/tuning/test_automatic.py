@@ -14,13 +14,7 @@ import npusim
 from npusim.base.dtypes import FP32
 from npusim.base.objects import replace
 from npusim.call import choice
-from npusim.call.choice import (
-    CHOICES,
-    MOST_LEADING,
-    MOST_SIMULATED,
-    chosen,
-    program_of,
-)
+from npusim.call.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, TRIED, built, chosen
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -28,8 +22,9 @@ from npusim.kernels.mem_set import MemSet
 from npusim.kernels.tilings import pipeline
 from npusim.kernels.tilings.pipeline import Columns, records, table, times
 from npusim.kernels.tilings.work import Work
+from npusim.program.build import build
 from npusim.program.kernel import Kernel
-from npusim.reuse.launches import RUNS, CachedLaunches
+from npusim.timing.run import new_l2, time_cycles
 from tests.drawn import slow_if
 from tests.tuning.larger_machines import (
     LIMIT,
@@ -298,24 +293,35 @@ def test_what_is_too_long_to_simulate_wins_over_nothing_that_was(
     assert found.after in timed
 
 
-def test_the_program_of_the_choice_is_handed_on_once() -> None:
+def test_the_program_of_the_choice_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = load_device("ascend910b2")
     groups = tuple(range(machine.groups))
     CHOICES.clear()
-    RUNS.clear()
+    TRIED.clear()
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    place = choice._place(best, machine, groups)
-    assert place in choice._built
-    first = program_of(best, CachedLaunches(machine, groups))
-    assert place not in choice._built
-    second = program_of(best, CachedLaunches(machine, groups))
-    assert first is not second
-    assert first.instructions == second.instructions
-    other = machine.replace("memories.L1.size", "256KiB")
-    again = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    assert again == best
-    made = program_of(best, CachedLaunches(other, groups))
-    assert made.device.digest() == other.digest(), "never that of another machine"
+    monkeypatch.setattr(choice, "build", None)
+    first, second = (built(best, machine, groups) for _ in range(2))
+    assert first.templates is second.templates
+    assert first.device is not second.device, "each notes what is asked for its own time"
+
+
+def test_a_program_is_taken_over_where_building_asked_for_no_other_figure() -> None:
+    """A sweep of the main memory built every program anew at each point."""
+    machine = load_device("ascend910b2")
+    groups = tuple(range(machine.groups))
+    best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
+    first = built(best, machine, groups)
+    for path, value, same in (
+        ("main_memory.read", "0.8TB/s", True),
+        ("memories.L1.size", "2MiB", True),
+        ("paths.GM->L1.startup", "100cycle", False),
+    ):
+        other = machine.replace(path, value)
+        found, want = built(best, other, groups), build(best, other, groups)
+        assert (found.templates is first.templates) == same, path
+        assert found.device.digest() == other.digest()
+        assert [*found.text()] == [*want.text()], path
+        assert time_cycles(found, new_l2(other, "fast")) == time_cycles(want, new_l2(other, "fast"))
 
 
 def spaces(kernel: Any, device: Device) -> list[Any]:
@@ -442,5 +448,5 @@ def test_candidates_that_were_timed_are_not_built_again(monkeypatch: pytest.Monk
     groups, kernel = tuple(range(machine.groups)), kernel_of(gradient("res5_3x3", "dw", 1))
     best = chosen(kernel, machine, groups)
     CHOICES.clear()
-    monkeypatch.setattr(choice, "build", None)
+    monkeypatch.setattr(choice, "built", None)
     assert chosen(kernel, machine, groups) == best

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import npusim
 from npusim.base.objects import replace
-from npusim.call.choice import CHOICES, TRIED, chosen, program_of
+from npusim.call.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED, built, chosen
 from npusim.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches
 from tests.tuning.larger_machines import Gradient, kernel_of, layers
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
+from tools.bench.simulator import forget
 
 BATCHES = (1, 32)
 
@@ -24,14 +25,14 @@ def automatic(settings: Settings) -> Iterator[Figure]:
     The ratio is what the choice adds to building and timing the kernels with their tilings given.
     """
     device = npusim.load_device(programs.DEVICE)
-    groups = tuple(range(device.groups))
+    groups, made = tuple(range(device.groups)), (PROGRAMS, LONG_PROGRAMS, RUNS)
     engine = settings.engine or "fast"
 
     def launch(best: Kernel) -> None:
         launches = CachedLaunches(device, groups, engine)
         for one in (*best.before, best):
             if launches.known(one) is None:
-                launches.time(one, program_of(one, launches))
+                launches.time(one, built(one, device, groups))
 
     for batch in BATCHES:
         kernels = [
@@ -43,16 +44,14 @@ def automatic(settings: Settings) -> Iterator[Figure]:
             launch(chosen(kernel, device, groups))
         rounds = []
         for _ in range(settings.repeats):
-            CHOICES.clear()
-            TRIED.clear()
-            RUNS.clear()
+            forget(CHOICES, TRIED, *made)
             begun = time.process_time()
             best = []
             for kernel in kernels:
                 best.append(chosen(kernel, device, groups))
                 launch(best[-1])
             middle = time.process_time()
-            RUNS.clear()
+            forget(*made)
             for kernel in best:
                 launch(kernel)
             rounds.append((middle - begun, time.process_time() - middle))

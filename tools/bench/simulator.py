@@ -7,12 +7,14 @@ import statistics
 import sys
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npusim
-from npusim.call.choice import CHOICES, TRIED
+from npusim.call.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED
+from npusim.reuse.cache import Answers
 from npusim.reuse.launches import RUNS
 from npusim.timing.trace import KernelRun
 from tools.bench import programs
@@ -93,15 +95,19 @@ def build_and_run(settings: Settings) -> Iterator[Figure]:
     yield Figure("build.peak_memory", peak, "MiB", f"{name}: {before:.0f} MiB of it before")
 
 
+def forget(*kept: Answers[Any]) -> None:
+    """Forget what a second call would only find."""
+    for one in kept:
+        one.clear()
+
+
 def scaling(settings: Settings) -> Iterator[Figure]:
     """How wall time grows from a product of 1024^3 to one of 16384^3: 4096 times the work."""
     name = programs.engine_name(settings)
     small, large = 1024 // settings.divisor, 16384 // settings.divisor
 
     def call(size: int) -> None:
-        CHOICES.clear()
-        TRIED.clear()
-        RUNS.clear()  # or the second call would only be found
+        forget(CHOICES, TRIED, PROGRAMS, LONG_PROGRAMS, RUNS)
         x = npusim.spec((size, size), "fp16")
         npusim.ops.matmul(x, x, device=programs.DEVICE, engine=name, timeline=False)
 
