@@ -368,6 +368,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "busy": busy,
     "speed": speed,
     "estimates of tilings": tilings_table.estimates,
+    "ablation of tilings": tilings_table.ablation,
     "bounds of tilings": tilings_table.bounds,
     "tuned tilings": tilings_table.tuned,
     "other tilings": tilings_table.others,

@@ -11,6 +11,7 @@ from tests.documents.pages import ROOT
 
 FILE = ROOT / "docs" / "model" / "tilings.json"
 PROOFS = ROOT / "docs" / "model" / "tilings_proofs.json"
+ABLATION = ROOT / "docs" / "model" / "tilings_ablation.json"
 TUNED = ROOT / "docs" / "guide" / "tuning.json"
 OTHERS = ROOT / "docs" / "guide" / "tilings_others.json"
 
@@ -42,6 +43,24 @@ def estimates() -> str:
                 f"{_NAMES[row['gradient']]}, {row['device']}",
                 str(row["count"]),
                 *(f"{value:.2f}" for value in row["percentiles"]),
+            )
+            for row in rows
+        ),
+    )
+
+
+def ablation() -> str:
+    """What each mechanism of a choice is worth."""
+    rows = json.loads(ABLATION.read_text(encoding="utf-8"))
+    return _table(
+        ("without", "time, mean", "worst", "CPU of choices", "enlargements over 2 %"),
+        (
+            (
+                row["without"],
+                f"{100 * row['mean'] - 100:+.2f} %",
+                f"{100 * row['worst'] - 100:+.1f} %",
+                f"{row['cpu']:.2f}",
+                str(row["slower"]),
             )
             for row in rows
         ),

@@ -280,12 +280,8 @@ def test_what_is_too_long_to_simulate_wins_over_nothing_that_was(
     """Its estimate was once held against simulated times, and it took 8 % longer than these."""
     monkeypatch.setattr(choice, "MOST_INSTRUCTIONS", 200_000)
     shape = replace(layers("vgg16")["features.24"], n=32)
-    found = enlarged(
-        Gradient("features.24", shape, "dx"),
-        load_device("ascend910"),
-        "paths.GM->L1.rate",
-        (Fraction(1), Fraction(2)),
-    )
+    problem, rates = Gradient("features.24", shape, "dx"), (Fraction(1), Fraction(2))
+    found = enlarged(problem, load_device("ascend910"), "paths.GM->L1.rate", rates)
     assert found is not None
     assert found.ratio <= LIMIT
     assert 0 in timed, "some were too long"
