@@ -57,7 +57,7 @@ CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
 TRIED: Answers[list[int]] = Answers("tried", 4096, list, list)
 
 #: Programs of this process: those of so many instructions at most, and the latest longer ones.
-PROGRAMS: Answers[Program] = Answers("program", 1024)
+PROGRAMS: Answers[Program] = Answers("program", 512)
 LONG_PROGRAMS: Answers[Program] = Answers("long program", 8)
 _LONG = 50_000
 
