@@ -1,7 +1,6 @@
 """Lines of code of the package, by room: ``python -m tests.size`` prints the table.
 
 A line of code holds a token that is neither a comment nor part of a docstring, so explanations cost
-A line of code holds a token that is neither a comment nor part of a docstring, so explanations cost
 nothing. The table also has the tokens of a line, which show dense code, and lists the longest
 files, to be read. Nothing here is a limit.
 """
