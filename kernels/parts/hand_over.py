@@ -75,14 +75,28 @@ def with_meeting(tasks: Tasks[Task], cores: int, *, last: bool) -> Tasks[Task]:
 
     The kernel lets the cores meet in it, also those that have nothing else to do.
     """
-
-    def joined(column: Any, more: Any) -> Any:
-        return np.concatenate([column, more] if last else [more, column])
-
     none = np.zeros(cores, np.int64)
-    return Tasks(
-        joined(tasks.core, np.arange(cores)),
+    meeting = Tasks(
+        np.arange(cores),
         tasks.record,
-        {n: joined(c, none.astype(np.asarray(c).dtype)) for n, c in tasks.columns.items()},
-        {n: joined(base, none) for n, base in tasks.bases.items()},
+        {n: none.astype(np.asarray(c).dtype) for n, c in tasks.columns.items()},
+        dict.fromkeys(tasks.bases, none),
+    )
+    return joined(tasks, meeting) if last else joined(meeting, tasks)
+
+
+def joined(tasks: Tasks[Task], more: Tasks[Task]) -> Tasks[Task]:
+    """Tasks of one kind, each core doing the ``more`` ones after the others.
+
+    Bytes that only some of them name begin at 0 for the others.
+    """
+
+    def column(one: Tasks[Task], name: str) -> IntArray:
+        return one.bases.get(name, np.zeros(len(one.core), np.int64))
+
+    return Tasks(
+        np.concatenate([tasks.core, more.core]),
+        tasks.record,
+        {n: np.concatenate([c, more.columns[n]]) for n, c in tasks.columns.items()},
+        {n: np.concatenate([column(tasks, n), column(more, n)]) for n in tasks.bases},
     )

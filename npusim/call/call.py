@@ -238,12 +238,13 @@ class Call(Struct, dict=True):
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
 
-    def choose(self, kernel: K, launches: Around[K] | None = None) -> K:
+    def choose(self, kernel: K, launches: Around[K] | None = None, *, simulated: bool = False) -> K:
         """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
 
-        A call that is only planned takes the best estimate where its workspace does not depend on
-        it. A ``blind`` one chooses as a library does, which knows neither how kernels are launched
-        nor what the L2 holds.
+        A call that is only planned takes the best estimate unless its workspace depends on the
+        choice: where accumulations are deterministic, and where it is to be ``simulated``. A
+        ``blind`` one chooses as a library does, which knows neither how kernels are launched nor
+        what the L2 holds.
         """
         return chosen(
             kernel,
@@ -251,7 +252,7 @@ class Call(Struct, dict=True):
             self.groups,
             warm=() if self.blind else self._touched,
             launches=launches,
-            simulated=self.options.deterministic or _planned.get() is None,
+            simulated=simulated or self.options.deterministic or _planned.get() is None,
         )
 
     def tuned(self, kernel: K) -> K:
