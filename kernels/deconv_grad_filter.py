@@ -153,7 +153,9 @@ class DeconvGradFilter(DspGradient):
         used = self.ran.cores
         if used >= cores:
             return ""
-        return f"{used} of {cores} cores of the mask work"
+        more = used < min(cores, prod(self.ran.most(self.shape)))
+        why = "the tiling shares the work among no more" if more else "there is no more to share"
+        return f"{used} of {cores} cores of the mask work: {why}"
 
     def gradient(self, device: Device) -> Gradient:
         """What its time depends on besides its tiling."""

@@ -88,19 +88,21 @@ class Tiling:
 
     def clipped(self, s: Convolution) -> Tiling:
         """What a transposed layer leaves of it."""
-        high, wide = s.spatial
-        rows, width = min(self.rows, high), min(self.width, wide)
-        chunks = s.n * ceil_div(high, rows) * ceil_div(wide, width)
-        grid = Grid(*map(min, self.grid, Grid(s.cout, s.taps, s.cin_per_group, chunks)))
+        grid = Grid(*map(min, self.grid, self.most(s)))
         channels, taps, columns = _share(s, grid)
         return Tiling(
             channels=min(self.channels, channels),
             taps=min(self.taps, taps),
             columns=min(self.columns, columns),
-            rows=rows,
-            width=width,
+            rows=min(self.rows, s.spatial[0]),
+            width=min(self.width, s.spatial[1]),
             **grid.fields,
         )
+
+    def most(self, s: Convolution) -> Grid:
+        """What there is of a transposed layer along each axis, of images their chunks."""
+        chunks = ceil_div(s.spatial[0], self.rows) * ceil_div(s.spatial[1], self.width)
+        return Grid(s.cout, s.taps, s.cin_per_group, s.n * chunks)
 
     def __str__(self) -> str:
         tile = (

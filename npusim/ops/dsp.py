@@ -180,15 +180,29 @@ def launch_filter(
     read, grad = (tensors[name] for name in roles)
     tiling = own_tiling(call.options.tiling, kernel.name, FilterTiling)
     any_tiling = FilterTiling(channels=1, taps=1, columns=1, rows=1, width=1)
+    # Sums of runs of images round elsewhere than the sum of all of them does.
     spare_bytes = call.device.main_memory.size_bytes - sum(call.held.values())
+    if call.options.deterministic:
+        spare_bytes = 0
     chosen = kernel(seen, tiling or any_tiling, read, grad, dw, rows, spare_bytes)
     if tiling is None:
         chosen = call.choose(chosen, simulated=True)
+        working = chosen.used(made.cores)
+        if working < made.cores:
+            call.notes.append(
+                f"{working} of {made.cores} cores of the mask work: of the tilings that were "
+                "compared none on more of them is faster"
+            )
+    elif chosen.sums is not None and call.options.deterministic:
+        raise ArgumentError(
+            f"deterministic is True and the tiling shares images among {chosen.ran.image_cores} "
+            "cores, where last bits depend on the mask; give it image_cores 1"
+        )
     if chosen.sums is not None:
         call.workspace(chosen.sums.name, chosen.sums.shape, chosen.sums.dtype)
         call.notes.append(
             f"{chosen.sums.shape[0]} runs of the images are summed apart and then added in their "
-            "order: last bits depend on how many cores share images (tiling image_cores)"
+            "order: last bits depend on how many cores share images; with deterministic none do"
         )
     call.launch(chosen)
     return made.result("dw", "dw", c)

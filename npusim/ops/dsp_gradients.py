@@ -145,7 +145,7 @@ def _card(function: Callable[..., Result], kernel: Any) -> Card[Wanted]:
         tilings={kernel: FilterTiling if of_filter else InputTiling},
         role="dsp",
         device="ft78ne",
-        without=("deterministic",),
+        without=() if of_filter else ("deterministic",),
     )
 
 

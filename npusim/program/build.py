@@ -85,13 +85,14 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
             cores.append(CoreProgram(name, group, kind, variants, shifted[rows], iterations[rows]))
             task, row = task + count, end
     seen = any(part.k.device_seen for part in parts)
-    count = len(templates)
+    count, idle = len(templates), kernel.idle(len(parts[0].lanes))
     cores = placed(templates, linker.variants, cores, device, (names, bases))
     program = Program(
         kernel=kernel.name,
         roles=kernel.roles,
         computes=kernel.computes,
-        tiling=kernel.tiling_text,
+        tiling=f"{kernel.tiling_text}; {idle}" if idle else kernel.tiling_text,
+        idle=idle,
         device=device,
         tensors=kernel.tensors,
         base_names=tuple(bases),
