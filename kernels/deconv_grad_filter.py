@@ -50,11 +50,12 @@ from npusim.kernels.parts.dsp import DspGradient, DspNest, Place
 from npusim.kernels.parts.hand_over import joined, with_meeting
 from npusim.kernels.tilings.deconv_grad_filter import (
     DMA_FIELD,
-    Gradient,
     Tiling,
     cut_runs,
     sum_elements,
 )
+from npusim.kernels.tilings.dsp_filter_space import ranked_tilings, searched_tilings
+from npusim.kernels.tilings.dsp_filter_work import Gradient
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -169,17 +170,17 @@ class DeconvGradFilter(DspGradient):
 
         All are given, so that what is looked at for fewer cores is looked at for more.
         """
-        ranked = self.gradient(device).ranked(cores)
+        ranked = ranked_tilings(self.gradient(device), cores)
         return [(bound, replace(self, tiling=tiling)) for bound, tiling in ranked]
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same gradient with every tiling worth comparing."""
-        for tiling in self.gradient(device).searched(cores):
+        for tiling in searched_tilings(self.gradient(device), cores):
             yield replace(self, tiling=tiling)
 
     def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
         gradient = self.gradient(device)
-        for tiling in gradient.searched(cores):
+        for tiling in searched_tilings(gradient, cores):
             least = Least(gradient.least(tiling), tiling.cores)
             yield replace(self, tiling=tiling), least
 

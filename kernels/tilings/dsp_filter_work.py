@@ -1,0 +1,346 @@
+"""What a filter gradient on a DSP moves and multiplies with a tiling, and how long that takes.
+
+Everything is counted core by core: pieces of axes are few and alike, and what chunks load of dy is
+added up over chunks and over taps, so that a part of both is a difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from npusim.device.parts import CubeRate, Gemm
+from npusim.kernels.parts.windows import window_cuts
+from npusim.kernels.tilings.deconv_grad_filter import Run, Tiling, cut_runs, sum_elements
+from npusim.language import FP32, Device, DType, IntArray, ceil_div
+from npusim.shapes.convolution import Convolution
+
+
+class Loads(NamedTuple):
+    """What chunks load of dy, by tap and added up over the taps before, and of x.
+
+    ``moves`` and ``frames`` have an entry more than there are taps.
+    """
+
+    moves: IntArray
+    frames: IntArray
+    positions: int
+    chunks: int
+
+    def of_taps(self, first: int, end: int) -> tuple[int, int]:
+        """Moves and frames of taps ``first`` up to ``end``."""
+        return int(self.moves[end] - self.moves[first]), int(self.frames[end] - self.frames[first])
+
+
+class Chunks:
+    """The chunks of an image of ``rows`` x ``width`` positions, and what they load.
+
+    ``layer`` is the ordinary convolution whose windows read dy.
+    """
+
+    def __init__(self, layer: Convolution, rows: int, width: int) -> None:
+        down, across = window_cuts(layer, 0, rows), window_cuts(layer, 1, width)
+        self._high = np.array([[tap[2] for tap in cut.taps] for cut in down], np.int64)
+        self._wide = np.array([[tap[2] for tap in cut.taps] for cut in across], np.int64)
+        self._heights = np.array([cut.size for cut in down], np.int64)
+        self._widths = np.array([cut.size for cut in across], np.int64)
+        # Rows that follow each other without a gap on both sides are one move.
+        (ry, rx), wide = layer.stride, layer.spatial[1]
+        joined = (self._wide == self._widths[:, None]) & (ry * wide == self._wide * rx)
+        self._joined = joined & (self._wide > 0)
+        self._apart = ~joined & (self._wide > 0)
+        self.count = len(down) * len(across)
+        self._found: dict[int, Loads] = {}
+
+    def before(self, chunk: int) -> Loads:
+        """The loads of all chunks of all images before one, which is counted over all images."""
+        if chunk not in self._found:
+            images, rest = divmod(chunk, self.count)
+            part, image = self._in_image(rest), self._whole
+            self._found[chunk] = Loads(*(a + images * b for a, b in zip(part, image, strict=True)))
+        return self._found[chunk]
+
+    def between(self, first: int, end: int) -> Loads:
+        """The loads of chunks from ``first`` up to ``end``."""
+        pairs = zip(self.before(end), self.before(first), strict=True)
+        return Loads(*(a - b for a, b in pairs))
+
+    @cached_property
+    def _whole(self) -> Loads:
+        return self._in_image(self.count)
+
+    def _in_image(self, rest: int) -> Loads:
+        """Of the first chunks of one image: whole rows of them, and some of one more."""
+        row, column = divmod(rest, len(self._widths))
+        moves, frames = self._of(slice(0, row), slice(None))
+        positions = int(self._heights[:row].sum() * self._widths.sum())
+        if column:
+            more = self._of(slice(row, row + 1), slice(0, column))
+            moves, frames = moves + more[0], frames + more[1]
+            positions += int(self._heights[row] * self._widths[:column].sum())
+        return Loads(_added(moves), _added(frames), positions, rest)
+
+    def _of(self, down: slice, across: slice) -> tuple[IntArray, IntArray]:
+        """Moves and frames of each tap in chunks of some rows and columns."""
+        high = self._high[down]
+        lines, touched = high.sum(axis=0), (high > 0).sum(axis=0)
+        joined, apart = self._joined[across].sum(axis=0), self._apart[across].sum(axis=0)
+        moves = np.outer(touched, joined) + np.outer(lines, apart)
+        return moves.ravel(), np.outer(lines, self._wide[across].sum(axis=0)).ravel()
+
+
+def _added(counts: IntArray) -> IntArray:
+    """The sums of all counts before each, and of all."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+class Share(NamedTuple):
+    """What a core has of an axis: its pieces by size, the first and the last, and all together."""
+
+    sizes: tuple[tuple[int, int], ...]  # a size, and how many pieces have it
+    first: int
+    last: int
+    begin: int
+    total: int
+
+    @property
+    def pieces(self) -> int:
+        """How many there are."""
+        return sum(many for _, many in self.sizes)
+
+    @property
+    def end(self) -> int:
+        """What follows the last."""
+        return self.begin + self.total
+
+
+class Way(NamedTuple):
+    """A path: cycles of each move, of a byte, and of a frame at least."""
+
+    startup: float
+    byte: float
+    frame: float
+
+    def cycles(self, moves: int, frames: int, size: int) -> float:
+        """Moves with so many ``frames`` of ``size`` bytes in all."""
+        return moves * self.startup + frames * max(size * self.byte, self.frame)
+
+
+class Part(NamedTuple):
+    """What a core takes: cycles at least, and the bytes of GM that it reads and writes."""
+
+    cycles: float
+    read: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What the time of a filter gradient depends on besides its tiling.
+
+    ``shape`` is the transposed layer, ``turned`` says that the channels of x are outside the taps
+    in dw, and ``through`` that im2row goes through a workspace. Partial sums may take
+    ``spare_bytes`` of GM.
+    """
+
+    shape: Convolution
+    dtype: DType
+    device: Device
+    turned: bool
+    through: bool
+    spare_bytes: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of dw."""
+        s = self.shape
+        return s.cout * s.taps * s.cin_per_group
+
+    @cached_property
+    def gemm(self) -> Gemm:
+        """The micro-kernel of the device; the operator has asked for it."""
+        assert self.device.gemm is not None
+        return self.device.gemm
+
+    def least(self, t: Tiling) -> int:
+        """Cycles that no simulation of a tiling, which is ``clipped``, takes less than.
+
+        Its launch is not part of them. No pipe of a core works faster than alone, the first product
+        waits for its operands, the last result for the last product, and all bytes cross the main
+        memory.
+        """
+        s, memory, chunks = self.shape, self.device.main_memory, self._chunks(t.rows, t.width)
+        every = s.n * chunks.count
+        axes = (
+            self._shares(s.cout, t.channel_cores, t.channels, s.cout_per_group),
+            self._shares(s.taps, t.tap_cores, t.taps),
+            self._shares(s.cin_per_group, t.column_cores, t.columns),
+            cut_runs(every, t.image_cores, every),
+        )
+        element = FP32.bytes if t.image_cores > 1 else self.dtype.bytes
+        parts = [self._part(chunks, element, *share) for share in product(*axes)]
+        busiest = max(part.cycles for part in parts)
+        read = sum(part.read for part in parts) / float(memory.read_bytes_per_cycle)
+        written = sum(part.written for part in parts) / float(memory.write_bytes_per_cycle)
+        return int(max(busiest, read, written) + self._adding(t))
+
+    # -- a core ----------------------------------------------------------------------------
+
+    def _part(
+        self, chunks: Chunks, element: int, channels: Share, taps: Share, columns: Share, run: Run
+    ) -> Part:
+        """What a core takes of its share; sums leave it as elements of ``element`` bytes."""
+        e, rate, end = self.dtype.bytes, self._rate, run.first + run.size
+        loads = chunks.between(run.first, end)
+        # im2row, once for each tile of columns, and zeros where a tap finds nothing.
+        moves, frames = loads.of_taps(taps.begin, taps.end)
+        gather = sum(
+            many * self._into_sm.cycles(moves, frames, size * e) for size, many in channels.sizes
+        )
+        zeros = columns.pieces * channels.total * (loads.positions * taps.total - frames) * e
+        # x, once for each tile of rows.
+        x = sum(many * self._x_cycles(loads, size) for size, many in columns.sizes)
+        tiles = channels.pieces * taps.pieces
+        load = columns.pieces * gather + tiles * x
+        read = columns.pieces * channels.total * frames + tiles * loads.positions * columns.total
+        through = 0
+        if self.through:  # rows of im2row, out and back
+            through = columns.pieces * channels.total * taps.total * loads.positions * e
+            moves = columns.pieces * tiles * loads.chunks
+            load += self._into_sm.cycles(moves, 0, 0) + through * self._into_sm.byte
+            load += self._out_of_sm.cycles(moves, 0, 0) + through * self._out_of_sm.byte
+        # Products.
+        down = sum(
+            many * others * ceil_div(size * other, rate.m)
+            for (size, many), (other, others) in product(channels.sizes, taps.sizes)
+        )
+        across = sum(many * ceil_div(size, rate.n) for size, many in columns.sizes)
+        head, depth = self.gemm.overhead_cycles, rate.cycles
+        products = down * across * (loads.chunks * head + loads.positions * depth)
+        blocks = ceil_div(channels.last * taps.last, rate.m) * ceil_div(columns.last, rate.n)
+        last_product = blocks * (head + chunks.between(end - 1, end).positions * depth)
+        # The way out.
+        store = sum(
+            prod(counts) * self._store_cycles(*sizes, element)
+            for sizes, counts in (
+                zip(*axes, strict=True)
+                for axes in product(channels.sizes, taps.sizes, columns.sizes)
+            )
+        )
+        last_store = self._store_cycles(channels.last, taps.last, columns.last, element)
+        # What the first product waits for.
+        first = chunks.between(run.first, run.first + 1)
+        moves, frames = first.of_taps(taps.begin, taps.begin + taps.first)
+        begin = self._x_cycles(first, columns.first)
+        begin += self._into_sm.cycles(moves, frames, channels.first * e)
+        busy = (
+            load + last_product + store,
+            begin + products + last_store,
+            zeros * self._zeros.byte + last_product + last_store,
+        )
+        written = channels.total * taps.total * columns.total * element
+        return Part(max(busy), read * e + through, written + through)
+
+    def _x_cycles(self, loads: Loads, columns: int) -> float:
+        """Cycles to load so many columns of x; whole pixels of chunks are one frame."""
+        size, way = columns * self.dtype.bytes, self._into_am
+        if columns < self.shape.cin:
+            return way.cycles(loads.chunks, loads.positions, size)
+        return way.cycles(loads.chunks, 0, 0) + loads.positions * size * way.byte
+
+    def _store_cycles(self, channels: int, taps: int, columns: int, element: int) -> float:
+        """Cycles in which a tile leaves the core."""
+        way, count = self._out_of_am, channels * taps
+        if self.turned:
+            return way.cycles(count, count * columns, element)
+        return way.cycles(taps, count, columns * element)
+
+    def _adding(self, t: Tiling) -> float:
+        """Cycles in which the cores meet and add up their partial sums."""
+        if t.image_cores == 1:
+            return 0
+        rate, share = self.gemm.rates[FP32.name], ceil_div(self.elements, t.cores)
+        read, written = t.image_cores * FP32.bytes, self.dtype.bytes  # for an element
+        into, out = self._into_am, self._out_of_am
+        pieces = ceil_div(share, sum_elements(t.image_cores))
+        moves = pieces * (into.startup + out.startup) + share * (
+            read * into.byte + written * out.byte
+        )
+        blocks = ceil_div(share, rate.n)
+        adds = blocks * (self.gemm.overhead_cycles + t.image_cores * rate.cycles)
+        memory = self.elements * read / float(self.device.main_memory.read_bytes_per_cycle)
+        busy = max(moves, into.startup + adds + out.startup, memory)
+        return self.device.sync.core_barrier_cycles + busy
+
+    # -- what is the same for many tilings ---------------------------------------------------
+
+    def _chunks(self, rows: int, width: int) -> Chunks:
+        """The chunks of an image."""
+        if (rows, width) not in self._chunks_known:
+            self._chunks_known[rows, width] = Chunks(self._layer, rows, width)
+        return self._chunks_known[rows, width]
+
+    def _shares(self, size: int, runs: int, step: int, whole: int = 0) -> list[Share]:
+        """What each core along an axis has of it: see ``cut_runs``."""
+        key = size, runs, step, whole
+        if key not in self._shares_known:
+            self._shares_known[key] = list(map(_share, _by_run(cut_runs(*key))))
+        return self._shares_known[key]
+
+    @cached_property
+    def _chunks_known(self) -> dict[tuple[int, int], Chunks]:
+        return {}
+
+    @cached_property
+    def _shares_known(self) -> dict[tuple[int, int, int, int], list[Share]]:
+        return {}
+
+    @cached_property
+    def _layer(self) -> Convolution:
+        return self.shape.plain()
+
+    @cached_property
+    def _rate(self) -> CubeRate:
+        return self.gemm.rates[self.dtype.name]
+
+    @cached_property
+    def _into_sm(self) -> Way:
+        return self._way("GM", "SM")
+
+    @cached_property
+    def _out_of_sm(self) -> Way:
+        return self._way("SM", "GM")
+
+    @cached_property
+    def _into_am(self) -> Way:
+        return self._way("GM", "AM")
+
+    @cached_property
+    def _out_of_am(self) -> Way:
+        return self._way("AM", "GM")
+
+    @cached_property
+    def _zeros(self) -> Way:
+        return self._way("IMM", "SM")
+
+    def _way(self, source: str, target: str) -> Way:
+        path = self.device.path(source, target)
+        return Way(path.startup_cycles, 1 / path.rate, float(path.row_cycles))
+
+
+def _by_run(pieces: list[Run]) -> list[list[Run]]:
+    """The pieces of each run of an axis."""
+    return [list(group) for _, group in groupby(pieces, key=lambda piece: piece.run)]
+
+
+def _share(pieces: list[Run]) -> Share:
+    """The pieces of a run together."""
+    sizes = [piece.size for piece in pieces]
+    counted = tuple(Counter(sizes).items())
+    return Share(counted, sizes[0], sizes[-1], pieces[0].first, sum(sizes))
