@@ -142,7 +142,7 @@ class DeconvGradFilter(DspGradient):
 
     def used(self, cores: int) -> int:
         """The cores that the tiling shares the work among; ``ArgumentError`` beyond ``cores``."""
-        used = self.ran.cores
+        used = self.ran.working
         if used > cores:
             raise ArgumentError(
                 f"tiling shares the work among {used} cores ({self.ran}), the mask has {cores}: "
@@ -151,7 +151,7 @@ class DeconvGradFilter(DspGradient):
         return used
 
     def idle(self, cores: int) -> str:
-        used = self.ran.cores
+        used = self.ran.working
         if used >= cores:
             return ""
         more = used < min(cores, prod(self.ran.most(self.shape)))
@@ -181,11 +181,11 @@ class DeconvGradFilter(DspGradient):
     def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
         gradient = self.gradient(device)
         for tiling in searched_tilings(gradient, cores):
-            least = Least(gradient.least(tiling), tiling.cores)
+            least = Least(gradient.least(tiling), tiling.working)
             yield replace(self, tiling=tiling), least
 
     def least(self, device: Device, cores: int) -> Least:
-        return Least(self.gradient(device).least(self.ran), self.ran.cores)
+        return Least(self.gradient(device).least(self.ran), self.ran.working)
 
     # -- who computes what -----------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class DeconvGradFilter(DspGradient):
         sides = [(s.cout_per_group, tile["oc0"]), (s.cin_per_group, tile["n0"])]
         (outer, first), (inner, second) = sides[::-1] if self.turned else sides
         dw = (((tile["group"] * outer + first) * s.taps + tile["t0"]) * inner + second)[i]
-        core = run * (t.cores // t.image_cores) + tile["core"][i]
+        core = run * (t.working // t.image_cores) + tile["core"][i]
         bases = {"x": x * e, "dy": dy * e, "dw": dw * e}
         if self.sums is not None:
             bases["sums"] = (run * prod(self.dw.shape) + dw) * FP32.bytes

@@ -63,7 +63,7 @@ class Tiling:
         return Grid(self.channel_cores, self.tap_cores, self.column_cores, self.image_cores)
 
     @property
-    def cores(self) -> int:
+    def working(self) -> int:
         """The cores that work."""
         return prod(self.grid)
 
@@ -97,7 +97,7 @@ class Tiling:
         ]
         if not shared:
             return f"{tile}, 1 core"
-        return f"{tile}, {self.cores} cores share {' x '.join(shared)}"
+        return f"{tile}, {self.working} cores share {' x '.join(shared)}"
 
 
 #: What cores share, in the order of a grid.

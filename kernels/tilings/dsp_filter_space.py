@@ -48,7 +48,7 @@ def ranked_tilings(problem: Gradient, cores: int) -> list[tuple[int, Tiling]]:
             for tiling in _fitting(problem, grid)
         )
         launch = problem.device.launch.beside("dsp", used)
-        bounds = [(problem.least(t) + launch, t) for t in tilings if t.cores == used]
+        bounds = [(problem.least(t) + launch, t) for t in tilings if t.working == used]
         ranked += sorted(bounds, key=lambda bound: bound[0])[:LEADING]
     return sorted(ranked, key=lambda bound: bound[0])
 
@@ -121,8 +121,9 @@ def _tiling(
 
     None where it has no room.
     """
-    high, wide = problem.shape.spatial
-    room = min(most, _slot(problem) // (taps * channels))
+    s, (high, wide) = problem.shape, problem.shape.spatial
+    share = s.n * high * wide // grid.images  # so that each core has a chunk
+    room = min(most, share, _slot(problem) // (taps * channels))
     if room < 1:
         return None
     rows, width = (min(high, room // wide), wide) if room >= wide else (1, room)

@@ -171,8 +171,8 @@ class Gradient:
     def least(self, t: Tiling) -> int:
         """Cycles that no simulation of a tiling, which is ``clipped``, takes less than.
 
-        Its launch is not part of them. No pipe of a core works faster than alone, the first product
-        waits for its operands, the last result for the last product, and all bytes cross the main
+        Its launch is not part of them. No pipe of a core works faster than alone, a tile's first
+        product waits for its operands and its result for the last one, and all bytes cross the main
         memory.
         """
         s, memory, chunks = self.shape, self.device.main_memory, self._chunks(t.rows, t.width)
@@ -195,37 +195,23 @@ class Gradient:
     def _part(
         self, chunks: Chunks, element: int, channels: Share, taps: Share, columns: Share, run: Run
     ) -> Part:
-        """What a core takes of its share; sums leave it as elements of ``element`` bytes."""
-        e, rate, end = self.dtype.bytes, self._rate, run.first + run.size
-        loads = chunks.between(run.first, end)
-        # im2row, once for each tile of columns, and zeros where a tap finds nothing.
-        moves, frames = loads.of_taps(taps.begin, taps.end)
-        gather = sum(
-            many * self._into_sm.cycles(moves, frames, size * e) for size, many in channels.sizes
-        )
-        zeros = columns.pieces * channels.total * (loads.positions * taps.total - frames) * e
-        # x, once for each tile of rows.
-        x = sum(many * self._x_cycles(loads, size) for size, many in columns.sizes)
-        tiles = channels.pieces * taps.pieces
-        load = columns.pieces * gather + tiles * x
-        read = columns.pieces * channels.total * frames + tiles * loads.positions * columns.total
-        through = 0
-        if self.through:  # rows of im2row, out and back
-            through = columns.pieces * channels.total * taps.total * loads.positions * e
-            moves = columns.pieces * tiles * loads.chunks
-            load += self._into_sm.cycles(moves, 0, 0) + through * self._into_sm.byte
-            load += self._out_of_sm.cycles(moves, 0, 0) + through * self._out_of_sm.byte
-        # Products.
+        """What a core takes of its share; sums leave it as elements of ``element`` bytes.
+
+        A tile's way out is queued before the loads of the next one. So it waits for the tile's last
+        product, and the first product of the next tile for it.
+        """
+        end = run.first + run.size
+        loads, first = chunks.between(run.first, end), chunks.between(run.first, run.first + 1)
+        last = chunks.between(end - 1, end)
+        load, read, through = self._loads(loads, channels, taps, columns)
+        begin, _, _ = self._loads(first, channels, taps, columns)
         down = sum(
-            many * others * ceil_div(size * other, rate.m)
+            many * others * ceil_div(size * other, self._rate.m)
             for (size, many), (other, others) in product(channels.sizes, taps.sizes)
         )
-        across = sum(many * ceil_div(size, rate.n) for size, many in columns.sizes)
-        head, depth = self.gemm.overhead_cycles, rate.cycles
-        products = down * across * (loads.chunks * head + loads.positions * depth)
-        blocks = ceil_div(channels.last * taps.last, rate.m) * ceil_div(columns.last, rate.n)
-        last_product = blocks * (head + chunks.between(end - 1, end).positions * depth)
-        # The way out.
+        across = sum(many * ceil_div(size, self._rate.n) for size, many in columns.sizes)
+        products = down * across * self._block_cycles(loads)
+        end_products = down * across * self._block_cycles(last)
         store = sum(
             prod(counts) * self._store_cycles(*sizes, element)
             for sizes, counts in (
@@ -233,19 +219,43 @@ class Gradient:
                 for axes in product(channels.sizes, taps.sizes, columns.sizes)
             )
         )
-        last_store = self._store_cycles(channels.last, taps.last, columns.last, element)
-        # What the first product waits for.
-        first = chunks.between(run.first, run.first + 1)
-        moves, frames = first.of_taps(taps.begin, taps.begin + taps.first)
-        begin = self._x_cycles(first, columns.first)
-        begin += self._into_sm.cycles(moves, frames, channels.first * e)
+        found = loads.of_taps(taps.begin, taps.end)[1]
+        gaps = columns.pieces * channels.total * (loads.positions * taps.total - found)
         busy = (
-            load + last_product + store,
-            begin + products + last_store,
-            zeros * self._zeros.byte + last_product + last_store,
+            load + end_products + store,
+            begin + products + store,
+            gaps * self.dtype.bytes * self._zeros.byte,
         )
         written = channels.total * taps.total * columns.total * element
-        return Part(max(busy), read * e + through, written + through)
+        return Part(max(busy), read + through, written + through)
+
+    def _loads(
+        self, loads: Loads, channels: Share, taps: Share, columns: Share
+    ) -> tuple[float, int, int]:
+        """Cycles to load some chunks, bytes of dy and x, and those through the workspace.
+
+        im2row is loaded once for each tile of columns, and x once for each tile of rows.
+        """
+        e, tiles = self.dtype.bytes, channels.pieces * taps.pieces
+        moves, frames = loads.of_taps(taps.begin, taps.end)
+        gather = sum(
+            many * self._into_sm.cycles(moves, frames, size * e) for size, many in channels.sizes
+        )
+        x = sum(many * self._x_cycles(loads, size) for size, many in columns.sizes)
+        cycles = columns.pieces * gather + tiles * x
+        read = columns.pieces * channels.total * frames + tiles * loads.positions * columns.total
+        if not self.through:
+            return cycles, read * e, 0
+        # Rows of im2row go out and come back.
+        moves = columns.pieces * tiles * loads.chunks
+        size = columns.pieces * channels.total * taps.total * loads.positions * e
+        for way in (self._into_sm, self._out_of_sm):
+            cycles += moves * way.startup + size * way.byte
+        return cycles, read * e, size
+
+    def _block_cycles(self, loads: Loads) -> float:
+        """Cycles of the micro-kernel for one block of sums over some chunks."""
+        return loads.chunks * self.gemm.overhead_cycles + loads.positions * self._rate.cycles
 
     def _x_cycles(self, loads: Loads, columns: int) -> float:
         """Cycles to load so many columns of x; whole pixels of chunks are one frame."""
@@ -265,7 +275,7 @@ class Gradient:
         """Cycles in which the cores meet and add up their partial sums."""
         if t.image_cores == 1:
             return 0
-        rate, share = self.gemm.rates[FP32.name], ceil_div(self.elements, t.cores)
+        rate, share = self.gemm.rates[FP32.name], ceil_div(self.elements, t.working)
         read, written = t.image_cores * FP32.bytes, self.dtype.bytes  # for an element
         into, out = self._into_am, self._out_of_am
         pieces = ceil_div(share, sum_elements(t.image_cores))

@@ -221,7 +221,7 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     failed: CapacityError | None = None
     left = MOST_INSTRUCTIONS
     looked_at: set[Hashable] = set()
-    every = kernel.ranks_by_bound
+    every = kernel.ranks_by_bound  # what a tiling is held for depends on no other one
     for estimate, ranked in trial.ranked(kernel, MOST_LEADING):
         candidate, shape = cast(K, ranked), _shape(ranked)
         over = best is not None and (estimate >= best[0] or left < 0)
@@ -239,7 +239,7 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             if not looked_at:
                 left = min(left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
         looked_at.add(shape)
-        if tried.cycles is None and best is not None:
+        if tried.cycles is None and best is not None and not every:
             break  # an estimate says nothing against times of others that were simulated
         cycles = estimate if tried.cycles is None else tried.cycles
         if best is None or cycles < best[0]:
