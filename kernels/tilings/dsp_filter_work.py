@@ -38,6 +38,14 @@ class Loads(NamedTuple):
         return int(self.moves[end] - self.moves[first]), int(self.frames[end] - self.frames[first])
 
 
+class RunLoads(NamedTuple):
+    """The loads of a run of chunks, and of its first and its last chunk."""
+
+    all: Loads
+    first: Loads
+    last: Loads
+
+
 class Chunks:
     """The chunks of an image of ``rows`` x ``width`` positions, and what they load.
 
@@ -57,6 +65,7 @@ class Chunks:
         self._apart = ~joined & (self._wide > 0)
         self.count = len(down) * len(across)
         self._found: dict[int, Loads] = {}
+        self._runs: dict[Run, RunLoads] = {}
 
     def before(self, chunk: int) -> Loads:
         """The loads of all chunks of all images before one, which is counted over all images."""
@@ -66,8 +75,15 @@ class Chunks:
             self._found[chunk] = Loads(*(a + images * b for a, b in zip(part, image, strict=True)))
         return self._found[chunk]
 
-    def between(self, first: int, end: int) -> Loads:
-        """The loads of chunks from ``first`` up to ``end``."""
+    def of_run(self, run: Run) -> RunLoads:
+        """The loads of a run of chunks of all images."""
+        if run not in self._runs:
+            first, end = run.first, run.first + run.size
+            sides = (first, end), (first, first + 1), (end - 1, end)
+            self._runs[run] = RunLoads(*(self._between(*side) for side in sides))
+        return self._runs[run]
+
+    def _between(self, first: int, end: int) -> Loads:
         pairs = zip(self.before(end), self.before(first), strict=True)
         return Loads(*(a - b for a, b in pairs))
 
@@ -101,23 +117,11 @@ def _added(counts: IntArray) -> IntArray:
 
 
 class Share(NamedTuple):
-    """What a core has of an axis: its pieces by size, the first and the last, and all together."""
+    """What a core has of an axis: its pieces by size, how many they are, and all together."""
 
     sizes: tuple[tuple[int, int], ...]  # a size, and how many pieces have it
-    first: int
-    last: int
-    begin: int
+    pieces: int
     total: int
-
-    @property
-    def pieces(self) -> int:
-        """How many there are."""
-        return sum(many for _, many in self.sizes)
-
-    @property
-    def end(self) -> int:
-        """What follows the last."""
-        return self.begin + self.total
 
 
 class Way(NamedTuple):
@@ -177,41 +181,44 @@ class Gradient:
         """
         s, memory, chunks = self.shape, self.device.main_memory, self._chunks(t.rows, t.width)
         every = s.n * chunks.count
-        axes = (
-            self._shares(s.cout, t.channel_cores, t.channels, s.cout_per_group),
-            self._shares(s.taps, t.tap_cores, t.taps),
-            self._shares(s.cin_per_group, t.column_cores, t.columns),
-            cut_runs(every, t.image_cores, every),
-        )
+        runs = [chunks.of_run(run) for run in cut_runs(every, t.image_cores, every)]
+        # Cores whose channels and columns are cut alike take as long.
+        channels = Counter(self._shares(s.cout, t.channel_cores, t.channels, s.cout_per_group))
+        columns = Counter(self._shares(s.cin_per_group, t.column_cores, t.columns))
+        taps = cut_runs(s.taps, t.tap_cores, t.taps)
         element = FP32.bytes if t.image_cores > 1 else self.dtype.bytes
-        parts = [self._part(chunks, element, *share) for share in product(*axes)]
-        busiest = max(part.cycles for part in parts)
-        read = sum(part.read for part in parts) / float(memory.read_bytes_per_cycle)
-        written = sum(part.written for part in parts) / float(memory.write_bytes_per_cycle)
-        return int(max(busiest, read, written) + self._adding(t))
+        busiest, read, written = 0.0, 0, 0
+        for (oc, some), of_taps, (n, others), run in product(
+            channels.items(), _by_run(taps), columns.items(), runs
+        ):
+            part = self._part(run, element, oc, of_taps[0].first, _share(of_taps), n)
+            busiest = max(busiest, part.cycles)
+            read += some * others * part.read
+            written += some * others * part.written
+        busiest = max(busiest, read / float(memory.read_bytes_per_cycle))
+        busiest = max(busiest, written / float(memory.write_bytes_per_cycle))
+        return int(busiest + self._adding(t))
 
     # -- a core ----------------------------------------------------------------------------
 
     def _part(
-        self, chunks: Chunks, element: int, channels: Share, taps: Share, columns: Share, run: Run
+        self, run: RunLoads, element: int, channels: Share, tap: int, taps: Share, columns: Share
     ) -> Part:
-        """What a core takes of its share; sums leave it as elements of ``element`` bytes.
+        """What a core takes of its share, from ``tap`` on; sums leave it as ``element`` bytes.
 
         A tile's way out is queued before the loads of the next one. So it waits for the tile's last
         product, and the first product of the next tile for it.
         """
-        end = run.first + run.size
-        loads, first = chunks.between(run.first, end), chunks.between(run.first, run.first + 1)
-        last = chunks.between(end - 1, end)
-        load, read, through = self._loads(loads, channels, taps, columns)
-        begin, _, _ = self._loads(first, channels, taps, columns)
+        loads = run.all
+        load, read, through = self._loads(loads, channels, tap, taps, columns)
+        begin, _, _ = self._loads(run.first, channels, tap, taps, columns)
         down = sum(
             many * others * ceil_div(size * other, self._rate.m)
             for (size, many), (other, others) in product(channels.sizes, taps.sizes)
         )
         across = sum(many * ceil_div(size, self._rate.n) for size, many in columns.sizes)
         products = down * across * self._block_cycles(loads)
-        end_products = down * across * self._block_cycles(last)
+        end_products = down * across * self._block_cycles(run.last)
         store = sum(
             prod(counts) * self._store_cycles(*sizes, element)
             for sizes, counts in (
@@ -219,7 +226,7 @@ class Gradient:
                 for axes in product(channels.sizes, taps.sizes, columns.sizes)
             )
         )
-        found = loads.of_taps(taps.begin, taps.end)[1]
+        found = loads.of_taps(tap, tap + taps.total)[1]
         gaps = columns.pieces * channels.total * (loads.positions * taps.total - found)
         busy = (
             load + end_products + store,
@@ -230,14 +237,14 @@ class Gradient:
         return Part(max(busy), read + through, written + through)
 
     def _loads(
-        self, loads: Loads, channels: Share, taps: Share, columns: Share
+        self, loads: Loads, channels: Share, tap: int, taps: Share, columns: Share
     ) -> tuple[float, int, int]:
         """Cycles to load some chunks, bytes of dy and x, and those through the workspace.
 
         im2row is loaded once for each tile of columns, and x once for each tile of rows.
         """
         e, tiles = self.dtype.bytes, channels.pieces * taps.pieces
-        moves, frames = loads.of_taps(taps.begin, taps.end)
+        moves, frames = loads.of_taps(tap, tap + taps.total)
         gather = sum(
             many * self._into_sm.cycles(moves, frames, size * e) for size, many in channels.sizes
         )
@@ -300,7 +307,7 @@ class Gradient:
         """What each core along an axis has of it: see ``cut_runs``."""
         key = size, runs, step, whole
         if key not in self._shares_known:
-            self._shares_known[key] = list(map(_share, _by_run(cut_runs(*key))))
+            self._shares_known[key] = [_share(run) for run in _by_run(cut_runs(*key))]
         return self._shares_known[key]
 
     @cached_property
@@ -352,5 +359,4 @@ def _by_run(pieces: list[Run]) -> list[list[Run]]:
 def _share(pieces: list[Run]) -> Share:
     """The pieces of a run together."""
     sizes = [piece.size for piece in pieces]
-    counted = tuple(Counter(sizes).items())
-    return Share(counted, sizes[0], sizes[-1], pieces[0].first, sum(sizes))
+    return Share(tuple(sorted(Counter(sizes).items())), len(sizes), sum(sizes))
