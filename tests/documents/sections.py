@@ -20,10 +20,12 @@ from typing import Any
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
+from npusim.networks.rules import tables
 from npusim.validation.sheet import shipped_steps
 from npusim.workloads.elementwise import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
+from tests.documents.kept_table import kept_rows
 from tests.documents.language_table import language
 from tests.documents.operator_table import operator_table
 from tests.documents.pages import ROOT, blocks
@@ -35,6 +37,9 @@ STEPS = SPEEDS.with_name("steps.json")
 
 #: Layers shown of the network.
 LAYERS = 4
+
+#: Tilings shown of the search, below the lines of the head.
+TILINGS, HEAD = 7, 3
 
 
 def fenced(body: str) -> str:
@@ -72,6 +77,16 @@ def bound() -> str:
     return fenced(npusim.ops.matmul(a, b, device="ascend910b2").bound(31).text())
 
 
+def tuned_product() -> str:
+    """The verdict and first rows of the guide's example of a search, without the time it took."""
+    a, b = npusim.spec((128, 128), "fp16"), npusim.spec((128, 128), "fp16")
+    printed = npusim.tune(npusim.ops.matmul, a, b, device="ascend910b2", store=None).text()
+    verdict, _, rest = printed.partition("\n\n")
+    verdict = re.sub(r";\s+[\d.]+\ss$", "", verdict, flags=re.M)
+    rows = rest.splitlines()[: HEAD + TILINGS]
+    return fenced("\n".join([verdict, "", *rows, "..."]))
+
+
 def step() -> str:
     """What the example of the gradients of a convolution prints."""
     page = "docs/guide/gradients.md"
@@ -98,8 +113,19 @@ def training_step() -> str:
 
 
 def elementwise_kinds() -> str:
-    """The kinds of element-wise layers."""
-    return textwrap.fill(", ".join(f"`{name}`" for name in KINDS), 100) + "\n"
+    """The kinds of element-wise layers: those with kernels, and those that are priced as bytes."""
+    rows = tables().rules
+    kernels = ", ".join(f"`{name}`" for name in KINDS if name in rows)
+    others = ", ".join(f"`{name}`" for name in KINDS if name not in rows)
+    bytes_alone = (
+        f"The time of others is that of the bytes they move: {others}, and what has no name here."
+    )
+    return f"{textwrap.fill(kernels, 100)}\n\n{textwrap.fill(bytes_alone, 100)}\n"
+
+
+def what_is_kept() -> str:
+    """How many kernels a changed figure simulates anew."""
+    return table(("changed from what is kept", "kernels simulated, trials included"), kept_rows())
 
 
 def assumed() -> str:
@@ -355,8 +381,10 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "language": language,
     "step": step,
     "network": network,
+    "tuned product": tuned_product,
     "training step": training_step,
     "elementwise kinds": elementwise_kinds,
+    "what is kept": what_is_kept,
     "assumed": assumed,
     "commands": commands,
     "options": options,

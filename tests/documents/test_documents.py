@@ -46,7 +46,6 @@ LONG = {
     "net resnet50 --device ascend910b2 --batch 32": "net dcgan --device ascend910b2 --batch 2",
     "net resnet18 --device ascend910b2 --batch 16": "net resnet18 --device ascend910b2 --batch 1",
     "validate --scored --chip 950PR": "validate --family CS-MM",
-    "tune matmul --m 256 --k 256 --n 256": "tune matmul --m 96 --k 96 --n 96",
     "tune conv2d_backprop_filter --layer resnet50/res4_3x3 --batch 2": (
         "tune conv2d_backprop_filter --cin 16 --cout 32 --size 7 --kernel 3 --budget 40"
     ),
