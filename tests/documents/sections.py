@@ -35,6 +35,9 @@ MECHANISMS = SCORECARD.with_name("mechanisms.txt")
 SPEEDS = ROOT / "docs" / "model" / "speed.json"
 STEPS = SPEEDS.with_name("steps.json")
 
+#: Parts of a report that the README shows, by how they begin.
+FIRST_PARTS = ("operator", "KERNELS", "WHERE", "WHAT WOULD")
+
 #: Layers shown of the network.
 LAYERS = 4
 
@@ -63,6 +66,12 @@ def demo() -> npusim.Result:
 
 def report() -> str:
     return fenced(demo().text())
+
+
+def short_report() -> str:
+    """The parts of the demo's report that a newcomer reads first."""
+    parts = demo().text().split("\n\n")
+    return fenced("\n\n".join(part for part in parts if part.startswith(FIRST_PARTS)))
 
 
 def explanation() -> str:
@@ -252,6 +261,32 @@ def errors() -> str:
     return table(head, rows)
 
 
+def short_errors() -> str:
+    """Errors of times by what was measured: kernels, calls of the library, steps."""
+    count = _scored("time, mean absolute error")[0]
+    by_shape = "left out by shape and switch, {} over shapes"
+    mean, middle = (_scored(by_shape.format(what))[1] for what in ("mean", "median"))
+    calls = {words: _by_mechanism(*of) for words, of in CALLS.items()}
+    sizes = [int(row[0]) for row in calls.values()]
+    means = [float(row[2].removesuffix(" %")) for row in calls.values()]
+    over_all = sum(size * error for size, error in zip(sizes, means, strict=True)) / sum(sizes)
+    steps = _step_errors()
+    rows = (
+        ("matrix products whose tiling is known", count, f"{mean}, median {middle}, left out"),
+        (
+            "calls of the vendor's library (products, convolutions, gradients)",
+            str(sum(sizes)),
+            f"{over_all:.1f} %, by class {min(means)} to {max(means)} %, left out",
+        ),
+        (
+            "training steps of networks, 910",
+            str(len(steps)),
+            f"{_percent(fmean(steps))}, median {_percent(median(steps))}; figures saw one of them",
+        ),
+    )
+    return table(("what", "measured", "mean error of the time"), rows)
+
+
 def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
     """Calls of a family, how they were left out, mean and median of errors left out and shipped."""
     line = rf"^{family} +{chip} +(\d+) +\d+" + 4 * r" +([\d.]+ %)" + "$"
@@ -376,6 +411,7 @@ def speed() -> str:
 #: Section -> what it holds.
 SECTIONS: dict[str, Callable[[], str]] = {
     "report": report,
+    "short report": short_report,
     "explanation": explanation,
     "bound": bound,
     "language": language,
@@ -389,6 +425,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "options": options,
     "errors": errors,
+    "short errors": short_errors,
     "steps": steps,
     "parts of a step": step_parts,
     "kernels of a 910": library_910,
