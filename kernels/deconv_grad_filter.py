@@ -265,9 +265,6 @@ class DeconvGradFilter(DspGradient):
         none = np.zeros(len(core), np.int64)
         columns = dict.fromkeys(Step._fields, none) | {"adds": size}
         bases = {"sums": first * FP32.bytes, "dw": first * self.dw.dtype.bytes}
-        bases |= {"x": none, "dy": none}
-        if self.rows is not None:
-            bases["rows"] = none
         return Tasks(core, Step, columns, bases)
 
 

@@ -99,17 +99,20 @@ def _fitting(problem: Gradient, grid: Grid) -> Iterator[Tiling]:
     so that the first one is soon there. Where a core's rows have no room at once a tile has all
     taps of some channels, or some taps of all channels.
     """
-    s, (channels, taps, columns) = problem.shape, core_share(problem.shape, grid)
+    s, (own_channels, own_taps, columns) = problem.shape, core_share(problem.shape, grid)
     image = s.spatial[0] * s.spatial[1]
     for least in LEAST_CHUNKS:
         rows = max(1, _slot(problem) // min(image, least))
         most = min(FULL_CHUNK, max(least, s.n * image // (MANY_CHUNKS * grid.images)))
-        some_taps, some_channels = min(taps, rows), min(channels, rows)
-        all_taps = _even(channels, rows // some_taps), _even(taps, some_taps)
-        all_channels = _even(channels, some_channels), _even(taps, rows // some_channels)
-        tiles = dict.fromkeys((all_taps, all_channels))
-        for tile, positions in product(tiles, dict.fromkeys((most, least))):
-            tiling = _tiling(problem, grid, *tile, columns, positions)
+        some_taps, some_channels = min(own_taps, rows), min(own_channels, rows)
+        tiles = (
+            (_even(own_channels, rows // some_taps), _even(own_taps, some_taps)),
+            (_even(own_channels, some_channels), _even(own_taps, rows // some_channels)),
+        )
+        for (channels, taps), positions in product(
+            dict.fromkeys(tiles), dict.fromkeys((most, least))
+        ):
+            tiling = _tiling(problem, grid, channels, taps, columns, positions)
             if tiling is not None:
                 yield tiling
 

@@ -33,6 +33,15 @@ class Loads(NamedTuple):
     positions: int
     chunks: int
 
+    def plus(self, other: Loads, times: int) -> Loads:
+        """These and so many times the others."""
+        return Loads(
+            self.moves + times * other.moves,
+            self.frames + times * other.frames,
+            self.positions + times * other.positions,
+            self.chunks + times * other.chunks,
+        )
+
     def of_taps(self, first: int, end: int) -> tuple[int, int]:
         """Moves and frames of taps ``first`` up to ``end``."""
         return int(self.moves[end] - self.moves[first]), int(self.frames[end] - self.frames[first])
@@ -71,8 +80,7 @@ class Chunks:
         """The loads of all chunks of all images before one, which is counted over all images."""
         if chunk not in self._found:
             images, rest = divmod(chunk, self.count)
-            part, image = self._in_image(rest), self._whole
-            self._found[chunk] = Loads(*(a + images * b for a, b in zip(part, image, strict=True)))
+            self._found[chunk] = self._in_image(rest).plus(self._whole, images)
         return self._found[chunk]
 
     def of_run(self, run: Run) -> RunLoads:
@@ -84,8 +92,7 @@ class Chunks:
         return self._runs[run]
 
     def _between(self, first: int, end: int) -> Loads:
-        pairs = zip(self.before(end), self.before(first), strict=True)
-        return Loads(*(a - b for a, b in pairs))
+        return self.before(end).plus(self.before(first), -1)
 
     @cached_property
     def _whole(self) -> Loads:
