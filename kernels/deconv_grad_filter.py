@@ -154,7 +154,9 @@ class DeconvGradFilter(DspGradient):
         used = self.ran.working
         if used >= cores:
             return ""
-        more = used < min(cores, prod(self.ran.most(self.shape)))
+        s = self.shape
+        parts = s.cout * s.taps * s.cin_per_group * s.n * prod(s.spatial)  # of single positions
+        more = used < min(cores, parts)
         why = "the tiling shares the work among no more" if more else "there is no more to share"
         return f"{used} of {cores} cores of the mask work: {why}"
 
