@@ -202,7 +202,7 @@ def launch_filter(
         call.workspace(chosen.sums.name, chosen.sums.shape, chosen.sums.dtype)
         call.notes.append(
             f"{chosen.sums.shape[0]} runs of the images are summed apart and then added in their "
-            "order: last bits depend on how many cores share images; with deterministic none do"
+            "order: last bits depend on how many cores share images (none: deterministic=True)"
         )
     call.launch(chosen)
     return made.result("dw", "dw", c)
