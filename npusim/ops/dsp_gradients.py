@@ -206,9 +206,10 @@ def deconv_grad_filter() -> None:
     cores of a cluster share; "private" puts them into the memory of one core and takes no mask.
     Cores share channels, taps and columns of the gradient, or images, whichever is fastest; a note
     says where they share images, because last bits depend on how many do. With ``deterministic``
-    none do, and the bits are the same whatever the mask. With an address in ``param[17]`` that is not 0 the rows of
-    im2row go through a workspace beside the operands, one chunk for each core, which
-    ``Result.workspace_bytes`` counts; with 0 they are built in SM and stay there.
+    none do, and the bits are the same whatever the mask. With an address in ``param[17]`` that is
+    not 0 the rows of im2row go through a workspace beside the operands, one chunk for each core,
+    which ``Result.workspace_bytes`` counts, as it does the sums of cores that share images; with 0
+    they are built in SM and stay there.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
