@@ -175,9 +175,10 @@ def moved(layers: Sequence[LayerBar]) -> Figure:
         us = np.array([one.parts.get(part, 0.0) for one in layers])
         whole = [sum(one.parts.values()) for one in layers]
         texts = [f"{n:,.1f} \u00b5s, {all_:,.1f} in all" for n, all_ in zip(us, whole, strict=True)]
-        marks.append(Bars(name=part, colour=colour, left=base, right=base + us, low=places - 0.25,
+        words = "layouts, clearing, casts" if part == "other" else part
+        marks.append(Bars(name=words, colour=colour, left=base, right=base + us, low=places - 0.25,
                           high=places + 0.25, more={"text": texts},
-                          tip=f"<div><b>{part}</b><br>@text</div>"))  # fmt: skip
+                          tip=f"<div><b>{words}</b><br>@text</div>"))  # fmt: skip
         base = base + us
     return Figure(
         x=Axis(
