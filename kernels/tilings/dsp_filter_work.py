@@ -73,15 +73,15 @@ class Chunks:
         self._joined = joined & (self._wide > 0)
         self._apart = ~joined & (self._wide > 0)
         self.count = len(down) * len(across)
-        self._found: dict[int, Loads] = {}
+        self._before: dict[int, Loads] = {}
         self._runs: dict[Run, RunLoads] = {}
 
     def before(self, chunk: int) -> Loads:
         """The loads of all chunks of all images before one, which is counted over all images."""
-        if chunk not in self._found:
+        if chunk not in self._before:
             images, rest = divmod(chunk, self.count)
-            self._found[chunk] = self._in_image(rest).plus(self._whole, images)
-        return self._found[chunk]
+            self._before[chunk] = self._in_image(rest).plus(self._whole, images)
+        return self._before[chunk]
 
     def of_run(self, run: Run) -> RunLoads:
         """The loads of a run of chunks of all images."""
@@ -189,22 +189,22 @@ class Gradient:
         s, memory, chunks = self.shape, self.device.main_memory, self._chunks(t.rows, t.width)
         every = s.n * chunks.count
         runs = [chunks.of_run(run) for run in cut_runs(every, t.image_cores, every)]
+        taps = _by_run(cut_runs(s.taps, t.tap_cores, t.taps))
         # Cores whose channels and columns are cut alike take as long.
         channels = Counter(self._shares(s.cout, t.channel_cores, t.channels, s.cout_per_group))
         columns = Counter(self._shares(s.cin_per_group, t.column_cores, t.columns))
-        taps = cut_runs(s.taps, t.tap_cores, t.taps)
         element = FP32.bytes if t.image_cores > 1 else self.dtype.bytes
         busiest, read, written = 0.0, 0, 0
-        for (oc, some), of_taps, (n, others), run in product(
-            channels.items(), _by_run(taps), columns.items(), runs
-        ):
-            part = self._part(run, element, oc, of_taps[0].first, _share(of_taps), n)
+        for run, pieces, channel_share, column_share in product(runs, taps, channels, columns):
+            first_tap, tap_share = pieces[0].first, _share(pieces)
+            part = self._part(run, element, channel_share, first_tap, tap_share, column_share)
+            cores = channels[channel_share] * columns[column_share]
             busiest = max(busiest, part.cycles)
-            read += some * others * part.read
-            written += some * others * part.written
-        busiest = max(busiest, read / float(memory.read_bytes_per_cycle))
-        busiest = max(busiest, written / float(memory.write_bytes_per_cycle))
-        return int(busiest + self._adding(t))
+            read += cores * part.read
+            written += cores * part.written
+        reading = read / float(memory.read_bytes_per_cycle)
+        writing = written / float(memory.write_bytes_per_cycle)
+        return int(max(busiest, reading, writing) + self._adding(t))
 
     # -- a core ----------------------------------------------------------------------------
 
@@ -220,21 +220,18 @@ class Gradient:
         load, read, through = self._loads(loads, channels, tap, taps, columns)
         begin, _, _ = self._loads(run.first, channels, tap, taps, columns)
         down = sum(
-            many * others * ceil_div(size * other, self._rate.m)
-            for (size, many), (other, others) in product(channels.sizes, taps.sizes)
+            tiles * tap_tiles * ceil_div(oc * some_taps, self._rate.m)
+            for (oc, tiles), (some_taps, tap_tiles) in product(channels.sizes, taps.sizes)
         )
-        across = sum(many * ceil_div(size, self._rate.n) for size, many in columns.sizes)
+        across = sum(tiles * ceil_div(n, self._rate.n) for n, tiles in columns.sizes)
         products = down * across * self._block_cycles(loads)
         end_products = down * across * self._block_cycles(run.last)
-        store = sum(
-            prod(counts) * self._store_cycles(*sizes, element)
-            for sizes, counts in (
-                zip(*axes, strict=True)
-                for axes in product(channels.sizes, taps.sizes, columns.sizes)
-            )
-        )
-        found = loads.of_taps(tap, tap + taps.total)[1]
-        gaps = columns.pieces * channels.total * (loads.positions * taps.total - found)
+        store = 0.0
+        for axes in product(channels.sizes, taps.sizes, columns.sizes):
+            sizes, counts = zip(*axes, strict=True)
+            store += prod(counts) * self._store_cycles(*sizes, element)
+        _, frames = loads.of_taps(tap, tap + taps.total)
+        gaps = columns.pieces * channels.total * (loads.positions * taps.total - frames)
         busy = (
             load + end_products + store,
             begin + products + store,
