@@ -28,8 +28,8 @@ LEAST_CHUNKS, FULL_CHUNK = (8, 16, 32, 64, 128), 512
 MANY_CHUNKS = 8
 
 #: Tilings of each number of cores at work that "auto" may simulate. With two, 40 random layers on
-#: eight cores take 1.1 % longer on average and a quarter fewer simulations; with six they take 1.0 %
-#: less and 64 % more simulations.
+#: eight cores take 1.1 % longer on average and a quarter fewer simulations; with six, 1.0 % less
+#: and 64 % more simulations.
 LEADING = 3
 
 #: Sizes of tiles along channels, taps and columns that a search looks at.
