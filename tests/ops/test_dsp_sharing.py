@@ -198,7 +198,7 @@ def test_the_search_covers_who_shares() -> None:
 # -- numbers -----------------------------------------------------------------------------------
 
 
-@examples(20)
+@examples(12)
 @given(data=st.data(), half=st.booleans())
 def test_numbers_are_equal_on_every_mask_and_with_every_grid(
     data: st.DataObject, half: bool
@@ -282,7 +282,6 @@ def test_idle_cores_are_named() -> None:
     assert result.runs[0].tiling.endswith(f"3 cores share columns in 3; {told}")
     assert told in " ".join(result.text().split())
     assert told in " ".join(result.explain(what_if=False).text().split())
-    assert kernel_of(p).idle(8).endswith("there is no more to share")
     few = timed(EXAMPLE, tiling=replace(tiling, column_cores=2))
     assert "2 of 8 cores of the mask work: the tiling shares the work" in few.runs[0].tiling
     chosen = timed(p)
