@@ -19,6 +19,7 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.resources import optional
+from npusim.base.workers import check_jobs
 from npusim.results.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
@@ -89,8 +90,8 @@ def explore(
             "an exploration searches a grid: say what varies, as in --vary groups=12:36:12 "
             "(vary= in Python), and list no points"
         )
-    if jobs is not None and jobs < 1:
-        raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
+    if jobs is not None:
+        check_jobs(jobs)
     count = trials or made.trials or TRIALS
     with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
         report = shown or (lambda done, total, known: None)
