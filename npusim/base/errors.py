@@ -37,7 +37,14 @@ def told_as(
     try:
         yield
     except caught as error:
-        raise made(f"{prefix}{error}") from error
+        raise made(f"{prefix}{_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The text of an error; of one of the operating system its words, without number and file."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
 
 
 class PassingError(NpusimError):
@@ -111,18 +118,20 @@ def naming(task: Callable[[], str]) -> Iterator[None]:
 def as_npusim_error(error: BaseException) -> NpusimError:
     """``error`` itself if it is npusim's, else an error of npusim that says the same in one line.
 
-    Errors of files keep the file's name, and the lack of memory is a ``RoomError``. Any other
-    exception is a ``TaskError`` with the line that raised it.
+    Errors of the operating system keep the file's name, and the lack of memory is a ``RoomError``.
+    Any other exception is a ``TaskError`` with the line that raised it.
     """
     if isinstance(error, NpusimError):
         return error
     if isinstance(error, MemoryError):
         what = f" ({error})" if str(error) else ""
         return RoomError(f"out of memory{what}; a smaller problem or fewer jobs need less")
-    if isinstance(error, OSError) and error.filename is not None:
-        return TaskError(f"{error.filename}: {error.strerror}")
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    if isinstance(error, OSError) and error.strerror:
+        if error.filename is None:
+            return TaskError(f"{error.strerror}{place}")
+        return TaskError(f"{error.filename}: {error.strerror}")
     text = f": {error}" if str(error) else ""
     return TaskError(
         f"{type(error).__name__}{text}{place}; the code there is wrong, not the input: --debug "

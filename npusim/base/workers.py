@@ -26,6 +26,7 @@ from npusim.base.errors import (
     as_npusim_error,
     naming,
 )
+from npusim.base.streams import ensure_stream
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -155,6 +156,7 @@ class Workers:
         if self._pool is None:
             from loky import ProcessPoolExecutor  # noqa: PLC0415 - most calls need none
 
+            _ensure_streams()
             begin = b"" if self._begin is None else packed(self._begin, self._code)
             self._pool = ProcessPoolExecutor(self.jobs, initializer=_enter, initargs=(begin,))
         return self._pool
@@ -269,8 +271,15 @@ def _enter(begin: bytes) -> None:
 
     ``begin`` is called with the first task, so that what it raises is an error of a task.
     """
+    _ensure_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Process.works_for_another, _Process.begin = True, begin
+
+
+def _ensure_streams() -> None:
+    """Have both streams: loky flushes them here, and its processes end at once without them."""
+    ensure_stream("stdout")
+    ensure_stream("stderr")
 
 
 @contextmanager

@@ -85,11 +85,7 @@ def explore(
     wanted = check_goals(goals or made.goals or ("time_us", "area_mm2"))
     limits = tuple(subject_to or made.subject_to)
     needed = {name for one in (*map(goal, wanted), *map(limit, limits)) for name in one.names}
-    if made.listed or made.combine != "grid" or not made.axes:
-        raise ArgumentError(
-            "an exploration searches a grid: say what varies, as in --vary groups=12:36:12 "
-            "(vary= in Python), and list no points"
-        )
+    check_searchable(made)
     if jobs is not None:
         check_jobs(jobs)
     count = trials or made.trials or TRIALS
@@ -110,6 +106,15 @@ def explore(
         points=tuple(search.points()),
         searched=search.optuna,
     )
+
+
+def check_searchable(study: Study) -> None:
+    """Raise ``ArgumentError`` for a study that an exploration cannot search."""
+    if study.listed or study.combine != "grid" or not study.axes:
+        raise ArgumentError(
+            "an exploration searches a grid: say what varies, as in --vary groups=12:36:12 "
+            "(vary= in Python), and list no points"
+        )
 
 
 def _require(goals: Sequence[str], row: Mapping[str, Any], study: Study) -> None:
