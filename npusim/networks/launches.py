@@ -109,11 +109,6 @@ class Task(NamedTuple):
     formats: tuple[str, ...]
     warm: tuple[bool, ...] = ()
 
-    def describe(self) -> str:
-        """The kind of operation and the shapes of its values, for an error."""
-        shapes = ("x".join(str(size) for size in value.shape) for value in self.values)
-        return f"{self.operation.kind} of {', '.join(shapes)}"
-
 
 def task(
     one: Operation,

@@ -63,11 +63,15 @@ class Simulated(Struct, frozen=True):
     workers: Workers = field(default_factory=partial(Workers, 1))
     known: dict[Task, Timed] = field(default_factory=dict)
 
-    def all(self, tasks: Collection[Task]) -> None:
-        """Simulate tasks."""
-        new = [one for one in dict.fromkeys(tasks) if one not in self.known]
+    def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
+        """Simulate tasks; each comes with the name of an operation, the first of equal ones."""
+        names: dict[Task, str] = {}
+        for name, what in tasks:
+            if what not in self.known:
+                names.setdefault(what, name)
+        new = list(names)
         progress = self.launcher.options.progress
-        times = self.workers.each(self._attempt(), new, Task.describe)
+        times = self.workers.each(self._attempt(), new, lambda what: f"operation {names[what]}")
         for done, (place, timed) in enumerate(times, 1):
             self.known[new[place]] = timed
             if progress is not None:
@@ -139,7 +143,7 @@ class Formats:
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
         ways = ((one, way) for one in self.step.operations for way in self.ways(one)[-fixed:])
-        self.times.all([self.task(one, way) for one, way in ways])
+        self.times.all((one.name, self.task(one, way)) for one, way in ways)
 
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
@@ -169,6 +173,11 @@ class Launch(NamedTuple):
     value: str = ""
     home: str = ""
     format: str = ""
+
+    @property
+    def name(self) -> str:
+        """The operation, or what is converted to which format."""
+        return self.operation.name if self.operation else f"{self.value} to {self.format}"
 
     @property
     def reads(self) -> list[tuple[str, str]]:
@@ -287,7 +296,7 @@ def launched(
         op = one.operation
         phase = op.phase if op else phase
         yield Launched(
-            name=op.name if op else f"{one.value} to {one.format}",
+            name=one.name,
             kind=op.kind if op else CONVERSIONS,
             phase=phase,
             layer=getattr(op and op.layer, "name", ""),

@@ -109,7 +109,7 @@ def step(
     with Workers(jobs) as workers:
         ready = prepared(net, given, how, batch=batch, workers=workers, store=store)
         times = ready.formats.times
-        times.all([task for _, task, _ in ready.todo])
+        times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
     if len(result.failed) == len(result.launched):
         first = result.failed[0]

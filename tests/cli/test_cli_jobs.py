@@ -70,6 +70,42 @@ def test_two_processes_answer_as_one(
     assert same(name, (1, 2), tmp_path, monkeypatch, capfd)
 
 
+@pytest.mark.parametrize(
+    ("name", "broken", "task"),
+    [
+        ("net", "npusim.ops.of_layers.spec", "layer one (1/3): "),
+        ("step", "npusim.networks.launches.Launcher.run", "operation input.fp16: "),
+        (
+            "sweep",
+            "npusim.study.runner.measure",
+            "point device=ascend910b2, operator=matmul, m=512, k=256, n=512: ",
+        ),
+        ("explore", "npusim.study.runner.measure", "point device=ascend910b2, operator=matmul, "),
+    ],
+)
+def test_what_fails_is_named(
+    name: str,
+    broken: str,
+    task: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """With one process, where the test can break something; with several the same names it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("broken")
+
+    jobs.prepare(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("NPUSIM_CACHE", str(tmp_path / "stores"))
+    monkeypatch.setattr(broken, fail)
+    assert main([*shlex.split(jobs.COMMANDS[name]), "--jobs", "1"]) == 2
+    told = capfd.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"npusim: error: {task}")
+    assert "ZeroDivisionError: broken (test_cli_jobs.py:" in told
+
+
 @pytest.mark.slow
 def test_no_run_of_many_fails_or_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["jobs", "--times", "5"])
