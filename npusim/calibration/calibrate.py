@@ -12,6 +12,7 @@ from pathlib import Path
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
 from npusim.base.quantities import KINDS
+from npusim.base.workers import check_jobs
 from npusim.base.written import write
 from npusim.calibration.search import FITTED, Found, Search, changed_figures, constants_of
 from npusim.device.catalog import load_device
@@ -135,6 +136,7 @@ def calibrate(
     Raises ``ArgumentError`` or ``ConfigError``, with file and line, for what cannot be read, and
     where no row can be simulated.
     """
+    check_jobs(jobs)
     name = os.fspath(device)
     name = ALIASES.get(name, name)
     shipped = load_device(name)

@@ -11,6 +11,7 @@ from npusim.base.errors import ArgumentError
 from npusim.calibration.calibrate import Calibration, calibrate
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, picked
+from npusim.results.progress import Bar
 from npusim.validation.score import time_error
 from npusim.validation.tables import save_page, save_plot
 
@@ -26,13 +27,14 @@ def add_arguments(parser: Parser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Fit, print the card and write the files; the status tells of an interrupt."""
     _check_files(arguments)
-    found = calibrate(
-        arguments.data,
-        arguments.device,
-        figures=arguments.figure,
-        **picked(arguments, "tilings constants rounds jobs"),
-        progress=_progress if sys.stderr.isatty() else None,
-    )
+    with Bar() as bar:
+        found = calibrate(
+            arguments.data,
+            arguments.device,
+            figures=arguments.figure,
+            **picked(arguments, "tilings constants rounds jobs"),
+            progress=partial(_progress, bar),
+        )
     if arguments.json:
         print_json(_object(found))
     else:
@@ -54,10 +56,9 @@ def _check_files(arguments: argparse.Namespace) -> None:
         raise ArgumentError(f"--output {output} exists; remove it, or choose another name")
 
 
-def _progress(what: str, done: int, total: int) -> None:
-    """One line on stderr, written over."""
-    end = "\n" if done == total else ""
-    print(f"\r\x1b[K{what}: row {done} of {total}", end=end, file=sys.stderr, flush=True)
+def _progress(bar: Bar, what: str, done: int, total: int) -> None:
+    """Show which figure is looked for, and how many rows are simulated for it."""
+    bar.show(what, done, total, "rows")
 
 
 def _object(found: Calibration) -> dict[str, Any]:

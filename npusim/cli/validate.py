@@ -11,6 +11,7 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, collect
+from npusim.results.progress import Bar
 from npusim.validation.constants import Constant, load_constants
 from npusim.validation.fit import leave_one_out
 from npusim.validation.profile import read_data
@@ -43,9 +44,9 @@ def execute(arguments: argparse.Namespace) -> None:
     rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
     if not rows:
         raise ArgumentError("no point is left to simulate; choose another chip or family")
-    with Workers(arguments.jobs) as workers:
-        outcomes = _run(workers, [(row, figures) for row in rows])
-        run = partial(_run, workers)
+    with Workers(arguments.jobs) as workers, Bar() as bar:
+        run = partial(_run, workers, bar)
+        outcomes = run([(row, figures) for row in rows])
         study = leave_one_out(outcomes, constants, run) if constants else None
         own = load_constants(part="calls") if constants else []
         calls = leave_one_out(outcomes, own, run, CallRow) if own else None
@@ -73,8 +74,8 @@ def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> lis
     return constants
 
 
-def _run(workers: Workers, tasks: Sequence[Task]) -> list[Outcome]:
-    return workers.outcomes(tasks, _progress if sys.stderr.isatty() else None)
+def _run(workers: Workers, bar: Bar, tasks: Sequence[Task]) -> list[Outcome]:
+    return workers.outcomes(tasks, lambda done, total: bar.show("simulated", done, total, "points"))
 
 
 def _tell_ignored(sheets: Sequence[Sheet]) -> None:
@@ -92,11 +93,6 @@ def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
         and (not arguments.scored or is_scored(row))
         and (not arguments.quick or effort(row) <= _QUICK)
     )
-
-
-def _progress(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    print(f"\rpoint {done} of {total}", end=end, file=sys.stderr, flush=True)
 
 
 def _object(outcome: Outcome) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from npusim.base.errors import ArgumentError, shown
 from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.written import write
-from npusim.base.yamltree import Node, load_tree
+from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.gate.trees import Change
 from npusim.results.differences import facts_of, numbered
 from npusim.results.lines import WIDTH, columns, counted, page, wrap
@@ -56,10 +56,23 @@ class Case:
     node: Node
 
 
+def shipped_gates() -> list[str]:
+    """The names of the gate files that ship."""
+    return sorted(file.name.partition(".")[0] for file in (configs() / "gates").iterdir())
+
+
 def gate_file(given: str) -> Path:
-    """A gate file: its path, or the name of one that ships."""
+    """A gate file: its path, or the name of one that ships.
+
+    Raises ``ArgumentError`` for a name that is neither.
+    """
     if Path(given).suffix in (".yaml", ".yml"):
         return Path(given)
+    if given not in shipped_gates():
+        hint = suggest(given, shipped_gates())
+        raise ArgumentError(
+            f"unknown gate {given!r} (a file of your own needs a path ending in .yaml){hint}"
+        )
     return Path(str(configs() / "gates" / f"{given}.yaml"))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from npusim.base.errors import ArgumentError, told_as
+from npusim.base.yamltree import unreadable
 from npusim.results import tables
 from npusim.results.answer import Answer
 from npusim.results.lines import fact, page, signed_text, us_text, wrap
@@ -150,8 +151,11 @@ def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
         if not hasattr(given, "to_json"):
             raise ArgumentError(f"{label} is {given!r}; it is a result, or the file of one")
         return given.to_json()
-    with told_as(ArgumentError, f"{given}: cannot be read as JSON: ", (OSError, ValueError)):
+    try:
         text = Path(given).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{given}: {unreadable(error)}") from error
+    with told_as(ArgumentError, f"{given}: cannot be read as JSON: ", ValueError):
         facts = json.loads(text)
     if _CONTROL.search(text):
         raise ArgumentError(f"{given}: a text in it has a control character; write it without")

@@ -141,7 +141,8 @@ class Workers(Processes):
         """Return the outcome of every task, in their order; long ones are simulated first."""
         order = sorted(range(len(tasks)), key=lambda place: effort(tasks[place][0]), reverse=True)
         found: dict[int, Outcome] = {}
-        for place, outcome in self.each(_answered, [tasks[place] for place in order], _dead):
+        sorted_tasks = [tasks[place] for place in order]
+        for place, outcome in self.each(_answered, sorted_tasks, _row_name, _dead):
             found[order[place]] = outcome
             if progress is not None:
                 progress(len(found), len(tasks))
@@ -150,6 +151,11 @@ class Workers(Processes):
 
 def _answered(task: Task) -> Outcome:
     return simulate_row(*task)
+
+
+def _row_name(task: Task) -> str:
+    """The name of a row in errors."""
+    return f"row {task[0].id}"
 
 
 def _dead(task: Task) -> Outcome:

@@ -10,6 +10,8 @@ import pytest
 from npusim.cli import fit
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
+from npusim.results import progress
+from npusim.results.progress import Bar
 from tests.calibration.sample import product, write_profile
 from tests.mistakes import mistakes
 
@@ -32,23 +34,24 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_an_interrupt_writes_what_was_found(
     words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(what: str, done: int, total: int) -> None:
+    def stop(bar: Bar, what: str, done: int, total: int) -> None:
         if what.startswith("round 2"):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(fit, "_progress", stop)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main([*words, "--output", "mine.yaml"]) == 130
     assert "interrupted; this is what was found until then" in capsys.readouterr().err
     assert load_device("mine.yaml").provenance["l2.read"].confidence == "fitted"
 
 
-def test_progress_is_one_line(capsys: Capture) -> None:
-    fit._progress("figure 1 of 2, l2.read", 1, 2)
-    fit._progress("figure 1 of 2, l2.read", 2, 2)
-    assert capsys.readouterr().err.split("\r\x1b[K") == [
-        *("", "figure 1 of 2, l2.read: row 1 of 2", "figure 1 of 2, l2.read: row 2 of 2\n")
-    ]
+def test_progress_says_which_figure_and_row(
+    words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    assert main(words) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [f"the figures as they are, {row} of 3 rows" for row in (1, 2, 3)]
+    assert any(line.startswith("figure 1 of 1, l2.read") for line in lines)
 
 
 @mistakes("cli", "refusals_come_before_the_long_run")

@@ -52,6 +52,41 @@ def test_a_case_is_a_line_on_each_device() -> None:
     assert fourth.tolerance == Tolerance(percent=0, cycles=0)
 
 
+@pytest.mark.parametrize(
+    ("percent", "cycles", "before", "after", "exceeded"),
+    [
+        (10, 0, 1000, 1100, False),
+        (10, 0, 1000, 1105, True),  # a tenth of the new time would be more
+        (10, 0, 1000, 895, True),
+        (10, 200, 1000, 1150, False),  # both must be exceeded
+        (1, 20, 1000, 1015, False),
+        (1, 20, 1000, 1021, True),
+    ],
+)
+def test_a_tolerance_is_the_larger_of_a_share_of_the_old_time_and_of_cycles(
+    percent: float, cycles: float, before: int, after: int, exceeded: bool
+) -> None:
+    assert Tolerance(percent=percent, cycles=cycles).exceeded(before, after) == exceeded
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ({}, {"": 10}, "new"),
+        ({"": 10, "a": 5}, {"": 10}, "gone"),
+        ({"": "no room"}, {"": 10}, "new"),
+        ({"": 10}, {"": "no room"}, "fails"),
+        ({"": 10}, {"": 10}, ""),
+        ({"": 10}, {"": 11}, "slower"),
+        ({"": 10}, {"": 9}, "faster"),
+    ],
+)
+def test_a_verdict_is_of_the_new_time(before: Times, after: Times, verdict: str) -> None:
+    (case,) = read_cases("tolerance: {percent: 0, cycles: 0}\ncases: [{run: matmul, name: m}]\n")
+    *_, last = judge([case], {"m": before}, {"m": after})
+    assert last.verdict == verdict
+
+
 @mistakes("gate", "mistakes_name_file_and_line")
 def test_mistakes_name_file_and_line(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
