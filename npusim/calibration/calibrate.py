@@ -16,7 +16,7 @@ from npusim.base.written import write
 from npusim.calibration.search import FITTED, Found, Search, changed_figures, constants_of
 from npusim.device.catalog import load_device
 from npusim.device.config import Figure, figure_text, parse_device
-from npusim.device.files import ALIASES, is_file
+from npusim.device.files import ALIASES
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
 from npusim.results.answer import Answer
@@ -25,8 +25,8 @@ from npusim.results.report import Table
 from npusim.validation import score
 from npusim.validation.broken import broken
 from npusim.validation.profile import read_data
-from npusim.validation.sheet import CallRow, Declined, KernelRow, ProfiledRow, Row, Unreadable
-from npusim.validation.simulate import Outcome, Task, Workers, device_name
+from npusim.validation.sheet import CallRow, KernelRow, ProfiledRow, Row, Unreadable
+from npusim.validation.simulate import Outcome, Task, Workers, other_chip
 from npusim.validation.tables import NONE, figure, percent, points
 from npusim.version import __version__
 
@@ -185,14 +185,7 @@ def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
         return "a call of several kernels; a fit is to kernels"
     if not row.time_us or row.trust == _UNTRUSTED:
         return "trust C: its tiling is not known" if row.time_us else "no time was measured"
-    try:
-        measured = device_name(row)[0]
-    except Declined as declined:
-        return str(declined)
-    # Rows of a shipped chip are those of a user's file that is built on it.
-    bases = {known.inherited for known in device.provenance.values()} if is_file(name) else set()
-    same = measured in {name, device.name, *bases}
-    return "" if same else f"measured on {row.chip}, which is not {device.name}"
+    return other_chip(row, name, device)
 
 
 def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:

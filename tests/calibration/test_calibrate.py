@@ -176,13 +176,13 @@ def test_kernels_in_our_own_columns_are_fitted_to(tmp_path: Path, few: Path) -> 
     head = "id,chip,op,M,N,K,dtype_in,dtype_out,layout_a,layout_b,base_m,base_n,base_k,step_ka,"
     head += "step_kb,time_kind,time_us,trust"
     rows = [
-        f"r{n},910B2,gemm,{m},{n},1024,fp16,fp32,ND,ND,128,256,64,4,4,task,{time},A"
+        f"r{time},910B2,gemm,{m},{n},1024,fp16,fp32,ND,ND,128,256,64,4,4,task,{time},A"
         for m, n, time in ((1024, 1024, 30), (2048, 1024, 40), (1024, 3072, 50), (2048, 2048, 70))
     ]
     others = [
-        rows[0].replace("910B2", "950PR"),
-        rows[0].replace(",A", ",C"),
-        rows[0].replace("30,A", "3,A"),
+        rows[0].replace("r30,910B2", "s1,950PR"),
+        rows[0].replace("r30", "s2").replace(",A", ",C"),
+        rows[0].replace("r30", "s3").replace("30,A", "3,A"),
     ]
     data = tmp_path / "own.csv"
     data.write_text("\n".join([head, *rows, *others]), encoding="utf-8")
