@@ -15,6 +15,7 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
+from npusim.base.content import Content, require_content
 from npusim.base.integers import digits
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.kernels.tilings.matmul import Shape, Tiling
@@ -69,6 +70,7 @@ def _read(given: Words, name: str, needed: Sequence[str], more: Sequence[str]) -
     if isinstance(given, Mapping):
         text, source = json.dumps(given, indent=0, default=str), f"{name} tiling"
         return source, load_tree(text, source).mapping(needed, more)
+    require_content(Path(given), (Content.TILING,), "a tiling")
     return f"{name}:{given}", load_tree(Path(given)).mapping(needed, more)
 
 
