@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -10,8 +11,16 @@ from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
-from npusim.limits.table import documented_operators, load_rules
+from npusim.limits.table import (
+    UNDOCUMENTED,
+    Rule,
+    documented_operators,
+    load_rules,
+    no_page,
+    sister_rules,
+)
 from npusim.ops import CARDS, operators
+from npusim.results.lines import wrap
 
 #: What is told of a limit, and what of it that is.
 _KEYS = ("parameter", "fact", "permitted", "when", "status", "basis", "stage", "always")
@@ -21,15 +30,17 @@ _FACTS = attrgetter(*("condition" if key == "when" else key for key in _KEYS))
 def add_arguments(parser: Parser) -> None:
     """Declare ``ops`` and ``ops show``."""
     about = "show what a device's documentation permits for an operator"
-    names = ", ".join(documented_operators())
-    show = add_show(parser, about, f"a documented operator: {names}")
+    names = ", ".join(sorted((*documented_operators(), *UNDOCUMENTED)))
+    show = add_show(parser, about, f"an operator: {names}")
     add_options(show, "ops show")
 
 
 def execute(arguments: argparse.Namespace) -> None:
     """Print the table of operators, or the limits of one."""
     if arguments.action == "show":
-        _show(arguments.name, load_device(arguments.device), arguments.json)
+        device = load_device(arguments.device)
+        show = _show_undocumented if arguments.name in UNDOCUMENTED else _show
+        show(arguments.name, device, arguments.json)
         return
     rows = _rows()
     if arguments.json:
@@ -66,7 +77,7 @@ def _runs(role: str, device: Device) -> bool:
 
 def _show(operator: str, device: Device, as_json: bool) -> None:
     table = load_rules(device.product, operator)
-    rows = [dict(zip(_KEYS, _FACTS(rule), strict=True)) for rule in table.rules]
+    rows = _facts(table.rules)
     if as_json:
         facts = {"operator": operator, "title": table.title, "device": device.name}
         facts |= {"product": table.product, "product_title": table.product_title}
@@ -76,6 +87,37 @@ def _show(operator: str, device: Device, as_json: bool) -> None:
     if table.note:
         print(f"note: {table.note}")
     print()
+    _print_rules(rows)
+
+
+def _show_undocumented(operator: str, device: Device, as_json: bool) -> None:
+    """That no page of an operator's limits is at hand, and those of its sister."""
+    title, sister = UNDOCUMENTED[operator]
+    table = load_rules(device.product, sister) if sister else None
+    rows = _facts(sister_rules(table)) if table is not None else []
+    note = f"{no_page(operator)}: what the kernels of {device.name} can compute is permitted"
+    if as_json:
+        facts = {"operator": operator, "title": title, "device": device.name, "sister": sister}
+        facts |= {"product": "", "product_title": "", "note": note, "rules": []}
+        print_json({**facts, "sister_rules": rows})
+        return
+    print(f"{operator} on {device.name}: {title}")
+    print("\n".join(wrap(f"note: {note}", later="  ")))
+    if table is None:
+        return
+    said = (
+        f"a call that the limits of its sister {table.title} ({table.product_title}) would not "
+        "permit says so in a note; they are"
+    )
+    print("\n".join([*wrap(said), ""]))
+    _print_rules(rows)
+
+
+def _facts(rules: Iterable[Rule]) -> list[dict[str, Any]]:
+    return [dict(zip(_KEYS, _FACTS(rule), strict=True)) for rule in rules]
+
+
+def _print_rules(rows: Iterable[dict[str, Any]]) -> None:
     cells = [(_subject(row), row["permitted"], _status(row), row["basis"]) for row in rows]
     print_table(("parameter", "permitted", "otherwise", "basis"), cells, 4)
 
