@@ -106,14 +106,19 @@ def test_ops_show_says_that_there_is_no_page(capsys: Capture) -> None:
     assert main(["ops", "show", "convolution", "--device", "ascend310p"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert f"note: {NO_PAGE}: what the kernels of ascend310p can compute is permitted" in told
-    assert "a call that the limits of its sister aclnnConvolutionBackward (Atlas inference" in told
-    assert "weight.shape: dims 1-D and 2-D convolutions" in told
+    assert "a result says so where the limits of aclnnConvolutionBackward (grad_output" in told
+    assert "310p: Atlas inference products (310P) (ascend310p)" in told
+    assert "weight.shape: dims 1-D and 2-D convolutions, rank 3" in told
     assert main(["ops", "show", "convolution", "--device", "ascend310p", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["rules"] == []
     assert facts["sister"] == "convolution_backward"
     rows = load_rules(load_device("ascend310p").product, "convolution_backward")
-    assert len(facts["sister_rules"]) == len(sister_rules(rows)) > 20
+    (listed,) = facts["sister_products"]
+    assert len(listed["rules"]) == len(sister_rules(rows)) > 20
+    assert main(["ops", "show", "convolution"]) == 0
+    every = " ".join(capsys.readouterr().out.split())
+    assert "1-D and 2-D convolutions, rank 3 161002 PAGE or 4 [310p, 910]" in every
     assert main(["ops", "show", "matmul", "--device", "tiny"]) == 0
     assert "no page of the limits of matmul (aclnnMatmul) is at hand" in " ".join(
         capsys.readouterr().out.split()
