@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show
@@ -71,7 +72,7 @@ def _show(workload: Workload, as_json: bool) -> None:
             | {"name": x.name, "inputs": x.inputs}
             for x in workload.nodes
         ]
-        about = {"name": workload.name, "description": workload.description}
+        about: dict[str, Any] = {"name": workload.name, "description": workload.description}
         about |= {"notes": workload.notes} if workload.notes else {}
         print_json({**about, "layers": layers, "elementwise": others, "nodes": nodes})
         return

@@ -84,7 +84,7 @@ _NETWORKS = (Content.WORKLOAD, Content.TOPOLOGY, Content.ONNX)
 _ENDINGS = (".yaml", ".yml", ".csv", ".onnx")
 
 
-def _file_of(given: str | Path) -> Path | None:
+def _file_of(given: str | PathLike[str]) -> Path | None:
     """The file that is meant; None for the name of a workload that ships.
 
     A file is one that exists, whatever its ending, or has the ending of a network's file.
@@ -92,7 +92,7 @@ def _file_of(given: str | Path) -> Path | None:
     path = Path(given)
     if isinstance(given, str) and given in workloads():
         return None
-    named = isinstance(given, Path) or given.lower().endswith(_ENDINGS)
+    named = not isinstance(given, str) or given.lower().endswith(_ENDINGS)
     return path if named or path.is_file() else None
 
 
