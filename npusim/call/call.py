@@ -25,7 +25,7 @@ from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.limits.table import check
+from npusim.limits.table import check, check_undocumented
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
@@ -86,6 +86,14 @@ class Call(Struct, dict=True):
         Operands that main memory cannot hold are a ``CapacityError``.
         """
         self.notes += check(self.operator, facts, self.device, self.options.rules)
+        self.require_memory(self.operands)
+
+    def check_undocumented(self, facts: Mapping[str, Any]) -> None:
+        """Note that the operator has no page of limits, and what its sister's do not permit.
+
+        ``facts`` are those of the sister's call. Raises as ``check`` does.
+        """
+        self.notes += check_undocumented(self.operator, facts, self.device, self.options.rules)
         self.require_memory(self.operands)
 
     @cached_property

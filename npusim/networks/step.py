@@ -236,6 +236,9 @@ def prepared(
     else:
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
+        if not fixed:
+            usual = problem(step, formats, fixed=True).best()
+            plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
     return Prepared(workload, batch, setting, step, formats, made, plan, todo)
