@@ -48,6 +48,10 @@ class Geometry(Struct, frozen=True, kw_only=True):
         found = {"window": window, "phases": phases, "single": single, "taps": taps}
         return tuple(form for form, fits in found.items() if fits)
 
+    def adds_up(self, form: str) -> bool:
+        """Whether an output is the sum of several products of the ``form``: of taps, or bands."""
+        return max(axis.terms(form) for axis in (self.h, self.w)) > 1
+
     def spread(self, h: Reading) -> int:
         """Positions of a slab's rows and of those behind each, which no input reaches."""
         return h.outputs * h.outputs_apart * self.w.out

@@ -104,7 +104,7 @@ def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, 
 @lru_cache(maxsize=32)
 def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     height, width = g.h.longest(form), g.w.longest(form)
-    turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
+    turns = [axis.terms(form) for axis in (g.h, g.w)]
     found: list[Cut] = []
     for base_m in even_cuts(height, width, _MOST_M):
         # A huge plane in tiny slabs is never good, and listing them would take longer than running.
@@ -115,7 +115,8 @@ def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ..
         plane = cut_plane(g.h, g.w, base_m, form=form).live()
         if not plane.slabs or (plane.slabs > _MOST_SLABS and found):
             continue
-        whole = form != "taps" and all(len(a) == len(a.parts) for a in (plane.rows, plane.columns))
+        axes = (plane.rows, plane.columns)
+        whole = form != "taps" and all(len(a) == len(a.parts) == a.slabs for a in axes)
         together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
         count = min(together, _MOST_IMAGES, max(1, most // base_m))
         found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
