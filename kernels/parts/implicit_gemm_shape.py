@@ -163,9 +163,9 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
     if planes == 1:
         chosen = places[columns.start - first * used : columns.stop - first * used]
         return [
-            Rows(len(run), first * taps + run[0], _step(run), l1, 1) for l1, run in _evenly(chosen)
+            Rows(len(run), first * taps + run[0], _step(run), l1, 1) for l1, run in equally_spaced(chosen)
         ]
-    pieces = _evenly(places)
+    pieces = equally_spaced(places)
     if len(pieces) == 1 and _step(places) * used == taps:
         return [Rows(planes * used, first * taps + places[0], _step(places), 0, 1)]
     if used <= planes * len(pieces):  # place by place
@@ -177,7 +177,7 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
     ]
 
 
-def _evenly(places: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+def equally_spaced(places: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
     """Runs of equally spaced numbers, with the index of their first."""
     found, start = [], 0
     while start < len(places):

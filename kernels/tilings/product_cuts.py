@@ -14,7 +14,14 @@ import numpy as np
 
 from npusim.base.integers import even_parts
 from npusim.base.objects import replace
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, pixel_by_pixel, stack, window
+from npusim.kernels.parts.implicit_gemm_shape import (
+    Geometry,
+    equally_spaced,
+    filter_places,
+    pixel_by_pixel,
+    stack,
+    window,
+)
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.language import IntArray, Window, ceil_div, round_up
 from npusim.shapes.axis import Reading, Runs
@@ -56,6 +63,7 @@ class Cut(NamedTuple):
     pieces: float  # rows in GM of a plane of a read
     tap_moves: float  # that bring weights of whole planes, at most
     tap_rows: float  # and for one output plane
+    band_moves: int  # that bring weights of one plane where taps are a band, else 0
     lines: int  # drains of a tile that follow each other, and positions in each
     length: int
     apart: int  # from one position of a line to the next, in positions
@@ -158,6 +166,7 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         pieces=pieces,
         tap_moves=taps if partial else 1,
         tap_rows=h.kernel if partial else 1,
+        band_moves=_band_moves(g, h, w, form),
         lines=lines * images,
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
@@ -165,6 +174,13 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         around=g.spread(h) if filled else 0,
         side_by_side=plain,
     )
+
+
+def _band_moves(g: Geometry, h: Reading, w: Reading, form: str) -> int:
+    """Moves that bring the taps of a band of a wide filter in one plane; 0 where there is none."""
+    if form == "taps" or not g.adds_up(form):
+        return 0
+    return len(equally_spaced(filter_places(h, w, g.w.kernel)))
 
 
 def fetches(plane: Plane, window_bytes: int) -> int:

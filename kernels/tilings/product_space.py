@@ -178,6 +178,10 @@ class Products(Space):
         every_n, every_m = self._every(t, sure=sure)
         x_moves, x_rows = self._moves(t, of, planes)
         w_moves = of["tap_moves"] / np.maximum(1, t["parts"])
+        banded = of["band_moves"] > 0
+        if banded.any():
+            pieces = np.maximum(1, np.maximum(1, t["w_planes"]) * of["band_moves"] / t["parts"])
+            w_moves = np.where(banded, np.minimum(w_moves, pieces), w_moves)
         turned = self.rotated and element == 2
         if turned:  # place by place, or row by row of each output plane
             w_moves = np.minimum(w_moves, n / g.c0 * of["tap_rows"])
