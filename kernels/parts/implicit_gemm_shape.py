@@ -163,7 +163,8 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
     if planes == 1:
         chosen = places[columns.start - first * used : columns.stop - first * used]
         return [
-            Rows(len(run), first * taps + run[0], _step(run), l1, 1) for l1, run in equally_spaced(chosen)
+            Rows(len(run), first * taps + run[0], _step(run), l1, 1)
+            for l1, run in equally_spaced(chosen)
         ]
     pieces = equally_spaced(places)
     if len(pieces) == 1 and _step(places) * used == taps:

@@ -346,7 +346,7 @@ class Part(Struct, frozen=True):
         return tuple(found)
 
     def bands(self) -> tuple[Part, ...]:
-        """The part, or where it has more taps than a load slides, as few equal parts as have not."""
+        """The part, in as few equal bands of its taps as loads can slide."""
         a, (tap, apart) = self.axis, self.taps
         count = ceil_div(a.kernel, WIDEST_FILTER)
         if count < 2:
