@@ -198,6 +198,11 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
         return fields and (self.pads <= _PAD_FIELD or (self.insert == 1 and not whole))
 
     @property
+    def fits_bands(self) -> bool:
+        """Whether img2col loads can slide bands of the filter over all virtual inputs."""
+        return self.stride <= _STRIDE_FIELD and max(self.dilation, self.pads) <= _PAD_FIELD
+
+    @property
     def reads_any(self) -> bool:
         """Whether any output reads any real input through any tap."""
         shift = self.before - np.arange(self.kernel) * self.dilation  # o * stride - shift is read
@@ -231,22 +236,23 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
             taps=int(live.sum()),
         )
 
-    def parts(self, form: str) -> tuple[tuple[Part, ...], ...]:
+    def parts(self, form: str, widest: int = WIDEST_FILTER) -> tuple[tuple[Part, ...], ...]:
         """The axis as sums over disjoint sets of outputs, each the sum of parts.
 
         ``form`` "window" is the axis as it is. "phases" has a part for each residue of the outputs
         modulo ``insert`` that any tap reaches: its taps read neighbouring inputs, without zeros
         between them, and of more taps than inputs only those that read any. Of both more taps than
-        a load slides are equal bands, which add up. "taps" are the phases tap by tap, inputs
-        ``stride`` apart.
+        the ``widest`` filter has are equal bands, which add up. "taps" are the phases tap by tap,
+        inputs ``stride`` apart.
         """
         if form == "window":
-            return (Part(self).bands(),)
+            return (Part(self).bands(widest),)
         phases = self.phases()
         if form == "single":
             phases = tuple(one for part in phases for one in part.apart())
         if form != "taps":
-            return tuple(replace(part, trimmed=part.axis.sparse).bands() for part in phases)
+            every = (replace(part, trimmed=part.axis.sparse) for part in phases)
+            return tuple(part.bands(widest) for part in every)
         single = (tuple(_single(part, tap) for tap in range(part.axis.kernel)) for part in phases)
         return tuple(tuple(p for p in parts if p.axis.size > 0) for parts in single)
 
@@ -287,14 +293,16 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
         return tuple(sorted(found, key=lambda part: part.outputs))
 
     @lru_cache(maxsize=64)  # noqa: B019 - an axis is a few numbers, known by its value
-    def runs(self, step: int, block: int = 0, form: str = "window") -> Runs:
+    def runs(
+        self, step: int, block: int = 0, form: str = "window", widest: int = WIDEST_FILTER
+    ) -> Runs:
         """All outputs in runs of ``step``, none across a multiple of ``block`` (0: no blocks).
 
         Runs of the same outputs, whose sums are one, follow each other.
         """
         every: list[Part] = []
         pieces = [np.zeros((len(_COLUMNS), 0), np.int64)]
-        for parts in filter(None, self.parts(form)):
+        for parts in filter(None, self.parts(form, widest)):
             pads = max(part.axis.pads for part in parts)
             first, count = parts[0].cut(step, block, pads)
             together = [part.reach(first, count, i) for i, part in enumerate(parts, len(every))]
@@ -345,10 +353,10 @@ class Part(Struct, frozen=True):
                 found.append(part)
         return tuple(found)
 
-    def bands(self) -> tuple[Part, ...]:
-        """The part, in as few equal bands of its taps as loads can slide."""
+    def bands(self, widest: int) -> tuple[Part, ...]:
+        """The part, in as few equal bands as have at most the ``widest`` filter's taps."""
         a, (tap, apart) = self.axis, self.taps
-        count = ceil_div(a.kernel, WIDEST_FILTER)
+        count = ceil_div(a.kernel, widest)
         if count < 2:
             return (self,)
         ends = [i * a.kernel // count for i in range(count + 1)]
