@@ -5,13 +5,17 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import npusim
 from npusim import spec
 from npusim.base.errors import ArgumentError
+from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.shapes.axis import Axis
+from npusim.shapes.convolution import Convolution
+from npusim.shapes.reference import conv_filter_grad
 from tests.drawn import some
 from tests.ops import wide_filters
 from tests.ops.wide_filters import RESULTS, Layer, drawn, time_us, wrong
@@ -84,3 +88,76 @@ def test_random_wide_filters_are_right_and_as_fast(result: str) -> None:
 def test_many_random_wide_filters() -> None:
     found = wide_filters.compared(Random(200), 200)
     assert found[0][0] <= 1.1, found[0]
+
+
+def filter_gradient(kernel: tuple[int, int], size: tuple[int, int], **options: Any) -> float:
+    """The time of a filter gradient over eight maps of one channel, as large as what it makes."""
+    pads = tuple(taps // 2 for taps in kernel)
+    maps = spec((8, 1, *size), "fp16")
+    found = npusim.ops.convolution_backward(
+        *(maps, maps, spec((1, 1, *kernel), "fp16")),
+        padding=pads,
+        output_mask=(False, True, False),
+        rules="hardware",
+        device="ascend910b2",
+        timeline=False,
+        **options,
+    )
+    return found.time_us
+
+
+def test_a_long_thin_filter_takes_as_long_as_turned() -> None:
+    """The gradient of 255 x 1 taps took 31,735 us, of 257 x 1 7,758, of 1 x 255 6,768."""
+    high, higher = (filter_gradient((taps, 1), (400, 600)) for taps in (255, 257))
+    wide = filter_gradient((1, 255), (600, 400))
+    assert high < 1.05 * wide
+    assert high < 1.05 * higher < 1.1 * wide
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bands"),
+    [
+        ((5, 3), {"band_rows": 2}),
+        ((2, 23), {"band_rows": 1, "band_columns": 7}),
+        ((1, 23), {"band_columns": 12, "k_parts": 2}),
+        ((2, 13), {"band_rows": 1, "band_columns": 5, "step_n": 2, "group": 2}),
+    ],
+)
+def test_filter_gradients_of_bands_are_right(
+    kernel: tuple[int, int], bands: dict[str, int]
+) -> None:
+    tiling = FilterTiling(base_m=16, base_n=32, base_k=32, slab_k=48, form="bands", **bands)
+    data = np.random.default_rng(len(bands))
+    pads = tuple((taps // 2, taps // 2) for taps in kernel)
+    c = Convolution(
+        n=2, cin=20, cout=20, spatial=(9, 40), kernel=kernel, stride=(1, 2), padding=pads
+    )
+    dy, x = (data.integers(-2, 3, shape).astype(np.float16) for shape in (c.dy_shape, c.x_shape))
+    found = npusim.ops.convolution_backward(
+        *(dy, x, np.zeros(c.w_shape, np.float16)),
+        stride=c.stride,
+        padding=tuple(before for before, _ in pads),
+        output_mask=(False, True, False),
+        device="ascend910b2",
+        rules="hardware",
+        tiling={"conv_backprop_filter": tiling},
+        check=True,
+    )
+    assert found.outputs is not None
+    exact = (array.astype(np.float64) for array in (x, dy))
+    want = conv_filter_grad(*exact, kernel, c.stride, pads, (1, 1), 1)
+    np.testing.assert_array_equal(np.asarray(found.outputs[1]), want.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("bands", "words"),
+    [
+        ({"band_rows": 2, "band_columns": 7}, "a band is whole rows or part of one"),
+        ({"band_rows": 1, "images": 2}, "with form 'taps' or 'bands'"),
+        ({"form": "window", "band_rows": 1}, "only form 'bands' has them"),
+    ],
+)
+def test_bands_that_are_refused(bands: dict[str, Any], words: str) -> None:
+    sizes = {"base_m": 16, "base_n": 32, "base_k": 32, "slab_k": 48, "form": "bands"} | bands
+    with pytest.raises(ArgumentError, match=words):
+        filter_gradient((3, 23), (9, 40), tiling={"conv_backprop_filter": FilterTiling(**sizes)})
