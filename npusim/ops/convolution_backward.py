@@ -216,10 +216,11 @@ def arguments(c: Convolution) -> dict[str, Any]:
     """
     even = all(before == after for before, after in c.padding)
     if not even and c.dims != 2:
-        way_out = "; state this one with a height of 1" if c.dims == 1 else ""
+        also = ", or state this layer in 2-D with a height of 1" if c.dims == 1 else ""
         sides = ", ".join(f"[{before}, {after}]" for before, after in c.padding)
         raise ArgumentError(
-            f"padding is {sides}; before and after may differ in 2-D layers only{way_out}"
+            f"padding is {sides}; before and after may differ in 2-D layers only: pad the input "
+            f"first and state no padding{also}"
         )
     return {
         "stride": c.stride,
