@@ -335,7 +335,7 @@ def _message(table: Table, rule: Rule, wrong: str, device: Device) -> str:
 #: The most that a field of an img2col load holds, and how to do without more, by parameter.
 _LOAD_FIELD = 255
 _AROUND = {
-    "weight.shape": "split the filter into narrower ones whose results add up, use im2col and matmul",
+    "weight.shape": "split the filter into narrower ones that add up, use im2col and matmul",
     "padding": "pad the input before, use im2col and matmul",
     "pad": "pad the input before",
     "dilation": "use im2col and matmul",

@@ -10,7 +10,7 @@ import pytest
 
 import npusim
 from npusim import spec
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, RuleError
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.implicit_gemm import Tiling
 from npusim.shapes.axis import Axis
@@ -147,6 +147,23 @@ def test_filter_gradients_of_bands_are_right(
     exact = (array.astype(np.float64) for array in (x, dy))
     want = conv_filter_grad(*exact, kernel, c.stride, pads, (1, 1), 1)
     np.testing.assert_array_equal(np.asarray(found.outputs[1]), want.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more", "words"),
+    [
+        ((1, 256), {}, "split the filter into narrower ones that add up, use im2col and matmul"),
+        ((1, 3), {"padding": (0, 256)}, "pad the input before, use im2col and matmul"),
+        ((1, 3), {"dilation": (1, 256)}, "choose such a value, use im2col and matmul, or rules="),
+    ],
+)
+def test_limits_of_loads_name_their_ways_out(
+    kernel: tuple[int, int], more: dict[str, Any], words: str
+) -> None:
+    c = Convolution(n=1, cin=8, cout=8, spatial=(1, 900), kernel=kernel)
+    dy, x, w = (spec(shape, "fp16") for shape in (c.dy_shape, c.x_shape, c.w_shape))
+    with pytest.raises(RuleError, match=words):
+        npusim.ops.convolution_backward(dy, x, w, device="ascend910b2", **more)
 
 
 @pytest.mark.parametrize(
