@@ -7,7 +7,7 @@ a run of slabs of one tile and piece goes through L0C at once. Cores share out *
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -284,7 +284,7 @@ def bands_of(s: Convolution, t: Tiling) -> list[tuple[int, int]]:
     ]
 
 
-def _as_table(rows: list[tuple[int, ...]]) -> dict[str, IntArray]:
+def _as_table(rows: Sequence[tuple[int, ...]]) -> dict[str, IntArray]:
     """Rows of tiles as columns by name."""
     names = (
         *("g", "kd", "m_block", "m_start", "m_size", "m0", "m"),

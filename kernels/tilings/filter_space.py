@@ -174,7 +174,7 @@ class Space(Gradient):
             cores=t["cores"] if t["cores"] < self.cores else 0,
         )
 
-    def _band(self) -> dict[str, int]:
+    def _band(self) -> dict[str, Any]:
         """The fields of a tiling that say how the filter is cut into bands."""
         if self.form != "bands":
             return {}

@@ -105,8 +105,9 @@ def multiplies(one: Operation) -> bool:
     What is computed on its way out is computed of blocks.
     """
     layer = one.layer
-    convolves = isinstance(layer, ConvLayer) and one.core.startswith("convolution")
-    return convolves and one.chain is None and layer.one_window
+    if not isinstance(layer, ConvLayer) or not one.core.startswith("convolution"):
+        return False
+    return one.chain is None and layer.one_window
 
 
 class Task(NamedTuple):

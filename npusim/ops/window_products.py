@@ -18,7 +18,7 @@ Of a single image with several windows, channels are the rows of ``output``.
 from __future__ import annotations
 
 from math import inf, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import CapacityError
@@ -37,6 +37,8 @@ from npusim.shapes.convolution import Convolution
 
 if TYPE_CHECKING:
     from npusim.ops.conv_launch import Launcher
+
+Product = TypeVar("Product", bound=Matmul)
 
 #: Products of chips on which the vendor's library computes all such layers as products.
 LIBRARY_MULTIPLIES = ("950",)
@@ -98,10 +100,17 @@ class WindowMatrices:
         if result == "output":
             left, right = (second, first) if self.channels_first else (first, second)
             return LinearForward(START, left, right, out, ("ND", "ND_nk"))
-        turned = self.channels_first == (result == "input")
-        layouts = ("ND_km" if turned else "ND", "ND")
-        kernel = LinearBackpropInput if result == "input" else LinearBackpropWeight
-        return kernel(START, first, second, out, layouts)
+        if result == "weight":
+            return self.weight_product(first, second, out)
+        layouts = ("ND_km" if self.channels_first else "ND", "ND")
+        return LinearBackpropInput(START, first, second, out, layouts)
+
+    def weight_product(
+        self, gradient: Tensor, windows: Tensor, out: Tensor
+    ) -> LinearBackpropWeight:
+        """The kernel of the weight's gradient."""
+        layouts = ("ND" if self.channels_first else "ND_km", "ND")
+        return LinearBackpropWeight(START, gradient, windows, out, layouts)
 
     def to_windows(self, plain: Tensor, made: Tensor) -> Transpose:
         """The kernel that makes the matrix of windows of an input."""
@@ -227,14 +236,14 @@ class WindowProducts:
         gradient, windows = self._rows(), self._windows()
         kind = self.math.dtype if result is self.math.dtype else FP32
         made = self._target("grad_weight", (m.cout, m.depth), kind, result)
-        kernel = self._kernel(m.product("weight", gradient, windows, made))
+        kernel = self._kernel(m.weight_product(gradient, windows, made))
         launch_weight_product(call, kernel, tuned=True, ruled=True)
         return self._rounded("grad_weight", made, result)
 
     def _launch(self, kernel: Matmul, bias: Tensor | None = None) -> None:
         launch_product(self.call, self._kernel(kernel), bias, tuned=True, rounded=True, ruled=True)
 
-    def _kernel(self, kernel: Matmul) -> Matmul:
+    def _kernel(self, kernel: Product) -> Product:
         """The kernel in the arithmetic of the call."""
         return replace(kernel, hf32=self.math.hf32, whole_k=self.call.options.deterministic)
 

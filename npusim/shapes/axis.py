@@ -98,7 +98,8 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def begins(self) -> IntArray:
         """The first output of each sum."""
-        return self.first[np.diff(self.first, prepend=-1) != 0]
+        begins: IntArray = self.first[np.diff(self.first, prepend=-1) != 0]
+        return begins
 
     @cached_property
     def outputs(self) -> int:

@@ -23,9 +23,10 @@ from tests.ops.wide_filters import RESULTS, Layer, drawn, time_us, wrong
 
 def gradient(taps: int, **options: Any) -> npusim.Result:
     """The input gradient of a classifier of texts, whose filters are as wide as a word's vector."""
-    shapes = (32, 100, 198, 1), (32, 1, 200, taps), (100, 1, 3, taps)
     return npusim.ops.convolution_backward(
-        *(spec(shape, "fp16") for shape in shapes),
+        spec((32, 100, 198, 1), "fp16"),
+        spec((32, 1, 200, taps), "fp16"),
+        spec((100, 1, 3, taps), "fp16"),
         output_mask=(True, False, False),
         rules="hardware",
         device="ascend910b2",
@@ -95,7 +96,9 @@ def filter_gradient(kernel: tuple[int, int], size: tuple[int, int], **options: A
     pads = tuple(taps // 2 for taps in kernel)
     maps = spec((8, 1, *size), "fp16")
     found = npusim.ops.convolution_backward(
-        *(maps, maps, spec((1, 1, *kernel), "fp16")),
+        maps,
+        maps,
+        spec((1, 1, *kernel), "fp16"),
         padding=pads,
         output_mask=(False, True, False),
         rules="hardware",
@@ -124,7 +127,7 @@ def test_a_long_thin_filter_takes_as_long_as_turned() -> None:
     ],
 )
 def test_filter_gradients_of_bands_are_right(
-    kernel: tuple[int, int], bands: dict[str, int]
+    kernel: tuple[int, int], bands: dict[str, Any]
 ) -> None:
     tiling = FilterTiling(base_m=16, base_n=32, base_k=32, slab_k=48, form="bands", **bands)
     data = np.random.default_rng(len(bands))
@@ -134,7 +137,9 @@ def test_filter_gradients_of_bands_are_right(
     )
     dy, x = (data.integers(-2, 3, shape).astype(np.float16) for shape in (c.dy_shape, c.x_shape))
     found = npusim.ops.convolution_backward(
-        *(dy, x, np.zeros(c.w_shape, np.float16)),
+        dy,
+        x,
+        np.zeros(c.w_shape, np.float16),
         stride=c.stride,
         padding=tuple(before for before, _ in pads),
         output_mask=(False, True, False),
@@ -144,8 +149,8 @@ def test_filter_gradients_of_bands_are_right(
         check=True,
     )
     assert found.outputs is not None
-    exact = (array.astype(np.float64) for array in (x, dy))
-    want = conv_filter_grad(*exact, kernel, c.stride, pads, (1, 1), 1)
+    exact_x, exact_dy = (array.astype(np.float64) for array in (x, dy))
+    want = conv_filter_grad(exact_x, exact_dy, kernel, c.stride, pads, (1, 1), 1)
     np.testing.assert_array_equal(np.asarray(found.outputs[1]), want.astype(np.float16))
 
 
@@ -175,6 +180,7 @@ def test_limits_of_loads_name_their_ways_out(
     ],
 )
 def test_bands_that_are_refused(bands: dict[str, Any], words: str) -> None:
-    sizes = {"base_m": 16, "base_n": 32, "base_k": 32, "slab_k": 48, "form": "bands"} | bands
+    sizes: dict[str, Any] = {"base_m": 16, "base_n": 32, "base_k": 32, "slab_k": 48}
+    sizes |= {"form": "bands"} | bands
     with pytest.raises(ArgumentError, match=words):
         filter_gradient((3, 23), (9, 40), tiling={"conv_backprop_filter": FilterTiling(**sizes)})

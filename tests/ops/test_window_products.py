@@ -108,7 +108,7 @@ def test_the_library_multiplies_windows_on_a_950_only(result: str) -> None:
 def test_layers_that_are_no_product(c: Convolution) -> None:
     """Filters of 1x1, padding, groups, dilation, elements that no window reads, transposed."""
     dy, x, w = (spec(shape, "fp16") for shape in (c.dy_shape, c.x_shape, c.w_shape))
-    sizes = {"stride": c.stride, "padding": [before for before, _ in c.padding]}
+    sizes: dict[str, Any] = {"stride": c.stride, "padding": [before for before, _ in c.padding]}
     sizes |= {"dilation": c.dilation, "groups": c.groups, "transposed": c.transposed}
     forward = npusim.ops.convolution(x, w, device="ascend910b2", **sizes)
     back = npusim.ops.convolution_backward(dy, x, w, device="ascend910b2", **sizes)
@@ -168,8 +168,8 @@ def test_a_bias_is_added_and_its_gradient_is_summed(
     arrays = [c.x_shape, c.w_shape, (c.cout,), c.dy_shape]
     x, w, bias, dy = (data.integers(-3, 4, shape).astype(np.float16) for shape in arrays)
     made = npusim.ops.convolution(x, w, bias, stride=c.stride, device=device, check=True)
-    wide = [array.astype(np.float64) for array in (x, w)]
-    want = conv_forward(*wide, c.stride, c.padding, c.dilation, 1)
+    wide_x, wide_w = (array.astype(np.float64) for array in (x, w))
+    want = conv_forward(wide_x, wide_w, c.stride, c.padding, c.dilation, 1)
     want += bias.astype(np.float64).reshape(-1, 1, 1)
     assert made.outputs is not None
     np.testing.assert_array_equal(made.outputs[0], want.astype(np.float16))

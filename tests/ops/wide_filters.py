@@ -77,13 +77,17 @@ def drawn(random: Random, taps: int, *, large: bool) -> Layer:
 
 def called(layer: Layer, result: str, arrays: dict[str, Any], **options: Any) -> Any:
     """One result of a layer."""
-    usual = {"device": layer.device, "cube_math_type": "keep_dtype", **arguments(layer.c)}
+    usual: dict[str, Any] = {
+        "device": layer.device,
+        "cube_math_type": "keep_dtype",
+        **arguments(layer.c),
+    }
     if result == "output":
         return npusim.ops.convolution(arrays["x"], arrays["w"], **usual, **options)
     mask = (result == "grad_input", result == "grad_weight", False)
-    operands = (arrays[name] for name in ("dy", "x", "w"))
+    usual |= {"output_mask": mask, "rules": "hardware"}
     return npusim.ops.convolution_backward(
-        *operands, output_mask=mask, rules="hardware", **usual, **options
+        arrays["dy"], arrays["x"], arrays["w"], **usual, **options
     )
 
 

@@ -112,7 +112,7 @@ def expected_us(layer: Layer, result: str) -> float:
         "weight": (rows, windows),
     }
     first, second = pairs[result]
-    turned = {
+    turned: dict[str, Any] = {
         "transpose_a": result != "output" and (result == "input") == m.channels_first,
         "transpose_b": result == "output",
     }
