@@ -14,13 +14,13 @@ import numpy as np
 from msgspec import Struct, field
 
 from npusim.base.dtypes import DType
-from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.errors import ArgumentError, CapacityError, RoomError
 from npusim.base.objects import replace
 from npusim.base.resources import require_room
 from npusim.call.choice import Around, K, built, chosen
 from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling import is_library, is_tuned
+from npusim.call.tiling import asked_of, is_library, is_tuned
 from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
@@ -254,14 +254,28 @@ class Call(Struct, dict=True):
         ``blind`` one chooses as a library does, which knows neither how kernels are launched nor
         what the L2 holds.
         """
-        return chosen(
-            kernel,
-            self.device.launching("single") if self.blind else self.device,
-            self.groups,
-            warm=() if self.blind else self._touched,
-            launches=launches,
-            simulated=simulated or self.options.deterministic or _planned.get() is None,
-        )
+        with self._told_as(kernel):
+            return chosen(
+                kernel,
+                self.device.launching("single") if self.blind else self.device,
+                self.groups,
+                warm=() if self.blind else self._touched,
+                launches=launches,
+                simulated=simulated or self.options.deterministic or _planned.get() is None,
+            )
+
+    @contextmanager
+    def _told_as(self, kernel: Kernel) -> Iterator[None]:
+        """Say of a call that is too large for this computer which one it is, and what would help.
+
+        Larger tiles would, of somebody who gave a tiling.
+        """
+        try:
+            yield
+        except RoomError as error:
+            given = isinstance(asked_of(self.options.tiling, kernel.name), str)
+            way_out = "" if given else ", or give a tiling with larger tiles"
+            raise RoomError(f"{self.operator}: {kernel.name}: {error}{way_out}") from error
 
     def tuned(self, kernel: K) -> K:
         """``kernel`` with its fastest tiling, started from the L2 as it is now.
@@ -289,7 +303,8 @@ class Call(Struct, dict=True):
         self._touched |= {tensor.name for tensor in kernel.tensors if tensor.role != "in"}
         planned = _planned.get()
         if planned is not None:
-            lay_out(kernel, self.device, self.groups)
+            with self._told_as(kernel):
+                lay_out(kernel, self.device, self.groups)
             planned.append(kernel)
             return
         self._steps.append(kernel)
@@ -301,7 +316,8 @@ class Call(Struct, dict=True):
                 count = made.run.instructions
                 self.options.progress(kernel.name, "timing", count, count)
         else:
-            program = built(kernel, self.device, self.groups)
+            with self._told_as(kernel):
+                program = built(kernel, self.device, self.groups)
             self.require_time(program.instructions, program.macs, kernel.name)
             progress = self._progress(program, "timing")
             made = self.launches.time(kernel, program, timeline=timeline, progress=progress)

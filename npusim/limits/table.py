@@ -426,7 +426,26 @@ def _way_out(rule: Rule, device: Device) -> str:
     """What to do about a row that a call breaks."""
     if rule.always:
         return "correct it"
-    return f"choose such a value, or rules='hardware' for what {device.name} itself can do"
+    return (
+        f"choose such a value{_around(rule)}, or rules='hardware' for what {device.name} itself "
+        "can do"
+    )
+
+
+#: The most that a field of an img2col load holds, and how to do without more, by parameter.
+_LOAD_FIELD = 255
+_AROUND = {
+    "weight.shape": "split the filter into narrower ones that add up, use im2col and matmul",
+    "padding": "pad the input before, use im2col and matmul",
+    "pad": "pad the input before",
+    "dilation": "use im2col and matmul",
+}
+
+
+def _around(rule: Rule) -> str:
+    """Other ways out of a rule that is a limit of load instructions, "" where it is none."""
+    words = _AROUND.get(rule.parameter, "") if rule.most == _LOAD_FIELD else ""
+    return f", {words}" if words else ""
 
 
 def _is_integer(value: object) -> bool:

@@ -16,6 +16,8 @@ from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.matmul import Tiling as ProductTiling
 from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
@@ -98,15 +100,16 @@ def convolution(
     )
     math = cube_math(promoted, number, call.device)
     launcher = Forward(call, c, given, math)
+    launcher.decide("output")
     launcher.require_room(promoted)
     tensor = launcher.output(promoted)
     # What an input gradient's kernel computes here is the output.
     call.runs = [replace(run, computes="output" if run.computes else "") for run in call.runs]
     array = call.arrays.get(tensor.name)
     outputs = {"output": None if array is None else array.reshape(c.dy_shape)}
-    if bias is not None:
+    if bias is not None and not launcher.multiplied:
         call.notes.append(_BIAS)
-    sizes = c.channel_blocks(32 // math.dtype.bytes)
+    sizes = launcher.sizes(c, 1)
     problem = _problem(c, promoted.name) + math.told(promoted)
     return call.result(outputs, problem, math.dtype, math.rate, launcher.needed(), sizes)
 
@@ -120,16 +123,20 @@ class Forward(Launcher):
 
     def require_room(self, result: Any) -> None:
         """Raise ``CapacityError`` unless operands, copies and the output have room."""
-        sizes = {name: self._size(name, read=True, wanted=False) for name in ("input", "weight")}
+        sizes = {name: self._size(name, {"output"}, result="") for name in ("input", "weight")}
         channels, size = self._made
         elements = self.shape.n * prod(size)
         blocked = elements * ceil_div(channels, self.c0) * self.c0 * self.math.dtype.bytes
+        if self.products is not None and self.multiplied:
+            blocked = self.products.copy_bytes("grad_output")
         sizes["output"] = blocked + elements * channels * result.bytes
         self.call.require_memory(sizes)
-        require_time(self.call, self.shape, 1, self.math.dtype)
+        self.require_time({"output"})
 
     def output(self, result: Any) -> Tensor:
         """The output in the type ``result``, bias included where there is one."""
+        if self.products is not None and self.multiplied:
+            return self.products.output(result)
         s, call, kind = self.shape, self.call, self.math.dtype
         channels, size = self._made
         source = self.blocked("input")
@@ -273,6 +280,6 @@ CARD: Card[Wanted] = Card(
     ),
     call=_call,
     dtypes=_TYPES,
-    tilings={ConvForward: Tiling, ConvBackpropInput: Tiling},
+    tilings={ConvForward: Tiling, ConvBackpropInput: Tiling, Matmul: ProductTiling},
     without=("deterministic",),
 )

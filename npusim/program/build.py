@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 import numpy as np
 from msgspec import Struct
 
-from npusim.base.errors import ArgumentError, CapacityError, ProgramError
+from npusim.base.errors import ArgumentError, CapacityError, ProgramError, RoomError
 from npusim.base.integers import IntArray
 from npusim.base.objects import growing
 from npusim.base.yamltree import suggest
@@ -319,6 +319,8 @@ def _located() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"{_kernel_line(stop)}the kernel was being built") from stop
+    except RoomError:  # no line of a kernel is to blame for the memory of this computer
+        raise
     except (ProgramError, CapacityError, ArgumentError) as error:
         raise type(error)(f"{_kernel_line(error)}{error}") from error
     except AttributeError as error:

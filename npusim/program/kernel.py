@@ -258,7 +258,7 @@ def require_table(tasks: int) -> None:
     require_room(
         f"{tasks:,} tasks; a table of them takes",
         tasks * _ROW_BYTES,
-        "use larger tiles, or simulate a part, such as fewer images",
+        "simulate a part, such as fewer images",
     )
 
 
