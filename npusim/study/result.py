@@ -205,7 +205,7 @@ class Exploration(Tabled):
         """
         rows = []
         for (setting, measured), on_front in zip(self.points, self.on_front, strict=True):
-            row = {name: setting[name] for name in self.study.varied}
+            row: Row = {name: setting[name] for name in self.study.varied}
             row |= {name: measured.row[name] for name in COLUMNS if name in measured.row}
             if not measured.error:
                 row |= {name: goal(name).value(measured.row) for name in self._made_up}

@@ -211,7 +211,7 @@ def _limit_lines(x: Axis, y: Axis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
 
     Limits outside of the axes are left out.
     """
-    lines = []
+    lines: list[Mark] = []
     dashes = cycle(("--", ":", "-."))
     for side, other, bounds in ((x, y, of_x), (y, x, of_y)):
         first, last = side.ends or (0.0, 0.0)
