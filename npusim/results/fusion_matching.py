@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from npusim.results.differences import numbered
-
-Row = Mapping[str, Any]
+from npusim.results.differences import Row, numbered
 
 #: A phase, and a kind or the name of an operation.
 Place = tuple[str, str]
