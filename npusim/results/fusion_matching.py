@@ -8,7 +8,7 @@ that it replaces. Without this such rows have no partner, or one that does less.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from npusim.results.differences import Row, numbered
 
