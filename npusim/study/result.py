@@ -13,10 +13,11 @@ from typing import Any
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.quantities import parse_quantity
 from npusim.base.yamltree import suggest
-from npusim.device.area import area_mm2, buffer_bytes, static_watt, supply
+from npusim.device.area import area_mm2, buffer_bytes, static_watt
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.parts import ENERGY
+from npusim.device.scaling import energy_pj
 from npusim.device.spec import Device
 from npusim.networks.network import RESULTS
 from npusim.results.answer import Answer
@@ -39,6 +40,7 @@ COLUMNS = (
     *(f"{part}_us" for part in (*RESULTS, "other", "layout")),
     *(f"{phase}_us" for phase in ("forward", "backward", "optimizer")),
     *("energy_uj", "dynamic_uj", "static_uj", "area_mm2", "buffer_bytes", "kept_bytes"),
+    *("supply_v", "logic_mm2", "l2_pj_per_byte", "l1_pj_per_byte"),
     *("bottleneck", "bottleneck_saves", "retiled", "error"),
 )
 
@@ -445,10 +447,9 @@ def unpriced(study: Study, formulas: Iterable[Formula]) -> Iterator[str]:
 def _costs(device: Device) -> Row:
     """What a design costs whatever runs on it, by the name of the goal that has it."""
     watt = static_watt(device)
-    energies: Sequence[Any] = [
-        figure.value for figure in figures(device).values() if ENERGY in figure.keys
+    dynamic = [
+        energy_pj(device, name) for name, figure in figures(device).items() if ENERGY in figure.keys
     ]
-    dynamic = (supply(device), energies)
     return {
         "area_mm2": area_mm2(device),
         "buffer_bytes": sum(buffer_bytes(device).values()),
