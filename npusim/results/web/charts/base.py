@@ -279,6 +279,9 @@ def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:
         made.js_on_change(
             "inner_width", CustomJS(args={**given, "shift": shift}, code=own("room.js"))
         )
+    if words.covers:
+        drawn.glyph.background_fill_color = "white"
+        drawn.glyph.tags = [*drawn.glyph.tags, "paper"]
 
 
 #: Maps, and markers that are shaded by a value, are drawn in files alone.
