@@ -41,8 +41,9 @@ class Stack(NamedTuple):
     details: Mapping[str, str] = {}
 
 
-#: How much longer than the longest bar the axis is, for the words behind it on a narrow page.
-_BEHIND = 1.35
+#: How much longer than the longest bar the axis is, for the words behind it; a page that is too
+#: narrow for that makes it longer still.
+_BEHIND = 1.2
 
 
 def stacked(
