@@ -22,7 +22,7 @@ from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments, facts
-from npusim.ops.gradients import launch, product, require_time
+from npusim.ops.gradients import launch, product
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution

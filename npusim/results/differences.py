@@ -108,6 +108,10 @@ class Differences(Answer, ABC):
             yield from fact(name, f"{of}{self.about(facts)}, {us} us")
             if facts.get("verdict"):
                 yield from fact("bottleneck", told(*map(facts["verdict"].get, ("name", "saves"))))
+        yield from self.change_of_all()
+
+    def change_of_all(self) -> Iterator[str]:
+        """How the whole time changed; nothing where it did not."""
         a, b = self.times
         if a != b and a:
             yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
@@ -123,9 +127,13 @@ class Differences(Answer, ABC):
         yield ""
         yield "WHAT DIFFERS BESIDES"
         for row in rows:
-            what = " ".join(row[name] for name in self.named if row[name])
-            a, b = (value_text(row[side], self.commas) for side in "ab")
-            yield from wrap(f"{what}: {a} -> {b}", "  ", "    ")
+            yield from wrap(self.besides_text(row), "  ", "    ")
+
+    def besides_text(self, row: Row) -> str:
+        """A row in words: ``"batch: 2 -> 8"``."""
+        what = " ".join(row[name] for name in self.named if row[name])
+        a, b = (value_text(row[side], self.commas) for side in "ab")
+        return f"{what}: {a} -> {b}"
 
 
 def labels_of(a: object, b: object, labels: tuple[str, str] | None) -> tuple[str, str]:
