@@ -35,6 +35,7 @@ from npusim.device.checks import CHECKS
 from npusim.device.edit import edited, part_name, put
 from npusim.device.files import Source, lineage, merged
 from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance, key_of
+from npusim.device.resources import by_word, with_factors
 from npusim.device.spec import Device
 
 #: Source key and explanation of figures changed by ``Device.replace``.
@@ -123,14 +124,22 @@ class _Tree:
         """The same, with the errors of a file."""
         known = _known(device)
         root = put(self.root, ("sources", USER[0]), USER[1])
+        try:
+            values = with_factors(device, known, values)
+        except ArgumentError as error:
+            raise root.fail(str(error)) from None
         for path, value in values.items():
             part = part_name(path) if path not in known and isinstance(value, str) else None
             if part is not None and (value in ("yes", "no") or str(value).startswith("{")):
                 root = edited(root, *part, str(value), USER[0])
                 continue
             if path not in known:
-                listed = f"`npusim devices show {device.shown_by}` lists the figures"
-                raise root.fail(f"{path}: unknown figure{suggest(path, known, listed)}")
+                words = by_word(device, known)
+                listed = (
+                    f"`npusim devices show {device.shown_by}` lists the figures; several together "
+                    f"are {', '.join(words)}"
+                )
+                raise root.fail(f"{path}: unknown figure{suggest(path, [*known, *words], listed)}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             most = f"{path}{AT_MOST}"  # that was measured of a rate which is no more
             stale = most in known and known[most].value and most not in values

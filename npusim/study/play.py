@@ -29,7 +29,7 @@ from npusim.results import Result
 from npusim.results.figures import stacks, timeline
 from npusim.results.figures.stacks import LayerBar
 from npusim.results.lines import rate_text, split_text, us_text
-from npusim.results.network_rows import LAUNCHES
+from npusim.device.resources import LAUNCHES
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, Knob, Live
 from npusim.study.space import make_axis

@@ -11,7 +11,7 @@ from npusim.device.catalog import load_device
 from npusim.results import Result
 from npusim.results.advice import advise, slow_kernels
 from npusim.results.comparison import compare
-from npusim.results.network_rows import LAUNCHES
+from npusim.device.resources import LAUNCHES
 from npusim.results.verdict import doubled_us, parts
 from npusim.timing.trace import Bound, PipeRow
 from npusim.workloads import workloads

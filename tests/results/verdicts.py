@@ -27,7 +27,7 @@ from npusim.device.config import figures
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
-from npusim.results.network_rows import LAUNCHES
+from npusim.device.resources import LAUNCHES
 from npusim.results.verdict import doubled_us, parts, what_if
 from tests.ops.random_calls import Drawn, drawn
 

@@ -25,7 +25,7 @@ def report(result: Record) -> Report:
         lead=verdict(result),
         cards=[*_cards(result)],
         sections=(
-            Section("What would make it faster", [Items(advice.advise(result.runs))]),
+            Section("What would make it faster", [Items([one.text for one in result.advice])]),
             Section("Timeline", [_timeline(result)]),
             Section("Where the time went", [*_pipes(result)]),
             Section("Memory traffic", [traffic(device, result.runs)]),
@@ -48,6 +48,7 @@ def verdict(result: Record) -> str:
         text += f", {share} of it to launch kernels"
     if result.verdict is not None:
         text += f". Bottleneck: {result.verdict.text()}"
+        text += "" if result.verdict.tried else f" {result.verdict.how}"
     return text + "."
 
 
