@@ -61,9 +61,7 @@ def notes_of(device: Device, results: Iterable[Result]) -> tuple[list[str], tupl
 class InTurn:
     """Times calls one after another, each of so many ``kernels``, on variants of their device."""
 
-    def __init__(
-        self, parts: tuple[Replay, ...], kernels: tuple[int, ...], device: Device
-    ) -> None:
+    def __init__(self, parts: tuple[Replay, ...], kernels: tuple[int, ...], device: Device) -> None:
         self.parts, self.kernels, self.device = parts, kernels, device
         self.figures = tuple(dict.fromkeys(name for one in parts for name in one.figures))
 
@@ -78,6 +76,10 @@ class InTurn:
     def programs(self, device: Device) -> tuple[Program, ...]:
         """The program of every kernel."""
         return tuple(program for one in self.parts for program in one.programs(device))
+
+    def launched_us(self, device: Device) -> float:
+        """Microseconds of all with other launches."""
+        return sum(one.launched_us(device) for one in self.parts)
 
     def on_all_cores_us(self, place: int) -> float | None:
         """Microseconds with kernel ``place`` on all its cores; None where nothing limits them."""

@@ -142,6 +142,11 @@ class Kernel(Abstract):
         """
         return self
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether ``on_few`` said on how many cores it runs."""
+        return False
+
     def on_all_cores(self: Own) -> Own:
         """The same without a limit on the cores that ``plan`` divides the work among.
 

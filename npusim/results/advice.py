@@ -160,7 +160,7 @@ def _of_launches(result: Record) -> Iterator[Advice]:
     if share < WORTH_A_LINE or device.replays or device.graph is None or not _is_short(result):
         return
     assert result.replay is not None
-    us = result.replay.time_us(device.launching("graph"))
+    us = result.replay.launched_us(device.launching("graph"))
     if us <= (1 - WORTH_A_LINE) * result.time_us:
         saved = percent_text(1 - us / result.time_us)
         yield Advice(

@@ -123,7 +123,10 @@ class CallTimeline(NamedTuple):
     rows: Timeline
 
 
-_NAMED = (("core", "cores"), ("pipe", "pipes"), ("op", "ops"), ("line", "lines"))
+_NAMED = (
+    *(("core", "cores"), ("pipe", "pipes"), ("op", "ops"), ("line", "lines")),
+    ("about", "abouts"),
+)
 _PLAIN = ("bytes", "macs", "reason", "waited")
 
 

@@ -78,7 +78,7 @@ def _header(result: Record) -> list[str]:
     if result.problem_bounds and result.cycles:
         least = result.problem_bounds[0]
         share = percent_text(metrics.share(least.cycles, result.cycles))
-        lines += fact("at least", f"{result.at_least.text(PROBLEM)}: {share} of the time")
+        lines += fact("at least", f"{result.at_least.first(PROBLEM)}: {share} of the time")
     if result.workspace_bytes:
         lines += fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
     return lines

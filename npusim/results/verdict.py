@@ -43,6 +43,7 @@ from npusim.results.lines import percent_text
 from npusim.timing.run import TRACE_LIMIT
 from npusim.timing.trace import Bound, KernelRun, Trace
 
+
 class Trial(NamedTuple):
     """A part of the device that was tried: with its ``figures`` twice as good a call takes so long.
 
@@ -367,6 +368,9 @@ class Replay(Protocol):
 
     def programs(self, device: Device) -> tuple[Program, ...]:
         """The programs of these kernels, in the order of launches."""
+
+    def launched_us(self, device: Device) -> float:
+        """The time with the launches of ``device``, vector kernels on the cores these favour."""
 
     def on_all_cores_us(self, place: int) -> float | None:
         """The time with kernel ``place`` on all the cores of its groups.

@@ -293,6 +293,18 @@ class Again:
         """The program of every kernel, in the order of launches."""
         return tuple(program for program, _ in self._programs(device))
 
+    def launched_us(self, device: Device) -> float:
+        """Microseconds with other launches: vector kernels run on the cores that these favour."""
+        steps = tuple(self._spread(step, device) for step in self.steps)
+        if steps == self.steps:
+            return self.time_us(device)
+        return Again(steps, self.figures, self.groups, self.engine, device).time_us(device)
+
+    def _spread(self, step: Step, device: Device) -> Step:
+        if isinstance(step, Tensor) or not step.is_spread:
+            return step
+        return step.on_few(device, len(self.groups) * device.core_kind(step.role).per_group)
+
     def on_all_cores_us(self, place: int) -> float | None:
         """Microseconds with kernel ``place`` on all the cores of its groups.
 
