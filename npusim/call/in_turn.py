@@ -77,9 +77,13 @@ class InTurn:
         """The program of every kernel."""
         return tuple(program for one in self.parts for program in one.programs(device))
 
-    def launched_us(self, device: Device) -> float:
-        """Microseconds of all with other launches."""
-        return sum(one.launched_us(device) for one in self.parts)
+    def spread_us(self, device: Device) -> float | None:
+        """Microseconds with vector kernels on the cores that ``device`` favours; None as of one."""
+        times = [one.spread_us(device) for one in self.parts]
+        if all(us is None for us in times):
+            return None
+        pairs = zip(self.parts, times, strict=True)
+        return sum(one.time_us(device) if us is None else us for one, us in pairs)
 
     def on_all_cores_us(self, place: int) -> float | None:
         """Microseconds with kernel ``place`` on all its cores; None where nothing limits them."""

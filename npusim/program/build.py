@@ -50,8 +50,9 @@ def build(
 ) -> Program:
     """Lay out ``kernel`` over the cores of ``groups`` (indices of the core mask).
 
-    ``evenly`` deals the tasks out anew, in their order and as many to each core: what that does to
-    the time can be told, the numbers of tasks that rest on those before them cannot. Raises ``CapacityError`` or ``ProgramError`` naming the kernel line at fault.
+    ``evenly`` deals the tasks out anew, in their order and as many to each core: that tells what it
+    does to the time, but tasks that rest on those before them would compute other numbers. Raises
+    ``CapacityError`` or ``ProgramError`` naming the kernel line at fault.
     """
     for name in (kernel.name, *(t.name for t in kernel.tensors)):
         if not name.isprintable():  # reports and traces could not show it

@@ -13,9 +13,10 @@ from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.device.resources import LAUNCHES, QUEUES, word_of
+from npusim.device.spec import Device
 from npusim.results import metrics
 from npusim.results.lines import counted, percent_text, us_text
-from npusim.results.verdict import Trial, halved, trials
+from npusim.results.verdict import Replay, Trial, halved, trials
 from npusim.timing.run import TIMELINE_LIMIT
 from npusim.timing.trace import Bound, KernelRun, Trace
 
@@ -119,15 +120,27 @@ def _faster_parts(result: Record) -> Iterator[Advice]:
         tried += trials(*call, besides=tried, least_us=least_us)
     worthy = [one for one in tried if result.time_us - one.double_us >= least_us]
     for trial in worthy[:MAX_PARTS]:
-        saved = percent_text(1 - trial.double_us / result.time_us)
+        us = _followed_us(result, trial)
+        if result.time_us - us < least_us:
+            continue
+        saved = percent_text(1 - us / result.time_us)
         word = word_of(trial.name)
         yield Advice(
             text=f"{trial.name}: {halved(trial.name)} {saved} (--set {word}=x2{_named(trial)})"
             f"{_where(result, trial)}; {_less_work(result, trial.name)}",
             time_us=result.time_us,
-            changed_us=trial.double_us,
+            changed_us=us,
             figures={word: "x2"},
         )
+
+
+def _followed_us(result: Record, trial: Trial) -> float:
+    """The time of a trial where vector kernels may take other cores: the longer of both."""
+    if result.replay is None or not _is_short(result):
+        return trial.double_us
+    faster = result.device.replace(word_of(trial.name), "x2")
+    us = result.replay.spread_us(faster)
+    return trial.double_us if us is None else max(us, trial.double_us)
 
 
 def _named(trial: Trial) -> str:
@@ -160,7 +173,7 @@ def _of_launches(result: Record) -> Iterator[Advice]:
     if share < WORTH_A_LINE or device.replays or device.graph is None or not _is_short(result):
         return
     assert result.replay is not None
-    us = result.replay.launched_us(device.launching("graph"))
+    us = _changed_us(result.replay, device.launching("graph"))
     if us <= (1 - WORTH_A_LINE) * result.time_us:
         saved = percent_text(1 - us / result.time_us)
         yield Advice(
@@ -170,6 +183,12 @@ def _of_launches(result: Record) -> Iterator[Advice]:
             changed_us=us,
             launch="graph",
         )
+
+
+def _changed_us(replay: Replay, device: Device) -> float:
+    """The time on a variant of the device: how many cores vector kernels take is chosen anew."""
+    us = replay.spread_us(device)
+    return replay.time_us(device) if us is None else us
 
 
 def _is_short(result: Record) -> bool:

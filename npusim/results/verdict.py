@@ -369,8 +369,11 @@ class Replay(Protocol):
     def programs(self, device: Device) -> tuple[Program, ...]:
         """The programs of these kernels, in the order of launches."""
 
-    def launched_us(self, device: Device) -> float:
-        """The time with the launches of ``device``, vector kernels on the cores these favour."""
+    def spread_us(self, device: Device) -> float | None:
+        """The time with vector kernels on the cores that ``device`` favours.
+
+        None where these are those they run on.
+        """
 
     def on_all_cores_us(self, place: int) -> float | None:
         """The time with kernel ``place`` on all the cores of its groups.

@@ -293,12 +293,19 @@ class Again:
         """The program of every kernel, in the order of launches."""
         return tuple(program for program, _ in self._programs(device))
 
-    def launched_us(self, device: Device) -> float:
-        """Microseconds with other launches: vector kernels run on the cores that these favour."""
+    def spread_us(self, device: Device) -> float | None:
+        """Microseconds with vector kernels on the cores that ``device`` favours.
+
+        None where these are those they run on, so that ``time_us`` says it.
+        """
         steps = tuple(self._spread(step, device) for step in self.steps)
         if steps == self.steps:
-            return self.time_us(device)
-        return Again(steps, self.figures, self.groups, self.engine, device).time_us(device)
+            return None
+        again = Again(steps, self.figures, self.groups, self.engine, device)
+        for (place, key), program in self._built.items():
+            if steps[place] == self.steps[place]:
+                again._built[place, key] = program
+        return again.time_us(device)
 
     def _spread(self, step: Step, device: Device) -> Step:
         if isinstance(step, Tensor) or not step.is_spread:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 import pytest
 
 import npusim
 from npusim.base.objects import replace
-from npusim.device.catalog import load_device
-from npusim.language import FP16, Kernel, Language, Plan, Tasks, Tensor
 from npusim.results import Result
 from npusim.results.advice import Advice
-from tests.results.advice_followed import KEPT, broken
+from tests.results.advice_followed import broken
 from tests.results.verdicts import results
 
 

@@ -7,11 +7,11 @@ import pytest
 import npusim
 from npusim.base.objects import replace
 from npusim.device.catalog import load_device
+from npusim.device.resources import LAUNCHES
 from npusim.results import Result, metrics
 from npusim.results import verdict as verdict_module
 from npusim.results.advice import slow_kernels
 from npusim.results.comparison import compare
-from npusim.device.resources import LAUNCHES
 from npusim.results.verdict import doubled_us, parts
 from npusim.timing.trace import Bound
 from npusim.workloads import workloads

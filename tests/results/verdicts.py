@@ -24,10 +24,10 @@ from npusim.base.objects import replace
 from npusim.cli.calls import make_operands
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
+from npusim.device.resources import LAUNCHES
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
-from npusim.device.resources import LAUNCHES
 from npusim.results.verdict import doubled_us, parts, what_if
 from tests.ops.random_calls import Drawn, drawn
 
