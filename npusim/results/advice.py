@@ -35,6 +35,8 @@ WORTH_A_LINE = 0.05
 FAR_FROM_BOUND = 0.15
 #: Parts of the device that a call is told to have faster, and figures that are named, at most.
 MAX_PARTS, MAX_FIGURES = 3, 3
+#: Parts that are tried besides launches, where these save most.
+MORE_TRIALS = 2
 #: Change of the time below which two times are called alike.
 ALIKE = 0.005
 
@@ -117,7 +119,7 @@ def _faster_parts(result: Record) -> Iterator[Advice]:
     if [one.name for one in tried] == [LAUNCHES] and _is_short(result):
         assert result.replay is not None
         call = result.device, result.time_us, result.runs, result.replay
-        tried += trials(*call, besides=tried, least_us=least_us)
+        tried += trials(*call, besides=tried, least_us=least_us, most=MORE_TRIALS)
     worthy = [one for one in tried if result.time_us - one.double_us >= least_us]
     for trial in worthy[:MAX_PARTS]:
         us = _followed_us(result, trial)

@@ -157,26 +157,29 @@ def trials(
     *,
     besides: Sequence[Trial] = (),
     least_us: float = 0.0,
+    most: int | None = None,
 ) -> tuple[Trial, ...]:
     """Parts of the device tried twice as fast, that which saves most first.
 
     They are tried in the order of what they save at most, until no other can save more than the
-    best, nor ``least_us``. Those ``besides`` were tried before, and are not what others are
-    compared with.
+    best, nor ``least_us``, and not more than so many. Those ``besides`` were tried before, and are
+    not what others are compared with.
     """
     every = parts(device, replay.figures)
     by_run = [_most(device, run, every) for run in runs]
-    most = {name: device.time_us(sum(one[name] for one in by_run)) for name in every}
+    gains = {name: device.time_us(sum(one[name] for one in by_run)) for name in every}
     known = {trial.name for trial in besides}
     tried: list[Trial] = []
     best_us = time_us - least_us
-    for name in sorted(every, key=lambda name: (-most[name], name)):
+    for name in sorted(every, key=lambda name: (-gains[name], name)):
         if name in known:
             continue
-        if (tried or least_us) and time_us - best_us >= most[name]:
+        if (tried or least_us) and time_us - best_us >= gains[name]:
+            break
+        if len(tried) == most:
             break
         if name == LAUNCHES:  # which change nothing else
-            us: float | None = time_us - most[name]
+            us: float | None = time_us - gains[name]
         else:
             us = doubled_us(device, every[name], replay)
         if us is not None:
@@ -384,7 +387,7 @@ class Replay(Protocol):
     def evenly_us(self, place: int) -> float | None:
         """The time with the tasks of kernel ``place`` dealt out evenly to its cores.
 
-        None where cores of several kinds work together.
+        None where cores of several kinds work together, or a tiling limits them.
         """
 
     def causes(self, device: Device) -> tuple[IntArray, ...]:

@@ -326,10 +326,11 @@ class Again:
     def evenly_us(self, place: int) -> float | None:
         """Microseconds with the tasks of kernel ``place`` dealt out evenly to its cores.
 
-        None where cores of several kinds work together, whose tasks belong to each other.
+        None where cores of several kinds work together, whose tasks belong to each other, and where
+        a tiling says how many cores have tasks.
         """
         kernel = self._kernels[place]
-        if kernel.partners:
+        if kernel.partners or kernel.on_all_cores() != kernel:
             return None
         return self._time_with(place, build(kernel, self.device, self.groups, evenly=True))
 
