@@ -233,7 +233,7 @@ def _idle(result: Record, place: int, name: str, program: Program) -> str:
         told = f"the call takes {us_text(us)} us, {percent_text(-more)} less"
     else:
         told = "the call takes as long"
-    return f"{runs}: on all that its tiling could use {told}"
+    return f"{runs}: left to all of them {told}"
 
 
 def _uneven(result: Record, place: int, name: str, program: Program) -> Iterator[Advice]:

@@ -28,7 +28,7 @@ from npusim.results.metrics import share
 from npusim.results.palette import PATH_COLOURS
 from npusim.results.verdict import Verdict, WhatIf
 from npusim.timing import trace as traced
-from npusim.timing.trace import Bound, KernelRun, Step, Trace
+from npusim.timing.trace import Bound, KernelRun, LineWork, Step, Trace
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -328,16 +328,19 @@ def _kernel(device: Device, one: KernelExplanation) -> list[str]:
 
 
 def _lines(one: KernelExplanation) -> list[str]:
-    """What each line asks of its pipe, those that take most cycles; the others are counted."""
+    """What the lines that work most ask of their pipe, file by file; the others are counted."""
     shown, rest = one.trace.lines[:MAX_STEPS], one.trace.lines[MAX_STEPS:]
-    file, skip = _one_file([line.work.line for line in shown])
-    through = f" of {file}" if file else ""
-    rows = [pressure.HEAD]
+    by_file: dict[str, list[LineWork]] = {}
     for line in shown:
-        pipe, op, place, *numbers = pressure.cells(line)
-        rows.append((pipe, op, _short(place, skip), *numbers))
-    table = columns(rows, left=pressure.LEFT, width=WIDTH)
-    lines = [f"LINES{through}, all cores, most work first (each: cycles alone)", *table]
+        by_file.setdefault(line.work.line.rpartition(":")[0], []).append(line)
+    lines: list[str] = []
+    for file, own in by_file.items():
+        rows = [pressure.HEAD]
+        for line in own:
+            pipe, op, place, *numbers = pressure.cells(line)
+            rows.append((pipe, op, place.removeprefix(f"{file}:"), *numbers))
+        about = "" if lines else " (each: cycles of one alone)"
+        lines += [f"LINES of {file}{about}", *columns(rows, left=pressure.LEFT, width=WIDTH)]
     return [*lines, f"({counted(len(rest), 'line')} more)"] if rest else lines
 
 
@@ -379,7 +382,14 @@ def _what_if(figures: Sequence[WhatIf]) -> list[str]:
     more, still = max(0, len(moving) - MAX_FIGURES), len(figures) - len(moving)
     texts = [f"{counted(more, 'figure')} more"] if more else []
     texts += [f"{counted(still, 'figure')} without effect"] if still else []
-    return [*lines, f"({', '.join(texts)})"] if texts else lines
+    lines += [f"({', '.join(texts)})"] if texts else []
+    words = [one.figure for one in moving[:MAX_FIGURES] if one.together]
+    if words:
+        lines += wrap(
+            f"({', '.join(words)}: all speeds of such a part together, half or twice as good, as "
+            f"--set {words[0]}=x2 makes them)"
+        )
+    return lines
 
 
 def _bar(parts: Mapping[str, int], whole: int) -> Text:

