@@ -36,7 +36,7 @@ FAR_FROM_BOUND = 0.15
 #: Parts of the device that a call is told to have faster, and figures that are named, at most.
 MAX_PARTS, MAX_FIGURES = 3, 3
 #: Parts that are tried besides launches, where these save most.
-MORE_TRIALS = 2
+MORE_TRIALS = 4
 #: Change of the time below which two times are called alike.
 ALIKE = 0.005
 

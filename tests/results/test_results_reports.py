@@ -13,6 +13,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import npusim
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
@@ -139,12 +140,28 @@ def test_main_memory_bytes_prefers_its_own_rows(result: Result) -> None:
     assert own == (640, 320)
 
 
-def test_misses_that_fetch_whole_blocks_do_not_lengthen_the_path(result: Result) -> None:
-    row = TrafficRow("GM", "L1", "b", 4096, 3584, 1024)
+@pytest.mark.parametrize(("fetched", "share"), [(512, 0.875), (1024, 0.75), (8192, 0.0)])
+def test_what_a_miss_fetched_for_others_is_no_hit(
+    result: Result, fetched: int, share: float
+) -> None:
+    row = TrafficRow("GM", "L1", "b", 4096, 3584, 512, fetched)
     (path,) = metrics.path_totals((replace(result.runs[1], traffic=(row,)),))
-    assert path.hit_share == 0.875
-    assert path.hit_bytes + path.missed_bytes == path.bytes
-    assert path.miss_bytes == 1024
+    assert path.hit_share == share
+    assert path.kept_bytes + path.missed_bytes == path.bytes
+
+
+@pytest.mark.parametrize("engine", ["fast", "simpy"])
+def test_an_operand_that_is_read_once_from_a_cold_l2_has_no_hits(engine: str) -> None:
+    """Three of four of its requests hit the sector that the first of them fetched."""
+    a, b = npusim.spec((256, 64), "fp16"), npusim.spec((64, 256), "fp16")
+    r = npusim.ops.matmul(a, b, device="ascend910b2", engine=engine)
+    (row,) = (row for row in r.runs[0].traffic if row.operand == "a")
+    assert row.bytes == row.fetched_bytes == 256 * 64 * 2
+    assert row.hit_bytes == 3 * row.miss_bytes > 0
+    (path,) = (path for path in metrics.path_totals(r.runs) if path.operand == "a")
+    assert path.hit_share == 0
+    (line,) = (line for line in r.text().splitlines() if line.startswith("  GM->L1   a "))
+    assert " 0 % " in line
 
 
 def test_peak_follows_dtype_and_cores(result: Result) -> None:
