@@ -11,6 +11,8 @@ from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show, collect
 from npusim.device.catalog import devices, load_device, ranges
 from npusim.device.config import describe, figure_text
+from npusim.device.config import figures as known_figures
+from npusim.device.resources import by_word
 from npusim.device.spec import Device
 from npusim.results import lines
 
@@ -18,6 +20,13 @@ from npusim.results import lines
 _BLOCKS = (
     "A rate is the block m x k x n that is multiplied at once, in the order of the vendors' "
     "documents; tilings and reports have m x n x k."
+)
+
+
+#: Above the words for the figures of a resource.
+_TOGETHER = (
+    "SEVERAL TOGETHER, each a resource that is twice as fast with --set WORD=x2, or as fast as "
+    "another factor says"
 )
 
 
@@ -108,7 +117,10 @@ def _show(arguments: argparse.Namespace) -> None:
     if arguments.json:
         keys = ("path", "value", "confidence", "source")
         figures = [{**dict(zip(keys, row, strict=True)), "range": ends.get(row[0])} for row in rows]
-        print_json({**_facts(device), "figures": figures})
+        words = {
+            word: list(paths) for word, paths in by_word(device, known_figures(device)).items()
+        }
+        print_json({**_facts(device), "figures": figures, "together": words})
         return
     about = f"{device.name}: {device.description} (digest {device.digest()})"
     print("\n".join((*lines.wrap(about), "")))
@@ -121,6 +133,10 @@ def _show(arguments: argparse.Namespace) -> None:
         for path, value, known, _ in rows
     ]
     print_table(("figure", "value, range", "confidence, source"), cells, 3)
+    print("\n".join(("", *lines.wrap(_TOGETHER))))
+    for word, paths in by_word(device, known_figures(device)).items():
+        if len(paths) > 1:
+            print("\n".join(lines.wrap(f"{word}: {', '.join(paths)}", later="  ")))
     used = {device.provenance[path].source for path, *_ in rows}
     print("\nSOURCES")
     for key, told in device.sources.items():
