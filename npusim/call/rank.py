@@ -222,4 +222,4 @@ def _like(kernel: Kernel, one: Any) -> Kernel:
     if usual is None:
         return replace(kernel, **one)
     tiling = replace(usual, **one) if isinstance(one, Mapping) else one
-    return replace(kernel, tiling=tiling)  # type: ignore[call-arg]
+    return replace(kernel, tiling=tiling)

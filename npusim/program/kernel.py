@@ -155,7 +155,7 @@ class Kernel(Abstract):
         tiling = getattr(self, "tiling", None)
         if not getattr(tiling, "cores", None):
             return self
-        return replace(self, tiling=replace(tiling, cores=0))  # type: ignore[call-arg]
+        return replace(self, tiling=replace(tiling, cores=0))
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:

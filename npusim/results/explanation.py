@@ -335,7 +335,7 @@ def _lines(one: KernelExplanation) -> list[str]:
         by_file.setdefault(line.work.line.rpartition(":")[0], []).append(line)
     lines: list[str] = []
     for file, own in by_file.items():
-        rows = [pressure.HEAD]
+        rows: list[tuple[str, ...]] = [pressure.HEAD]
         for line in own:
             pipe, op, place, *numbers = pressure.cells(line)
             rows.append((pipe, op, place.removeprefix(f"{file}:"), *numbers))

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from npusim.base.integers import IntArray
 from npusim.program.program import Program
@@ -203,7 +203,7 @@ class Step(Struct, frozen=True):
         return sum(self.parts.values())
 
 
-class LineWork(NamedTuple):
+class LineWork(Struct, frozen=True, kw_only=True):
     """What all executions of one instruction of the source ask of their pipe (``pressure.py``).
 
     ``cycles`` are those it takes alone, on all cores together, and ``share`` is theirs of all that
@@ -230,7 +230,9 @@ class LineWork(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**self.work._asdict(), **{k: v for k, v in self._asdict().items() if k != "work"}}
+        facts = structs.asdict(self)
+        del facts["work"]
+        return {**self.work._asdict(), **facts}
 
 
 class Trace(Struct, frozen=True, kw_only=True):

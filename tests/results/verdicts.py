@@ -119,7 +119,8 @@ def refuted(result: Result) -> list[str]:
     """What saves more than the part that the verdict names."""
     assert result.replay is not None
     verdict = result.verdict
-    assert verdict is not None, "of a call that is no longer than these"
+    assert verdict is not None
+    assert verdict.double_us is not None, "of a call that is no longer than these"
     least = verdict.double_us - TOLERANCE * result.time_us
     device, replay = result.device, result.replay
     every = parts(device, replay.figures)

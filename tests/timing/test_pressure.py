@@ -12,6 +12,7 @@ import npusim
 from npusim.language import FP32, Kernel, Language, Plan, Tasks, Tensor, in_runs
 from npusim.results import Result
 from npusim.results.explanation import KernelExplanation
+from npusim.results.report import Items, Table
 
 
 class Rows(NamedTuple):
@@ -75,6 +76,7 @@ def softmax(copies: bool) -> Result:
     r = npusim.simulate(kernel, "ascend910b2", x)
     power = np.exp(x - x.max(axis=1, keepdims=True))
     assert r.outputs is not None
+    assert r.outputs[0] is not None
     assert np.allclose(r.outputs[0], power / power.sum(axis=1, keepdims=True), rtol=1e-5)
     return r
 
@@ -126,6 +128,8 @@ def test_the_page_of_ones_own_kernel_has_its_lines() -> None:
     report = softmax(copies=False).as_report()
     (section,) = (one for one in report.sections if one.title == "Lines of the kernels")
     items, table, _ = section.shown
+    assert isinstance(items, Items)
+    assert isinstance(table, Table)
     assert "vec_div of test_pressure" in items.texts[0]
     assert list(table.head[:3]) == ["pipe", "instruction", "line"]
     (row,) = (row for row in table.rows if row[1] == "vec_div")
