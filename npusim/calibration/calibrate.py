@@ -15,8 +15,9 @@ from npusim.base.quantities import KINDS
 from npusim.base.written import write
 from npusim.calibration.search import FITTED, Found, Search, changed_figures, constants_of
 from npusim.device.catalog import load_device
-from npusim.device.config import Figure, figure_text, parse_device
+from npusim.device.config import figure_text, parse_device
 from npusim.device.files import ALIASES, is_file
+from npusim.device.parts import Figure
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
 from npusim.results.answer import Answer

@@ -34,14 +34,20 @@ from npusim.base.yamltree import Node, TextFile, suggest
 from npusim.device.checks import CHECKS
 from npusim.device.edit import edited, part_name, put
 from npusim.device.files import Source, lineage, merged
-from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance, key_of
+from npusim.device.parts import (
+    AT_MOST,
+    CONFIDENCES,
+    CubeRate,
+    Figure,
+    FigureValue,
+    Provenance,
+    key_of,
+)
 from npusim.device.resources import by_word, with_factors
 from npusim.device.spec import Device
 
 #: Source key and explanation of figures changed by ``Device.replace``.
 USER = ("user", "set by the user")
-
-FigureValue = str | int | Fraction
 
 _FIGURE = re.compile(
     r"(?P<quantity>.*?)\s*"
@@ -49,15 +55,6 @@ _FIGURE = re.compile(
     re.S,
 )
 _BUILT = ("replays", "provenance", "origin")  # fields of Device that no file states
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of a device: keys that lead to it in the file, kind of quantity, base units."""
-
-    keys: tuple[str, ...]
-    kind: str
-    value: Quantity
 
 
 def parse_device(source: TextFile | str, name: str = "") -> Device:

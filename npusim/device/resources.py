@@ -11,16 +11,13 @@ import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import floor
-from typing import TYPE_CHECKING
 
 from npusim.base.errors import ArgumentError
 from npusim.base.quantities import KINDS, format_quantity
-from npusim.device.parts import AT_MOST
+from npusim.device.edit import part_name
+from npusim.device.parts import AT_MOST, Figure, FigureValue
 from npusim.device.pipes import PIPES
 from npusim.device.spec import Device
-
-if TYPE_CHECKING:
-    from npusim.device.config import Figure, FigureValue
 
 #: Resources that are no pipe and no memory: starting kernels, and the depths of all pipes' queues.
 LAUNCHES, QUEUES = "launches", "queues"
@@ -181,9 +178,10 @@ def _texts(
     if paths and factor is not None:
         return {**faster(known, paths, factor)}
     if paths and not _drops(value):
+        drop = ", or no to drop the unit" if part_name(path) is not None else ""
         raise ArgumentError(
             f"{path}: it stands for {', '.join(paths)}; give a factor such as {path}=x2, or set "
-            "these one by one"
+            f"these one by one{drop}"
         )
     return {path: value}
 

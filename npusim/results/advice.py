@@ -7,22 +7,19 @@ with it. What was not simulated is no advice; bounds say how far any advice can 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.device.resources import LAUNCHES, QUEUES, word_of
 from npusim.device.spec import Device
+from npusim.program.program import Program
 from npusim.results import metrics
 from npusim.results.lines import counted, percent_text, us_text
-from npusim.results.verdict import Replay, Trial, halved, trials
+from npusim.results.verdict import Replay, Trial, Verdict, halved, trials
 from npusim.timing.run import TIMELINE_LIMIT
 from npusim.timing.trace import Bound, KernelRun, Trace
-
-if TYPE_CHECKING:
-    from npusim.program.program import Program
-    from npusim.results.record import Record
 
 #: From this share of the simulated time on, only less work for the bounding resource helps.
 NEAR_BOUND = 0.9
@@ -52,6 +49,34 @@ _LESS_WORK = {
     "link": "so does half the bytes over it",
     "memory": "so does half the bytes from and to it",
 }
+
+
+class Timed(Protocol):
+    """What advice looks at of a result, which has these under the same names."""
+
+    @property
+    def device(self) -> Device:
+        """Where it ran."""
+
+    @property
+    def runs(self) -> tuple[KernelRun, ...]:
+        """Its kernels."""
+
+    @property
+    def replay(self) -> Replay | None:
+        """How to time it again."""
+
+    @property
+    def cycles(self) -> int:
+        """Of all kernels and launches."""
+
+    @property
+    def time_us(self) -> float:
+        """The same in microseconds."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The part of the device that holds it up most."""
 
 
 class Advice(Struct, frozen=True, kw_only=True):
@@ -94,7 +119,7 @@ def major_kernels(runs: Sequence[KernelRun]) -> tuple[KernelRun, ...]:
     return tuple(run for run in runs if any(run is one for one in largest))
 
 
-def advise(result: Record) -> tuple[Advice, ...]:
+def advise(result: Timed) -> tuple[Advice, ...]:
     """What would make a call faster, most first; then how far that can lead.
 
     Parts of the device are those tried for its verdict. A graph of launches, all cores of a chip,
@@ -108,7 +133,7 @@ def advise(result: Record) -> tuple[Advice, ...]:
     return (*found, *near)
 
 
-def _faster_parts(result: Record) -> Iterator[Advice]:
+def _faster_parts(result: Timed) -> Iterator[Advice]:
     """The parts of the device that save most if they are twice as fast.
 
     Where launches save most, also what saves most in the kernels.
@@ -136,7 +161,7 @@ def _faster_parts(result: Record) -> Iterator[Advice]:
         )
 
 
-def _followed_us(result: Record, trial: Trial) -> float:
+def _followed_us(result: Timed, trial: Trial) -> float:
     """The time of a trial where vector kernels may take other cores: the longer of both."""
     if result.replay is None or not _is_short(result):
         return trial.double_us
@@ -153,21 +178,21 @@ def _named(trial: Trial) -> str:
     return f": {', '.join(others)} and {last} together"
 
 
-def _where(result: Record, trial: Trial) -> str:
+def _where(result: Timed, trial: Trial) -> str:
     """The kernel that a part of the device holds up most, of a call of several."""
     if len(result.runs) < 2 or trial.name == LAUNCHES:
         return ""
     return f", most of it in {metrics.titles(result.runs)[trial.kernel]}"
 
 
-def _less_work(result: Record, name: str) -> str:
+def _less_work(result: Timed, name: str) -> str:
     """What a program can do instead."""
     if name == result.device.main_memory_name:
         return _LESS_WORK["memory"]
     return _LESS_WORK.get(name) or _LESS_WORK.get(name.partition(" ")[0]) or _LESS_WORK["memory"]
 
 
-def _of_launches(result: Record) -> Iterator[Advice]:
+def _of_launches(result: Timed) -> Iterator[Advice]:
     """A replayed graph, where launches are worth it and the device has its figures."""
     device = result.device
     launches = sum(run.launch_cycles for run in result.runs)
@@ -193,13 +218,13 @@ def _changed_us(replay: Replay, device: Device) -> float:
     return replay.time_us(device) if us is None else us
 
 
-def _is_short(result: Record) -> bool:
+def _is_short(result: Timed) -> bool:
     """Whether a call is timed again for advice alone: it is known how, and soon done."""
     instructions = sum(run.instructions for run in result.runs)
     return result.replay is not None and instructions <= TIMELINE_LIMIT
 
 
-def _of_cores(result: Record) -> Iterator[Advice]:
+def _of_cores(result: Timed) -> Iterator[Advice]:
     """Why cores are idle, or have more to do than others, in the kernels that matter."""
     if result.replay is None or not _is_short(result):
         return
@@ -214,7 +239,7 @@ def _of_cores(result: Record) -> Iterator[Advice]:
             yield from _uneven(result, place, names[place], program)
 
 
-def _idle(result: Record, place: int, name: str, program: Program) -> str:
+def _idle(result: Timed, place: int, name: str, program: Program) -> str:
     """Why a kernel leaves cores idle; "" where it does not, or where its plan does not say."""
     assert result.replay is not None
     used, every = len(program.working), len(program.cores)
@@ -236,7 +261,7 @@ def _idle(result: Record, place: int, name: str, program: Program) -> str:
     return f"{runs}: left to all of them {told}"
 
 
-def _uneven(result: Record, place: int, name: str, program: Program) -> Iterator[Advice]:
+def _uneven(result: Timed, place: int, name: str, program: Program) -> Iterator[Advice]:
     """An even share of a kernel's tasks, where a core has more of them than it need have."""
     assert result.replay is not None
     counts = [core.tasks for core in program.cores]
@@ -257,7 +282,7 @@ def _uneven(result: Record, place: int, name: str, program: Program) -> Iterator
         )
 
 
-def _near_bounds(result: Record) -> Iterator[Advice]:
+def _near_bounds(result: Timed) -> Iterator[Advice]:
     """The kernels that a part of the device holds up all the time, and what others could gain."""
     for run in sorted(major_kernels(result.runs), key=lambda run: -run.cycles):
         bound = metrics.nearest_bound(run)
@@ -270,7 +295,7 @@ def _near_bounds(result: Record) -> Iterator[Advice]:
             yield Advice(text=text, time_us=result.time_us)
 
 
-def _nothing_alone(result: Record) -> Iterator[Advice]:
+def _nothing_alone(result: Timed) -> Iterator[Advice]:
     """What to say where no single change saves enough."""
     verdict = result.verdict
     if verdict is None:
@@ -281,7 +306,7 @@ def _nothing_alone(result: Record) -> Iterator[Advice]:
     yield Advice(text=text, time_us=result.time_us)
 
 
-def slow_kernels(result: Record, cycles: int) -> tuple[str, ...]:
+def slow_kernels(result: Timed, cycles: int) -> tuple[str, ...]:
     """A sentence for each kernel of at least ``cycles`` that is far from the bound of its problem.
 
     It says what the critical path is spent on. Kernels shorter than their launch are left out.

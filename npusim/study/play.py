@@ -21,7 +21,8 @@ from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.area import area_mm2
 from npusim.device.catalog import load_device
-from npusim.device.config import Figure, figure_text, figures
+from npusim.device.config import figure_text, figures
+from npusim.device.parts import Figure
 from npusim.device.resources import LAUNCHES
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
