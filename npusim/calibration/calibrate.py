@@ -24,8 +24,9 @@ from npusim.calibration.search import (
     constants_of,
 )
 from npusim.device.catalog import load_device
-from npusim.device.config import Figure, figure_text, parse_device
+from npusim.device.config import figure_text, parse_device
 from npusim.device.files import ALIASES
+from npusim.device.parts import Figure
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
 from npusim.results.answer import Answer

@@ -65,6 +65,20 @@ class Ranked(NamedTuple):
     simulated: bool = False
 
 
+class LeftOut(NamedTuple):
+    """A tiling as it was given, or a kernel, and why it does not run."""
+
+    given: Any
+    reason: str
+
+    def __repr__(self) -> str:
+        """The tiling in the words of reports, where it has such, and the reason."""
+        given = self.given
+        if isinstance(given, Kernel):
+            given = given.tiling_text or given.name
+        return f"<{given}: {self.reason}>"
+
+
 class Ranking(Shown, Struct, frozen=True):
     """Tilings of a kernel on a device, the best first, and those that do not run, each with why.
 
@@ -75,7 +89,7 @@ class Ranking(Shown, Struct, frozen=True):
     kernel: Kernel
     device: Device
     rows: tuple[Ranked, ...]
-    left_out: tuple[tuple[Any, str], ...]
+    left_out: tuple[LeftOut, ...]
     probability: float
     note: str = ""
 
@@ -118,6 +132,8 @@ class Ranking(Shown, Struct, frozen=True):
             f"{', simulated' * row.simulated})  {row.tiling}"
             for row in self.rows[:10]
         ]
+        if self.left_out:
+            lines.append(f"{len(self.left_out)} do not run, the first: {self.left_out[0].reason}")
         notes = wrap(f"note: {self.note}", later="  ") if self.note else []
         return "\n".join([head, *lines, *notes])
 
@@ -132,28 +148,29 @@ def rank(
 ) -> Ranking:
     """The ``tilings`` of ``kernel`` in the order of their estimated time on ``device``.
 
-    Tilings are of the kernel's kind or its fields by name, or kernels like it. ``simulate`` so many
+    Tilings are of the kernel's kind or its fields by name, or kernels like it; of a kernel without
+    a tiling they are values of its ``choices`` by name. ``simulate`` so many
     of them, evenly spread over the order and the best first: their times are known, and from nine
     on their ratios to the estimates make the intervals of all others. On a device other than those
     of ``MEASURED_ON`` only a tiling that is simulated has a ``most``. Raises ``ArgumentError`` for
-    a kernel without a tiling, and what is no tiling of it; one that its checks refuse is left out.
+    a kernel with neither, and what is no tiling of it; one that its checks refuse is left out.
     """
     machine = load_device(device)
     problem = Problem(kernel, machine, parse_core_mask(cores, machine))
-    candidates, left_out = dict[int, Kernel](), list[tuple[Any, str]]()
+    candidates, left_out = dict[int, Kernel](), list[LeftOut]()
     for place, given in enumerate(tilings):
         _check(kernel, given)
         try:
             candidates[place] = _like(kernel, given)
         except ArgumentError as error:
-            left_out.append((given, str(error)))
+            left_out.append(LeftOut(given, str(error)))
     known = list[tuple[float, int, int, Ratios]]()
     told = kernel.foreseen([*candidates.values()], machine, problem.cores)
     for (place, candidate), one in zip(candidates.items(), told, strict=True):
         if one is not None:
             known.append((one[0], place, problem.whole(candidate, one[1]), ESTIMATES))
         elif (found := problem.bound(candidate)).reason:
-            left_out.append((getattr(candidate, "tiling", candidate), found.reason))
+            left_out.append(LeftOut(_tiling_of(candidate), found.reason))
         else:
             known.append((float(found.cycles), place, found.cycles, PROGRAMS))
     known.sort(key=lambda row: row[0])
@@ -170,12 +187,13 @@ def rank(
     for i, (estimate, place, least, usual) in enumerate(known):
         low, high = (min(own), max(own)) if len(own) >= _ENOUGH else (usual.low, usual.high)
         ends = max(least, low * estimate), max(least, high * estimate)
-        most = max(usual.most * estimate, ends[1]) if measured else None
-        tiling = getattr(candidates[place], "tiling", candidates[place])
+        most = max(usual.most * estimate, ends[1] if len(own) >= _ENOUGH else 0)
+        tiling = _tiling_of(candidates[place])
         if i in times:
             rows.append(Ranked(tiling, place, *(times[i],) * 5, simulated=True))
         else:
-            rows.append(Ranked(tiling, place, estimate, *ends, least, most))
+            known_most = most if measured else None
+            rows.append(Ranked(tiling, place, estimate, *ends, least, known_most))
     rows.sort(key=lambda row: row.cycles)
     note = "" if measured else _unmeasured(machine, len(own))
     return Ranking(kernel, machine, tuple(rows), tuple(left_out), probability, note)
@@ -206,16 +224,35 @@ def _check(kernel: Kernel, one: Any) -> None:
     if isinstance(one, Kernel):
         return
     usual = getattr(kernel, "tiling", None)
-    if usual is None:
-        raise ArgumentError(f"rank: kernel {kernel.name} has no tiling; give kernels in its place")
-    names, named = [field.name for field in fields(usual)], isinstance(one, Mapping)
-    if not ({*one} <= {*names} if named else isinstance(one, type(usual))):
-        raise ArgumentError(f"rank: {one!r} is no tiling of {kernel.name}: {', '.join(names)}")
+    if usual is None and not kernel.choices:
+        raise ArgumentError(
+            f"rank: kernel {kernel.name} has no tiling and states no choices; give kernels in the "
+            "place of tilings, or the class choices = {field: values}"
+        )
+    names = [*kernel.choices] if usual is None else [field.name for field in fields(usual)]
+    if isinstance(one, Mapping):
+        right = {*one} <= {*names}
+    else:
+        right = usual is not None and isinstance(one, type(usual))
+    if not right:
+        kind = "choice" if usual is None else "tiling"
+        raise ArgumentError(f"rank: {one!r} is no {kind} of {kernel.name}: {', '.join(names)}")
+
+
+def _tiling_of(kernel: Kernel) -> Any:
+    """The tiling of a kernel, or the values of its choices by name, or the kernel itself."""
+    tiling = getattr(kernel, "tiling", None)
+    if tiling is not None:
+        return tiling
+    return {name: getattr(kernel, name) for name in kernel.choices} or kernel
 
 
 def _like(kernel: Kernel, one: Any) -> Kernel:
     """The kernel with a tiling; ``ArgumentError`` where its own checks refuse it."""
     if isinstance(one, Kernel):
         return one
-    tiling = replace(kernel.tiling, **one) if isinstance(one, Mapping) else one  # type: ignore[attr-defined]
+    usual = getattr(kernel, "tiling", None)
+    if usual is None:
+        return replace(kernel, **one)
+    tiling = replace(usual, **one) if isinstance(one, Mapping) else one
     return replace(kernel, tiling=tiling)

@@ -13,6 +13,8 @@ from npusim.cli.options import Parser, add_options, add_show, collect
 from npusim.device.area import area_mm2, logic_mm2, static_watt
 from npusim.device.catalog import devices, load_device, ranges
 from npusim.device.config import describe, figure_text
+from npusim.device.config import figures as known_figures
+from npusim.device.resources import by_word
 from npusim.device.scaling import logic_growth, sized_memories, supply
 from npusim.device.spec import Device
 from npusim.results import lines
@@ -21,6 +23,13 @@ from npusim.results import lines
 _BLOCKS = (
     "A rate is the block m x k x n that is multiplied at once, in the order of the vendors' "
     "documents; tilings and reports have m x n x k."
+)
+
+
+#: Above the words for the figures of a resource.
+_TOGETHER = (
+    "SEVERAL TOGETHER, each a resource that is twice as fast with --set WORD=x2, or as fast as "
+    "another factor says"
 )
 
 
@@ -190,7 +199,10 @@ def _show(arguments: argparse.Namespace) -> None:
         keys = ("path", "value", "confidence", "source")
         figures = [{**dict(zip(keys, row, strict=True)), "range": ends.get(row[0])} for row in rows]
         laws = {"inherited_and_fitted": len(_fitted_elsewhere(device)), "costs": _costs(device)}
-        print_json({**_facts(device), **laws, "figures": figures})
+        words = {
+            word: list(paths) for word, paths in by_word(device, known_figures(device)).items()
+        }
+        print_json({**_facts(device), **laws, "figures": figures, "together": words})
         return
     about = f"{device.name}: {device.description} (digest {device.digest()})"
     print("\n".join((*lines.wrap(about), "")))
@@ -212,6 +224,10 @@ def _show(arguments: argparse.Namespace) -> None:
         figures_text = lines.counted(len(elsewhere), "figure")
         text = f"inherited and fitted for another chip: {figures_text} ({named}{more})"
         print("\n".join(("", *lines.wrap(text))))
+    print("\n".join(("", *lines.wrap(_TOGETHER))))
+    for word, paths in by_word(device, known_figures(device)).items():
+        if len(paths) > 1:
+            print("\n".join(lines.wrap(f"{word}: {', '.join(paths)}", later="  ")))
     used = {device.provenance[path].source for path, *_ in rows}
     print("\nSOURCES")
     for key, told in device.sources.items():

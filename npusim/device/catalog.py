@@ -17,9 +17,9 @@ from npusim.base.errors import ArgumentError, shown
 from npusim.base.objects import replace
 from npusim.base.quantities import KINDS, Range
 from npusim.base.yamltree import suggest
-from npusim.device.config import Figure, build_device, figures
+from npusim.device.config import build_device, figures
 from npusim.device.files import ALIASES, devices, is_file, lineage, shipped_file
-from npusim.device.parts import Provenance
+from npusim.device.parts import Figure, Provenance
 from npusim.device.spec import Device
 
 __all__ = ["devices", "load_device", "parse_core_mask", "ranges", "read_cores"]

@@ -153,6 +153,21 @@ class Kernel(Abstract):
         """
         return self
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether ``on_few`` said on how many cores it runs."""
+        return False
+
+    def on_all_cores(self: Own) -> Own:
+        """The same without a limit on the cores that ``plan`` divides the work among.
+
+        Itself where it has none, which a field ``cores`` of its tiling would state.
+        """
+        tiling = getattr(self, "tiling", None)
+        if not getattr(tiling, "cores", None):
+            return self
+        return replace(self, tiling=replace(tiling, cores=0))
+
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """The global tensors it touches, whose roles tell inputs from outputs: those it holds."""

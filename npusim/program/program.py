@@ -124,8 +124,8 @@ class Variant(Struct, frozen=True):
 class CoreProgram(Struct, frozen=True):
     """What one core runs: per unit the variant and the byte offsets of the GM bases.
 
-    A task is one unit or several; ``iterations`` says of which iteration of the innermost loop a
-    unit is, from 0, and has -1 outside of loops.
+    Each of its ``tasks`` is one unit or several; ``iterations`` says of which iteration of the
+    innermost loop a unit is, from 0, and has -1 outside of loops.
     """
 
     name: str  # "aic3"
@@ -134,6 +134,7 @@ class CoreProgram(Struct, frozen=True):
     variants: IntArray  # (units,)
     bases: IntArray  # (units, base columns)
     iterations: IntArray  # (units,)
+    tasks: int = 0
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,10 @@ class Differences(Answer, ABC):
             of = f"{label}: " if label != name else ""
             us = us_text(facts["time_us"])
             yield from fact(name, f"{of}{self.about(facts)}, {us} us")
-            if facts.get("verdict"):
-                yield from fact("bottleneck", told(*map(facts["verdict"].get, ("name", "saves"))))
+            held_up = facts.get("verdict")
+            if held_up:
+                text = told(held_up["name"], held_up["saves"], held_up.get("busy", 0.0))
+                yield from fact("bottleneck", text)
         yield from self.change_of_all()
 
     def change_of_all(self) -> Iterator[str]:

@@ -27,6 +27,7 @@ from npusim.device.area import area_mm2, buffer_bytes, logic_mm2
 from npusim.device.catalog import load_device, read_cores
 from npusim.device.config import figures
 from npusim.device.edit import part_name
+from npusim.device.resources import by_word
 from npusim.device.scaling import energy_pj
 from npusim.device.spec import Device
 from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
@@ -177,11 +178,17 @@ def split(setting: Setting) -> Split:
     """
     made = Split.of(setting, {})
     for path, text in made.changed.items():
-        if path not in figures(made.base) and not _is_edit(path, text):
+        known = figures(made.base)
+        words = by_word(made.base, known)
+        if (
+            path not in known
+            and path.lower() not in map(str.lower, words)
+            and not _is_edit(path, text)
+        ):
             what = "npusim net" if NETWORK in setting else setting[OPERATOR]
             name, options = setting.get(DEVICE, made.base.name), option_names(setting)
             listed = f"options are {', '.join(options)}; `npusim devices show {name}` lists figures"
-            way_out = suggest(path, [*options, DEVICE, *figures(made.base)], listed)
+            way_out = suggest(path, [*options, DEVICE, *known, *words], listed)
             raise ArgumentError(f"{path} is no option of {what} and no figure of {name}{way_out}")
     _ = made.device  # a figure that cannot be is told at once
     return made

@@ -5,12 +5,14 @@ Commands that measure tilings: from outside of the search, of other layers, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import ceil
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import npusim
@@ -21,6 +23,7 @@ from npusim.compat.tuners import product
 from npusim.device.catalog import load_device
 from npusim.kernels.matmul import Tiling
 from npusim.kernels.mem_set import MemSet
+from npusim.language import FP16, Alike, Kernel, Language, Plan, Tasks, Tensor, in_runs
 from npusim.tuning.problem import Problem
 from tests.tables import rows
 from tests.tuning import others, outside, proofs, ratios
@@ -205,11 +208,52 @@ def test_bounds_from_programs_rank_what_closed_forms_do_not_know(which: str) -> 
 def test_a_kernel_without_a_tiling_is_given_as_kernels() -> None:
     clear = MemSet(KERNEL.c)
     assert len(npusim.rank(clear, [clear], DEVICE).rows) == 1
-    with pytest.raises(ArgumentError, match="give kernels in its place"):
+    with pytest.raises(ArgumentError, match="states no choices; give kernels in"):
         npusim.rank(clear, [Tiling(base_m=16, base_n=16, base_k=16)], DEVICE)
     assert npusim.rank(clear, [], DEVICE).keep(certain=True) == []
     with pytest.raises(ArgumentError, match="no tiling runs"):
         _ = npusim.rank(clear, [], DEVICE).best
+
+
+@dataclass(frozen=True)
+class Copied(Kernel):
+    """y = x, in chunks."""
+
+    x: Tensor
+    y: Tensor
+    chunk: int = 1024
+
+    name, role = "copied", "vector"
+    choices: ClassVar[Mapping[str, Sequence[int]]] = {"chunk": (256, 1024)}
+
+    def plan(self, k: Language, cores: int) -> Plan[Any]:
+        room = k.buffer("UB", (self.chunk,), FP16, slots=2, name="room")
+
+        def emit(task: Any) -> None:
+            size = self.chunk * 2
+            k.data_move(room.next(), self.x.at(0, size, base="at"), FP16)
+            k.data_move(self.y.at(0, size, base="at"), room.last(), FP16)
+
+        start = np.arange(0, self.x.shape[0], self.chunk)
+        return Plan(Tasks(in_runs(len(start), cores), Alike, {}, {"at": start * 2}), emit)
+
+
+def test_choices_of_a_kernel_of_ones_own_are_ranked_by_name() -> None:
+    kernel = Copied(Tensor("x", (65_536,), FP16), Tensor("y", (65_536,), FP16, "out"))
+    ranking = npusim.rank(kernel, [{"chunk": 256}, {"chunk": 4096}, {"chunk": 1 << 20}], DEVICE)
+    assert [row.tiling for row in ranking.rows] == [{"chunk": 4096}, {"chunk": 256}]
+    (left,) = ranking.left_out
+    assert left.given == {"chunk": 1 << 20}
+    assert "buffer room: UB holds" in left.reason
+    assert "1 do not run, the first: " in ranking.text()
+    with pytest.raises(ArgumentError, match="is no choice of copied: chunk"):
+        npusim.rank(kernel, [{"rows": 4}], DEVICE)
+
+
+def test_a_tiling_that_is_left_out_is_told_in_a_line() -> None:
+    (left,) = npusim.rank(KERNEL, [Tiling(base_m=256, base_n=256, base_k=512)], DEVICE).left_out
+    assert repr(left).startswith("<base 256x256x512")
+    assert "deal_n" not in repr(left)
 
 
 def gradient(which: str) -> Gradient:

@@ -98,8 +98,8 @@ def traffic(result: Record) -> Figure:
     stacks = []
     for path in paths:
         hits = "" if path.hit_share is None else f", {percent_text(path.hit_share)} hits"
-        parts = {_HIT: path.hit_bytes, _MISS: path.missed_bytes}
-        parts[path.kind] = path.bytes - path.hit_bytes - path.missed_bytes
+        parts = {_HIT: path.kept_bytes, _MISS: path.missed_bytes}
+        parts[path.kind] = path.bytes - path.kept_bytes - path.missed_bytes
         lengths = {name: count / size for name, count in parts.items()}
         label = path.label.replace("->", "\u2192")
         stacks.append(Stack(label, bytes_text(path.bytes) + hits, lengths))
