@@ -18,8 +18,8 @@ from fractions import Fraction
 from math import sqrt
 from typing import NamedTuple
 
-from npusim.device.config import Figure, figures
-from npusim.device.parts import ENERGY
+from npusim.device.config import figures
+from npusim.device.parts import ENERGY, Figure
 from npusim.device.silicon import Silicon
 from npusim.device.spec import Device
 

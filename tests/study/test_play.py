@@ -18,6 +18,7 @@ from bokeh.models.widgets import Div
 import npusim
 from npusim.cli.main import main
 from npusim.device.config import figures
+from npusim.device.spec import Device
 from npusim.study.play import Play, page
 from tests.browser import CHROMIUM, browser
 from tests.mistakes import mistakes
@@ -189,7 +190,7 @@ def test_a_faster_clock_is_played_and_the_area_is_told(net: Path) -> None:
     )
 
 
-def device_of(game: Play, path: str, text: str) -> npusim.Device:
+def device_of(game: Play, path: str, text: str) -> Device:
     """The device after one move, which must not be refused."""
     game.move(path, text)
     assert not game.problem
