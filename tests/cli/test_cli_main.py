@@ -121,7 +121,7 @@ def _raiser(error: BaseException) -> Callable[[object], int]:
 
 
 #: The line of this file that raises.
-_RAISED = _raiser.__code__.co_firstlineno + 3
+_RAISED = _raiser.__code__.co_firstlineno + 2
 
 
 @pytest.mark.parametrize(
