@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from npusim.base.errors import ArgumentError
-from npusim.calibration.calibrate import Calibration, calibrate
+from npusim.calibration.calibrate import Calibration, calibrate, not_looked_at
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, picked
+from npusim.device.catalog import load_device
 from npusim.results.progress import Bar
 from npusim.validation.score import time_error
 from npusim.validation.tables import save_page, save_plot
@@ -72,6 +73,7 @@ def _object(found: Calibration) -> dict[str, Any]:
                 "path": one.constant.path,
                 "also": list(one.constant.also),
                 "verdict": one.verdict,
+                "at_end": one.end,
                 "before": one.constant.text(one.constant.shipped),
                 "after": one.constant.text(one.value),
                 "as_good": None if one.span is None else [*map(one.constant.text, one.span)],
@@ -83,6 +85,7 @@ def _object(found: Calibration) -> dict[str, Any]:
             }
             for one in found.figures
         ],
+        "not_looked_at": not_looked_at(found.figures, load_device(found.base)),
         "rows": [
             {
                 "id": after.row.id,

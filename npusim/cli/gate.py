@@ -29,6 +29,7 @@ from npusim.gate.judged import (
     judge,
     load,
     read_cases,
+    require_case,
     save,
     shipped_gates,
     times_of,
@@ -63,6 +64,8 @@ def execute(arguments: argparse.Namespace) -> int:
     for case in cases:
         _check(case)
     kept = load(against) if against and against.endswith(".json") else None
+    if against and kept is not None:
+        require_case(against, kept, arguments.file, cases)
     commit = trees.commit_of(tree, against) if against else ""
     if against and kept is None and not commit:
         raise ArgumentError(
@@ -80,7 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
         stated = kept or _stated(tree, commit, arguments)
         found = judge(cases, {**stated, **(others[0] if others else {})}, after)
         found = gate.explained(found, commit) if commit else found
-    judged = Judged(file=arguments.file, against=against or "nothing", findings=found)
+    judged = Judged(file=arguments.file, against=against or "", findings=found)
     print_result(judged, arguments.json)
     if arguments.github:
         print(judged.for_github(), end="", file=sys.stderr if arguments.json else None)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from npusim.base.content import Content, require_content
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import OPTION, Parser, add_options, collect, picked
@@ -38,6 +39,7 @@ def study_of_words(arguments: argparse.Namespace) -> Study:
     elif first in CARDS and not others:
         fixed[OPERATOR] = first
     else:
+        require_content(Path(first), (Content.STUDY,), "a study file")
         raise ArgumentError(
             f"expected a study file, 'net NETWORK' or an operator ({', '.join(CARDS)}), got "
             f"{' '.join(arguments.what)!r}"

@@ -163,6 +163,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
             notes = [f"{first} (every_input=True, --every-input: with it)", *notes]
+        notes = [*self.workload.notes, *notes]
         return (*notes, *self._slow_kernels, *network_text.left_out(self.workload), *figures)
 
     @cached_property

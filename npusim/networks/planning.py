@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from npusim.networks.launches import (
     Task,
     conversion_task,
     formats_of,
+    multiplies,
     task,
 )
 from npusim.networks.layouts import Plan, Problem, Way
@@ -32,6 +34,7 @@ from npusim.networks.parts import parts_of
 from npusim.networks.step_result import CONVERSIONS, Launched
 from npusim.networks.training import PHASES, Operation, Training
 from npusim.reuse.cache import answers_in
+from npusim.workloads import ConvLayer
 from npusim.workloads.layers import INPUT
 
 
@@ -112,7 +115,7 @@ class Formats:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
         core = one.core.removesuffix("_gradient")
         if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
-            return [blocked]
+            return _as_matrices(one, plain, blocked)
         weights = one.inputs[1] if one.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
             return [plain, plain | {weights: FRACTAL}]
@@ -149,6 +152,20 @@ class Formats:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
         return None if what is None else self.times[what].us
+
+
+def _as_matrices(
+    one: Operation, plain: dict[str, str], blocked: dict[str, str]
+) -> list[dict[str, str]]:
+    """The ways of what takes blocks of channels, unless its plain operands are matrices.
+
+    A single element of each channel lies much alike in both; filters that are a larger input take
+    several times as long in blocks.
+    """
+    if not multiplies(one):
+        return [blocked]
+    assert isinstance(one.layer, ConvLayer)
+    return [plain] if prod(one.layer.kernel) > 1 else [plain, blocked]
 
 
 #: Products whose matrix of weights lies in fractals where no load of rows makes these.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,9 @@ def prepared(
     else:
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
+        if not fixed:
+            usual = problem(step, formats, fixed=True).best()
+            plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
     return Prepared(workload, batch, setting, step, formats, made, plan, todo)
@@ -325,6 +329,12 @@ def _join(
 
 
 def _dense(one: Operation) -> bool:
-    """Whether a product leaves its result in one piece: a strided gradient does so by phases."""
+    """Whether a product leaves its result in one piece, of blocks of channels.
+
+    A strided gradient does so by phases; of a filter that is the whole input the product is one of
+    plain matrices, which takes less time by more than what comes after it.
+    """
+    if isinstance(one.layer, ConvLayer) and one.layer.one_window and prod(one.layer.kernel) > 1:
+        return False
     strided = isinstance(one.layer, ConvLayer) and set(one.layer.stride) != {1}
     return not (strided and one.core == "convolution.input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +67,24 @@ def test_a_profile_is_validated_too(words: list[str], capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["validate", "--data", "p.csv", "--device", "mine.yaml", "--jobs", "1"]) == 0
     assert "MatMulV3:2" in capsys.readouterr().out
+
+
+def test_a_file_that_would_change_nothing_is_not_written(words: list[str], capsys: Capture) -> None:
+    """The profile is of the device as it ships."""
+    write_profile(Path("p.csv"), "ascend910b2", {}, KERNELS)
+    assert main([*words, "--output", "mine.yaml"]) == 2
+    out, err = capsys.readouterr()
+    assert "Summary" in out
+    assert err.startswith("npusim: error: --output mine.yaml was not written: none of 1 figures mo")
+    assert not Path("mine.yaml").exists()
+
+
+def test_json_says_which_figure_ended_where_and_what_else_could_be_fitted(
+    words: list[str], capsys: Capture
+) -> None:
+    """The L2 of the profile is slower than the range allows."""
+    write_profile(Path("p.csv"), "ascend910b2", {"l2.read": "2TB/s"}, KERNELS)
+    assert main([*words, "--rounds", "0", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["at_end"] for one in told["figures"]] == ["low"]
+    assert "main_memory.write" in told["not_looked_at"]

@@ -18,6 +18,7 @@ from npusim.networks.launches import Launcher, task
 from npusim.networks.step_result import StepResult
 from npusim.networks.training import training
 from npusim.results.lines import us_text
+from npusim.results.network_text import plan_text
 from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
@@ -175,6 +176,24 @@ def test_the_best_layouts_take_no_more_time_than_the_framework_s(
     assert best.plan.proved
     assert best.plan.us <= graph.plan.us
     assert "proved: no choice of formats takes less" in " ".join(best.text().split())
+    assert best.plan.framework_us == pytest.approx(graph.plan.us)
+    assert graph.plan.framework_us is None, "no other formats were open"
+
+
+@pytest.mark.parametrize(
+    ("framework_us", "said"),
+    [
+        (70.0, "takes less: as_framework is already best"),
+        (70.1, "takes less"),
+        (None, "takes less"),
+    ],
+)
+def test_a_plan_says_where_the_formats_of_a_framework_are_as_fast(
+    framework_us: float | None, said: str
+) -> None:
+    plan = {"us": 70.0, "bound_us": 70.0, "proved": True, "framework_us": framework_us}
+    text = plan_text({"plan": plan, "layouts": "best"})
+    assert text == f"70.000 us with every kernel by itself; proved: no choice of formats {said}"
 
 
 def test_what_a_fusion_is_worth_is_two_runs(block: Workload, graph: StepResult) -> None:
