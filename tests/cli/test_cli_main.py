@@ -120,13 +120,17 @@ def _raiser(error: BaseException) -> Callable[[object], int]:
     return execute
 
 
+#: The line of this file that raises.
+_RAISED = _raiser.__code__.co_firstlineno + 2
+
+
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
         (KeyboardInterrupt(), 130, "npusim: stopped; files that were there are as they were\n"),
         (BrokenPipeError(), 141, ""),
         (OSError(28, "No space left on device"), 2,
-         "npusim: error: No space left on device (test_cli_main.py:94)\n"),
+         f"npusim: error: No space left on device (test_cli_main.py:{_RAISED})\n"),
         (OSError(28, "No space left on device", "a.csv"), 2,
          "npusim: error: a.csv: No space left on device\n"),
         (MemoryError("Unable to allocate 95 GiB"), 2,
