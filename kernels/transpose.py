@@ -140,16 +140,19 @@ def rotations(axes: Axes, tile: Sequence[int]) -> list[tuple[int, int, int]]:
     return turns
 
 
-def choose_tile(axes: Axes, size: int, slot_bytes: int, cores: int) -> tuple[int, ...]:
+def choose_tile(
+    axes: Axes, size: int, slot_bytes: int, cores: int, *, turns: bool = False
+) -> tuple[int, ...]:
     """Extents of a tile of elements of ``size`` bytes: the shorter run grows while all fits.
 
-    Where the last axis stays last and is a block or more, rows move without being turned. Small
-    tensors are cut so that every core has a tile.
+    Where the last axis stays last and is a block or more, rows move without being turned, unless
+    the kernel ``turns`` these too. Small tensors are cut so that every core has a tile.
     """
     share = ceil_div(prod(axes.sizes) * size, cores)
     budget = min(slot_bytes, max(share // 4, min(share, SMALL_TASK)))
     orders = (tuple(range(len(axes.sizes))), axes.perm)
     kept = axes.perm[-1] == len(axes.sizes) - 1 and axes.sizes[-1] * size >= BLOCK_BYTES
+    kept = kept and not turns
 
     def fits(tile: Sequence[int]) -> bool:
         if kept and rotations(axes, tile):
@@ -184,11 +187,17 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Transpose(Spread):
-    """``y`` = ``x`` with its axes in the order ``perm``, as of ``numpy.transpose``."""
+    """``y`` = ``x`` with its axes in the order ``perm``, as of ``numpy.transpose``.
+
+    With ``turns`` elements of tiles are turned also where rows of whole blocks could move as they
+    are. Of rows of 32 B that takes half to a seventh of the time, of rows of 256 B up to twice as
+    long.
+    """
 
     perm: tuple[int, ...]
     x: Tensor
     y: Tensor
+    turns: bool = False
 
     name: ClassVar[str] = "transpose"
     library: ClassVar[tuple[str, ...]] = ("Transpose",)
@@ -243,7 +252,8 @@ class Transpose(Spread):
         turning = k.buffer("UB", (elements,), turned, slots=4 if wide else 2, name="turned")
         narrowed = k.buffer("UB", (elements,), INT8, slots=2, name="narrowed") if wide else None
         turner = _Turner(k, dtype, turned, turning, narrowed)
-        tiles, tasks = self._tasks(choose_tile(axes, e, elements * e, cores), cores)
+        tile = choose_tile(axes, e, elements * e, cores, turns=self.turns)
+        tiles, tasks = self._tasks(tile, cores)
 
         def emit(box: Box) -> None:
             tile = tiles[box.extents]

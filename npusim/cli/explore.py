@@ -11,13 +11,13 @@ from importlib import import_module
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import Parser, add_options, picked
-from npusim.cli.sweep import arranged, progress_bar, study_of_words
+from npusim.cli.sweep import arranged, points_text, progress_bar, study_of_words
 from npusim.results.lines import counted, items, rate_text, ruled, wrap
 from npusim.results.reports.study import nearly
 from npusim.study.formula import GOALS, limit
 from npusim.study.result import Exploration
 from npusim.study.runner import Sensitivities, sensitivities
-from npusim.study.search import explore
+from npusim.study.search import check_searchable, explore
 from npusim.study.space import check_goals
 
 #: Rows of a front that are printed; --csv writes all points.
@@ -45,9 +45,8 @@ def execute(arguments: argparse.Namespace) -> None:
     check_files(arguments, csv=TABLES, plot=PLOTS, tornado=PLOTS, report=PAGES)
     if arguments.trials == 0 and not arguments.tornado:
         raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
-    if study.varied:  # without an axis there is no exploration, which says so itself
-        over = ", ".join(study.varied)
-        print(f"{counted(len(study), 'point')} over {over}", file=sys.stderr)
+    check_searchable(study)
+    print(points_text(study), file=sys.stderr)
     common = picked(arguments, "store jobs")
     goals = arguments.goals or study.goals
     failed = 0

@@ -32,8 +32,8 @@ from npusim.base.quantities import (
 )
 from npusim.base.yamltree import Node, TextFile, suggest
 from npusim.device.checks import CHECKS
-from npusim.device.edit import edited, part_name, put
-from npusim.device.files import Source, lineage, merged
+from npusim.device.edit import edited, part_name, put, without_absent
+from npusim.device.files import NO, NONE, Source, lineage, merged
 from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance, key_of
 from npusim.device.spec import Device
 
@@ -66,7 +66,8 @@ def parse_device(source: TextFile | str, name: str = "") -> Device:
 
 def build_device(sources: tuple[Source, ...]) -> Device:
     """Read a device from the texts of its file and of its bases (``npusim.device.files``)."""
-    return _build(*merged(sources))
+    root, names = merged(sources)
+    return _build(without_absent(root), names)
 
 
 def figures(device: Device) -> dict[str, Figure]:
@@ -125,7 +126,7 @@ class _Tree:
         root = put(self.root, ("sources", USER[0]), USER[1])
         for path, value in values.items():
             part = part_name(path) if path not in known and isinstance(value, str) else None
-            if part is not None and (value in ("yes", "no") or str(value).startswith("{")):
+            if part is not None and (value in ("yes", NO, NONE) or str(value).startswith("{")):
                 root = edited(root, *part, str(value), USER[0])
                 continue
             if path not in known:

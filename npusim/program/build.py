@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 import numpy as np
 from msgspec import Struct
 
-from npusim.base.errors import ArgumentError, CapacityError, ProgramError
+from npusim.base.errors import ArgumentError, CapacityError, ProgramError, RoomError
 from npusim.base.integers import IntArray
 from npusim.base.objects import growing
 from npusim.base.yamltree import suggest
@@ -85,13 +85,14 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
             cores.append(CoreProgram(name, group, kind, variants, shifted[rows], iterations[rows]))
             task, row = task + count, end
     seen = any(part.k.device_seen for part in parts)
-    count = len(templates)
+    count, idle = len(templates), kernel.idle(len(parts[0].lanes))
     cores = placed(templates, linker.variants, cores, device, (names, bases))
     program = Program(
         kernel=kernel.name,
         roles=kernel.roles,
         computes=kernel.computes,
-        tiling=kernel.tiling_text,
+        tiling=f"{kernel.tiling_text}; {idle}" if idle else kernel.tiling_text,
+        idle=idle,
         device=device,
         tensors=kernel.tensors,
         base_names=tuple(bases),
@@ -318,6 +319,8 @@ def _located() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"{_kernel_line(stop)}the kernel was being built") from stop
+    except RoomError:  # no line of a kernel is to blame for the memory of this computer
+        raise
     except (ProgramError, CapacityError, ArgumentError) as error:
         raise type(error)(f"{_kernel_line(error)}{error}") from error
     except AttributeError as error:

@@ -155,6 +155,8 @@ class Program:
     #: What the problem needs of multiply-adds, and of tensors it needs in part; see ``Kernel``.
     useful_macs: int = 0
     needed_bytes: Mapping[str, int] = field(default_factory=dict)
+    #: How many of the cores under the mask work, and why not all; "" where the kernel does not say.
+    idle: str = ""
     #: What of the device its shape follows from, None where it may be more than can be told.
     structure: Hashable = None
     #: Figures that what it does rests on, besides what it costs.

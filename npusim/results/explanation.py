@@ -158,6 +158,7 @@ class KernelExplanation(Struct, frozen=True, kw_only=True, dict=True):
             "busiest": {"pipe": self.busiest_name, "reasons": self.busiest},
             "useful_share": self.useful_share,
             "waste": list(self.waste),
+            "idle": self.run.idle,
         }  # fmt: skip
 
 
@@ -313,7 +314,10 @@ def _kernel(device: Device, one: KernelExplanation) -> list[str]:
         (name, ", ".join(f"{part} {percent_text(share(n, cycles))}" for part, n in counts.items()))
         for name, counts in sums.items()
     ]
-    for name, text in (*told, *(("cube", sentence) for sentence in one.waste)):
+    told += [("cube", sentence) for sentence in one.waste]
+    if one.run.idle:
+        told.append(("cores", one.run.idle))
+    for name, text in told:
         lines += wrap(text, f"  {name:<10} ", " " * 13)
     return lines
 

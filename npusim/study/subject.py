@@ -149,6 +149,12 @@ class Split(Struct, frozen=True, dict=True):
         """The device with its figures; raises as ``load_device`` does."""
         return load_device(self.base, self.changed)
 
+    def describe(self) -> str:
+        """The point in errors: its device, the figures that differ there, and its options."""
+        named = {name: getattr(value, "name", value) for name, value in self.options.items()}
+        settings = {DEVICE: self.base.name, **self.changed, **named}
+        return f"point {', '.join(f'{name}={value}' for name, value in settings.items())}"
+
     @property
     def content(self) -> str:
         """All that its result depends on, as one text: what a device is called is said in errors.

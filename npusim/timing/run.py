@@ -103,6 +103,7 @@ def time_program(
     return KernelRun(
         name=program.kernel,
         tiling=program.tiling,
+        idle=program.idle,
         cores=_cores(program),
         cycles=outcome.cycles,
         launch_cycles=launch_cycles(program),

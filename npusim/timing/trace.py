@@ -157,6 +157,7 @@ class KernelRun(Struct, frozen=True, kw_only=True):
     computes: str = ""  # the result it contributes to: "input", "weight", "bias" or none of them
     useful_macs: int = 0  # that its problem needs, 0 where unknown
     problem_bounds: tuple[Bound, ...] = ()  # of any program for its problem
+    idle: str = ""  # how many cores under the mask work, and why not all, where that is known
     #: Bytes and multiply-adds by the figure that says their energy (``npusim.results.energy``).
     activity: Mapping[str, int] = field(default_factory=dict)
 
