@@ -77,12 +77,18 @@ def knobs(device: Device, source: str, vary: Mapping[str, Any]) -> tuple[Knob, .
 
 
 def _usual(device: Device, figure: Figure) -> Knob:
-    """A figure from a quarter to four times its value, in whole units but for rates."""
+    """A figure from a quarter to four times its value, in whole units but for rates.
+
+    Clocks end where the supply does.
+    """
     own = figure.value
     assert isinstance(own, int | Fraction)
     values: list[int | Fraction] = [own * part for part in _PARTS]
     if figure.kind != "rate":
         values = [max(1, round(value)) for value in values]
+    most = device.silicon.most_clock_hz if device.silicon is not None else None
+    if figure.keys == ("clock",) and most is not None:  # beyond it no supply is enough
+        values = [value for value in values if value <= most]
     kept = [replace(figure, value=value) for value in dict.fromkeys(values)]
     shown, texts = [_shown(one, device.clock_hz) for one in kept], [_text(one) for one in kept]
     at = [one.value for one in kept].index(own)

@@ -19,7 +19,7 @@ import npusim
 from npusim.cli.main import main
 from npusim.device.config import figures
 from npusim.device.spec import Device
-from npusim.study.play import Play, page
+from npusim.study.play import Play, knobs, page
 from tests.browser import CHROMIUM, browser
 from tests.mistakes import mistakes
 from tests.tooltips import untold
@@ -249,3 +249,11 @@ def test_the_page_in_a_browser(net: Path, tmp_path: Path) -> None:
 def test_wrong_commands(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err
+
+
+def test_clocks_end_where_the_supply_does() -> None:
+    device = npusim.load_device("ascend910b2")  # 1.8 GHz; 1.1 V are reached at 3.2 GHz
+    clocks = next(knob for knob in knobs(device, device.name, {}) if knob.path == "clock")
+    assert clocks.texts[-1] == "2.7GHz"
+    for text in clocks.texts:
+        device.replace("clock", text)
