@@ -25,7 +25,7 @@ from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.limits.table import check
+from npusim.limits.table import check, check_undocumented
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
@@ -86,6 +86,14 @@ class Call(Struct, dict=True):
         Operands that main memory cannot hold are a ``CapacityError``.
         """
         self.notes += check(self.operator, facts, self.device, self.options.rules)
+        self.require_memory(self.operands)
+
+    def check_undocumented(self, facts: Mapping[str, Any]) -> None:
+        """Note that the operator has no page of limits, and what its sister's do not permit.
+
+        ``facts`` are those of the sister's call. Raises as ``check`` does.
+        """
+        self.notes += check_undocumented(self.operator, facts, self.device, self.options.rules)
         self.require_memory(self.operands)
 
     @cached_property
@@ -238,12 +246,13 @@ class Call(Struct, dict=True):
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
 
-    def choose(self, kernel: K, launches: Around[K] | None = None) -> K:
+    def choose(self, kernel: K, launches: Around[K] | None = None, *, simulated: bool = False) -> K:
         """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
 
-        A call that is only planned takes the best estimate where its workspace does not depend on
-        it. A ``blind`` one chooses as a library does, which knows neither how kernels are launched
-        nor what the L2 holds.
+        A call that is only planned takes the best estimate unless its workspace depends on the
+        choice: where accumulations are deterministic, and where it is to be ``simulated``. A
+        ``blind`` one chooses as a library does, which knows neither how kernels are launched nor
+        what the L2 holds.
         """
         with self._told_as(kernel):
             return chosen(
@@ -252,7 +261,7 @@ class Call(Struct, dict=True):
                 self.groups,
                 warm=() if self.blind else self._touched,
                 launches=launches,
-                simulated=self.options.deterministic or _planned.get() is None,
+                simulated=simulated or self.options.deterministic or _planned.get() is None,
             )
 
     @contextmanager

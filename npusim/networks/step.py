@@ -19,6 +19,7 @@ from npusim.base.dtypes import FP16
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
+from npusim.base.workers import Workers, check_jobs
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.spec import Device
@@ -89,6 +90,7 @@ def step(
     """
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
+    check_jobs(jobs)
     usual_of(mode)
     if passes not in ("training", "forward", "backward"):
         raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
@@ -105,9 +107,10 @@ def step(
         norm=normalisation,
         cards=cards,
     )
-    ready = prepared(net, given, how, batch=batch, jobs=jobs, store=store)
-    times = ready.formats.times
-    times.all([what for _, what, _ in ready.todo])
+    with Workers(jobs) as workers:
+        ready = prepared(net, given, how, batch=batch, workers=workers, store=store)
+        times = ready.formats.times
+        times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
     if len(result.failed) == len(result.launched):
         first = result.failed[0]
@@ -207,11 +210,14 @@ def prepared(
     setting: Setting,
     *,
     batch: int,
-    jobs: int = 1,
+    workers: Workers | None = None,
     store: str | Path | None = None,
     settings: Mapping[str, float] | None = None,
 ) -> Prepared:
-    """Plan one step; ``settings`` are those of the optimizer."""
+    """Plan one step; ``settings`` are those of the optimizer.
+
+    Operations are simulated in the processes of ``workers`` (None: in this one).
+    """
     step = training(
         workload,
         batch,
@@ -223,13 +229,17 @@ def prepared(
     device = options.machine
     made = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    formats = Formats(step, Simulated(Launcher(options, batch, plain=plain), store, jobs))
+    launcher = Launcher(options, batch, plain=plain)
+    formats = Formats(step, Simulated(launcher, store, workers or Workers(1)))
     fixed, plan = setting.layouts == "as_framework", None
     if plain:
         launches = each_call(step, formats)
     else:
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
+        if not fixed:
+            usual = problem(step, formats, fixed=True).best()
+            plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
     return Prepared(workload, batch, setting, step, formats, made, plan, todo)

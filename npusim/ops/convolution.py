@@ -21,7 +21,7 @@ from npusim.kernels.matmul import Tiling as ProductTiling
 from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.convolution_backward import arguments
+from npusim.ops.convolution_backward import arguments, facts
 from npusim.ops.gradients import launch, product
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
@@ -58,7 +58,9 @@ def convolution(
 
     The call launches conversions to blocked layouts, the kernel of the product, the addition of the
     bias, casts, and the conversion back. No page of its limits is at hand: what the kernels can
-    compute is taken. Keywords are those of ``npusim.call.Options``. Raises ``ArgumentError`` where
+    compute is taken, and a note says so, and what the limits of the gradients would not permit.
+    ``rules="strict"`` refuses the operator for that, ``rules="hardware"`` leaves the note out.
+    Keywords are those of ``npusim.call.Options``. Raises ``ArgumentError`` where
     the arguments do not fit each other, or the device cannot compute the call.
     """
     given = {"input": operand(input), "weight": operand(weight)}
@@ -79,7 +81,24 @@ def convolution(
             names = ", ".join(one.name for one in _TYPES)
             raise ArgumentError(f"{name} is {value.dtype}; it must be one of {names}")
     promoted = promote((dtype(given[n].dtype) for n in ("input", "weight")), FP32)
-    math = cube_math(promoted, cube_math_number(cube_math_type), call.device)
+    number = cube_math_number(cube_math_type)
+    call.check_undocumented(
+        facts(
+            Spec(c.dy_shape, promoted),
+            given["input"],
+            given["weight"],
+            bias_sizes=None,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            transposed=transposed,
+            output_padding=output_padding,
+            groups=groups,
+            output_mask=(False, False, False),
+            cube_math_type=number,
+        )
+    )
+    math = cube_math(promoted, number, call.device)
     launcher = Forward(call, c, given, math)
     launcher.decide("output")
     launcher.require_room(promoted)
@@ -262,5 +281,5 @@ CARD: Card[Wanted] = Card(
     call=_call,
     dtypes=_TYPES,
     tilings={ConvForward: Tiling, ConvBackpropInput: Tiling, Matmul: ProductTiling},
-    without=("deterministic", "rules"),
+    without=("deterministic",),
 )

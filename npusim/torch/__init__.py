@@ -21,7 +21,6 @@ not seen. PyTorch computes as always; npusim only looks at operands and results.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import sqrt
@@ -32,6 +31,7 @@ import numpy as np
 from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
+from npusim.base.streams import stderr_is_terminal
 from npusim.call.options import Options
 from npusim.call.spec import Array
 from npusim.device.spec import Device
@@ -64,7 +64,7 @@ def trace(
     device refuses is a row with the reason.
     """
     framework = f"torch {_torch().__version__}"
-    bar = ProgressBar() if sys.stderr.isatty() else None
+    bar = ProgressBar() if stderr_is_terminal() else None
     usual = {"progress": bar}
     wanted = Options.of(trace, usual | options | {"device": device, "timeline": timeline})
     log = Log(wanted, check, cube_math_type, framework)
