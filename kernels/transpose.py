@@ -96,6 +96,12 @@ class Walk(Struct, frozen=True):
         """Number of runs."""
         return prod(count for count, _ in self.levels)
 
+    @property
+    def moves(self) -> int:
+        """Number of moves that bring all runs: each takes the longest level as rows."""
+        counts = [count for count, _ in self.levels]
+        return prod(counts) // max(counts, default=1)
+
     def pitch(self, size: int) -> int:
         """Bytes from run to run in UB: whole blocks of 32 B, unless there is only one."""
         row = self.run * size
@@ -230,12 +236,38 @@ class Transpose(Spread):
         slot = device.memory("UB").size_bytes // (8 if e == 1 else 4)
         if self.axes.ragged(e):
             slot = min(slot, device.vector.odd_tile_bytes)
+        if self.turns:
+            return self._turned_stream(device, cores, slot)
         return Stream(
             read=size,
             written=size,
             tasks=unit_counts(size, slot, cores),
             vector=(("transpose", size),),
             cold=self.x.role == "in",
+        )
+
+    def _turned_stream(self, device: Device, cores: int, slot: int) -> Stream:
+        """What it does to its data where boxes are turned, which come and leave in many moves."""
+        axes, size, e = self.axes, self.x.size_bytes, self.x.dtype.bytes
+        boxes, loads, stores = np.ones((3, cores), np.int64)
+        tile, used = choose_tile(axes, e, slot, 1, turns=True), 1
+        turns = len(rotations(axes, tile))
+        for count in range(1, cores + 1):
+            if count > used:  # of some more cores boxes are much the same
+                used = min(2 * used, cores)
+                tile = choose_tile(axes, e, slot, used, turns=True)
+            parts = (ceil_div(n, part) for n, part in zip(axes.sizes, tile, strict=True))
+            boxes[count - 1] = prod(parts)
+            loads[count - 1] = walk(axes, range(len(tile)), tile).moves
+            stores[count - 1] = walk(axes, axes.perm, tile).moves
+        return Stream(
+            read=size,
+            written=size,
+            tasks=boxes,
+            vector=(("transpose", size),) * turns,
+            loads=loads,
+            cold=self.x.role == "in",
+            stores=stores,
         )
 
     def plan(self, k: Language, cores: int) -> Plan[Box]:

@@ -35,9 +35,9 @@ class Stream(NamedTuple):
     written: int
     tasks: Numbers
     vector: tuple[tuple[str, int], ...]
-    loads: float = 1
+    loads: Numbers = 1
     cold: bool = True
-    stores: float = 1
+    stores: Numbers = 1
     in_turn: float = 0
 
 
