@@ -153,7 +153,7 @@ def _faster_parts(result: Timed) -> Iterator[Advice]:
         saved = percent_text(1 - us / result.time_us)
         word = word_of(trial.name)
         yield Advice(
-            text=f"{trial.name}: {halved(trial.name)} {saved} (--set {word}=x2{_named(trial)})"
+            text=f"{trial.name}: {halved(trial.name)} {saved} with `--set {word}=x2`{_named(trial)}"
             f"{_where(result, trial)}; {_less_work(result, trial.name)}",
             time_us=result.time_us,
             changed_us=us,
@@ -175,7 +175,7 @@ def _named(trial: Trial) -> str:
     if not 1 < len(trial.figures) <= MAX_FIGURES or trial.name.startswith("pipe "):
         return ""
     *others, last = trial.figures
-    return f": {', '.join(others)} and {last} together"
+    return f" ({', '.join(others)} and {last} together)"
 
 
 def _where(result: Timed, trial: Trial) -> str:
@@ -204,8 +204,8 @@ def _of_launches(result: Timed) -> Iterator[Advice]:
     if us <= (1 - WORTH_A_LINE) * result.time_us:
         saved = percent_text(1 - us / result.time_us)
         yield Advice(
-            text=f"launches: {percent_text(share)} of the call; in a replayed graph (--launch "
-            f"graph) it takes {us_text(us)} us, {saved} less",
+            text=f"launches: {percent_text(share)} of the call; in a replayed graph, "
+            f"with `--launch graph`, it takes {us_text(us)} us, {saved} less",
             time_us=result.time_us,
             changed_us=us,
             launch="graph",

@@ -120,7 +120,7 @@ def test_memory_is_told_with_all_figures_to_set_together() -> None:
     result = timed(call)
     advice = by_word(result, "hbm")
     together = "links.hbm.rate, main_memory.read and main_memory.write together"
-    assert f"HBM: twice as fast saves 39 % (--set hbm=x2: {together})" in advice.text
+    assert f"HBM: twice as fast saves 39 % with `--set hbm=x2` ({together})" in advice.text
     assert broken(call, result) == []
     alone = result.device.replace("main_memory.read", "x2")
     assert result.time_us_on(alone) == pytest.approx(result.time_us, rel=0.01)

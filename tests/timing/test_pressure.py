@@ -134,3 +134,14 @@ def test_the_page_of_ones_own_kernel_has_its_lines() -> None:
     assert list(table.head[:3]) == ["pipe", "instruction", "line"]
     (row,) = (row for row in table.rows if row[1] == "vec_div")
     assert row[-1].text == "8/64"
+
+
+def test_what_lines_fill_is_text_and_no_bar_where_the_first_line_fills_nothing() -> None:
+    """The column was empty on a page whose first line moves data."""
+    x, w = npusim.spec((2, 256, 14, 14), "fp16"), npusim.spec((256, 256, 3, 3), "fp16")
+    r = npusim.ops.convolution_backward(x, x, w, padding=1, device="ascend910b2")
+    report = r.as_report()
+    (section,) = (one for one in report.sections if one.title == "Lines of the kernels")
+    (table,) = (part for part in section.shown if isinstance(part, Table))
+    assert table.rows[0][1] == "MTE2"
+    assert table.kinds[-5:] == ["n"] * 5

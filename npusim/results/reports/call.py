@@ -149,8 +149,8 @@ def _line_cells(line: LineWork) -> tuple[Any, ...]:
         Cell(times, line.count),
         Cell(each, line.cycles / line.count),
         Cell(share, line.share),
-        Cell(size, line.bytes),
-        Cell(filled, -1.0 if line.filled is None else line.filled),
+        Cell(size, line.bytes) if line.bytes else "",
+        Cell(filled, line.filled) if line.filled is not None else "",
     )
 
 
