@@ -256,4 +256,5 @@ CARD: Card[Wanted] = Card(
     dtypes=_TYPES,
     tilings={ConvForward: Tiling, ConvBackpropInput: Tiling},
     without=("deterministic", "rules"),
+    strided=("input", "weight", "bias", "output"),
 )

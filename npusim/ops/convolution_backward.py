@@ -294,4 +294,5 @@ CARD: Card[Wanted] = Card(
         ConvForward: GemmTiling,
         ConvBackpropFilter: FilterTiling,
     },
+    strided=(*_OPERANDS, *GRADIENTS),
 )

@@ -17,12 +17,16 @@ and grouped layers, autocast, any memory format, meta tensors (timing only). So 
 matrix products (linear layers, ``@``, einsum, attention), which are timed and not compared; what
 else is computed going backward is counted in ``Log.untimed``. Code compiled by ``torch.compile`` is
 not seen. PyTorch computes as always; npusim only looks at operands and results.
+
+Tensors of convolutions lie on the chip as PyTorch has laid them out: an operand that is not
+contiguous (channels last, a slice, an expanded gradient) is copied by a kernel first, a gradient
+that PyTorch returns so by a kernel at the end.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import sqrt
 from typing import Any, cast
@@ -40,6 +44,7 @@ from npusim.torch.log import SETTINGS, ConvCall, Evidence, Log
 from npusim.workloads.module import Made, Product, computed, products
 
 _TENSORS = ("grad_output", "input", "weight")
+_GRADIENTS = ("grad_input", "grad_weight")
 _ARGUMENTS = (*_TENSORS, "bias_sizes", *SETTINGS, "output_mask")
 
 
@@ -66,7 +71,9 @@ def trace(
     framework = f"torch {_torch().__version__}"
     bar = ProgressBar() if sys.stderr.isatty() else None
     usual = {"progress": bar}
-    wanted = Options.of(trace, usual | options | {"device": device, "timeline": timeline})
+    wanted = Options.of(
+        trace, usual | options | {"device": device, "timeline": timeline}, without=("layouts",)
+    )
     log = Log(wanted, check, cube_math_type, framework)
     return _running(log, _recorder(log, _WeightNames(model)), bar)
 
@@ -138,7 +145,7 @@ def _recorder(log: Log, names: _WeightNames) -> Any:
         out = func(*args, **given)
         if func is aten.convolution_backward.default:
             a = dict(zip(_ARGUMENTS, args, strict=False)) | given
-            log.record(_call(a), names.of(a["weight"]), lambda: _evidence(a, out, func))
+            log.record(_call(a, out), names.of(a["weight"]), lambda: _evidence(a, out, func))
         else:
             seen.see(func, args, out)
             if func in copies:
@@ -206,8 +213,8 @@ class _Products:
         return call, f"product {shape}" if one.weight is None else self.names.of(one.weight)
 
 
-def _call(a: dict[str, Any]) -> ConvCall:
-    """The arguments of a dispatched call as plain values."""
+def _call(a: dict[str, Any], out: Sequence[Any]) -> ConvCall:
+    """The arguments of a dispatched call as plain values; ``out`` are its gradients."""
     tensors = [a[name] for name in _TENSORS]
     x, w, b = (bool(on) for on in a["output_mask"])
     return ConvCall(
@@ -217,6 +224,18 @@ def _call(a: dict[str, Any]) -> ConvCall:
         bias_sizes=_ints(a["bias_sizes"]) if b and a["bias_sizes"] is not None else None,
         **{name: _plain(a[name]) for name in SETTINGS},
         output_mask=(x, w, b),
+        strides=_strides(
+            (*zip(_TENSORS, tensors, strict=True), *zip(_GRADIENTS, out[:2], strict=True))
+        ),
+    )
+
+
+def _strides(tensors: Iterable[tuple[str, Any]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Strides, in elements, of those named tensors that do not lie row-major without gaps."""
+    return tuple(
+        (name, _ints(tensor.stride()))
+        for name, tensor in tensors
+        if tensor is not None and not tensor.is_contiguous()
     )
 
 

@@ -23,7 +23,7 @@ from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.call.spec import Array, Operand, spec
+from npusim.call.spec import Array, Operand, Spec, spec
 from npusim.ops.arguments import cube_math, cube_math_number
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.linear import linear_layer
@@ -66,9 +66,10 @@ Shape = tuple[int, ...]
 class ConvCall:
     """The arguments of one ``aten::convolution_backward``; equal calls take equal time.
 
-    ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight. The call
-    of a ``product`` of matrices has no other sizes; where it is a gradient that is known as no
-    layer's, it is a product going forward.
+    ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight.
+    ``strides`` are those, in elements, of operands and gradients that are not contiguous, by name.
+    The call of a ``product`` of matrices has no other sizes; where it is a gradient that is known
+    as no layer's, it is a product going forward.
     """
 
     shapes: tuple[Shape, Shape, Shape]
@@ -81,6 +82,7 @@ class ConvCall:
     output_padding: Shape = ()
     groups: int = 1
     output_mask: tuple[bool, bool, bool]
+    strides: tuple[tuple[str, Shape], ...] = ()
     product: LinearLayer | None = None
 
     @property
@@ -93,6 +95,20 @@ class ConvCall:
         """One short name, or three where operands differ."""
         names = [_short(name) for name in self.dtypes]
         return names[0] if len(set(names)) == 1 else "/".join(names)
+
+    @property
+    def layouts(self) -> dict[str, Spec]:
+        """How operands and gradients lie that are not contiguous."""
+        output, input_, weight = self.shapes
+        output_type, input_type, weight_type = map(dtype, self.dtypes)
+        tensors = {
+            "grad_output": (output, output_type),
+            "input": (input_, input_type),
+            "weight": (weight, weight_type),
+            "grad_input": (input_, promote((input_type, output_type), FP32)),
+            "grad_weight": (weight, promote((weight_type, output_type), FP32)),
+        }
+        return {name: spec(*tensors[name], strides) for name, strides in self.strides}
 
     @property
     def promoted(self) -> DType:
@@ -222,7 +238,7 @@ class Log:
             **call.settings,
             output_mask=call.output_mask,
             cube_math_type=number,
-            **vars(options),
+            **vars(replace(options, layouts=call.layouts)),
         )
 
     def rows(self) -> list[dict[str, Any]]:
