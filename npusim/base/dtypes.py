@@ -69,7 +69,10 @@ _BY_NAME = {
 
 
 def dtype(name: Any) -> DType:
-    """Return the type called ``name``: "fp16", "float16", ``np.float16``, an array's dtype, ..."""
+    """Return the type called ``name``: "fp16", "float16", ``np.float16``, an array's dtype, ...
+
+    The byte order of an array is no part of its type.
+    """
     if isinstance(name, DType):
         return name
     found = None
@@ -77,7 +80,7 @@ def dtype(name: Any) -> DType:
         found = _BY_NAME.get(name.strip().lower())
     elif name is not None:  # np.dtype(None) is float64, which nobody means by it
         with suppress(TypeError):
-            found = _BY_NUMPY.get(np.dtype(name))
+            found = _BY_NUMPY.get(np.dtype(name).newbyteorder("="))
     if found is not None:
         return found
     spellings = ", ".join(f"{known.name} ({known.numpy.name})" for known in DTYPES)

@@ -30,6 +30,11 @@ class Spec(Struct, frozen=True):
 Operand = Array | Spec
 
 
+def native(array: Array) -> Array:
+    """The array in the byte order of this machine; files of other machines may have the other."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def spec(shape: Iterable[int], dtype_name: Any, strides: Iterable[int] | None = None) -> Spec:
     """An array's shape and type without its data: the run is timing-only, at any size.
 
