@@ -20,7 +20,7 @@ from typing import Any
 from npusim.base.errors import NpusimError, shown
 from npusim.base.objects import collect_seldom
 from npusim.cli.completion import answer
-from npusim.cli.options import Parser
+from npusim.cli.options import IDENTITY, Parser
 from npusim.version import __version__
 
 #: Exit statuses: a check that failed, an error, an interrupt, a reader that went away, SIGTERM. The
@@ -84,7 +84,9 @@ def _parser(named: tuple[str, ...]) -> Parser:
         description="Cycle-approximate NPU simulator: numbers, cycles and traffic of operators.",
         epilog="'npusim COMMAND --help' explains a command.",
     )
-    top.add_argument("--version", action="version", version=f"npusim {__version__}")
+    top.identity = IDENTITY
+    version = f"npusim {__version__}\n{IDENTITY}"
+    top.add_argument("--version", action="version", version=version)
     _add_debug(top)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, about in COMMANDS.items():

@@ -19,6 +19,11 @@ from npusim.base.yamltree import Node, load_tree, suggest
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
+#: Which program this is: the CANN toolkit has a command of the same name.
+IDENTITY = (
+    "this is the npusim of the Python package, also installed as npusim-py, not the CANN toolkit's"
+)
+
 
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that raises ``ArgumentError``, with the nearest word suggested.
@@ -28,6 +33,9 @@ class Parser(argparse.ArgumentParser):
 
     #: Options that others take, with the names of these: for errors.
     elsewhere: Callable[[], Mapping[str, Sequence[str]]] = staticmethod(dict)
+
+    #: Added to errors of this parser: which program it belongs to.
+    identity = ""
 
     #: What is said below the help, where it takes time to find out.
     examples: Callable[[], str] | None = None
@@ -48,7 +56,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``ArgumentError`` where argparse would print the usage and exit."""
-        raise ArgumentError(f"{message}; see '{self.prog} --help'")
+        which = f"; {self.identity}" if self.identity else ""
+        raise ArgumentError(f"{message}{which}; see '{self.prog} --help'")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # The one hook argparse has for choices; commands and options both come through it.
@@ -77,7 +86,10 @@ class Parser(argparse.ArgumentParser):
             near = suggest(word, known)
             if begun and word.startswith("--"):  # cut short, as argparse itself would allow
                 near = f"; did you mean {' or '.join(map(repr, begun))}?"
-            self.error(f"unrecognized argument {extra!r}{near if 'did you mean' in near else ''}")
+            if "did you mean" in near:
+                self.error(f"unrecognized argument {extra!r}{near}")
+            which = "" if self.identity else f"; {IDENTITY}"  # perhaps another program's option
+            self.error(f"unrecognized argument {extra!r}{which}")
 
 
 def _folded(line: str) -> list[str]:

@@ -42,6 +42,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     ``fact`` is the fact looked at, mostly the parameter itself; ``positions`` of a tuple, or all.
     ``status`` is what the real call returns otherwise, None where it fails without a code.
+    ``source`` is the short name of the source in the file of limits, ``basis`` the source in words.
     ``always`` rows say what the operation is and hold under ``rules="hardware"`` too.
     """
 
@@ -50,6 +51,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     stage: str
     permitted: str
     status: int | None
+    source: str
     basis: str
     when: Mapping[str, tuple[Any, ...]]
     positions: tuple[int, ...]
@@ -155,6 +157,14 @@ def check(operator: str, facts: Facts, device: Device, rules: str = "documented"
     return [*([f"{device.name}: {table.note}"] if table.note else []), *remarks]
 
 
+def documented_products(operator: str) -> list[str]:
+    """Return the keys of the products whose documentation lists ``operator``, sorted."""
+    folder = configs() / "constraints"
+    names = sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if "." in f.name)
+    names.remove("common")
+    return [name for name in names if _operator(_file(name), operator) is not None]
+
+
 def documented_operators() -> list[str]:
     """Return the names of the operators that have a table, sorted."""
     return sorted(_file("common").mapping()["operators"].mapping())
@@ -253,10 +263,10 @@ def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[
             continue
         for parameter in _values(keys["parameter"]):
             for fact in _values(keys.get("fact")) or (parameter,):
-                yield _rule(keys, parameter, str(fact), sources[basis].text())
+                yield _rule(keys, parameter, str(fact), basis, sources[basis].text())
 
 
-def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, basis: str) -> Rule:
+def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basis: str) -> Rule:
     """Return one row as a ``Rule``."""
     number = {key: _scalar(keys[key].text()) if key in keys else None for key in ("min", "max")}
     one_of, length = _values(keys.get("one_of")), _values(keys.get("length"))
@@ -268,6 +278,7 @@ def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, basis: str) -> Ru
         stage=keys["stage"].text(),
         permitted=given or _permitted(number["min"], number["max"], one_of, length),
         status=_scalar(keys["status"].text()),
+        source=source,
         basis=basis,
         when=_when(keys.get("when")),
         positions=_values(keys.get("positions")),

@@ -91,17 +91,45 @@ def test_ops_show_lists_the_limits_of_a_product(capsys: Capture) -> None:
         "convolution_backward on ascend310p: aclnnConvolutionBackward, "
         "limits of Atlas inference products (310P)"
     )
-    assert len(lines) == 4 + len(table.rules)
-    math = next(line for line in lines if line.startswith("cube_math_type (compute_dtype = fp32)"))
-    assert math.split()[4:8] == ["1", "(allow_fp32_down_precision)", "or", "2"]
-    assert "161002" in math
-    assert math.endswith("the operator's documentation page")
+    math = next(line for line in lines if line.startswith("cube_math_type if compute_dtype = fp32"))
+    assert math.split()[5:9] == ["1", "(allow_fp32_down_precision)", "or", "2"]
+    assert math.endswith("161002 PAGE")
+    assert "PAGE: the operator's documentation page" in lines
     stride = [line.split() for line in lines if line.startswith("stride ")]
-    assert ["stride", "up", "to", "63", "error"] in [words[:5] for words in stride]
+    assert ["stride", "up", "to", "63", "error", "TBE"] in stride
     value = _json(capsys, *words)
     assert (value["product"], value["note"]) == ("310p", "")
     found = [(row["parameter"], row["permitted"], row["status"]) for row in value["rules"]]
     assert found == [(rule.parameter, rule.permitted, rule.status) for rule in table.rules]
+
+
+def test_ops_show_is_short_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = _lines(capsys, "ops", "show", "convolution_backward", "--device", "ascend910b2")
+    assert max(map(len, lines[1:])) <= 80
+    assert len(lines) < 2.5 * len(load_rules("a2", "convolution_backward").rules)
+
+
+def test_ops_show_without_a_device_has_the_limits_of_all_products(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    lines = _lines(capsys, "ops", "show", "convolution_backward")
+    assert "  910: Atlas training products (910) (ascend910)" in lines
+    rows = {line.partition("  ")[0]: line for line in lines}
+    assert "fp16 or fp32 or bf16 [a2]" in "".join(lines)
+    assert "fp16 or fp32 [310p, 910]" in "".join(lines)
+    assert "[" not in rows["output_mask"]
+    value = _json(capsys, "ops", "--json", "show", "convolution_backward")
+    sizes = {row["product"]: len(row["rules"]) for row in value["products"]}
+    assert sizes == {
+        name: len(load_rules(name, "convolution_backward").rules) for name in ("310p", "910", "a2")
+    }
+
+
+@pytest.mark.parametrize("operator", documented_operators())
+def test_ops_show_without_a_device_works_for_every_operator(operator: str, capsys: Capture) -> None:
+    assert len(_lines(capsys, "ops", "show", operator)) > 5
 
 
 @pytest.mark.parametrize("operator", documented_operators())
