@@ -21,7 +21,7 @@ from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
+from npusim.shapes.convolution import Convolution, sides_of, transposed_sizes
 from npusim.shapes.reference import conv_bias_grad
 
 #: The results, and the operands in the order of their arguments.
@@ -86,6 +86,7 @@ def convolution_backward(
     )
     call.check(checked)
     call.notes += _unread_bias_sizes(checked)
+    call.notes += _unread_output_padding(checked)
     dtypes = tuple(dtype(t.dtype) for t in tensors)
     text, promoted, mask = _problem(checked), promote(dtypes, FP32), checked["output_mask"]
     if 0 in tensors[1].shape or 0 in tensors[2].shape:
@@ -132,6 +133,36 @@ def _unread_bias_sizes(checked: Mapping[str, Any]) -> list[str]:
         f"bias_sizes is {given}, the layer has {channels} output channels: the documentation wants "
         f"({channels},), the library does not look at it unless the input is empty"
     ]
+
+
+def _unread_output_padding(checked: Mapping[str, Any]) -> list[str]:
+    """Notes on an output padding of a transposed layer that does not fit, which nobody notices.
+
+    The library's checker holds it against the stride in 3-D alone, and against ``gradOutput``
+    nowhere: that one's size counts.
+    """
+    extra = checked["output_padding"]
+    if not checked["transposed"]:
+        return []
+    sizes, kernel = checked["input.shape"][2:], checked["weight.shape"][2:]
+    stride, dilation, pads = checked["stride"], checked["dilation"], checked["padding"]
+    sides = sides_of(pads, len(kernel))
+    ends = tuple(end for _, end in sides_of(extra, len(kernel)))
+    notes = []
+    wanted = transposed_sizes(sizes, kernel, stride, sides, dilation, ends)
+    found = tuple(checked["grad_output.shape"][2:])
+    if wanted != found:
+        notes.append(
+            f"output_padding is {extra}, which makes grad_output {wanted}; it is {found}, and the "
+            "gradients are those of this size: the library's checker does not compare the two"
+        )
+    limits = zip(ends, stride, dilation, strict=True)
+    if any(end >= max(step, apart) for end, step, apart in limits):
+        notes.append(
+            f"output_padding is {extra}; PyTorch takes values below stride {stride} or dilation "
+            f"{dilation} alone, the library's checker takes others in 1-D and 2-D layers"
+        )
+    return notes
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
