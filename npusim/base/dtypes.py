@@ -35,6 +35,20 @@ class DType(Struct, frozen=True, eq=False):
         """Return the short name."""
         return self.name
 
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        if self.kind == "float":
+            return float(ml_dtypes.finfo(self.numpy).max)
+        return float(np.iinfo(self.numpy).max)
+
+    @property
+    def range_text(self) -> str:
+        """The range in words: ``the range of fp16, 65,504``."""
+        largest = self.largest
+        digits = f"{largest:,.0f}" if largest < 10**9 else f"{largest:.3g}"
+        return f"the range of {self.name}, {digits}"
+
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         """Pickle the name: a type is the same object in every process, and compared as one."""
         return dtype, (self.name,)

@@ -48,6 +48,9 @@ def render(
     lines += _layers(time_us, rows)
     for (layer, sizes, reason), count in refused.items():
         lines += ["", *wrap(f"refused {count} x {layer}, {sizes}: {reason}", later="  ")]
+    wrong = Counter((r["layer"], r["reason"]) for r in rows if r["ok"] is False and r["reason"])
+    for (layer, reason), count in wrong.items():
+        lines += ["", *wrap(f"beyond tolerance {count} x {layer}: {reason}", later="  ")]
     if untimed:
         lines += ["", *wrap(f"not in the time: {times_text(untimed.items())}", later="  ")]
     return "\n".join(lines)

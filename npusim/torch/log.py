@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import isfinite, sqrt
+from math import isfinite, isinf, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
 from npusim.results.log_text import GRADIENTS, render
-from npusim.shapes.reference import relative_error
+from npusim.shapes.reference import relative_error, without_equal_infinities
 from npusim.version import __version__
 from npusim.workloads import LinearLayer
 
@@ -252,9 +252,11 @@ class Log:
         ``count`` is how many calls of the log have the same arguments, ``result`` the index in
         ``results``. ``error_...`` are relative Frobenius errors against the framework's gradients;
         where the terms of a gradient cancel, relative to the root of their summed squares, and at
-        least to its type's smallest normal number; NaN where either is not finite. ``tolerance``
-        is their limit (for the bias that of the element type alone, see ``TOLERANCES``), ``ok``
-        whether all keep it. Products of matrices are timed, and not compared.
+        least to its type's smallest normal number. Infinities of one sign are equal; where an
+        element is not finite and not alike on both sides, the error is no finite number and
+        ``reason`` tells where. ``tolerance`` is their limit
+        (for the bias that of the element type alone, see ``TOLERANCES``), ``ok`` whether all keep
+        it. Products of matrices are timed, and not compared.
         """
         import pandas as pd
 
@@ -323,11 +325,36 @@ def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
         for i, (got, want) in enumerate(pairs)
     )
     ok = all(error is None or error <= limits[i] for i, error in enumerate(errors))
-    return replace(entry, errors=errors, ok=ok)
+    named = zip(GRADIENTS, result.outputs or (), data.gradients, strict=True)
+    reasons = [
+        _unlike_infinities(name, got, want)
+        for name, got, want in named
+        if got is not None and want is not None
+    ]
+    return replace(entry, errors=errors, ok=ok, reason="; ".join(filter(None, reasons)))
+
+
+def _unlike_infinities(name: str, got: Array, want: Array) -> str:
+    """The words for elements that are not finite and not alike on both sides, "" without any."""
+    computed, exact = without_equal_infinities(got, want)
+    apart = ~(np.isfinite(computed) & np.isfinite(exact))
+    count = int(np.count_nonzero(apart))
+    if not count:
+        return ""
+    place = tuple(int(i) for i in np.argwhere(apart)[0])
+    here, there = float(computed[place]), float(exact[place])
+    overflow = f": beyond {dtype(want.dtype).range_text}" if isinf(here) or isinf(there) else ""
+    return (
+        f"{name} has {count:,} of {want.size:,} elements that are infinite or no number and not "
+        f"alike on both sides{overflow}; first at {list(place)}: {here:.6g} here, {there:.6g} in "
+        "the framework"
+    )
 
 
 def _error(got: Array, want: Array, limit: float, noise: Callable[[int], float], i: int) -> float:
-    """Relative Frobenius error of gradient ``i``; NaN where either is not finite.
+    """Relative Frobenius error of gradient ``i``; NaN or infinite where infinities are unlike.
+
+    The same infinities, as of gradients that overflow under a loss scaler, are equal.
 
     Terms that cancel, as in the bias gradient before a normalisation, leave rounding noise on
     both sides, and an element below the smallest normal number has lost digits on both: beyond
@@ -337,10 +364,10 @@ def _error(got: Array, want: Array, limit: float, noise: Callable[[int], float],
         error = relative_error(got, want)
         if not error > limit:
             return error
-        exact = want.astype(np.float64)
+        computed, exact = without_equal_infinities(got, want)
         smallest = _SMALLEST_NORMAL[dtype(want.dtype).name] * sqrt(want.size)
         scale = max(float(np.linalg.norm(exact)), noise(i), smallest)
-        return float(np.linalg.norm(got.astype(np.float64) - exact)) / scale
+        return float(np.linalg.norm(computed - exact)) / scale
 
 
 def _limits(entry: Entry) -> tuple[float, float, float]:
