@@ -37,7 +37,12 @@ def render(
     distinct = len({row["result"] for row in rows} - {None})
     bad = sum(row["ok"] is False for row in rows)
     products = sum(not row["stride"] for row in rows)
-    kinds = {"convolution backward": len(rows) - products, "product backward": products}
+    folds = sum(bool(row["stride"]) and len(row["weight"]) == 2 for row in rows)
+    kinds = {
+        "convolution backward": len(rows) - products - folds,
+        "product backward": products,
+        "fold backward": folds,
+    }
     found = [counted(n, kind) for kind, n in kinds.items() if n or kind.startswith("conv")]
     lines = [
         f"{device}: {', '.join(found)}, {distinct} distinct, "

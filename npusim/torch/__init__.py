@@ -14,9 +14,10 @@ True
 
 Whatever dispatches ``aten::convolution_backward`` is seen: modules, functional calls, transposed
 and grouped layers, autocast, any memory format, meta tensors (timing only). So are the gradients of
-matrix products (linear layers, ``@``, einsum, attention), which are timed and not compared; what
-else is computed going backward is counted in ``Log.untimed``. Code compiled by ``torch.compile`` is
-not seen. PyTorch computes as always; npusim only looks at operands and results.
+matrix products (linear layers, ``@``, einsum, attention) and of fold and unfold, which are timed
+and not compared; what else is computed going backward is counted in ``Log.untimed``. Code compiled
+by ``torch.compile`` is not seen. PyTorch computes as always; npusim only looks at operands and
+results.
 
 Tensors of convolutions lie on the chip as PyTorch has laid them out: an operand that is not
 contiguous (channels last, a slice, an expanded gradient) is copied by a kernel first, a gradient
@@ -137,6 +138,7 @@ class _WeightNames:
 def _recorder(log: Log, names: _WeightNames) -> Any:
     """A ``TorchDispatchMode`` that lets PyTorch compute, then shows ``log`` what it did."""
     aten = _torch().ops.aten
+    folds = (aten.im2col.default, aten.col2im.default)
     copies = (aten._to_copy.default, aten.clone.default)
     seen = _Products(log, names)
 
@@ -146,6 +148,8 @@ def _recorder(log: Log, names: _WeightNames) -> Any:
         if func is aten.convolution_backward.default:
             a = dict(zip(_ARGUMENTS, args, strict=False)) | given
             log.record(_call(a, out), names.of(a["weight"]), lambda: _evidence(a, out, func))
+        elif func in folds and _torch("torch._C")._current_autograd_node() is not None:
+            log.record(*_fold(args, given, out, backward_of_fold=func is aten.im2col.default))
         else:
             seen.see(func, args, out)
             if func in copies:
@@ -228,6 +232,33 @@ def _call(a: dict[str, Any], out: Sequence[Any]) -> ConvCall:
             (*zip(_TENSORS, tensors, strict=True), *zip(_GRADIENTS, out[:2], strict=True))
         ),
     )
+
+
+def _fold(
+    args: Sequence[Any], named: dict[str, Any], out: Any, *, backward_of_fold: bool
+) -> tuple[ConvCall, str]:
+    """A gradient of fold (patches of it) or of unfold (the sum of patches), and its name.
+
+    ``args`` and ``named`` are those of ``aten::im2col`` or ``aten::col2im``.
+    """
+    arguments = ("self", "kernel_size", "dilation", "padding", "stride")
+    if not backward_of_fold:
+        arguments = ("self", "output_size", *arguments[1:])
+    a = dict(zip(arguments, args, strict=False)) | named
+    gradient, kernel = a["self"], _ints(a["kernel_size"])
+    read = "image" if backward_of_fold else "grad_output"
+    call = ConvCall(
+        shapes=(_ints(gradient.shape), _ints(out.shape), kernel),
+        dtypes=(_name(gradient),) * 3,
+        stride=_ints(a["stride"]),
+        padding=_ints(a["padding"]),
+        dilation=_ints(a["dilation"]),
+        output_mask=(True, False, False),
+        strides=_strides(((read, gradient), ("out", out))),
+        fold="im2col" if backward_of_fold else "im2col_backward",
+    )
+    size = "x".join(map(str, kernel))
+    return call, f"{'fold' if backward_of_fold else 'unfold'} {size}"
 
 
 def _strides(tensors: Iterable[tuple[str, Any]]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -24,6 +24,7 @@ from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec, spec
+from npusim.ops import CARDS
 from npusim.ops.arguments import cube_math, cube_math_number
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.linear import linear_layer
@@ -69,7 +70,9 @@ class ConvCall:
     ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight.
     ``strides`` are those, in elements, of operands and gradients that are not contiguous, by name.
     The call of a ``product`` of matrices has no other sizes; where it is a gradient that is known
-    as no layer's, it is a product going forward.
+    as no layer's, it is a product going forward. Of a ``fold`` - the operator that computes it,
+    "im2col_backward" for the gradient of unfold and "im2col" for that of fold - ``shapes`` are
+    those of the gradient that is read, of the one that is made, and of the kernel.
     """
 
     shapes: tuple[Shape, Shape, Shape]
@@ -84,6 +87,7 @@ class ConvCall:
     output_mask: tuple[bool, bool, bool]
     strides: tuple[tuple[str, Shape], ...] = ()
     product: LinearLayer | None = None
+    fold: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -101,6 +105,12 @@ class ConvCall:
         """How operands and gradients lie that are not contiguous."""
         output, input_, weight = self.shapes
         output_type, input_type, weight_type = map(dtype, self.dtypes)
+        if self.fold:
+            read = "image" if self.fold == "im2col" else "grad_output"
+            folded = {read: output, "out": input_}
+            return {
+                name: spec(folded[name], output_type, strides) for name, strides in self.strides
+            }
         tensors = {
             "grad_output": (output, output_type),
             "input": (input_, input_type),
@@ -209,8 +219,10 @@ class Log:
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
         result = self._run(call, layer, number, data.operands if data else specs)
         index = len(self.results) if known is None else known.result
-        math = cube_math(call.promoted, number, self.device)
-        name = "hf32" if math.hf32 else math.dtype.name
+        if call.fold:
+            name = call.promoted.name
+        else:
+            name = cube_math(call.promoted, number, self.device).name
         entry = Entry(call=call, layer="", result=index, reason="", arithmetic=name)
         if data is not None:
             entry = _compared(entry, result, data)
@@ -227,6 +239,8 @@ class Log:
             report(f"{layer} (call {len(self.entries) + 1}) {kernel}", phase, done, total)
 
         options = replace(self.options, progress=report and labelled)
+        if call.fold:
+            return _folded(call, grad_output, replace(options, layouts=call.layouts))
         if call.product is not None:
             wanted = call.results or ("output",)
             return linear_layer(call.product, call.promoted, wanted, options, number)
@@ -256,7 +270,7 @@ class Log:
         element is not finite and not alike on both sides, the error is no finite number and
         ``reason`` tells where. ``tolerance`` is their limit
         (for the bias that of the element type alone, see ``TOLERANCES``), ``ok`` whether all keep
-        it. Products of matrices are timed, and not compared.
+        it. Products of matrices and gradients of fold and unfold are timed, and not compared.
         """
         import pandas as pd
 
@@ -314,6 +328,16 @@ class Log:
     def _repr_html_(self) -> str:
         """What a notebook shows at the end of a cell."""
         return f"<pre>{escape(self.summary())}</pre>"
+
+
+def _folded(call: ConvCall, gradient: Operand, options: Options) -> Result:
+    """The gradient of fold or unfold, on the operator that the chip's library has for it."""
+    card = CARDS[call.fold]
+    settings = (call.shapes[2], call.dilation, call.padding, call.stride)
+    if call.fold == "im2col_backward":
+        settings = (call.shapes[1][-2:], *settings)
+    usable = {name: value for name, value in vars(options).items() if name not in card.without}
+    return card.function(gradient, *settings, **usable)
 
 
 def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
