@@ -243,10 +243,15 @@ def arguments(c: Convolution) -> dict[str, Any]:
     """
     even = all(before == after for before, after in c.padding)
     if not even and c.dims != 2:
-        way_out = "; state this one with a height of 1" if c.dims == 1 else ""
+        way_out = (
+            "state this one with a height of 1"
+            if c.dims == 1
+            else "conv3d_backprop_filter and conv3d_backprop_input take six values"
+        )
         sides = ", ".join(f"[{before}, {after}]" for before, after in c.padding)
         raise ArgumentError(
-            f"padding is {sides}; before and after may differ in 2-D layers only{way_out}"
+            f"padding is {sides}; before and after may differ in 2-D layers only: pad the input "
+            f"before and state no padding; {way_out}"
         )
     return {
         "stride": c.stride,
