@@ -39,7 +39,7 @@ class DType(Struct, frozen=True, eq=False):
     def largest(self) -> float:
         """The largest finite number."""
         if self.kind == "float":
-            return float(ml_dtypes.finfo(self.numpy).max)
+            return float(ml_dtypes.finfo(self.numpy).max)  # type: ignore[no-untyped-call]
         return float(np.iinfo(self.numpy).max)
 
     @property

@@ -197,8 +197,9 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
         wanted = replace(wanted, layouts=self._layouts(wanted.layouts or {}, given))
         call = Call(self.name, wanted, timing_only, operands=sizes)
         for name, value in given.items():
-            contiguous = isinstance(value, Spec) or value.flags.c_contiguous
-            if not contiguous and self.strided and name not in call.layouts:
+            if isinstance(value, Spec) or value.flags.c_contiguous:
+                continue
+            if self.strided and name not in call.layouts:
                 call.notes.append(_unstated_layout(name, value))
         return call
 
@@ -220,11 +221,10 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
                     f"{self.name}: strides {layout.strides} are stated for {name}; "
                     + (f"those of {may} may be" if may else "all of its tensors are contiguous")
                 )
-            value = operands.get(name)
-            if value is not None and tuple(value.shape) != layout.shape:
+            if name in operands and tuple(operands[name].shape) != layout.shape:
                 raise ArgumentError(
                     f"{self.name}: layouts has shape {layout.shape} for {name}, which is "
-                    f"{tuple(value.shape)}"
+                    f"{tuple(operands[name].shape)}"
                 )
         return {name: layout for name, layout in layouts.items() if layout.strides is not None}
 

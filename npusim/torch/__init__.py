@@ -241,9 +241,9 @@ def _fold(
 
     ``args`` and ``named`` are those of ``aten::im2col`` or ``aten::col2im``.
     """
-    arguments = ("self", "kernel_size", "dilation", "padding", "stride")
+    arguments = ["self", "kernel_size", "dilation", "padding", "stride"]
     if not backward_of_fold:
-        arguments = ("self", "output_size", *arguments[1:])
+        arguments.insert(1, "output_size")
     a = dict(zip(arguments, args, strict=False)) | named
     gradient, kernel = a["self"], _ints(a["kernel_size"])
     read = "image" if backward_of_fold else "grad_output"

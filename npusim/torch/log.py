@@ -333,9 +333,9 @@ class Log:
 def _folded(call: ConvCall, gradient: Operand, options: Options) -> Result:
     """The gradient of fold or unfold, on the operator that the chip's library has for it."""
     card = CARDS[call.fold]
-    settings = (call.shapes[2], call.dilation, call.padding, call.stride)
+    settings = [call.shapes[2], call.dilation, call.padding, call.stride]
     if call.fold == "im2col_backward":
-        settings = (call.shapes[1][-2:], *settings)
+        settings.insert(0, call.shapes[1][-2:])
     usable = {name: value for name, value in vars(options).items() if name not in card.without}
     return card.function(gradient, *settings, **usable)
 

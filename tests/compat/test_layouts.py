@@ -53,6 +53,16 @@ def every_second(array: Array) -> Array:
 LAYS = {"channels last": channels_last, "sliced": sliced, "every second": every_second}
 
 
+def ran(second: Callable[..., int], planned: tuple[int, int, Any]) -> Result:
+    """What phase two computes, and that it plans as much memory as it takes."""
+    status, size, executor = planned
+    assert (status, acl.aclGetRecentErrMsg()) == (OK, None)
+    assert second(acl.aclrtMalloc(size), size, executor, None) == OK
+    result: Result = executor.result
+    assert result.workspace_bytes == size
+    return result
+
+
 class Layer:
     """16 -> 16 channels, 3x3, padding 1, of one image 6x7 and with all three gradients."""
 
@@ -73,16 +83,14 @@ class Layer:
     def run(self, lays: dict[str, Lay]) -> tuple[Result, int, dict[str, Array]]:
         """The result, the workspace that was planned, and what was written."""
         arrays = {name: lays.get(name, as_it_is)(array) for name, array in self.arrays.items()}
-        stream = acl.aclrtCreateStream(device="ascend910b2")
+        acl.aclrtCreateStream(device="ascend910b2")
         tensors = {name: acl.aclCreateTensor(array) for name, array in arrays.items()}
         operands, gradients = [tensors[n] for n in NAMES[:3]], [tensors[n] for n in NAMES[3:]]
-        status, size, executor = acl.aclnnConvolutionBackwardGetWorkspaceSize(
+        planned = acl.aclnnConvolutionBackwardGetWorkspaceSize(
             *operands, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, self.mask, 0, *gradients
         )
-        assert (status, acl.aclGetRecentErrMsg()) == (OK, None)
-        status = acl.aclnnConvolutionBackward(acl.aclrtMalloc(size), size, executor, stream)
-        assert status == OK
-        return executor.result, size, {name: arrays[name] for name in NAMES[3:]}
+        result = ran(acl.aclnnConvolutionBackward, planned)
+        return result, planned[1], {name: arrays[name] for name in NAMES[3:]}
 
 
 def launched(result: Result) -> list[str]:
@@ -152,18 +160,17 @@ def test_maps_of_51_mb_in_channels_last_take_as_much_longer_as_their_copies() ->
     """539.7 us and no word of it before; 16-bit maps of 32x64x112x112, 3x3."""
     map_, last = (32, 64, 112, 112), (64 * 112 * 112, 1, 112 * 64, 64)
     acl.aclrtCreateStream(device="ascend910b2")
-    times = []
+    results = []
     for strides in (tuple(prod(map_[i + 1 :]) for i in range(4)), last):
         map_tensors = [in_memory(map_, strides) for _ in range(3)]
         weights = [in_memory((64, 64, 3, 3), (576, 9, 3, 1)) for _ in range(2)]
         dy, x, dx = map_tensors
-        _, size, executor = acl.aclnnConvolutionBackwardGetWorkspaceSize(
+        planned = acl.aclnnConvolutionBackwardGetWorkspaceSize(
             dy, x, weights[0], [64], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True] * 3, 0,
             dx, weights[1], in_memory((64,), (1,)),
         )  # fmt: skip
-        acl.aclnnConvolutionBackward(acl.aclrtMalloc(size), size, executor, None)
-        times.append(executor.result)
-    plain, copied = times
+        results.append(ran(acl.aclnnConvolutionBackward, planned))
+    plain, copied = results
     copies = [run for run in copied.runs if run.name in ("contiguous", "view_copy")]
     assert len(copies) == 3
     assert 100 < copied.time_us - plain.time_us < 300
@@ -178,11 +185,11 @@ def test_an_expanded_gradient_and_a_bias_of_every_second_number() -> None:
     acl.aclrtCreateStream(device="ascend910b2")
     for first, added in ((x, bias), (x.copy(), bias.copy())):
         tensors = [acl.aclCreateTensor(array) for array in (first, w, added, out)]
-        _, size, executor = acl.aclnnConvolutionGetWorkspaceSize(
+        planned = acl.aclnnConvolutionGetWorkspaceSize(
             *tensors[:3], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, tensors[3], 0
         )
-        acl.aclnnConvolution(acl.aclrtMalloc(size), size, executor, None)
-        results.append((out.copy(), launched(executor.result)))
+        result = ran(acl.aclnnConvolution, planned)
+        results.append((out.copy(), launched(result)))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     assert results[0][1].count("contiguous") == 2
     assert "contiguous" not in results[1][1]
@@ -194,10 +201,9 @@ def test_a_matrix_that_is_only_transposed_is_read_as_it_lies() -> None:
     cases = ((b.T, 0), (every_second(b.T.copy()), 1))
     for second, copies in cases:
         tensors = [acl.aclCreateTensor(array) for array in (a, second, every_second(out))]
-        _, size, executor = acl.aclnnMmGetWorkspaceSize(*tensors, 0)
-        acl.aclnnMm(acl.aclrtMalloc(size), size, executor, None)
-        names = launched(executor.result)
+        names = launched(ran(acl.aclnnMm, acl.aclnnMmGetWorkspaceSize(*tensors, 0)))
         assert (names.count("contiguous"), names.count("view_copy")) == (copies, 1)
+        assert tensors[2].array is not None
         np.testing.assert_array_equal(tensors[2].array, a @ b.T)
 
 
@@ -208,15 +214,13 @@ def test_folds_are_cast_before_they_are_copied(kind: Any) -> None:
     acl.aclrtCreateStream(device="ascend910b2")
     tensors = acl.aclCreateTensor(patches), acl.aclCreateTensor(out)
     pair = [1, 1]
-    _, size, executor = acl.aclnnIm2colBackwardGetWorkspaceSize(
+    planned = acl.aclnnIm2colBackwardGetWorkspaceSize(
         tensors[0], [4, 4], [2, 2], pair, [0, 0], pair, tensors[1]
     )
-    assert acl.aclnnIm2colBackward(acl.aclrtMalloc(size), size, executor, None) == OK
-    names = launched(executor.result)
+    names = launched(ran(acl.aclnnIm2colBackward, planned))
     assert names[0] == "contiguous"
     assert names[-1] == "view_copy"
     assert ("cast" in names) == (kind is np.float32)
-    assert executor.result.workspace_bytes == size
     want = np.zeros((2, 16, 4, 4))
     for tap in range(4):
         i, j = divmod(tap, 2)

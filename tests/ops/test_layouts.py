@@ -54,7 +54,7 @@ def test_a_spec_with_the_usual_strides_is_one_without() -> None:
     with pytest.raises(ArgumentError, match=r"strides are \(-3, 1\)"):
         npusim.spec((2, 3), "fp16", (-3, 1))
     with pytest.raises(ArgumentError, match="give elements for each axis"):
-        npusim.spec((2, 3), "fp16", "ab")
+        npusim.spec((2, 3), "fp16", ["a", "b"])  # type: ignore[list-item]
 
 
 def test_arrays_take_the_time_of_contiguous_ones_with_a_note() -> None:
