@@ -53,7 +53,8 @@ def render(
     lines += _layers(time_us, rows)
     for (layer, sizes, reason), count in refused.items():
         lines += ["", *wrap(f"refused {count} x {layer}, {sizes}: {reason}", later="  ")]
-    wrong = Counter((r["layer"], r["reason"]) for r in rows if r["ok"] is False and r["reason"])
+    timed = [row for row in rows if row["result"] is not None]
+    wrong = Counter((r["layer"], r["reason"]) for r in timed if r["ok"] is False and r["reason"])
     for (layer, reason), count in wrong.items():
         lines += ["", *wrap(f"beyond tolerance {count} x {layer}: {reason}", later="  ")]
     if untimed:
