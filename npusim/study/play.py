@@ -19,6 +19,7 @@ from npusim.base.quantities import format_quantity
 from npusim.base.written import write
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
+from npusim.device.area import area_mm2
 from npusim.device.catalog import load_device
 from npusim.device.config import Figure, figure_text, figures
 from npusim.device.spec import Device
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Figures that move where nothing else is said, as far as the device has them.
 USUAL = (
-    *("groups", "memories.L1.size", "memories.L0C.size", "memories.UB.size"),
+    *("groups", "clock", "memories.L1.size", "memories.L0C.size", "memories.UB.size"),
     *("l2.size", "l2.read", "main_memory.read", "main_memory.write", "launch.core"),
 )
 
@@ -296,11 +297,21 @@ def show(game: Play, view: Live) -> None:
         spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
         told.append(f"most: {split_text({'split': now.split, 'time_us': now.time_us})}{spent}")
         told += _launches(game, now, moved)
+    told += _area(game)
     view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
     view.draw(stacks.moved(_bars(game, now)))
     if game.detail is not None and not game.drawn:
         view.draw(timeline.interactive(game.detail), f"{game.chosen}, once")
         game.drawn = True
+
+
+def _area(game: Play) -> list[str]:
+    """The area of the device as it is, and as it was where that differs."""
+    was, now = area_mm2(game.start), area_mm2(game.device)
+    if was is None or now is None:
+        return []
+    change = f", {now / was - 1:+.1%} ({was:,.1f} mm\u00b2 as it was)" if now != was else ""
+    return [f"area: {now:,.1f} mm\u00b2{change}"]
 
 
 def _launches(game: Play, now: NetworkResult, moved: float) -> list[str]:

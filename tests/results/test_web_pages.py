@@ -255,6 +255,26 @@ def test_a_network_in_the_browser(shown: Page, tmp_path: Path) -> None:
     checked(shown)
 
 
+def test_the_phases_of_a_step_open_into_kinds_in_tooltips(shown: Page, tmp_path: Path) -> None:
+    page = tmp_path / "step.html"
+    npusim.step("dcgan", device="ascend910b2", batch=1, mode="graph").report(page)
+    for width in (1280, 400):
+        shown.open(page, width)
+        checked(shown)
+        box = shown.run(
+            "(r => [r.x, r.y, r.width, r.height])"
+            "(document.querySelector('.chart').getBoundingClientRect())"
+        )
+        told: set[str] = set()
+        for across in np.linspace(0.2, 0.75, 30):
+            for down in np.linspace(0.1, 0.6, 8):
+                shown.hover(box[0] + box[2] * across, box[1] + box[3] * down)
+                told |= set(shown.run(_TOOLTIPS))
+        texts = " ".join(told)
+        assert re.search(r"convolution weight\s*[\d.,]+ \u00b5s, \d+ %", texts)
+        assert re.search(r"others.*normalisation|others.*activation: [\d.,]+ \u00b5s", texts, re.S)
+
+
 # ---------------------------------------------------------------- studies
 
 

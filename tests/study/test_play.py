@@ -172,7 +172,28 @@ def test_figures_are_chosen(net: Path) -> None:
         played(net, vary={"memories.UB.size": "64 bananas"})
     usual = played(net).knobs
     assert {knob.path for knob in usual} <= set(figures(device))
-    assert "memories.L1.size" in {knob.path for knob in usual}
+    assert {"memories.L1.size", "clock"} <= {knob.path for knob in usual}
+
+
+def test_a_faster_clock_is_played_and_the_area_is_told(net: Path) -> None:
+    game = played(net)
+    clock = next(knob for knob in game.knobs if knob.path == "clock")
+    for text in clock.texts:
+        assert device_of(game, "clock", text).clock_hz > 0
+    view = page(game, Document(), net.parent)
+    game.move("memories.L1.size", "128KiB")
+    while game.step():
+        view.acts.show(view)
+    assert re.search(
+        r"area: [\d.]+ mm\u00b2, [+-][\d.]+% \(4\.4 mm\u00b2 as it was\)", view.head.text
+    )
+
+
+def device_of(game: Play, path: str, text: str) -> npusim.Device:
+    """The device after one move, which must not be refused."""
+    game.move(path, text)
+    assert not game.problem
+    return game.device
 
 
 @contextmanager

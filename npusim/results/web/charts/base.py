@@ -272,6 +272,9 @@ def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:
         text_align=words.side, text_baseline="middle", text_font_size="12px",
     )  # fmt: skip
     _tagged(drawn, words.colour, "text")
+    if words.covers:
+        drawn.glyph.background_fill_color = "white"
+        drawn.glyph.tags = [*drawn.glyph.tags, "paper"]
 
 
 #: Maps, and markers that are shaded by a value, are drawn in files alone.
