@@ -43,13 +43,15 @@ class Rule(Struct, frozen=True, kw_only=True):
     ``fact`` is the fact looked at, mostly the parameter itself; ``positions`` of a tuple, or all.
     ``status`` is what the real call returns otherwise, None where it fails without a code.
     ``source`` is the short name of the source in the file of limits, ``basis`` the source in words.
-    ``always`` rows say what the operation is and hold under ``rules="hardware"`` too.
+    ``always`` rows say what the operation is and hold under ``rules="hardware"`` too. ``way_out``
+    says what to do, "" where that is to choose a permitted value.
     """
 
     parameter: str
     fact: str
     stage: str
     permitted: str
+    way_out: str
     status: int | None
     source: str
     basis: str
@@ -244,7 +246,7 @@ def _operator(file: Node, operator: str) -> Node | None:
 
 _ROW = ("parameter", "stage", "status", "basis")
 _TESTS = ("required", "min", "max", "one_of", "length", "check")
-_EXTRA = ("fact", "when", "positions", "permitted", "always", "not_for")
+_EXTRA = ("fact", "when", "positions", "permitted", "way_out", "always", "not_for")
 
 
 def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[Rule]:
@@ -277,6 +279,7 @@ def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basi
         fact=fact,
         stage=keys["stage"].text(),
         permitted=given or _permitted(number["min"], number["max"], one_of, length),
+        way_out=keys["way_out"].text() if "way_out" in keys else "",
         status=_scalar(keys["status"].text()),
         source=source,
         basis=basis,
@@ -328,11 +331,9 @@ def _message(table: Table, rule: Rule, wrong: str, device: Device) -> str:
     where = "" if rule.fact.startswith(rule.parameter) else f"{rule.parameter}: "
     when = f" (when {rule.condition})" if rule.condition else ""
     status = f"status {rule.status}" if rule.status is not None else "an error without status"
-    way_out = (
-        "correct it"
-        if rule.always
-        else (f"choose such a value, or rules='hardware' for what {device.name} itself can do")
-    )
+    way_out = rule.way_out or ("correct it" if rule.always else "choose such a value")
+    if not rule.always:
+        way_out += f", or rules='hardware' for what {device.name} itself can do"
     permit = "permit" if "products" in table.product_title else "permits"
     return (
         f"{table.operator}: {where}{wrong}; {table.product_title} {permit} {rule.permitted}{when} "

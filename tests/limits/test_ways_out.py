@@ -40,7 +40,9 @@ def test_sides_that_differ_on_the_command_line(
 def test_sides_that_differ_in_python() -> None:
     x, w = npusim.spec((1, 8, 9, 9, 9), "fp16"), npusim.spec((8, 8, 3, 3, 3), "fp16")
     padding, device = [1, 1, 1, 1, 1, 1], "ascend910b2"
-    with pytest.raises(RuleError, match="pad the input where both sides of one differ"):
+    with pytest.raises(
+        RuleError, match=r"pad the input before where both sides of a dimension differ$"
+    ):
         npusim.ops.convolution_backward(x, x, w, padding=padding, device=device)
     with pytest.raises(ArgumentError, match="where both sides of an axis differ, pad the input"):
         npusim.ops.convolution(x, w, padding=padding, device=device)
@@ -63,3 +65,13 @@ def test_pads_that_follow_from_a_padding_beyond_the_reach_of_the_filter() -> Non
         *sizes.values(), [16, 1, 1, 1], [1, 16, 6, 6], para, device="ascend910", rules="hardware"
     )
     assert result.cycles > 0
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend310p", "ascend910b2"])
+def test_a_filter_beyond_255(device: str) -> None:
+    """The width is that of the load instruction; narrower filters do the same together."""
+    x, w = npusim.spec((1, 16, 3, 600), "fp16"), npusim.spec((16, 16, 1, 256), "fp16")
+    dy = npusim.spec((1, 16, 3, 345), "fp16")
+    said = "; cut a wider filter into narrower ones, whose outputs and input gradients add up, or "
+    with pytest.raises(RuleError, match=said):
+        npusim.ops.convolution_backward(dy, x, w, device=device)
