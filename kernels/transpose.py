@@ -31,11 +31,17 @@ def merged(shape: tuple[int, ...], perm: tuple[int, ...]) -> Axes:
 
 @dataclass(frozen=True)
 class Transpose(Rearrangement):
-    """``y`` = ``x`` with its axes in the order ``perm``, as of ``numpy.transpose``."""
+    """``y`` = ``x`` with its axes in the order ``perm``, as of ``numpy.transpose``.
+
+    With ``turns`` elements of tiles are turned also where rows of whole blocks could move as they
+    are. Of rows of 32 B that takes half to a seventh of the time, of rows of 256 B up to twice as
+    long.
+    """
 
     perm: tuple[int, ...]
     x: Tensor
     y: Tensor
+    turns: bool = False
 
     name: ClassVar[str] = "transpose"
     library: ClassVar[tuple[str, ...]] = ("Transpose",)

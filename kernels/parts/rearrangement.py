@@ -203,16 +203,18 @@ def rotations(axes: Axes, tile: Sequence[int]) -> list[tuple[int, int, int]]:
     return turns
 
 
-def choose_tile(axes: Axes, size: int, slot_bytes: int, cores: int) -> tuple[int, ...]:
+def choose_tile(
+    axes: Axes, size: int, slot_bytes: int, cores: int, *, turns: bool = False
+) -> tuple[int, ...]:
     """Extents of a tile of elements of ``size`` bytes: the shorter run grows while all fits.
 
-    Where the last axis stays last and is a block or more, rows move without being turned. Small
-    tensors are cut so that every core has a tile.
+    Where the last axis stays last and is a block or more, rows move without being turned, unless
+    the kernel ``turns`` these too. Small tensors are cut so that every core has a tile.
     """
     share = ceil_div(prod(axes.sizes) * size, cores)
     budget = min(slot_bytes, max(share // 4, min(share, SMALL_TASK)))
     sides = ((axes.read, axes.load), (axes.written, axes.store))
-    kept = axes.keeps_rows and axes.sizes[-1] * size >= BLOCK_BYTES
+    kept = axes.keeps_rows and axes.sizes[-1] * size >= BLOCK_BYTES and not turns
 
     def fits(tile: Sequence[int]) -> bool:
         if kept and rotations(axes, tile):
@@ -245,10 +247,14 @@ class Box(NamedTuple):
 
 
 class Rearrangement(Spread):
-    """A kernel that puts the elements of ``x`` at other places of ``y``, which are its fields."""
+    """A kernel that puts the elements of ``x`` at other places of ``y``, which are its fields.
+
+    One that ``turns`` turns tiles in UB also where rows of whole blocks could move as they are.
+    """
 
     x: Tensor
     y: Tensor
+    turns: bool = False
 
     @property
     @abstractmethod
@@ -283,7 +289,8 @@ class Rearrangement(Spread):
         turning = k.buffer("UB", (elements,), turned, slots=4 if wide else 2, name="turned")
         narrowed = k.buffer("UB", (elements,), INT8, slots=2, name="narrowed") if wide else None
         turner = _Turner(k, dtype, turned, turning, narrowed)
-        tiles, tasks = self._tasks(choose_tile(axes, e, elements * e, cores), cores)
+        tile = choose_tile(axes, e, elements * e, cores, turns=self.turns)
+        tiles, tasks = self._tasks(tile, cores)
 
         def emit(box: Box) -> None:
             tile = tiles[box.extents]

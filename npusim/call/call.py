@@ -15,19 +15,19 @@ import numpy as np
 from msgspec import Struct, field
 
 from npusim.base.dtypes import DType
-from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.errors import ArgumentError, CapacityError, RoomError
 from npusim.base.objects import replace
 from npusim.base.resources import require_room
 from npusim.call.choice import Around, K, built, chosen
 from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec, elements_overlap
-from npusim.call.tiling import is_library, is_tuned
+from npusim.call.tiling import asked_of, is_library, is_tuned
 from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.strided_copy import Contiguous, ViewCopy, elements_spanned
-from npusim.limits.table import check
+from npusim.limits.table import check, check_undocumented
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
@@ -90,6 +90,14 @@ class Call(Struct, dict=True):
         Operands that main memory cannot hold are a ``CapacityError``.
         """
         self.notes += check(self.operator, facts, self.device, self.options.rules)
+        self.require_memory(self.operands)
+
+    def check_undocumented(self, facts: Mapping[str, Any]) -> None:
+        """Note that the operator has no page of limits, and what its sister's do not permit.
+
+        ``facts`` are those of the sister's call. Raises as ``check`` does.
+        """
+        self.notes += check_undocumented(self.operator, facts, self.device, self.options.rules)
         self.require_memory(self.operands)
 
     @cached_property
@@ -308,21 +316,36 @@ class Call(Struct, dict=True):
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
 
-    def choose(self, kernel: K, launches: Around[K] | None = None) -> K:
+    def choose(self, kernel: K, launches: Around[K] | None = None, *, simulated: bool = False) -> K:
         """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
 
-        A call that is only planned takes the best estimate where its workspace does not depend on
-        it. A ``blind`` one chooses as a library does, which knows neither how kernels are launched
-        nor what the L2 holds.
+        A call that is only planned takes the best estimate unless its workspace depends on the
+        choice: where accumulations are deterministic, and where it is to be ``simulated``. A
+        ``blind`` one chooses as a library does, which knows neither how kernels are launched nor
+        what the L2 holds.
         """
-        return chosen(
-            kernel,
-            self.device.launching("single") if self.blind else self.device,
-            self.groups,
-            warm=() if self.blind else self._touched,
-            launches=launches,
-            simulated=self.options.deterministic or _planned.get() is None,
-        )
+        with self._told_as(kernel):
+            return chosen(
+                kernel,
+                self.device.launching("single") if self.blind else self.device,
+                self.groups,
+                warm=() if self.blind else self._touched,
+                launches=launches,
+                simulated=simulated or self.options.deterministic or _planned.get() is None,
+            )
+
+    @contextmanager
+    def _told_as(self, kernel: Kernel) -> Iterator[None]:
+        """Say of a call that is too large for this computer which one it is, and what would help.
+
+        Larger tiles would, of somebody who gave a tiling.
+        """
+        try:
+            yield
+        except RoomError as error:
+            given = isinstance(asked_of(self.options.tiling, kernel.name), str)
+            way_out = "" if given else ", or give a tiling with larger tiles"
+            raise RoomError(f"{self.operator}: {kernel.name}: {error}{way_out}") from error
 
     def tuned(self, kernel: K) -> K:
         """``kernel`` with its fastest tiling, started from the L2 as it is now.
@@ -350,7 +373,8 @@ class Call(Struct, dict=True):
         self._touched |= {tensor.name for tensor in kernel.tensors if tensor.role != "in"}
         planned = _planned.get()
         if planned is not None:
-            lay_out(kernel, self.device, self.groups)
+            with self._told_as(kernel):
+                lay_out(kernel, self.device, self.groups)
             planned.append(kernel)
             return
         self._steps.append(kernel)
@@ -362,7 +386,8 @@ class Call(Struct, dict=True):
                 count = made.run.instructions
                 self.options.progress(kernel.name, "timing", count, count)
         else:
-            program = built(kernel, self.device, self.groups)
+            with self._told_as(kernel):
+                program = built(kernel, self.device, self.groups)
             self.require_time(program.instructions, program.macs, kernel.name)
             progress = self._progress(program, "timing")
             made = self.launches.time(kernel, program, timeline=timeline, progress=progress)

@@ -221,10 +221,11 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     failed: CapacityError | None = None
     left = MOST_INSTRUCTIONS
     looked_at: set[Hashable] = set()
+    every = kernel.ranks_by_bound  # what a tiling is held for depends on no other one
     for estimate, ranked in trial.ranked(kernel, MOST_LEADING):
         candidate, shape = cast(K, ranked), _shape(ranked)
         over = best is not None and (estimate >= best[0] or left < 0)
-        if over or len(looked_at) == MOST_SIMULATED:
+        if over or (len(looked_at) == MOST_SIMULATED and not every):
             break
         if shape in looked_at:
             continue
@@ -233,11 +234,12 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
         except CapacityError as error:  # closed forms do not see every byte
             failed = error
             continue
-        left -= tried.work
-        if not looked_at:
-            left = min(left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
+        if not every:
+            left -= tried.work
+            if not looked_at:
+                left = min(left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
         looked_at.add(shape)
-        if tried.cycles is None and best is not None:
+        if tried.cycles is None and best is not None and not every:
             break  # an estimate says nothing against times of others that were simulated
         cycles = estimate if tried.cycles is None else tried.cycles
         if best is None or cycles < best[0]:

@@ -55,7 +55,8 @@ class Options:
     the product's constraint table (or, with a note, that of a related product), "strict" refuses
     an operator that the product's own documentation does not list, "hardware" only asks what the
     device can execute; ``deterministic`` reduces the split accumulation of a filter gradient in
-    fixed order instead of with atomic adds; ``engine`` "fast"
+    fixed order instead of with atomic adds, and on a DSP does not split it, so that no bit depends
+    on the mask; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
     instruction (None: up to a size limit); ``launch`` "single", of operators called one by one,
     or "graph", of a replayed graph, where the device's file has a section ``graph``; ``start``

@@ -382,8 +382,9 @@ def _read(name: str, path: Path, dtypes: tuple[DType, ...]) -> Array:
     try:
         array: Any = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ArgumentError(
-            f"--input {name}={path}: cannot be read: {error}; give a file that numpy.save wrote"
+            f"--input {name}={path}: cannot be read: {why}; give a file that numpy.save wrote"
         ) from error
     if not isinstance(array, np.ndarray):
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -12,11 +12,14 @@ from npusim.cli.options import Parser, add_options, add_show
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
 from npusim.limits.table import (
+    UNDOCUMENTED,
     Rule,
     Table,
     documented_operators,
     documented_products,
     load_rules,
+    no_page,
+    sister_rules,
 )
 from npusim.ops import CARDS, operators
 from npusim.results.lines import wrap
@@ -29,15 +32,17 @@ _FACTS = attrgetter(*("condition" if key == "when" else key for key in _KEYS))
 def add_arguments(parser: Parser) -> None:
     """Declare ``ops`` and ``ops show``."""
     about = "show what the documentation permits for an operator, on a device or on all products"
-    names = ", ".join(documented_operators())
-    show = add_show(parser, about, f"a documented operator: {names}")
+    names = ", ".join(sorted((*documented_operators(), *UNDOCUMENTED)))
+    show = add_show(parser, about, f"an operator: {names}")
     add_options(show, "ops show")
 
 
 def execute(arguments: argparse.Namespace) -> None:
     """Print the table of operators, or the limits of one."""
     if arguments.action == "show":
-        if arguments.device is None:
+        if arguments.name in UNDOCUMENTED:
+            _show_undocumented(arguments.name, arguments.device, arguments.json)
+        elif arguments.device is None:
             _show_all(arguments.name, arguments.json)
         else:
             _show(arguments.name, load_device(arguments.device), arguments.json)
@@ -88,13 +93,12 @@ def _show(operator: str, device: Device, as_json: bool) -> None:
         print(f"note: {table.note}")
     print()
     _print_limits([(rule, ()) for rule in table.rules], 0)
-    _print_sources([table])
+    _print_sources(table.rules)
 
 
 def _show_all(operator: str, as_json: bool) -> None:
     """Print the limits of an operator on every product whose documentation lists it."""
-    products = documented_products(operator)
-    tables = {product: load_rules(product, operator) for product in products or [""]}
+    tables = _tables(operator)
     if as_json:
         listed = [
             {"product": name, "product_title": table.product_title}
@@ -105,13 +109,62 @@ def _show_all(operator: str, as_json: bool) -> None:
         print_json({"operator": operator, "title": title, "products": listed})
         return
     print(f"{operator}: {next(iter(tables.values())).title}, limits of")
-    for product, table in tables.items():
-        named = [name for name in devices() if load_device(name).product == product]
-        print(f"  {product}: {table.product_title} ({', '.join(named)})")
+    _print_products(tables)
     print()
     rules = [(rule, (product,)) for product, table in tables.items() for rule in table.rules]
     _print_limits(rules, len(tables))
-    _print_sources(list(tables.values()))
+    _print_sources(rule for rule, _ in rules)
+
+
+def _show_undocumented(operator: str, name: str | None, as_json: bool) -> None:
+    """Print that no page of an operator's limits is at hand, and the limits of its sister."""
+    title, sister = UNDOCUMENTED[operator]
+    device = None if name is None else load_device(name)
+    if not sister:
+        tables = {}
+    elif device is None:
+        tables = _tables(sister)
+    else:
+        tables = {device.product: load_rules(device.product, sister)}
+    where = "" if device is None else f" of {device.name}"
+    note = f"{no_page(operator)}: what the kernels{where} can compute is permitted"
+    if as_json:
+        listed = [
+            {"product": product, "product_title": table.product_title}
+            | {"rules": [_facts(rule) for rule in sister_rules(table)]}
+            for product, table in tables.items()
+        ]
+        facts = {"operator": operator, "title": title, "note": note, "rules": []}
+        facts |= {} if device is None else {"device": device.name}
+        print_json({**facts, "sister": sister, "sister_products": listed})
+        return
+    print(f"{operator}{'' if device is None else f' on {device.name}'}: {title}")
+    print("\n".join(wrap(f"note: {note}", later="  ")))
+    if tables:
+        other = next(iter(tables.values())).title
+        said = (
+            f"a result says so where the limits of {other} (grad_output is the output) do not "
+            "permit its layer; these are those of"
+        )
+        print("\n".join(wrap(said)))
+        _print_products(tables)
+        print()
+        rules = [(rule, (key,)) for key, table in tables.items() for rule in sister_rules(table)]
+        _print_limits(rules, len(tables))
+        _print_sources(rule for rule, _ in rules)
+
+
+def _tables(operator: str) -> dict[str, Table]:
+    """The limits of an operator by product, of every product whose documentation lists it."""
+    products = documented_products(operator)
+    return {product: load_rules(product, operator) for product in products or [""]}
+
+
+def _print_products(tables: Mapping[str, Table]) -> None:
+    """Print the products of tables with their devices."""
+    for product, table in tables.items():
+        named = [name for name in devices() if load_device(name).product == product]
+        print(f"  {product or table.product}: {table.product_title} ({', '.join(named)})")
 
 
 def _print_limits(rules: Sequence[tuple[Rule, tuple[str, ...]]], products: int) -> None:
@@ -172,12 +225,11 @@ def _facts(rule: Rule) -> dict[str, Any]:
     return dict(zip(_KEYS, _FACTS(rule), strict=True))
 
 
-def _print_sources(tables: Sequence[Table]) -> None:
+def _print_sources(rules: Iterable[Rule]) -> None:
     """Print what the short names of the sources stand for."""
     sources: dict[str, str] = {}
-    for table in tables:
-        for rule in table.rules:
-            sources.setdefault(rule.source, rule.basis)
+    for rule in rules:
+        sources.setdefault(rule.source, rule.basis)
     print()
     for name, words in sources.items():
         print("\n".join(wrap(f"{name}: {words}", later="  ")))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from npusim.base.errors import ArgumentError
-from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.base.yamltree import Node, load_tree, nearest, suggest
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
 
@@ -63,7 +63,10 @@ class Parser(argparse.ArgumentParser):
         # The one hook argparse has for choices; commands and options both come through it.
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            raise argparse.ArgumentError(action, f"unknown {value!r}{_near(str(value), choices)}")
+            way_out = _near(str(value), choices)
+            if choices == [SHOW] and not nearest(str(value), choices):
+                way_out += f"; did you mean '{self.prog} {SHOW} {value}'?"
+            raise argparse.ArgumentError(action, f"unknown {value!r}{way_out}")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         # argparse has words of its own for errors of readers; theirs are better.
@@ -241,11 +244,15 @@ def add_simulation(parser: Parser) -> None:
     add_options(parser, "simulation", **usual)
 
 
+#: The action of commands that list things.
+SHOW = "show"
+
+
 def add_show(parser: Parser, about: str, what: str) -> Parser:
     """Add the action ``show NAME`` to a command that lists things; ``what`` may be named."""
     add_options(parser, "list")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
-    show: Parser = actions.add_parser("show", help=about, description=about)
+    show: Parser = actions.add_parser(SHOW, help=about, description=about)
     add_options(show, "show", what=what)
     add_options(show, "debug")
     show.set_defaults(leaf=show)

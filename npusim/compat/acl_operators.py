@@ -52,8 +52,8 @@ class ConvolutionBackward(Plan):
 class Convolution(Plan):
     """Check and plan a convolution: (status, workspace size in bytes, executor).
 
-    Tensors are NCL, NCHW or NCDHW; ``bias`` may be None. The limits of the library's page are not
-    applied: what the arguments and the kernels allow is taken.
+    Tensors are NCL, NCHW or NCDHW; ``bias`` may be None. No page of its limits is at hand: what the
+    arguments and the kernels allow is taken, as a note of the result says.
     """
 
     arguments = (

@@ -15,6 +15,8 @@ from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.matmul import Tiling as ProductTiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import cube_math, flag, frozen, operand, per_dim, scalar, stated_cube_math
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
@@ -62,9 +64,11 @@ def convolution_backward(
 
     The call launches what the chip's library launches: conversions to blocked layouts, clearing
     of accumulated results, the kernels, casts, conversions back (``r.kernels``);
-    ``r.workspace_bytes`` is the memory between them. gradInput has the wider type of input and
-    gradOutput, gradWeight that of weight and gradOutput, gradBias that of gradOutput. Of an input
-    without elements (N or Cin is 0) every gradient is zero, gradBias too, as the library has it.
+    ``r.workspace_bytes`` is the memory between them. Where the filter is the whole input, one
+    product of matrices on views computes each of gradInput and gradWeight. gradInput has the wider
+    type of input and gradOutput, gradWeight that of weight and gradOutput, gradBias that of
+    gradOutput. Of an input without elements (N or Cin is 0) every gradient is zero, gradBias too,
+    as the library has it.
 
     Keywords are those of ``npusim.call.Options``. Raises ``RuleError`` where arguments do not fit
     each other or the product's documentation refuses them, ``ArgumentError`` where the device
@@ -243,15 +247,15 @@ def arguments(c: Convolution) -> dict[str, Any]:
     """
     even = all(before == after for before, after in c.padding)
     if not even and c.dims != 2:
-        way_out = (
-            "state this one with a height of 1"
+        also = (
+            "state this layer in 2-D with a height of 1"
             if c.dims == 1
-            else "conv3d_backprop_filter and conv3d_backprop_input take six values"
+            else "call conv3d_backprop_filter and conv3d_backprop_input, which take six values"
         )
         sides = ", ".join(f"[{before}, {after}]" for before, after in c.padding)
         raise ArgumentError(
             f"padding is {sides}; before and after may differ in 2-D layers only: pad the input "
-            f"before and state no padding; {way_out}"
+            f"first and state no padding, or {also}"
         )
     return {
         "stride": c.stride,
@@ -329,6 +333,7 @@ CARD: Card[Wanted] = Card(
         ConvBackpropInput: GemmTiling,
         ConvForward: GemmTiling,
         ConvBackpropFilter: FilterTiling,
+        Matmul: ProductTiling,
     },
     strided=(*_OPERANDS, *GRADIENTS),
 )

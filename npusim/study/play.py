@@ -21,7 +21,9 @@ from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.area import area_mm2
 from npusim.device.catalog import load_device
-from npusim.device.config import Figure, figure_text, figures
+from npusim.device.config import figure_text, figures
+from npusim.device.parts import Figure
+from npusim.device.resources import LAUNCHES
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
 from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network
@@ -30,7 +32,6 @@ from npusim.results import Result
 from npusim.results.figures import stacks, timeline
 from npusim.results.figures.stacks import LayerBar
 from npusim.results.lines import rate_text, split_text, us_text
-from npusim.results.network_rows import LAUNCHES
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, Knob, Live
 from npusim.study.space import make_axis

@@ -26,7 +26,6 @@ that PyTorch returns so by a kernel at the end.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import sqrt
@@ -37,6 +36,7 @@ import numpy as np
 from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
+from npusim.base.streams import stderr_is_terminal
 from npusim.call.options import Options
 from npusim.call.spec import Array
 from npusim.device.spec import Device
@@ -70,7 +70,7 @@ def trace(
     device refuses is a row with the reason.
     """
     framework = f"torch {_torch().__version__}"
-    bar = ProgressBar() if sys.stderr.isatty() else None
+    bar = ProgressBar() if stderr_is_terminal() else None
     usual = {"progress": bar}
     wanted = Options.of(
         trace, usual | options | {"device": device, "timeline": timeline}, without=("layouts",)

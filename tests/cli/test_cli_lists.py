@@ -34,7 +34,8 @@ def test_devices_show_states_every_figure(capsys: Capture) -> None:
     assert device.digest() in " ".join(lines[:2])
     head = next(at for at, line in enumerate(lines) if line.startswith("---"))
     end = lines.index("SOURCES")
-    figures = [line for line in lines[head + 1 : end - 1] if not line.startswith(" ")]
+    last = next(at for at, line in enumerate(lines) if line.startswith("AREA AND ENERGY"))
+    figures = [line for line in lines[head + 1 : last - 1] if not line.startswith(" ")]
     assert [row.split()[0] for row in figures] == [path for path, _, _, _ in describe(device)]
     keys = {row.rpartition(", ")[2].partition(" ")[0] for row in figures}
     told = " ".join(line.strip() for line in lines[end + 1 :])
@@ -74,6 +75,32 @@ def test_devices_show_tells_the_range_a_figure_states_or_has_by_its_confidence(
     told = ["200cycle,", "140..260", "assumed,", "user"]
     assert lines["paths.GM->L1.startup"].split()[1:] == told
     assert lines["vector.startup"].split()[1:3] == ["2cycle", "measured,"]
+
+
+def test_devices_show_says_what_the_clock_and_sizes_cost(capsys: Capture) -> None:
+    words = ("devices", "show", "tiny", "--set", "clock=2GHz", "--set", "l2.size=4MiB")
+    costs = _json(capsys, *words)["costs"]
+    plain = _json(capsys, *words[:3])["costs"]
+    assert (costs["supply_v"], costs["dynamic_times"], costs["logic_times"]) == (1.5, 2.25, 1.5)
+    assert costs["logic_mm2"] == pytest.approx(1.5 * plain["logic_mm2"])
+    assert {m["memory"]: m["byte_times"] for m in costs["memories"]}["l2"] == 1.5
+    assert {m["byte_times"] for m in plain["memories"]} == {1}
+    told = " ".join(" ".join(_lines(capsys, *words)).split())
+    assert "for which energies and areas are stated; here 1.5 V; at most 5 V, 9 GHz" in told
+    assert "l2 1MiB 4MiB 1.500" in told
+
+
+def test_devices_show_counts_what_was_fitted_for_another_chip(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: ascend910b2\nname: mine\ndescription: d\n", encoding="utf-8")
+    known = load_device("ascend910b2").provenance.values()
+    fitted = sum(one.confidence in ("fitted", "hypothesis") for one in known)
+    told = " ".join(" ".join(_lines(capsys, "devices", "show", str(file))).split())
+    assert f"inherited and fitted for another chip: {fitted} figures (" in told
+    assert _json(capsys, "devices", "show", str(file))["inherited_and_fitted"] == fitted
+    assert "fitted for another chip" not in " ".join(_lines(capsys, "devices", "show", "tiny"))
 
 
 def test_devices_show_with_a_figure_changed(capsys: Capture) -> None:

@@ -126,7 +126,9 @@ def _raiser(error: BaseException) -> Callable[[object], int]:
         (KeyboardInterrupt(), 130, "npusim: stopped; files that were there are as they were\n"),
         (BrokenPipeError(), 141, ""),
         (OSError(28, "No space left on device"), 2,
-         "npusim: error: [Errno 28] No space left on device\n"),
+         "npusim: error: No space left on device (test_cli_main.py:94)\n"),
+        (OSError(28, "No space left on device", "a.csv"), 2,
+         "npusim: error: a.csv: No space left on device\n"),
         (MemoryError("Unable to allocate 95 GiB"), 2,
          "npusim: error: out of memory: Unable to allocate 95 GiB; --timing-only needs no arrays, "
          "and a smaller problem needs less\n"),

@@ -53,7 +53,7 @@ def arrows(device: Device, totals: Sequence[PathTotal]) -> tuple[Arrow, ...]:
 
 def _arrow(device: Device, gm: str, parts: Sequence[PathTotal]) -> Arrow:
     src, dst = parts[0].src, parts[0].dst
-    whole, hits = sum(one.bytes for one in parts), sum(one.hit_bytes for one in parts)
+    whole, hits = sum(one.bytes for one in parts), sum(one.kept_bytes for one in parts)
     cached = device.l2 is not None and any(one.hit_share is not None for one in parts)
     told = ", ".join(f"{one.operand} {bytes_text(one.bytes)}" for one in parts if one.operand)
     path = device.paths.get(f"{src}->{dst}")

@@ -9,7 +9,14 @@ import numpy as np
 
 from npusim.results import metrics, palette
 from npusim.results.figure import Axis, Bars, Figure, Mark, Words
-from npusim.results.lines import binary_unit, bytes_text, percent_text, us_alike, us_text
+from npusim.results.lines import (
+    binary_unit,
+    bytes_text,
+    percent_text,
+    signed_text,
+    us_alike,
+    us_text,
+)
 from npusim.results.network_text import verdict
 from npusim.results.record import Record
 
@@ -34,8 +41,9 @@ class Stack(NamedTuple):
     details: Mapping[str, str] = {}
 
 
-#: How much longer than the longest bar the axis is, for the words behind it on a narrow page.
-_BEHIND = 1.35
+#: How much longer than the longest bar the axis is, for the words behind it; a page that is too
+#: narrow for that makes it longer still.
+_BEHIND = 1.2
 
 
 def stacked(
@@ -90,8 +98,8 @@ def traffic(result: Record) -> Figure:
     stacks = []
     for path in paths:
         hits = "" if path.hit_share is None else f", {percent_text(path.hit_share)} hits"
-        parts = {_HIT: path.hit_bytes, _MISS: path.missed_bytes}
-        parts[path.kind] = path.bytes - path.hit_bytes - path.missed_bytes
+        parts = {_HIT: path.kept_bytes, _MISS: path.missed_bytes}
+        parts[path.kind] = path.bytes - path.kept_bytes - path.missed_bytes
         lengths = {name: count / size for name, count in parts.items()}
         label = path.label.replace("->", "\u2192")
         stacks.append(Stack(label, bytes_text(path.bytes) + hits, lengths))
@@ -149,6 +157,35 @@ def phases(facts: Mapping[str, Any]) -> Figure:
     whole = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
     title = f"{whole}, {facts['mode']} mode: {us_text(facts['time_us'])} us"
     return stacked(stacks, looks, "us, with launches", 9, title=title, at="beside")
+
+
+def pairs(rows: Sequence[tuple[str, float, float]], label: str, **more: Any) -> Figure:
+    """Two bars per row, A above B, with how B changed behind its end.
+
+    A row is a name and the lengths of both, of which one may be 0. ``more`` is as of a figure.
+    """
+    places = np.arange(len(rows))
+    marks: list[Mark] = []
+    for side, (name, colour) in enumerate(zip("AB", (palette.KERNEL, palette.BEST), strict=True)):
+        lengths = np.array([row[1 + side] for row in rows])
+        low = places - 0.38 * (1 - side)
+        texts = [f"{length:,.1f}" for length in lengths]
+        marks.append(Bars(name=name, colour=colour, left=np.zeros(len(rows)), right=lengths,
+                          low=low, high=low + 0.38, more={"text": texts},
+                          tip=f"<div><b>{name}</b> @text \u00b5s</div>"))  # fmt: skip
+    changes = [signed_text(b / a - 1) if a and b else "" for _, a, b in rows]
+    longest = [max(a, b) for _, a, b in rows]
+    marks.append(Words(x=longest, y=places, texts=changes, shift=(4, 0), size=8))
+    return Figure(
+        x=Axis(label=label, ends=(0.0, 1.15 * max(longest, default=1.0) or 1.0)),
+        y=Axis(names=[name for name, *_ in rows], ends=(len(rows) - 0.4, -0.6)),
+        marks=marks,
+        at="corner",
+        inches=(9, 1.5 + 0.34 * max(4, len(rows))),
+        pixels=90 + 28 * max(4, len(rows)),
+        place="pairs",
+        **more,
+    )
 
 
 def _share(us: float, whole_us: float, unit: str = " \u00b5s") -> str:
