@@ -17,13 +17,16 @@ Of a single image with several windows, channels are the rows of ``output``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf, prod
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import CapacityError
 from npusim.base.integers import round_up
 from npusim.base.objects import replace
+from npusim.call.call import Call
+from npusim.call.spec import Operand
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.cast import cast
@@ -34,9 +37,6 @@ from npusim.kernels.transpose import Transpose, merged
 from npusim.ops.arguments import CubeMath
 from npusim.ops.linear import START, launch_product, launch_weight_product
 from npusim.shapes.convolution import Convolution
-
-if TYPE_CHECKING:
-    from npusim.ops.conv_launch import Launcher
 
 Product = TypeVar("Product", bound=Matmul)
 
@@ -141,13 +141,32 @@ def _shaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     return replace(tensor, shape=shape)
 
 
+class LayerCall(Protocol):
+    """A call of an ordinary layer, as ``npusim.ops.conv_launch.Launcher`` has it."""
+
+    call: Call
+    operands: Mapping[str, Operand]
+    math: CubeMath
+    shape: Convolution
+    ready: dict[str, Tensor]
+
+    def computed(self, name: str) -> Tensor:
+        """An operand in the type that the cube computes in."""
+
+    def type_of(self, name: str) -> DType:
+        """The type of an operand as the caller gave it."""
+
+    def wider(self, name: str) -> DType:
+        """The type of the gradient of an operand."""
+
+
 class WindowProducts:
     """Launches the products of a call, with the transpositions that they need.
 
     Operands are those of the ``launcher``, whose layer is ordinary and has windows side by side.
     """
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: LayerCall) -> None:
         self.launcher, self.call, self.math = launcher, launcher.call, launcher.math
         biased = "bias" in launcher.operands
         self.matrices = WindowMatrices(launcher.shape, biased=biased)
