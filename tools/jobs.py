@@ -78,7 +78,8 @@ COMMANDS = {
 #: Names of files whose content is a part of the answer.
 _ANSWERS = (".csv", ".json")
 
-_SECONDS = re.compile(r"\b[\d.]+ s\b")
+#: Seconds of work; a line is broken before them where they are long.
+_SECONDS = re.compile(r"\s+[\d.]+ s\b")
 
 
 class Run(NamedTuple):
@@ -121,7 +122,7 @@ def answer(printed: str, folder: Path) -> str:
         path for path in folder.iterdir() if path.suffix in _ANSWERS and path.name not in FILES
     )
     texts = [printed, *(path.read_text(encoding="utf-8") for path in written)]
-    return _SECONDS.sub("? s", "\n".join(texts))
+    return _SECONDS.sub(" ? s", "\n".join(texts))
 
 
 def _run_in_child(words: list[str], folder: Path, results: Path) -> None:

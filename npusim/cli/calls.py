@@ -23,7 +23,7 @@ from npusim.base.resources import require_room
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
-from npusim.call.spec import Array, Operand, Spec
+from npusim.call.spec import Array, Operand, Spec, native
 from npusim.call.tiling import parse_tiling
 from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
 from npusim.cli.own_kernel import kernel_card
@@ -390,6 +390,7 @@ def _read(name: str, path: Path, dtypes: tuple[DType, ...]) -> Array:
         raise ArgumentError(
             f"--input {name}={path}: holds several arrays; give a .npy file with one"
         )
+    array = native(array)
     if array.dtype == np.dtype("V2"):  # numpy.load's name for what numpy.save knew as bfloat16
         array = array.view(BF16.numpy)
     if dtypes == (BF16,) and array.dtype == np.float32:

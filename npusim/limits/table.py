@@ -64,13 +64,15 @@ class Rule(Struct, frozen=True, kw_only=True):
     ``fact`` is the fact looked at, mostly the parameter itself; ``positions`` of a tuple, or all.
     ``status`` is what the real call returns otherwise, None where it fails without a code.
     ``source`` is the short name of the source in the file of limits, ``basis`` the source in words.
-    ``always`` rows say what the operation is and hold under ``rules="hardware"`` too.
+    ``always`` rows say what the operation is and hold under ``rules="hardware"`` too. ``way_out``
+    says what to do, "" where that is to choose a permitted value.
     """
 
     parameter: str
     fact: str
     stage: str
     permitted: str
+    way_out: str
     status: int | None
     source: str
     basis: str
@@ -331,7 +333,7 @@ def _operator(file: Node, operator: str) -> Node | None:
 
 _ROW = ("parameter", "stage", "status", "basis")
 _TESTS = ("required", "min", "max", "one_of", "length", "check")
-_EXTRA = ("fact", "when", "positions", "permitted", "always", "not_for")
+_EXTRA = ("fact", "when", "positions", "permitted", "way_out", "always", "not_for")
 
 
 def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[Rule]:
@@ -364,6 +366,7 @@ def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basi
         fact=fact,
         stage=keys["stage"].text(),
         permitted=given or _permitted(number["min"], number["max"], one_of, length),
+        way_out=keys["way_out"].text() if "way_out" in keys else "",
         status=_scalar(keys["status"].text()),
         source=source,
         basis=basis,
@@ -425,11 +428,9 @@ def _message(table: Table, rule: Rule, wrong: str) -> str:
 def _way_out(rule: Rule, device: Device) -> str:
     """What to do about a row that a call breaks."""
     if rule.always:
-        return "correct it"
-    return (
-        f"choose such a value{_around(rule)}, or rules='hardware' for what {device.name} itself "
-        "can do"
-    )
+        return rule.way_out or "correct it"
+    way_out = rule.way_out or f"choose such a value{_around(rule)}"
+    return f"{way_out}, or rules='hardware' for what {device.name} itself can do"
 
 
 #: The most that a field of an img2col load holds, and how to do without more, by parameter.

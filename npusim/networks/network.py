@@ -368,7 +368,9 @@ def network(
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
     check_jobs(jobs)
     net = read_network(workload, input_shape)
-    wanted = replace(Options.of(network, options, without=("timeline", "check")), timeline=False)
+    wanted = replace(
+        Options.of(network, options, without=("timeline", "check", "layouts")), timeline=False
+    )
     probe = Call("convolution_backward", wanted, True)  # wrong options fail here, not per layer
     if every_input:
         net = replace(net, layers=tuple(replace(one, input_gradient=True) for one in net.layers))

@@ -131,7 +131,7 @@ def usual_of(mode: str) -> tuple[str, str, str]:
 def options_of(function: Any, mode: str, options: Mapping[str, Any]) -> Options:
     """The options of what a public function calls in a mode, with the keywords it was given."""
     usual = {"launch": usual_of(mode)[0], "tiling": "library"}
-    given = Options.of(function, {**usual, **options}, without=("timeline", "check"))
+    given = Options.of(function, {**usual, **options}, without=("timeline", "check", "layouts"))
     return replace(given, timeline=False)
 
 

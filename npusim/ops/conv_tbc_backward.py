@@ -192,4 +192,5 @@ CARD: Card[Wanted] = Card(
     call=_call,
     dtypes=(FP16, BF16, FP32),
     tilings={ConvBackpropInput: GemmTiling, ConvBackpropFilter: FilterTiling},
+    strided=("grad_output", "input", "weight", "grad_input", "grad_weight", "grad_bias"),
 )

@@ -225,9 +225,12 @@ def _entries(name: str, value: Any, dims: int) -> tuple[int, ...]:
     lengths = (2, 4) if name == "padding" and dims == 2 else (dims,)
     good = isinstance(entries, tuple) and len(entries) in lengths
     if not good or not all(isinstance(n, int) and n >= least for n in entries):
+        count = len(entries) if isinstance(entries, tuple) else 0
+        by_side = name == "padding" and dims != 2 and count == 2 * dims
+        way_out = ": where both sides of an axis differ, pad the input before" if by_side else ""
         raise ArgumentError(
             f"{name} is {value!r}; it must be an integer of at least {least}, or "
-            f"{' or '.join(map(str, lengths))} of them"
+            f"{' or '.join(map(str, lengths))} of them{way_out}"
         )
     return tuple(entries)
 
@@ -282,4 +285,5 @@ CARD: Card[Wanted] = Card(
     dtypes=_TYPES,
     tilings={ConvForward: Tiling, ConvBackpropInput: Tiling, Matmul: ProductTiling},
     without=("deterministic",),
+    strided=("input", "weight", "bias", "output"),
 )

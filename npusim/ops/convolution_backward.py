@@ -23,7 +23,7 @@ from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
+from npusim.shapes.convolution import Convolution, sides_of, transposed_sizes
 from npusim.shapes.reference import conv_bias_grad
 
 #: The results, and the operands in the order of their arguments.
@@ -90,6 +90,7 @@ def convolution_backward(
     )
     call.check(checked)
     call.notes += _unread_bias_sizes(checked)
+    call.notes += _unread_output_padding(checked)
     dtypes = tuple(dtype(t.dtype) for t in tensors)
     text, promoted, mask = _problem(checked), promote(dtypes, FP32), checked["output_mask"]
     if 0 in tensors[1].shape or 0 in tensors[2].shape:
@@ -136,6 +137,36 @@ def _unread_bias_sizes(checked: Mapping[str, Any]) -> list[str]:
         f"bias_sizes is {given}, the layer has {channels} output channels: the documentation wants "
         f"({channels},), the library does not look at it unless the input is empty"
     ]
+
+
+def _unread_output_padding(checked: Mapping[str, Any]) -> list[str]:
+    """Notes on an output padding of a transposed layer that does not fit, which nobody notices.
+
+    The library's checker holds it against the stride in 3-D alone, and against ``gradOutput``
+    nowhere: that one's size counts.
+    """
+    extra = checked["output_padding"]
+    if not checked["transposed"]:
+        return []
+    sizes, kernel = checked["input.shape"][2:], checked["weight.shape"][2:]
+    stride, dilation, pads = checked["stride"], checked["dilation"], checked["padding"]
+    sides = sides_of(pads, len(kernel))
+    ends = tuple(end for _, end in sides_of(extra, len(kernel)))
+    notes = []
+    wanted = transposed_sizes(sizes, kernel, stride, sides, dilation, ends)
+    found = tuple(checked["grad_output.shape"][2:])
+    if wanted != found:
+        notes.append(
+            f"output_padding is {extra}, which makes grad_output {wanted}; it is {found}, and the "
+            "gradients are those of this size: the library's checker does not compare the two"
+        )
+    limits = zip(ends, stride, dilation, strict=True)
+    if any(end >= max(step, apart) for end, step, apart in limits):
+        notes.append(
+            f"output_padding is {extra}; PyTorch takes values below stride {stride} or dilation "
+            f"{dilation} alone, the library's checker takes others in 1-D and 2-D layers"
+        )
+    return notes
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
@@ -216,11 +247,15 @@ def arguments(c: Convolution) -> dict[str, Any]:
     """
     even = all(before == after for before, after in c.padding)
     if not even and c.dims != 2:
-        also = ", or state this layer in 2-D with a height of 1" if c.dims == 1 else ""
+        also = (
+            "state this layer in 2-D with a height of 1"
+            if c.dims == 1
+            else "call conv3d_backprop_filter and conv3d_backprop_input, which take six values"
+        )
         sides = ", ".join(f"[{before}, {after}]" for before, after in c.padding)
         raise ArgumentError(
             f"padding is {sides}; before and after may differ in 2-D layers only: pad the input "
-            f"first and state no padding{also}"
+            f"first and state no padding, or {also}"
         )
     return {
         "stride": c.stride,
@@ -300,4 +335,5 @@ CARD: Card[Wanted] = Card(
         ConvBackpropFilter: FilterTiling,
         Matmul: ProductTiling,
     },
+    strided=(*_OPERANDS, *GRADIENTS),
 )

@@ -48,6 +48,13 @@ def transposed_sizes(
     return tuple((x - 1) * s - sum(p) + d * (k - 1) + 1 + more for x, k, s, p, d, more in axes)
 
 
+def sides_of(padding: Sequence[int], axes: int) -> list[tuple[int, int]]:
+    """(before, after) per axis of one number per axis, or of two."""
+    if len(padding) == 2 * axes:
+        return list(zip(padding[::2], padding[1::2], strict=True))
+    return [(pad, pad) for pad in padding]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
     """Batch, channels, and per axis the sizes of input, filter, stride, padding and dilation.
