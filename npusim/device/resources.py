@@ -15,6 +15,7 @@ from math import floor
 from npusim.base.errors import ArgumentError
 from npusim.base.quantities import KINDS, format_quantity
 from npusim.device.edit import part_name
+from npusim.device.files import NO, NONE
 from npusim.device.parts import AT_MOST, Figure, FigureValue
 from npusim.device.pipes import PIPES
 from npusim.device.spec import Device
@@ -188,7 +189,7 @@ def _texts(
 
 def _drops(value: FigureValue) -> bool:
     """Whether a value drops a unit of the device, leaves it, or puts it in."""
-    return value in ("yes", "no") or str(value).startswith("{")
+    return value in ("yes", NO, NONE) or str(value).startswith("{")
 
 
 def _times(figure: Figure, path: str, factor: Fraction) -> str:

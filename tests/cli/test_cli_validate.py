@@ -130,7 +130,7 @@ def test_a_device_of_ones_own_takes_the_rows_of_the_chip_that_it_builds_on(
 ) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(
-        "name: mine\ndescription: faster\nbase: ascend910b1\nclock: 3.7GHz (assumed, GUESS)\n"
+        "name: mine\ndescription: faster\nbase: ascend910b1\nclock: 1.9GHz (assumed, GUESS)\n"
         "sources: {GUESS: a guess}\n",
         encoding="utf-8",
     )
