@@ -304,13 +304,16 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
     Rows whose bound is above what candidates of others take are never spread.
     """
     rows = space.rows
-    work = table(space.work(rows))
-    least = bounds(work) + work.beside
+    of_rows = table(space.work(rows))
+    least = bounds(of_rows) + of_rows.beside
     left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
     t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
     while len(left):
-        some = space.spread(chosen(rows, np.sort(left[:count])))
-        work = table(space.work(some))
+        look = np.sort(left[:count])
+        taken = chosen(rows, look)
+        some = space.spread(taken)
+        same = some is taken  # a row that makes one candidate has the work of this
+        work = Work(*(column.take(look) for column in of_rows)) if same else table(space.work(some))
         cycles = times(work, few, *found, *known)
         keep = np.flatnonzero(np.isfinite(cycles))
         t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)
