@@ -18,7 +18,7 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -46,10 +46,12 @@ from npusim.kernels.parts.matmul_operands import (
 )
 from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
 from npusim.kernels.tiled import Tiled
+from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.fit import no_tile
+from npusim.kernels.tilings.lesser import MARGIN, lesser
 from npusim.kernels.tilings.matmul import Shape, Tiling
 from npusim.kernels.tilings.matmul_space import Products
-from npusim.kernels.tilings.pipeline import foreseen
+from npusim.kernels.tilings.pipeline import foreseen, leading
 from npusim.language import (
     FP32,
     INT8,
@@ -241,6 +243,16 @@ class Matmul(Tiled):
         if not len(space.rows["cores"]):
             raise no_tile(device)
         return [space]
+
+    def contenders(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
+        """See ``Kernel.contenders``."""
+        (space,) = self.spaces(device, cores, in_l2(device, warm, *self.tensors))
+        leaders = self._all_with(leading(space, few))
+        if not leaders:
+            return [], []
+        return leaders, self._all_with(lesser(space, MARGIN * leaders[0][0]))
 
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int

@@ -132,6 +132,10 @@ class Products(Space):
         fits = (deepest > 0) & ((split == 1) | (steps * unit <= t["depth"]))
         return round_up(-(-t["depth"] // steps), unit), fits
 
+    def in_l1(self, t: Columns) -> IntArray:
+        """Bytes of L1 that candidates take."""
+        return np.asarray(2 * (t["m"] + t["n"]) * t["k"] * t["step"] * self.shape.dtype.bytes)
+
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether parts of K add into the result, which a kernel before this one clears."""
         return np.asarray(t["depth"] < self.shape.k)

@@ -20,10 +20,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +87,11 @@ def distinct(*values: IntArray) -> IntArray:
 def chosen(columns: Columns, which: IntArray) -> Columns:
     """Some of the candidates whose fields are ``columns``."""
     return {name: column.take(which) for name, column in columns.items()}
+
+
+def taken(work: Work, which: IntArray) -> Work:
+    """The work of some of the candidates of a table."""
+    return Work(*(column.take(which) for column in cast(tuple[Floats, ...], work)))
 
 
 def joined(*columns: Columns) -> Columns:
@@ -192,6 +197,11 @@ class Space(ABC):
 
         One entry for each; they have the deepest steps.
         """
+
+    @cached_property
+    def of_rows(self) -> Work:
+        """The work of all ``rows``, a table."""
+        return table(self.work(self.rows))
 
     def spread(self, t: Columns) -> Columns:
         """The candidates of some rows: by default these."""
@@ -304,16 +314,15 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
     Rows whose bound is above what candidates of others take are never spread.
     """
     rows = space.rows
-    of_rows = table(space.work(rows))
-    least = bounds(of_rows) + of_rows.beside
+    least = bounds(space.of_rows) + space.of_rows.beside
     left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
     t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
     while len(left):
         look = np.sort(left[:count])
-        taken = chosen(rows, look)
-        some = space.spread(taken)
-        same = some is taken  # a row that makes one candidate has the work of this
-        work = Work(*(column.take(look) for column in of_rows)) if same else table(space.work(some))
+        as_they_are = chosen(rows, look)
+        some = space.spread(as_they_are)
+        same = some is as_they_are  # a row that makes one candidate has the work of this
+        work = taken(space.of_rows, look) if same else table(space.work(some))
         cycles = times(work, few, *found, *known)
         keep = np.flatnonzero(np.isfinite(cycles))
         t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)

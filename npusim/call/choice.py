@@ -13,6 +13,8 @@ import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
 from copy import copy
 from dataclasses import asdict, fields, is_dataclass
+from heapq import merge
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from npusim.base.errors import CapacityError
@@ -158,11 +160,13 @@ class _Trial:
         """The figures behind what was told so far."""
         return self._names | self._seen.names
 
-    def ranked(self, kernel: Kernel, few: int) -> list[tuple[float, Kernel]]:
-        """The candidates that closed forms hold to be the fastest."""
+    def contenders(
+        self, kernel: Kernel, few: int
+    ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
+        """The candidates that closed forms hold to be the fastest, here and on lesser machines."""
         watched = self._seen.device
         cores = len(self.groups) * watched.core_kind(kernel.role).per_group
-        return kernel.ranked(watched, cores, few, [name for name, _ in self._warm])
+        return kernel.contenders(watched, cores, few, [name for name, _ in self._warm])
 
     def laid_out(self, kernel: Kernel) -> _Tried:
         """As of work that is too much to time; raises ``CapacityError`` where buffers have no room.
@@ -221,12 +225,23 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     failed: CapacityError | None = None
     left = MOST_INSTRUCTIONS
     looked_at: set[Hashable] = set()
-    for estimate, ranked in trial.ranked(kernel, MOST_LEADING):
+    simulated_here: list[Kernel] = []
+    leaders, of_lesser = trial.contenders(kernel, MOST_LEADING)
+    by_estimate = merge(
+        ((estimate, False, ranked) for estimate, ranked in leaders),
+        ((estimate, True, ranked) for estimate, ranked in sorted(of_lesser, key=itemgetter(0))),
+        key=itemgetter(0),
+    )
+    for estimate, leads_on_lesser, ranked in by_estimate:
         candidate, shape = cast(K, ranked), _shape(ranked)
-        over = best is not None and (estimate >= best[0] or left < 0)
-        if over or len(looked_at) == MOST_SIMULATED:
+        if best is not None and left < 0:
             break
-        if shape in looked_at:
+        if leads_on_lesser:
+            skip = ranked in simulated_here
+        else:
+            over = best is not None and estimate >= best[0]
+            skip = over or len(looked_at) == MOST_SIMULATED or shape in looked_at
+        if skip:
             continue
         try:
             tried = trial.run(around(candidate), left) if simulated else trial.laid_out(candidate)
@@ -234,8 +249,9 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             failed = error
             continue
         left -= tried.work
-        if not looked_at:
+        if not simulated_here:
             left = min(left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
+        simulated_here.append(ranked)
         looked_at.add(shape)
         if tried.cycles is None and best is not None:
             break  # an estimate says nothing against times of others that were simulated

@@ -175,6 +175,15 @@ class Kernel(Abstract):
         """
         return []
 
+    def contenders(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
+        """Those of ``ranked``, and candidates that lead on lesser devices, with estimates on this.
+
+        The latter are simulated besides, so that a better device is no slower. By default none.
+        """
+        return self.ranked(device, cores, few, warm), []
+
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int
     ) -> list[tuple[float, Least] | None]:
