@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.kernels.tilings.ladder import cores_below, l1_below
 from npusim.kernels.tilings.matmul_space import Products
 from npusim.kernels.tilings.pipeline import Columns, bounds, chosen, records, table, taken, times
 from npusim.kernels.tilings.work import Floats, Work
@@ -22,14 +23,6 @@ from npusim.language import IntArray
 
 #: A leader of a lesser machine is a candidate where its estimate is so many times the best or less.
 MARGIN = 1.06
-
-
-def cores_below(cores: int) -> Iterator[int]:
-    """The rungs of the ladder below so many cores, in descending order."""
-    while cores > 1:
-        quarter = max(1, 1 << ((cores - 1).bit_length() - 3)) if cores > 4 else 1
-        cores = (cores - 1) // quarter * quarter
-        yield cores
 
 
 def lesser(space: Products, limit: float) -> list[tuple[float, Any]]:
@@ -57,15 +50,17 @@ def _with_less_l1(
     need = space.in_l1(t)
     left = np.arange(len(need))
     room = space.device.memory("L1").size_bytes
-    while len(left):
-        best = _leader(taken(work, left), limit)
+    used = room + 1
+    for size in (room, *l1_below(room)):
+        if size >= used:
+            continue  # the last leader needs no more
+        left = np.flatnonzero(need <= size)
+        best = _leader(taken(work, left), limit) if len(left) else None
         if best is None:
             return
         place, time = int(left[best[0]]), best[1]
+        used = int(need[place])
         yield place, time
-        while room >= need[place]:  # it leads on all machines in which it fits
-            room = 1 << ((room - 1).bit_length() - 1)
-        left = np.flatnonzero(need <= room)
 
 
 def _with_fewer_cores(
