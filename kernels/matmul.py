@@ -249,10 +249,11 @@ class Matmul(Tiled):
     ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
         """See ``Kernel.contenders``."""
         (space,) = self.spaces(device, cores, in_l2(device, warm, *self.tensors))
-        leaders = self._all_with(leading(space, few))
+        leaders = leading(space, few)
         if not leaders:
             return [], []
-        return leaders, self._all_with(lesser(space, MARGIN * leaders[0][0]))
+        time, leader = leaders[0]
+        return self._all_with(leaders), self._all_with(lesser(space, leader, MARGIN * time))
 
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int

@@ -11,80 +11,86 @@ best on the faster one (docs/model/tilings.md).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
 from npusim.kernels.tilings.ladder import cores_below, l1_below
+from npusim.kernels.tilings.matmul import Tiling
 from npusim.kernels.tilings.matmul_space import Products
-from npusim.kernels.tilings.pipeline import Columns, bounds, chosen, records, table, taken, times
+from npusim.kernels.tilings.pipeline import Columns, bounds, chosen, joined, records, table, taken, times
 from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import IntArray
 
 #: A leader of a lesser machine is a candidate where its estimate is so many times the best or less.
 MARGIN = 1.06
 
-
-def lesser(space: Products, limit: float) -> list[tuple[float, Any]]:
-    """(estimated cycles here, tiling) of those that lead on lesser machines, ``limit`` at most."""
-    work = space.of_rows
-    near = np.flatnonzero(bounds(work) + work.beside <= limit)
-    t, work = chosen(space.rows, near), taken(work, near)
-    found: dict[Any, float] = {}
-    for place, time in _with_less_l1(t, work, space, limit):
-        found.setdefault(_tiling(space, t, place), time)
-    for on, place, time in _with_fewer_cores(t, space, limit):
-        found.setdefault(_tiling(space, on, place), time)
-    return [(time, tiling) for tiling, time in found.items()]
+#: Rungs of the ladder of cores that are looked at.
+MOST_RUNGS = 4
 
 
-def _tiling(space: Products, t: Columns, place: int) -> Any:
-    (fields,) = records(chosen(t, np.array([place])))
-    return space.tiling(fields)
+def lesser(space: Products, leader: Tiling, limit: float) -> list[tuple[float, Tiling]]:
+    """(estimated cycles here, tiling) of those that lead on lesser machines, best first.
+
+    ``leader`` leads on this machine, and none takes more than ``limit``.
+    """
+    near = np.flatnonzero(bounds(space.of_rows) + space.of_rows.beside <= limit)
+    t = chosen(space.rows, near)
+    found: dict[Tiling, float] = {}
+    for found_in, place, time in (
+        *_with_less_l1(t, space, near, space.bytes_in_l1(leader), limit),
+        *_with_fewer_cores(t, space, leader.cores or space.cores, limit),
+    ):
+        (fields,) = records(chosen(found_in, np.array([place])))
+        found.setdefault(space.tiling(fields), time)
+    return sorted(((time, one) for one, time in found.items()), key=lambda pair: pair[0])
 
 
 def _with_less_l1(
-    t: Columns, work: Work, space: Products, limit: float
-) -> Iterator[tuple[int, float]]:
-    """The leaders of smaller and smaller L1, as places in ``t`` with their cycles."""
+    t: Columns, space: Products, near: IntArray, used: int, limit: float
+) -> Iterator[tuple[Columns, int, float]]:
+    """The leaders of smaller and smaller L1, as candidates, a place in these, and its cycles.
+
+    The work of ``t`` is that of the rows ``near``; the leader here takes so many bytes of L1.
+    """
     need = space.in_l1(t)
-    left = np.arange(len(need))
-    room = space.device.memory("L1").size_bytes
-    used = room + 1
-    for size in (room, *l1_below(room)):
+    for size in l1_below(space.device.memory("L1").size_bytes):
         if size >= used:
             continue  # the last leader needs no more
-        left = np.flatnonzero(need <= size)
-        best = _leader(taken(work, left), limit) if len(left) else None
+        fits = np.flatnonzero(need <= size)
+        best = _leader(taken(space.of_rows, near[fits]), limit)
         if best is None:
             return
-        place, time = int(left[best[0]]), best[1]
+        place = int(fits[best[0]])
         used = int(need[place])
-        yield place, time
+        yield t, place, best[1]
 
 
 def _with_fewer_cores(
-    t: Columns, space: Products, limit: float
+    t: Columns, space: Products, used: int, limit: float
 ) -> Iterator[tuple[Columns, int, float]]:
-    """The leaders of fewer and fewer cores, as places in candidates with their cycles."""
-    used = space.cores + 1
-    for cores in cores_below(space.cores):
-        if cores >= used or not len(t["cores"]):
-            continue  # the last leader needs no more
-        on = t | {"cores": -(-t["items"] // -(-t["items"] // cores))}
-        work = table(space.work(on))
-        near = np.flatnonzero(bounds(work) + work.beside <= limit)
-        best = _leader(taken(work, near), limit) if len(near) else None
+    """The leaders of fewer and fewer cores likewise; the leader here takes so many."""
+    rungs = [cores for cores in cores_below(space.cores) if cores < used]
+    busy = [t | {"cores": -(-t["items"] // -(-t["items"] // cores))} for cores in rungs[:MOST_RUNGS]]
+    if not busy or not len(t["cores"]):
+        return
+    every, count = joined(*busy), len(t["cores"])
+    work = table(space.work(every))
+    near = bounds(work) + work.beside <= limit
+    for rung, cores in enumerate(rungs[:MOST_RUNGS]):
+        if cores >= used:
+            continue
+        places = rung * count + np.flatnonzero(near[rung * count : (rung + 1) * count])
+        best = _leader(taken(work, places), limit)
         if best is None:
             return
-        place = int(near[best[0]])
-        used = int(on["cores"][place])
-        yield on, place, best[1]
-        t = chosen(t, near)
+        place = int(places[best[0]])
+        used = int(every["cores"][place])
+        yield every, place, best[1]
 
 
 def _leader(work: Work, limit: float) -> tuple[int, float] | None:
     """Place and cycles of the least estimate; None where all are above the ``limit``."""
+    if not len(np.asarray(work.items)):
+        return None
     cycles: Floats = times(work, 1, limit)
-    place: IntArray = np.argmin(cycles)
-    return (int(place), float(cycles[place])) if cycles[place] <= limit else None
+    place = int(np.argmin(cycles))
+    return (place, float(cycles[place])) if cycles[place] <= limit else None

@@ -146,6 +146,10 @@ class Products(Space):
         """Bytes of L1 that candidates take."""
         return np.asarray(2 * (t["m"] + t["n"]) * t["k"] * t["step"] * self.shape.dtype.bytes)
 
+    def bytes_in_l1(self, t: Tiling) -> int:
+        """The same of a tiling of them."""
+        return 2 * (t.base_m + t.base_n) * t.base_k * t.step_ka * self.shape.dtype.bytes
+
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether parts of K add into the result, which a kernel before this one clears."""
         return np.asarray(t["depth"] < self.shape.k)

@@ -13,8 +13,6 @@ import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
 from copy import copy
 from dataclasses import asdict, fields, is_dataclass
-from heapq import merge
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from npusim.base.errors import CapacityError
@@ -39,6 +37,7 @@ Around = Callable[[K], Sequence[Kernel]]
 #: the best time. To simulate three in any case took twice as long for 0.1 % of these times, and up
 #: to eight a tenth longer for 0.01 % (docs/model/tilings.md).
 MOST_LEADING, MOST_SIMULATED = 32, 6
+MOST_WITH_LESSER, LESSER_MARGIN = 5, 1.06
 
 #: Instructions of all candidates at most, and those that any choice may take after its first; a
 #: first one that has more may be followed by so many times its own. Building an instruction that
@@ -224,24 +223,25 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     best: tuple[float, K] | None = None
     failed: CapacityError | None = None
     left = MOST_INSTRUCTIONS
-    looked_at: set[Hashable] = set()
-    simulated_here: list[Kernel] = []
     leaders, of_lesser = trial.contenders(kernel, MOST_LEADING)
-    by_estimate = merge(
-        ((estimate, False, ranked) for estimate, ranked in leaders),
-        ((estimate, True, ranked) for estimate, ranked in sorted(of_lesser, key=itemgetter(0))),
-        key=itemgetter(0),
+    most = MOST_WITH_LESSER if of_lesser else MOST_SIMULATED
+    shapes: set[Hashable] = set()
+    looked_at: list[Kernel] = []
+    in_turn = (
+        *((estimate, ranked, False) for estimate, ranked in leaders[:1]),
+        *((estimate, ranked, True) for estimate, ranked in of_lesser),
+        *((estimate, ranked, False) for estimate, ranked in leaders[1:]),
     )
-    for estimate, leads_on_lesser, ranked in by_estimate:
+    for estimate, ranked, leads_on_lesser in in_turn:
         candidate, shape = cast(K, ranked), _shape(ranked)
-        if best is not None and left < 0:
+        if len(looked_at) == most or (best is not None and left < 0):
             break
         if leads_on_lesser:
-            skip = ranked in simulated_here
-        else:
-            over = best is not None and estimate >= best[0]
-            skip = over or len(looked_at) == MOST_SIMULATED or shape in looked_at
-        if skip:
+            if ranked in looked_at or (best is not None and estimate >= LESSER_MARGIN * best[0]):
+                continue
+        elif best is not None and estimate >= best[0]:
+            break
+        elif shape in shapes:
             continue
         try:
             tried = trial.run(around(candidate), left) if simulated else trial.laid_out(candidate)
@@ -249,10 +249,10 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             failed = error
             continue
         left -= tried.work
-        if not simulated_here:
+        if not looked_at:
             left = min(left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
-        simulated_here.append(ranked)
-        looked_at.add(shape)
+        looked_at.append(ranked)
+        shapes.add(shape)
         if tried.cycles is None and best is not None:
             break  # an estimate says nothing against times of others that were simulated
         cycles = estimate if tried.cycles is None else tried.cycles
