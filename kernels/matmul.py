@@ -51,7 +51,7 @@ from npusim.kernels.tilings.fit import no_tile
 from npusim.kernels.tilings.lesser import MARGIN, lesser
 from npusim.kernels.tilings.matmul import Shape, Tiling
 from npusim.kernels.tilings.matmul_space import Products
-from npusim.kernels.tilings.pipeline import foreseen, leading
+from npusim.kernels.tilings.pipeline import foreseen, leading_here
 from npusim.language import (
     FP32,
     INT8,
@@ -249,7 +249,7 @@ class Matmul(Tiled):
     ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
         """See ``Kernel.contenders``."""
         (space,) = self.spaces(device, cores, in_l2(device, warm, *self.tensors))
-        leaders = leading(space, few)
+        leaders = leading_here(space, few)
         if not leaders:
             return [], []
         time, leader = leaders[0]

@@ -24,7 +24,7 @@ from npusim.language import IntArray
 MARGIN = 1.06
 
 #: Rungs of the ladder of cores that are looked at.
-MOST_RUNGS = 4
+MOST_RUNGS = 6
 
 
 def lesser(space: Products, leader: Tiling, limit: float) -> list[tuple[float, Tiling]]:

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
 from importlib.util import find_spec, module_from_spec
+from operator import itemgetter
 from types import ModuleType
 from typing import Any, cast
 
@@ -62,6 +63,9 @@ _LIKE = 5
 
 def table(work: Work) -> Work:
     """Every column with one float per candidate."""
+    if all(isinstance(one, np.ndarray) and one.dtype == np.float64 and one.ndim for one in work):
+        if len({one.shape for one in cast(tuple[Floats, ...], work)}) == 1:
+            return work
     columns = np.empty((len(work), *np.broadcast_shapes((1,), *map(np.shape, work))))
     for place, column in enumerate(work):
         columns[place] = column
@@ -275,13 +279,31 @@ class Space(ABC):
 def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     """(estimated cycles, tiling) of about ``few`` candidates with the least estimate, best first.
 
+    Where launches weigh much, those of a device with half of the cores are among them. Times that
+    are ``known`` count among the few.
+    """
+    leaders = leading_here(space, few, *known)
+    if not leaders:
+        return _on_half(space, few, *known) if known else []
+    half = _on_half(space, few, *(time for time, _ in leaders), *known)
+    # With no more tiles than half of the cores both have the same candidates.
+    same = {(time, replace(tiling, cores=0)) for time, tiling in leaders if half}
+    tilings = {tiling: time for time, tiling in leaders}
+    for time, tiling in half:
+        if (time, replace(tiling, cores=0)) not in same:
+            tilings.setdefault(tiling, time)
+    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))[:few]
+
+
+def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+    """As ``leading``, of the device as it is.
+
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
-    sooner and leave more of the shared memories to each. Where launches weigh much, those of a
-    device with half of the cores are among them. Times that are ``known`` count among the few.
+    sooner and leave more of the shared memories to each.
     """
     t, first = _best(space, few if known else _WIDELY * few, known)
     if not len(first):
-        return _on_half(space, few, *known) if known else []
+        return []
     rounds = -(-t["items"] // t["cores"])
     fewer = [-(-t["items"] // (rounds * more)) for more in (2, 3, 4)]
     fewer.append(-(-t["items"] // (rounds + 1)))
@@ -298,13 +320,7 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
         for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
         if time < np.inf
     }
-    half = _on_half(space, few, *tilings.values(), *known)
-    # With no more tiles than half of the cores both have the same candidates.
-    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items() if half}
-    for time, tiling in half:
-        if (time, replace(tiling, cores=0)) not in same:
-            tilings.setdefault(tiling, time)
-    return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
+    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))
 
 
 def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
