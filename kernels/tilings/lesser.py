@@ -21,7 +21,7 @@ from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import IntArray
 
 #: A leader of a lesser machine is a candidate where its estimate is so many times the best or less.
-MARGIN = 1.06
+MARGIN = 1.045
 
 #: Rungs of the ladder of cores that are looked at.
 MOST_RUNGS = 6
