@@ -21,7 +21,7 @@ from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import IntArray
 
 #: A leader of a lesser machine is a candidate where its estimate is so many times the best or less.
-MARGIN = 1.045
+MARGIN = 1.1
 
 #: Rungs of the ladder of cores that are looked at.
 MOST_RUNGS = 6
@@ -88,9 +88,13 @@ def _with_fewer_cores(
 
 
 def _leader(work: Work, limit: float) -> tuple[int, float] | None:
-    """Place and cycles of the least estimate; None where all are above the ``limit``."""
+    """Place and cycles of the least estimate, of equal ones that of fewest steps.
+
+    None where all are above the ``limit``.
+    """
     if not len(np.asarray(work.items)):
         return None
     cycles: Floats = times(work, 1, limit)
-    place = int(np.argmin(cycles))
+    steps = np.asarray(work.items * work.firsts * work.seconds * work.steps)
+    place = int(np.lexsort((steps, cycles))[0])
     return (place, float(cycles[place])) if cycles[place] <= limit else None

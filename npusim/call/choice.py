@@ -37,7 +37,7 @@ Around = Callable[[K], Sequence[Kernel]]
 #: the best time. To simulate three in any case took twice as long for 0.1 % of these times, and up
 #: to eight a tenth longer for 0.01 % (docs/model/tilings.md).
 MOST_LEADING, MOST_SIMULATED = 32, 6
-MOST_WITH_LESSER, LESSER_MARGIN = 5, 1.03
+MOST_WITH_LESSER, LESSER_MARGIN = 5, 1.02
 
 #: Instructions of all candidates at most, and those that any choice may take after its first; a
 #: first one that has more may be followed by so many times its own. Building an instruction that
@@ -237,7 +237,8 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
         if len(looked_at) == most or (best is not None and left < 0):
             break
         if leads_on_lesser:
-            if ranked in looked_at or (best is not None and estimate >= LESSER_MARGIN * best[0]):
+            most_here = LESSER_MARGIN * max(leaders[0][0], best[0] if best is not None else 0)
+            if ranked in looked_at or estimate >= most_here:
                 continue
         elif best is not None and estimate >= best[0]:
             break
