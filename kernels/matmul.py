@@ -48,7 +48,7 @@ from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
 from npusim.kernels.tiled import Tiled
 from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.fit import no_tile
-from npusim.kernels.tilings.lesser import MARGIN, lesser
+from npusim.kernels.tilings.lesser import lesser
 from npusim.kernels.tilings.matmul import Shape, Tiling
 from npusim.kernels.tilings.matmul_space import Products
 from npusim.kernels.tilings.pipeline import foreseen, leading_here
@@ -253,7 +253,7 @@ class Matmul(Tiled):
         if not leaders:
             return [], []
         time, leader = leaders[0]
-        return self._all_with(leaders), self._all_with(lesser(space, leader, MARGIN * time))
+        return self._all_with(leaders), self._all_with(lesser(space, leader, time))
 
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int

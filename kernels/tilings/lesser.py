@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 import numpy as np
 
+from npusim.base.objects import replace
 from npusim.kernels.tilings.ladder import cores_below, l1_below
-from npusim.kernels.tilings.matmul import Tiling
+from npusim.kernels.tilings.matmul import Tiling, order_of
 from npusim.kernels.tilings.matmul_space import Products
 from npusim.kernels.tilings.pipeline import Columns, bounds, chosen, joined, records, table, taken, times
 from npusim.kernels.tilings.work import Floats, Work
@@ -26,22 +27,31 @@ MARGIN = 1.1
 #: Rungs of the ladder of cores that are looked at.
 MOST_RUNGS = 6
 
+#: Shares of the L2 of lesser machines, which may order tiles otherwise.
+L2_SHARES = (0.5, 0.25)
 
-def lesser(space: Products, leader: Tiling, limit: float) -> list[tuple[float, Tiling]]:
-    """(estimated cycles here, tiling) of those that lead on lesser machines, best first.
 
-    ``leader`` leads on this machine, and none takes more than ``limit``.
+def lesser(space: Products, leader: Tiling, time: float) -> list[tuple[float, Tiling]]:
+    """(estimated cycles here, tiling) of those that lead on lesser machines.
+
+    ``leader`` leads on this machine, with an estimate of ``time`` cycles. Of a smaller L2 come
+    first, then of less L1, of which each rung takes less, and of fewer cores.
     """
+    limit = MARGIN * time
     near = np.flatnonzero(bounds(space.of_rows) + space.of_rows.beside <= limit)
     t = chosen(space.rows, near)
     found: dict[Tiling, float] = {}
-    for found_in, place, time in (
+    for share in L2_SHARES:
+        other = replace(leader, **order_of(space.shape, space.device, share))
+        if other != leader:
+            found[other] = time
+    for found_in, place, cycles in (
         *_with_less_l1(t, space, near, space.bytes_in_l1(leader), limit),
         *_with_fewer_cores(t, space, leader.cores or space.cores, limit),
     ):
         (fields,) = records(chosen(found_in, np.array([place])))
-        found.setdefault(space.tiling(fields), time)
-    return sorted(((time, one) for one, time in found.items()), key=lambda pair: pair[0])
+        found.setdefault(space.tiling(fields), cycles)
+    return [(cycles, tiling) for tiling, cycles in found.items()]
 
 
 def _with_less_l1(

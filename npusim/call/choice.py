@@ -37,7 +37,7 @@ Around = Callable[[K], Sequence[Kernel]]
 #: the best time. To simulate three in any case took twice as long for 0.1 % of these times, and up
 #: to eight a tenth longer for 0.01 % (docs/model/tilings.md).
 MOST_LEADING, MOST_SIMULATED = 32, 6
-MOST_WITH_LESSER, LESSER_MARGIN = 5, 1.02
+MOST_WITH_LESSER, LESSER_MARGIN = 6, 1.02
 
 #: Instructions of all candidates at most, and those that any choice may take after its first; a
 #: first one that has more may be followed by so many times its own. Building an instruction that
