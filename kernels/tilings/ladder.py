@@ -1,4 +1,4 @@
-"""A ladder of machines: the numbers of cores, and sizes of L1, that lesser ones are taken to have."""
+"""A ladder of machines: numbers of cores and sizes of L1 that lesser ones are taken to have."""
 
 from __future__ import annotations
 

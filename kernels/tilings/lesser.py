@@ -3,21 +3,32 @@
 Estimates err by some percent, differently for each tiling. What leads on a machine may therefore
 take longer than what led on one with fewer cores or less L1, though that would run here too. So
 machines go up a ladder, and the leaders of the rungs below are candidates on each: of the numbers
-of cores that are 4, 5, 6 or 7 times a power of two, and of powers of two of L1. Other figures change
-how long candidates take, not which there are, and the leaders of the slower machine are near the
-best on the faster one (docs/model/tilings.md).
+of cores that are 4, 5, 6 or 7 times a power of two, of powers of two of L1, and of a half and a
+quarter of the L2. Rates and the clock change how long candidates take, not which there are, and the
+leaders of a slower machine are near the best on a faster one (docs/model/tilings.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
+
 import numpy as np
 
 from npusim.base.objects import replace
 from npusim.kernels.tilings.ladder import cores_below, l1_below
 from npusim.kernels.tilings.matmul import Tiling, order_of
 from npusim.kernels.tilings.matmul_space import Products
-from npusim.kernels.tilings.pipeline import Columns, bounds, chosen, joined, records, table, taken, times
+from npusim.kernels.tilings.pipeline import (
+    Columns,
+    bounds,
+    chosen,
+    joined,
+    records,
+    table,
+    taken,
+    times,
+)
 from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import IntArray
 
@@ -46,12 +57,29 @@ def lesser(space: Products, leader: Tiling, time: float) -> list[tuple[float, Ti
         if other != leader:
             found[other] = time
     for found_in, place, cycles in (
+        *_with_slower_cube(t, space, near, limit),
         *_with_less_l1(t, space, near, space.bytes_in_l1(leader), limit),
         *_with_fewer_cores(t, space, leader.cores or space.cores, limit),
     ):
         (fields,) = records(chosen(found_in, np.array([place])))
         found.setdefault(space.tiling(fields), cycles)
     return [(cycles, tiling) for tiling, cycles in found.items()]
+
+
+def _with_slower_cube(
+    t: Columns, space: Products, near: IntArray, limit: float
+) -> Iterator[tuple[Columns, int, float]]:
+    """The leader of a cube that takes twice as long, as a candidate and its cycles here.
+
+    The work of ``t`` is that of the rows ``near``.
+    """
+    work = taken(space.of_rows, near)
+    best = _leader(work._replace(m=2 * work.m, rest_m=2 * work.rest_m), inf)
+    if best is not None:
+        place = np.array([best[0]])
+        (cycles,) = times(taken(work, place), 1).tolist()
+        if cycles <= limit:
+            yield t, best[0], cycles
 
 
 def _with_less_l1(
@@ -79,7 +107,9 @@ def _with_fewer_cores(
 ) -> Iterator[tuple[Columns, int, float]]:
     """The leaders of fewer and fewer cores likewise; the leader here takes so many."""
     rungs = [cores for cores in cores_below(space.cores) if cores < used]
-    busy = [t | {"cores": -(-t["items"] // -(-t["items"] // cores))} for cores in rungs[:MOST_RUNGS]]
+    busy = [
+        t | {"cores": -(-t["items"] // -(-t["items"] // cores))} for cores in rungs[:MOST_RUNGS]
+    ]
     if not busy or not len(t["cores"]):
         return
     every, count = joined(*busy), len(t["cores"])

@@ -61,11 +61,11 @@ _AT_ONCE = 128
 _LIKE = 5
 
 
-def table(work: Work) -> Work:
-    """Every column with one float per candidate."""
-    if all(isinstance(one, np.ndarray) and one.dtype == np.float64 and one.ndim for one in work):
-        if len({one.shape for one in cast(tuple[Floats, ...], work)}) == 1:
-            return work
+def table(work: Any) -> Work:
+    """Every column with one float per candidate; ``work`` itself if it is so already."""
+    shapes = {one.shape if isinstance(one, np.ndarray) else () for one in work}
+    if len(shapes) == 1 and () not in shapes and all(one.dtype == np.float64 for one in work):
+        return Work(*work)
     columns = np.empty((len(work), *np.broadcast_shapes((1,), *map(np.shape, work))))
     for place, column in enumerate(work):
         columns[place] = column

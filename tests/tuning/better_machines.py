@@ -1,14 +1,14 @@
 """Does a better machine ever make a matrix product with its automatic tiling slower?
 
 ``python -m tests.tuning.better_machines [COUNT] [SEED]`` tries a table of well-known sizes on a
-910B2, and COUNT products, chips and figures drawn at random. It prints those that are slower by more
-than ``LIMIT``, the worst, and how the ratios of the times lie.
+910B2, and COUNT products, chips and figures drawn at random. It prints those that are slower by
+more than ``LIMIT``, the worst, and how the ratios of the times lie.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random

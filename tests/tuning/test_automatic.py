@@ -427,9 +427,12 @@ def test_a_large_choice_takes_no_more_than_three_times_its_first() -> None:
             spent.append((left, tried.work))
             return tried
 
-        def ranked(self, kernel: Kernel, few: int) -> list[tuple[float, Kernel]]:
+        def contenders(
+            self, kernel: Kernel, few: int
+        ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
             """Estimates that promise more than comes true."""
-            return [(time / 2, one) for time, one in super().ranked(kernel, few)]
+            leaders, of_lesser = super().contenders(kernel, few)
+            return [(time / 2, one) for time, one in leaders], of_lesser
 
     trial = Noted(machine, tuple(range(machine.groups)), ())
     kernel = kernel_of(Product(8192, 4096, 4096))
