@@ -3,9 +3,9 @@
 Estimates err by some percent, differently for each tiling. What leads on a machine may therefore
 take longer than what led on one with fewer cores or less L1, though that would run here too. So
 machines go up a ladder, and the leaders of the rungs below are candidates on each: of the numbers
-of cores that are 4, 5, 6 or 7 times a power of two, of powers of two of L1, and of a half and a
-quarter of the L2. Rates and the clock change how long candidates take, not which there are, and the
-leaders of a slower machine are near the best on a faster one (docs/model/tilings.md).
+of cores that are 4, 5, 6 or 7 times a power of two, and of powers of two of L1. So is that of a
+cube of half the rate. Other rates and the clock change how long candidates take, not which there
+are, and the leaders of a slower machine are near the best on a faster one (docs/model/tilings.md).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from math import inf
 
 import numpy as np
 
-from npusim.base.objects import replace
 from npusim.kernels.tilings.ladder import cores_below, l1_below
-from npusim.kernels.tilings.matmul import Tiling, order_of
+from npusim.kernels.tilings.matmul import Tiling
 from npusim.kernels.tilings.matmul_space import Products
 from npusim.kernels.tilings.pipeline import (
     Columns,
@@ -38,24 +37,17 @@ MARGIN = 1.1
 #: Rungs of the ladder of cores that are looked at.
 MOST_RUNGS = 6
 
-#: Shares of the L2 of lesser machines, which may order tiles otherwise.
-L2_SHARES = (0.5, 0.25)
-
 
 def lesser(space: Products, leader: Tiling, time: float) -> list[tuple[float, Tiling]]:
     """(estimated cycles here, tiling) of those that lead on lesser machines.
 
-    ``leader`` leads on this machine, with an estimate of ``time`` cycles. Of a smaller L2 come
-    first, then of less L1, of which each rung takes less, and of fewer cores.
+    ``leader`` leads on this machine, with an estimate of ``time`` cycles. That of a slower cube
+    comes first, then those of less and less L1 and of fewer and fewer cores.
     """
     limit = MARGIN * time
     near = np.flatnonzero(bounds(space.of_rows) + space.of_rows.beside <= limit)
     t = chosen(space.rows, near)
     found: dict[Tiling, float] = {}
-    for share in L2_SHARES:
-        other = replace(leader, **order_of(space.shape, space.device, share))
-        if other != leader:
-            found[other] = time
     for found_in, place, cycles in (
         *_with_slower_cube(t, space, near, limit),
         *_with_less_l1(t, space, near, space.bytes_in_l1(leader), limit),

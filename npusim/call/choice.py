@@ -10,9 +10,10 @@ figures of the device that closed forms and simulations asked for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from copy import copy
 from dataclasses import asdict, fields, is_dataclass
+from itertools import islice
 from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -163,9 +164,14 @@ class _Trial:
         """The figures behind what was told so far."""
         return self._names | self._seen.names
 
+    @property
+    def watched(self) -> Device:
+        """The device, which notes what it is asked for."""
+        return self._seen.device
+
     def contenders(
         self, kernel: Kernel, few: int
-    ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
+    ) -> tuple[Iterable[tuple[float, Kernel]], Iterable[tuple[float, Kernel]]]:
         """The candidates that closed forms hold to be the fastest, here and on lesser machines."""
         watched = self._seen.device
         cores = len(self.groups) * watched.core_kind(kernel.role).per_group
@@ -244,6 +250,11 @@ class _Search(Generic[K]):
         many = len(self._kernels) == MOST_SIMULATED or self._left < 0
         return self._over or (many and self.best is not None)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether instructions are left for one more."""
+        return not self._over and self._left >= 0
+
     def has(self, candidate: K) -> bool:
         """Whether this very candidate was looked at."""
         return candidate in self._kernels
@@ -277,19 +288,24 @@ class _Search(Generic[K]):
 def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     leaders, of_lesser = trial.contenders(kernel, MOST_LEADING)
     search = _Search(trial, around, simulated=simulated)
-    for estimate, ranked in leaders[:1]:
-        search.look_at(estimate, cast(K, ranked))
+    others = iter(leaders)
+    least = inf
+    for least, ranked in islice(others, 1):
+        search.look_at(least, cast(K, ranked))
     for estimate, ranked in of_lesser:
         if search.is_over:
             break
-        most = LESSER_MARGIN * max(leaders[0][0], search.time)
+        most = LESSER_MARGIN * max(least, search.time)
         if estimate < most and not search.has(cast(K, ranked)):
             search.look_at(estimate, cast(K, ranked))
-    for estimate, ranked in leaders[1:]:
+    for estimate, ranked in others:
         if search.is_over or estimate >= search.time:
             break
         if not search.has_alike(cast(K, ranked)):
             search.look_at(estimate, cast(K, ranked))
+    if search.best is not None and simulated and search.has_room:
+        for one in search.best.as_with_less_l2(trial.watched):
+            search.look_at(search.time, cast(K, one))
     if search.best is None:
         raise search.failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
     return search.best

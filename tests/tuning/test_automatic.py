@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -429,7 +429,7 @@ def test_a_large_choice_takes_no_more_than_three_times_its_first() -> None:
 
         def contenders(
             self, kernel: Kernel, few: int
-        ) -> tuple[list[tuple[float, Kernel]], list[tuple[float, Kernel]]]:
+        ) -> tuple[Iterable[tuple[float, Kernel]], Iterable[tuple[float, Kernel]]]:
             """Estimates that promise more than comes true."""
             leaders, of_lesser = super().contenders(kernel, few)
             return [(time / 2, one) for time, one in leaders], of_lesser

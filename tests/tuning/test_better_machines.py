@@ -66,7 +66,7 @@ def test_the_leader_of_a_lesser_machine_is_a_contender(what: str, share: str, sm
         tilings = []
         for size in (small, share):
             device = machine(load_device(CHIP), what, Fraction(size))
-            leaders, of_lesser = kernel.contenders(device, device.count("cube"), 8)
+            leaders, of_lesser = map(list, kernel.contenders(device, device.count("cube"), 8))
             tilings.append({one.tiling for _, one in (*leaders[:1], *of_lesser)})
             if size == small:
                 first = leaders[0][1].tiling
