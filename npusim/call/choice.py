@@ -286,8 +286,22 @@ class _Search(Generic[K]):
 
 @growing()
 def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
-    leaders, of_lesser = trial.contenders(kernel, MOST_LEADING)
     search = _Search(trial, around, simulated=simulated)
+    _look(search, *trial.contenders(kernel, MOST_LEADING))
+    if search.best is None:
+        raise search.failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
+    if simulated and search.has_room:
+        for one in search.best.as_with_less_l2(trial.watched):
+            search.look_at(search.time, cast(K, one))
+    return search.best
+
+
+def _look(
+    search: _Search[K],
+    leaders: Iterable[tuple[float, Kernel]],
+    of_lesser: Iterable[tuple[float, Kernel]],
+) -> None:
+    """Look at the leader, at those of lesser machines, and at others while they may be faster."""
     others = iter(leaders)
     least = inf
     for least, ranked in islice(others, 1):
@@ -303,12 +317,6 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
             break
         if not search.has_alike(cast(K, ranked)):
             search.look_at(estimate, cast(K, ranked))
-    if search.best is not None and simulated and search.has_room:
-        for one in search.best.as_with_less_l2(trial.watched):
-            search.look_at(search.time, cast(K, one))
-    if search.best is None:
-        raise search.failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
-    return search.best
 
 
 def _shape(kernel: Kernel) -> Hashable:
