@@ -20,11 +20,11 @@ QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
 .PHONY: demo engine quick test minima newest mutants replay gate check types assembled docs slow release bench speed steps scorecard clean
 
 $(VENV)/.installed: pyproject.toml
-	@echo "npusim and what it needs go into $(VENV): once, about half a minute"
+	@echo "npusim and what it needs go into $(VENV): once, half a minute to two; nothing is said meanwhile"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --editable '.[dev]'
-	touch $@
+	@$(BIN)/python -m pip install --quiet --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --quiet --editable '.[dev]'
+	@touch $@
 
 demo: $(VENV)/.installed
 	mkdir -p $(OUT)

@@ -8,55 +8,78 @@ with r = ih*sh - pad_u + kh*dh, c = iw*sw - pad_l + kw*dw; dy outside its rows a
     acc (taps, channels, columns) fp32 in AM
 
 for tile (channels of a group, taps, columns of the group's input) of this core:
-    for image b:
-        for chunk of whole input rows (pieces of a row where one does not fit):   # one task
-            B <- x                                                       # DMA
-            A <- 0 where the tap falls outside dy                        # S, scalar stores
-            A <- dy, per tap: a frame of channels for every position     # DMA, strided
-            workspace of the core <- A;  A <- workspace                  # DMA, if there is one
-            acc (+)= A^T @ B                                             # VPU
-    dw <- acc, through a cast for fp16                                   # VPU, DMA
+    for chunk of this core: whole input rows of an image (or pieces of one row):      # one task
+        B <- x                                                       # DMA
+        A <- 0 where the tap falls outside dy                        # S, scalar stores
+        A <- dy, per tap: a frame of channels for every position     # DMA, strided
+        workspace of the core <- A;  A <- workspace                  # DMA, if there is one
+        acc (+)= A^T @ B                                             # VPU
+    dw <- acc, through a cast for fp16                               # VPU, DMA
 
 Channels of dy are innermost, so a frame is contiguous and im2row needs no transposition: A is
 kept with the positions outside, an order the micro-kernel reads as fast, and the axes of dw are
-put right as it is stored. A core owns whole output channels: no element is added to by two.
+put right as it is stored.
+
+Cores stand in a grid and share channels, taps, columns and images evenly. Of the first three a core
+owns whole elements of dw: nobody else adds to them, and who shares changes no bit. Cores that share
+images have sums of the same elements. These are added up at the end, in the order of the images:
+
+    sums[p] (G, OCG*KH*KW, ICG) fp32 <- acc of run p of the chunks   # DMA, in place of dw
+    all cores meet                                                   # S
+    for piece of dw of this core:                                    # one task
+        parts (runs, elements) in AM <- sums                         # DMA
+        sum <- ones (1, runs) in SM @ parts                          # S, VPU
+        dw <- sum, through a cast for fp16                           # VPU, DMA
+
+Rounding then depends on where the runs begin, so on how many cores share images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
+from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from npusim.base.objects import replace
 from npusim.kernels.parts.dsp import DspGradient, DspNest, Place
-from npusim.kernels.tilings.deconv_grad_filter import DMA_FIELD, Tiling, ranked_tilings
+from npusim.kernels.parts.hand_over import joined, with_meeting
+from npusim.kernels.tilings.deconv_grad_filter import (
+    DMA_FIELD,
+    Tiling,
+    cut_runs,
+    sum_elements,
+)
+from npusim.kernels.tilings.dsp_filter_space import ranked_tilings, searched_tilings
+from npusim.kernels.tilings.dsp_filter_work import Gradient
 from npusim.language import (
+    FP32,
     ArgumentError,
     Device,
     IntArray,
     Kernel,
     Language,
+    Least,
     Plan,
     Slot,
     Tasks,
     Tensor,
-    ceil_div,
     grid,
-    in_pieces,
 )
 
 __all__ = ["ConvGradFilter", "DeconvGradFilter", "Tiling"]
 
 
-class Chunk(NamedTuple):
+class Step(NamedTuple):
     """A tile (channels ``oc``, taps from ``t0``, ``n`` columns) and a chunk of positions.
 
     The positions look like ``pattern``. The ``first`` chunk of a tile starts its sums, the ``last``
-    stores them.
+    stores them. A step without channels adds up ``adds`` elements of dw; without these as well the
+    cores meet in it.
     """
 
     oc: int
@@ -66,6 +89,7 @@ class Chunk(NamedTuple):
     pattern: int
     first: bool
     last: bool
+    adds: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,8 @@ class DeconvGradFilter(DspGradient):
 
     ``rows`` (cores, elements) is the workspace of the documentation that a caller may pass: rows of
     im2row are written to the core's chunk of it, and the multiplication reads them from there.
+    Sums of cores that share images may take ``spare_bytes`` of GM; without any, tilings that share
+    them are not among the candidates.
     """
 
     tiling: Tiling
@@ -81,9 +107,11 @@ class DeconvGradFilter(DspGradient):
     dy: Tensor
     dw: Tensor
     rows: Tensor | None = None
+    spare_bytes: int = 0
 
     name: ClassVar[str] = "deconv_grad_filter"
     uses: ClassVar[Mapping[str, str]] = {"dy": "inputs", "x": "outputs", "dw": "taps"}
+    ranks_by_bound: ClassVar[bool] = True
     #: Whether the axes of channels are the other way round in dw: those of x outside the taps.
     turned: ClassVar[bool] = False
 
@@ -95,61 +123,151 @@ class DeconvGradFilter(DspGradient):
                 "use one row or the full width"
             )
 
-    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
-        """The same gradient with every tiling worth comparing, the best estimate first."""
-        for _, tiling in ranked_tilings(self.shape, self.x.dtype, device, cores):
-            yield replace(self, tiling=tiling)
+    # -- tilings ---------------------------------------------------------------------------
+
+    @cached_property
+    def ran(self) -> Tiling:
+        """What the problem leaves of the tiling."""
+        return self.tiling.clipped(self.shape)
+
+    @cached_property
+    def sums(self) -> Tensor | None:
+        """The partial sums (runs of images, *dw) of cores that share images; None where none do."""
+        runs = self.ran.image_cores
+        return Tensor("sums", (runs, *self.dw.shape), FP32, "out") if runs > 1 else None
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return super().tensors if self.sums is None else (*super().tensors, self.sums)
+
+    def used(self, cores: int) -> int:
+        """The cores that the tiling shares the work among; ``ArgumentError`` beyond ``cores``."""
+        used = self.ran.working
+        if used > cores:
+            raise ArgumentError(
+                f"tiling shares the work among {used} cores ({self.ran}), the mask has {cores}: "
+                "lower channel_cores, tap_cores, column_cores or image_cores, or use a larger mask"
+            )
+        return used
+
+    def idle(self, cores: int) -> str:
+        used = self.ran.working
+        if used >= cores:
+            return ""
+        s = self.shape
+        parts = s.cout * s.taps * s.cin_per_group * s.n * prod(s.spatial)  # of single positions
+        more = used < min(cores, parts)
+        why = "the tiling shares the work among no more" if more else "there is no more to share"
+        return f"{used} of {cores} cores of the mask work: {why}"
+
+    def gradient(self, device: Device) -> Gradient:
+        """What its time depends on besides its tiling."""
+        through = self.rows is not None
+        return Gradient(self.shape, self.x.dtype, device, self.turned, through, self.spare_bytes)
 
     def ranked(
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
     ) -> list[tuple[float, Kernel]]:
-        found = ranked_tilings(self.shape, self.x.dtype, device, cores)[:few]
-        return [(time, replace(self, tiling=tiling)) for time, tiling in found]
+        """The tilings that bounds hold to be the fastest for each number of cores, best first.
 
-    def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        return Plan(self._tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
+        All are given, so that what is looked at for fewer cores is looked at for more.
+        """
+        ranked = ranked_tilings(self.gradient(device), cores)
+        return [(bound, replace(self, tiling=tiling)) for bound, tiling in ranked]
+
+    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
+        """The same gradient with every tiling worth comparing."""
+        for tiling in searched_tilings(self.gradient(device), cores):
+            yield replace(self, tiling=tiling)
+
+    def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
+        gradient = self.gradient(device)
+        for tiling in searched_tilings(gradient, cores):
+            least = Least(gradient.least(tiling), tiling.working)
+            yield replace(self, tiling=tiling), least
+
+    def least(self, device: Device, cores: int) -> Least:
+        return Least(self.gradient(device).least(self.ran), self.ran.working)
 
     # -- who computes what -----------------------------------------------------------------
 
-    def _tasks(self, cores: int) -> Tasks[Chunk]:
-        s, e = self.shape, self.x.dtype.bytes
-        tile, chunks = self._tiles(cores), len(self.pieces)
-        t, b, c = grid(*map(np.arange, (len(tile["core"]), s.n, chunks)))
+    def plan(self, k: Language, cores: int) -> Plan[Step]:
+        tasks = self._chunk_tasks()
+        if self.sums is not None:
+            tasks = joined(with_meeting(tasks, cores, last=True), self._sum_tasks(cores))
+        return Plan(tasks, _Nest(self, k).emit)
+
+    def _chunk_tasks(self) -> Tasks[Step]:
+        """The chunks of every tile, those of a core tile by tile."""
+        s, t, e = self.shape, self.ran, self.x.dtype.bytes
+        tile, chunks = self._tiles(), len(self.pieces)
+        every = s.n * chunks
+        begins = np.array([run.first for run in cut_runs(every, t.image_cores, every)])
+        i, chunk = grid(np.arange(len(tile["core"])), np.arange(every))
+        b, c = np.divmod(chunk, chunks)
+        run = np.searchsorted(begins, chunk, side="right") - 1
         columns = {
-            **{name: tile[name][t] for name in ("oc", "t0", "taps", "n")},
+            **{name: tile[name][i] for name in ("oc", "t0", "taps", "n")},
             "pattern": np.array(self.numbered)[c],
-            "first": (b == 0) & (c == 0),
-            "last": (b == s.n - 1) & (c == chunks - 1),
+            "first": np.isin(chunk, begins),
+            "last": np.isin(chunk + 1, [*begins, every]),
+            "adds": np.zeros(len(i), np.int64),
         }
         channel = tile["group"] * s.cout_per_group + tile["oc0"]
         image_x, image_dy = (h * w * n for (h, w), n in ((s.spatial, s.cin), (s.out, s.cout)))
-        places = np.array([(i.start, j.start, i.base, j.base) for i, j in self.pieces]).T
+        places = np.array([(p.start, q.start, p.base, q.base) for p, q in self.pieces]).T
         row, column, row_dy, column_dy = places[:, c]
         x = b * image_x + (row * s.spatial[1] + column) * s.cin
-        x = x + (tile["group"] * s.cin_per_group + tile["n0"])[t]
-        dy = b * image_dy + (row_dy * s.out[1] + column_dy) * s.cout + channel[t]
+        x = x + (tile["group"] * s.cin_per_group + tile["n0"])[i]
+        dy = b * image_dy + (row_dy * s.out[1] + column_dy) * s.cout + channel[i]
         sides = [(s.cout_per_group, tile["oc0"]), (s.cin_per_group, tile["n0"])]
         (outer, first), (inner, second) = sides[::-1] if self.turned else sides
-        dw = ((tile["group"] * outer + first) * s.taps + tile["t0"]) * inner + second
-        bases = {"x": x * e, "dy": dy * e, "dw": dw[t] * e}
+        dw = (((tile["group"] * outer + first) * s.taps + tile["t0"]) * inner + second)[i]
+        core = run * (t.working // t.image_cores) + tile["core"][i]
+        bases = {"x": x * e, "dy": dy * e, "dw": dw * e}
+        if self.sums is not None:
+            bases["sums"] = (run * prod(self.dw.shape) + dw) * FP32.bytes
         if self.rows is not None:
-            bases["rows"] = tile["core"][t] * self.rows.shape[1] * e
-        return Tasks(tile["core"][t], Chunk, columns, bases)
+            bases["rows"] = core * self.rows.shape[1] * e
+        return Tasks(core, Step, columns, bases)
 
-    def _tiles(self, cores: int) -> dict[str, IntArray]:
-        """Core, group, first and count of channels, of taps and of columns, core by core."""
-        s, t, tables = self.shape, self.tiling, []
-        taps, columns = (s.taps, t.taps), (s.cin_per_group, t.columns)
-        for core in range(cores):
-            first, end = s.cout * core // cores, s.cout * (core + 1) // cores
-            for group in range(first // s.cout_per_group, ceil_div(end, s.cout_per_group)):
-                low, high = (at - group * s.cout_per_group for at in (first, end))
-                low, high = max(low, 0), min(high, s.cout_per_group)
-                found, sizes = in_pieces((high - low, t.channels), taps, columns)
-                same = np.full_like(found[0], core), np.full_like(found[0], group)
-                tables.append((*same, low + found[0], *found[1:], *sizes))
-        names = ("core", "group", "oc0", "t0", "n0", "oc", "taps", "n")
-        return dict(zip(names, np.concatenate(tables, axis=1), strict=True))
+    def _tiles(self) -> dict[str, IntArray]:
+        """Core of those that have the same images, group, first and count of all that a tile has.
+
+        They stand core by core.
+        """
+        s, t = self.shape, self.ran
+        channels = np.array(cut_runs(s.cout, t.channel_cores, t.channels, s.cout_per_group)).T
+        taps = np.array(cut_runs(s.taps, t.tap_cores, t.taps)).T
+        columns = np.array(cut_runs(s.cin_per_group, t.column_cores, t.columns)).T
+        axes = channels, taps, columns
+        places = grid(*(np.arange(axis.shape[1]) for axis in axes))
+        channels, taps, columns = (axis[:, at] for axis, at in zip(axes, places, strict=True))
+        of_channels, first_channel, oc = channels
+        of_taps, t0, some_taps = taps
+        of_columns, n0, n = columns
+        group, oc0 = np.divmod(first_channel, s.cout_per_group)
+        tiles = {
+            "core": (of_channels * t.tap_cores + of_taps) * t.column_cores + of_columns,
+            "group": group,
+            "oc0": oc0,
+            "t0": t0,
+            "n0": n0,
+            "oc": oc,
+            "taps": some_taps,
+            "n": n,
+        }
+        order = np.argsort(tiles["core"], kind="stable")
+        return {name: column[order] for name, column in tiles.items()}
+
+    def _sum_tasks(self, cores: int) -> Tasks[Step]:
+        """The elements of dw whose partial sums each core adds up, in pieces."""
+        pieces = cut_runs(prod(self.dw.shape), cores, sum_elements(self.ran.image_cores))
+        core, first, size = np.array(pieces, np.int64).T
+        none = np.zeros(len(core), np.int64)
+        columns = dict.fromkeys(Step._fields, none) | {"adds": size}
+        bases = {"sums": first * FP32.bytes, "dw": first * self.dw.dtype.bytes}
+        return Tasks(core, Step, columns, bases)
 
 
 class ConvGradFilter(DeconvGradFilter):
@@ -171,20 +289,32 @@ class ConvGradFilter(DeconvGradFilter):
 
 
 class _Nest(DspNest):
-    """The program of a chunk."""
+    """The program of a step."""
 
     kernel: DeconvGradFilter
 
     def __init__(self, kernel: DeconvGradFilter, k: Language) -> None:
-        s, t = kernel.shape, kernel.tiling
-        positions = min(t.rows, s.spatial[0]) * min(t.width, s.spatial[1])
-        rows = min(t.taps, s.taps) * min(t.channels, s.cout_per_group)
-        columns = min(t.columns, s.cin_per_group)
-        sizes = (positions, rows), (positions, columns), (rows, columns)
+        t = kernel.ran
+        positions, rows = t.rows * t.width, t.taps * t.channels
+        sizes = (positions, rows), (positions, t.columns), (rows, t.columns)
         super().__init__(kernel, k, sizes, ("x", "dw"))
+        if kernel.sums is None:
+            return
+        runs, elements = t.image_cores, sum_elements(t.image_cores)
+        self.ones = k.buffer("SM", (runs,), FP32, name="ones")
+        self.parts = k.buffer("AM", (runs, elements), FP32, slots=2, name="parts_am")
+        self.sum = k.buffer("AM", (elements,), FP32, name="sum")
+        if self.dtype != FP32:
+            self.rounded_sum = k.buffer("AM", (elements,), self.dtype, name="rounded_sum")
 
-    def emit(self, u: Chunk) -> None:
-        """Load x, gather dy, multiply; store after the last chunk."""
+    def emit(self, u: Step) -> None:
+        """Load x, gather dy, multiply; store after the last chunk. Or meet; or add partial sums."""
+        if u.adds:
+            self._add(u.adds)
+            return
+        if not u.oc:
+            self.k.core_barrier()
+            return
         sides, dtype = self.kernel.patterns[u.pattern], self.dtype
         m, positions = u.taps * u.oc, sides[0].size * sides[1].size
         a, b = self.a.next(), self.b.next()
@@ -198,6 +328,23 @@ class _Nest(DspNest):
         self.k.dsp_gemm(acc, a, b, m, positions, u.n, dtype, init=u.first, transpose_a=True)
         if u.last:
             self._store(acc, u)
+
+    def _add(self, elements: int) -> None:
+        """The partial sums of so many elements added up, in the order of the images."""
+        k, sums, dw = self.k, self.kernel.sums, self.kernel.dw
+        assert sums is not None  # no other kernel has such steps
+        runs, whole = sums.shape[0], prod(dw.shape) * FP32.bytes
+        size = elements * FP32.bytes
+        ones, parts, total = self.ones.next(), self.parts.next(), self.sum.next()
+        k.fill(ones, 1, FP32)
+        source = sums.at(0, size, base="sums", rows=runs, pitch=whole)
+        k.data_move(parts.at(0, runs * size), source, FP32)
+        k.dsp_gemm(total, ones, parts, 1, runs, elements, FP32, init=True)
+        done, stored = total, elements * dw.dtype.bytes
+        if self.dtype != FP32:
+            done = self.rounded_sum.next()
+            k.dsp_cast(done, total.at(0, size), FP32, self.dtype)
+        k.data_move(dw.at(0, stored, base="dw"), done.at(0, stored), dw.dtype)
 
     def _load_x(self, b: Slot, positions: int, n: int) -> None:
         """A chunk of x: a frame of columns per position, or one piece where that is contiguous."""
@@ -218,16 +365,23 @@ class _Nest(DspNest):
             self.k.data_move(read.at(at, size), rows.at(at, size, base="rows"), rows.dtype)
         return read
 
-    def _store(self, acc: Slot, u: Chunk) -> None:
-        """acc (taps, channels, columns) to dw: rows of columns, or columns of single elements."""
-        s, dw, turned = self.kernel.shape, self.kernel.dw, self.kernel.turned
-        done, e = self.rounded(acc, u.taps * u.oc * u.n), dw.dtype.bytes
+    def _store(self, acc: Slot, u: Step) -> None:
+        """acc (taps, channels, columns) to dw, or as it is to where the partial sums are."""
+        count, sums = u.taps * u.oc * u.n, self.kernel.sums
+        if sums is None:
+            self._store_in(self.kernel.dw, "dw", self.rounded(acc, count), u)
+        else:
+            self._store_in(sums, "sums", acc, u)
+
+    def _store_in(self, to: Tensor, base: str, done: Slot, u: Step) -> None:
+        """A tile to a tensor that is as dw: rows of columns, or columns of single elements."""
+        s, turned, e = self.kernel.shape, self.kernel.turned, to.dtype.bytes
         row = (s.cout_per_group if turned else s.cin_per_group) * e
         each, rows, count = (e, u.n, u.oc) if turned else (u.n * e, u.oc, 1)
         for tap, channel in product(range(u.taps), range(count)):
-            at, size = tap * row + channel * e, each * rows
+            offset, size = tap * row + channel * e, each * rows
             self.k.data_move(
-                dw.at(at, each, base="dw", rows=rows, pitch=s.taps * row),
+                to.at(offset, each, base=base, rows=rows, pitch=s.taps * row),
                 done.at((tap * count + channel) * size, size),
-                dw.dtype,
+                to.dtype,
             )

@@ -94,8 +94,8 @@ class ImplicitGemm(Tiled):
         g = self.geometry
         if self.tiling.form == "window" and not (g.h.fits_window() and g.w.fits_window()):
             raise ArgumentError(
-                "tiling form is 'window', but img2col loads know strides to 63, and padding, "
-                "filters and dilation to 255; use form 'taps' or 'phases', or tiling 'auto'"
+                "tiling form is 'window', but img2col loads know strides to 63, and padding and "
+                "dilation to 255; use form 'taps' or 'phases', or tiling 'auto'"
             )
         planes = g.planes_in
         if self.tiling.resident:  # to cut a huge plane takes time
@@ -110,9 +110,10 @@ class ImplicitGemm(Tiled):
                 f"tiling is resident_input with step_planes {self.tiling.step_planes}; a slab that "
                 f"stays in L1 is loaded at once, all {planes} planes"
             )
-        singly = self.tiling.form == "taps" and g.taps > 1
-        if (g.kernel_d > 1 or singly) and self.tiling.step_m * self.tiling.step_n > 1:
-            what = "single taps" if singly else "filter depths"
+        several = g.adds_up(self.tiling.form)
+        if (g.kernel_d > 1 or several) and self.tiling.step_m * self.tiling.step_n > 1:
+            parts = "single taps" if self.tiling.form == "taps" else "bands of a wide filter"
+            what = parts if several else "filter depths"
             raise ArgumentError(
                 f"tiling has {self.tiling.step_m} x {self.tiling.step_n} tiles in L1, but {what} "
                 "add up in one tile at a time; leave step_m and step_n at 1"
@@ -124,6 +125,12 @@ class ImplicitGemm(Tiled):
                     f"{self.name}: some outputs are reached by no input and cleared before, so "
                     "that they would miss the epilogue; launch it as an element-wise kernel"
                 )
+        if self.tiling.images > 1 and several:
+            raise ArgumentError(
+                f"tiling images is {self.tiling.images}, but a filter of {g.h.kernel} x "
+                f"{g.w.kernel} adds up in bands, each of which reads other rows or columns of an "
+                "image; set images=1"
+            )
         if self.tiling.images > 1 and not self._dense:
             raise ArgumentError(
                 f"tiling images is {self.tiling.images}, but form {self.tiling.form!r} brings rows "

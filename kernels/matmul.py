@@ -86,7 +86,8 @@ class Matmul(Tiled):
     ``c`` (blocks, rows, columns) for vector cores; with ``meets`` all cores meet at the end: parts
     of kernels on both kinds of cores. ``groups`` equal products follow each other: A, B and C of
     each lie behind those of the one before, along the first axis. ``hf32`` rounds fp32 operands on
-    their way into the cube. C begins as ``bias`` (N,), fp16, fp32 or, of integers, int32. Raises
+    their way into the cube. C begins as ``bias`` (N,), fp16, fp32 or, of integers, int32. With
+    ``whole_k`` no tiling is chosen that splits K, so that sums are the same in every run. Raises
     ``ArgumentError`` for layouts and sizes unfit for the type.
     """
 
@@ -101,6 +102,7 @@ class Matmul(Tiled):
     groups: int = 1
     hf32: bool = False
     bias: Tensor | None = None
+    whole_k: bool = False
 
     name: ClassVar[str] = "matmul"
     library: ClassVar[tuple[str, ...]] = ("MatMul",)
@@ -230,7 +232,7 @@ class Matmul(Tiled):
         math = "hf32" if self.hf32 else self.dtype.name
         out, groups = self.c.dtype, self.groups
         # Parts add up as they are, in a result that a vector core clears.
-        splits = out is self.sums and groups == 1 and len(self.c.shape) == 2
+        splits = out is self.sums and groups == 1 and len(self.c.shape) == 2 and not self.whole_k
         sizes = self.m // groups, self.k, self.n
         biased, (a, b) = self.bias is not None, self.layouts
         lie = (a == "ND_km", b.endswith("nk")), a[:2] == b[:2] == "NZ"

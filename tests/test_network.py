@@ -198,8 +198,8 @@ def test_what_the_times_rest_on_is_said_once_for_all_layers(net: Workload) -> No
 
 
 UNEVEN = (
-    "padding is [0, 1]; before and after may differ in 2-D layers only; state this one with a "
-    "height of 1"
+    "padding is [0, 1]; before and after may differ in 2-D layers only: pad the input first and "
+    "state no padding, or state this layer in 2-D with a height of 1"
 )
 
 

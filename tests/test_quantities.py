@@ -39,7 +39,8 @@ VALUES: dict[str, st.SearchStrategy[Quantity]] = {
     "bool": st.booleans(),
     "block": st.tuples(PART, PART, PART, PART),
     **dict.fromkeys(
-        ("byte_energy", "energy", "power", "area", "density", "voltage"), FRACTIONS.filter(bool)
+        ("byte_energy", "energy", "power", "area", "density", "voltage", "share"),
+        FRACTIONS.filter(bool),
     ),
 }
 

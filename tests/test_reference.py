@@ -178,6 +178,10 @@ def test_relative_error() -> None:
     assert relative_error(np.zeros(2), np.zeros(2)) == 0
     assert relative_error(np.ones(2), np.zeros(2)) == float("inf")
     assert np.isnan(relative_error([float("nan")], [1.0]))
+    unlike = np.array([np.inf, -np.inf, np.nan, 4.0])
+    assert relative_error(unlike, unlike) == 0
+    assert np.isnan(relative_error(unlike[:2], unlike[1::-1]))
+    assert np.isnan(relative_error(unlike, [np.inf, -np.inf, np.inf, 4.0]))
     with pytest.raises(ArgumentError, match=r"shapes differ, \(2,\) and \(3,\)"):
         relative_error(np.ones(2), np.ones(3))
 

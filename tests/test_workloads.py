@@ -140,8 +140,8 @@ def test_wrong_names() -> None:
     with pytest.raises(ArgumentError) as caught:
         load_workload("resnet5")
     assert str(caught.value) == (
-        "unknown workload 'resnet5' (a file of your own needs a path ending in .yaml); "
-        "did you mean 'resnet50'?"
+        "unknown workload 'resnet5' (a file of your own needs its path, which ends in .yaml, .csv "
+        "or .onnx); did you mean 'resnet50'?"
     )
     with pytest.raises(ArgumentError) as caught:
         find_layer("resnet50/res4_3x4")

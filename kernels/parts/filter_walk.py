@@ -7,7 +7,7 @@ a run of slabs of one tile and piece goes through L0C at once. Cores share out *
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.kernels.parts.plane import Plane, numbered
-from npusim.kernels.tilings.conv_filter import Tiling, cut_plane
+from npusim.kernels.tilings.conv_filter import Tiling, cut_plane, widest_band
 from npusim.language import IntArray, grid
 from npusim.program.kernel import require_table
 from npusim.shapes.convolution import Convolution
@@ -25,10 +25,11 @@ class Step(NamedTuple):
     """A slab of a tile of ``m`` rows by ``f`` fractal columns, the first one filter place ``tap``.
 
     The slab is ``rows`` x ``columns`` positions and reads ``h`` x ``w`` pixels, padding around
-    them. dy in L1 has ``dy_m`` rows, the tile's from plane ``dy_at`` on; x has ``x_f`` columns from
-    filter place ``x_tap``, the tile's from plane ``x_at``. Either is loaded or came ``*_back``
-    loads ago, the slabs of so many ``images`` at once. ``first`` and ``last`` begin and end the
-    tile's sums, which ``adds`` puts to those of a pass before.
+    them, through ``high`` x ``wide`` taps. dy in L1 has ``dy_m`` rows, the tile's from plane
+    ``dy_at`` on; x has ``x_f`` columns from filter place ``x_tap``, the tile's from plane ``x_at``.
+    Either is loaded or came ``*_back`` loads ago, the slabs of so many ``images`` at once.
+    ``first`` and ``last`` begin and end the tile's sums, which ``adds`` puts to those of a pass
+    before.
     """
 
     m: int
@@ -47,6 +48,8 @@ class Step(NamedTuple):
     w: int
     left: int
     right: int
+    high: int
+    wide: int
     dy_load: bool
     dy_back: int
     x_load: bool
@@ -64,7 +67,8 @@ class Walk:
         self.shape, self.tiling = shape, tiling
         #: Rows of a piece of K, 0 where pieces are not whole rows.
         self.height = max(1, tiling.single_core_k // shape.out[2]) if tiling.single_core_k else 0
-        self.plane: Plane = cut_plane(shape, tiling.slab_k, self.height, tiling.form)
+        widest = widest_band(shape, tiling)
+        self.plane: Plane = cut_plane(shape, tiling.slab_k, self.height, tiling.form, widest)
         #: Slabs that tiles go through: all of them, or those that their filter place reads.
         self.slabs = [np.arange(self.plane.reads)]
         if tiling.form == "taps":
@@ -72,6 +76,12 @@ class Walk:
             tap = np.add.outer(rows.tap * shape.kernel[2], columns.tap).reshape(-1)
             order = np.argsort(tap, kind="stable")
             ends = np.cumsum(np.bincount(tap, minlength=shape.taps))
+            self.slabs = np.split(order, ends[:-1])
+        elif tiling.form == "bands":
+            rows, columns = self.plane.rows, self.plane.columns
+            band = np.add.outer(rows.part * len(columns.parts), columns.part).reshape(-1)
+            order = np.argsort(band, kind="stable")
+            ends = np.cumsum(np.bincount(band, minlength=len(rows.parts) * len(columns.parts)))
             self.slabs = np.split(order, ends[:-1])
 
     @cached_property
@@ -82,7 +92,7 @@ class Walk:
     @property
     def place(self) -> IntArray:
         """Which of the ``slabs`` each tile goes through."""
-        return self.tiles["f0"] % len(self.slabs)
+        return self.tiles["place"]
 
     def depths(self, kd: int) -> list[tuple[int, int]]:
         """(output depth, input depth) pairs that meet through filter depth ``kd``."""
@@ -209,8 +219,11 @@ def _tiles(s: Convolution, t: Tiling) -> dict[str, IntArray]:
     """Every tile of dw: first row and rows m0, m, first fractal column and columns f0, f.
 
     *_start and *_size are what is loaded for it, *_block the block of a share it belongs to;
-    ``n_held`` tells loads of columns apart, across filter depths too.
+    ``n_held`` tells loads of columns apart, across filter depths too. ``place`` is the filter place
+    or band that it has columns of, which begin ``band`` columns after those of a plane.
     """
+    if t.form == "bands":
+        return _banded_tiles(s, t)
     plan, step = s.plan, t.base_n // s.c0
     # Fractal columns are those of all taps, or one after another of each tap.
     taps, places = (1, s.taps) if t.form == "taps" else (s.taps, 1)
@@ -231,12 +244,51 @@ def _tiles(s: Convolution, t: Tiling) -> dict[str, IntArray]:
                 held = (kd * columns + n[1]) * places + place
                 start, f0 = (at * places + place for at in (n[1], n[3]))
                 rows += [
-                    (g, kd, *m, block, held, start, n[2], f0, n[4])
+                    (g, kd, *m, block, held, start, n[2], f0, n[4], place, 0)
                     for m in _nest(m_all, along_m, t.step_m, t.base_m)
                 ]
+    return _as_table(rows)
+
+
+def _banded_tiles(s: Convolution, t: Tiling) -> dict[str, IntArray]:
+    """The same where a tile has columns of one band of taps, of one plane of channels."""
+    rows, plan, step = [], s.plan, t.base_n // s.c0
+    bands = bands_of(s, t)
+    for g in range(plan.real_groups):
+        m_all = min(plan.cout_g, s.cout1 * s.c0 - g * plan.cout_g)
+        planes = range(min(plan.cin1_g, s.cin1 - g * plan.cin1_g))
+        for kd, (place, (band, taps)), plane in product(
+            range(s.kernel[0]), enumerate(bands), planes
+        ):
+            first = plane * s.taps + band
+            for n in _nest(taps, taps, t.step_n, step):
+                held = (kd * len(planes) + plane) * s.taps + band + n[1]
+                rows += [
+                    (g, kd, *m, 0, held, first + n[1], n[2], first + n[3], n[4], place, band)
+                    for m in _nest(m_all, t.base_m, t.step_m, t.base_m)
+                ]
+    return _as_table(rows)
+
+
+def bands_of(s: Convolution, t: Tiling) -> list[tuple[int, int]]:
+    """The first filter place and the places of each band: those of rows, or of part of a row."""
+    high, wide = widest_band(s, t)
+    down, across = (
+        [(part.taps[0], part.axis.kernel) for part in s.axis(i).parts("window", widest)[0]]
+        for i, widest in ((1, high), (2, wide))
+    )
+    return [
+        (row * s.kernel[2] + column, rows * columns)
+        for row, rows in down
+        for column, columns in across
+    ]
+
+
+def _as_table(rows: Sequence[tuple[int, ...]]) -> dict[str, IntArray]:
+    """Rows of tiles as columns by name."""
     names = (
         *("g", "kd", "m_block", "m_start", "m_size", "m0", "m"),
-        *("n_block", "n_held", "n_start", "n_size", "f0", "f"),
+        *("n_block", "n_held", "n_start", "n_size", "f0", "f", "place", "band"),
     )
     return dict(zip(names, np.array(rows, np.int64).reshape(-1, len(names)).T, strict=True))
 

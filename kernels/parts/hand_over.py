@@ -75,14 +75,27 @@ def with_meeting(tasks: Tasks[Task], cores: int, *, last: bool) -> Tasks[Task]:
 
     The kernel lets the cores meet in it, also those that have nothing else to do.
     """
+    columns: dict[str, Any] = {
+        name: np.zeros(cores, np.asarray(column).dtype) for name, column in tasks.columns.items()
+    }
+    meeting = Tasks(np.arange(cores), tasks.record, columns)
+    return joined(tasks, meeting) if last else joined(meeting, tasks)
 
-    def joined(column: Any, more: Any) -> Any:
-        return np.concatenate([column, more] if last else [more, column])
 
-    none = np.zeros(cores, np.int64)
-    return Tasks(
-        joined(tasks.core, np.arange(cores)),
-        tasks.record,
-        {n: joined(c, none.astype(np.asarray(c).dtype)) for n, c in tasks.columns.items()},
-        {n: joined(base, none) for n, base in tasks.bases.items()},
-    )
+def joined(tasks: Tasks[Task], more: Tasks[Task]) -> Tasks[Task]:
+    """Tasks of one kind, each core doing the ``more`` ones after the others.
+
+    A base that only some of them have is 0 for the others.
+    """
+    columns: dict[str, Any] = {
+        name: np.concatenate([column, more.columns[name]]) for name, column in tasks.columns.items()
+    }
+    bases = {
+        name: np.concatenate([_base(tasks, name), _base(more, name)])
+        for name in {**tasks.bases, **more.bases}
+    }
+    return Tasks(np.concatenate([tasks.core, more.core]), tasks.record, columns, bases)
+
+
+def _base(tasks: Tasks[Any], name: str) -> IntArray:
+    return tasks.bases.get(name, np.zeros(len(tasks.core), np.int64))

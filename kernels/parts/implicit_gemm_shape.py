@@ -48,6 +48,10 @@ class Geometry(Struct, frozen=True, kw_only=True):
         found = {"window": window, "phases": phases, "single": single, "taps": taps}
         return tuple(form for form, fits in found.items() if fits)
 
+    def adds_up(self, form: str) -> bool:
+        """Whether an output is the sum of several products of the ``form``: of taps, or bands."""
+        return max(axis.terms(form) for axis in (self.h, self.w)) > 1
+
     def spread(self, h: Reading) -> int:
         """Positions of a slab's rows and of those behind each, which no input reaches."""
         return h.outputs * h.outputs_apart * self.w.out
@@ -159,9 +163,10 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
     if planes == 1:
         chosen = places[columns.start - first * used : columns.stop - first * used]
         return [
-            Rows(len(run), first * taps + run[0], _step(run), l1, 1) for l1, run in _evenly(chosen)
+            Rows(len(run), first * taps + run[0], _step(run), l1, 1)
+            for l1, run in equally_spaced(chosen)
         ]
-    pieces = _evenly(places)
+    pieces = equally_spaced(places)
     if len(pieces) == 1 and _step(places) * used == taps:
         return [Rows(planes * used, first * taps + places[0], _step(places), 0, 1)]
     if used <= planes * len(pieces):  # place by place
@@ -173,7 +178,7 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
     ]
 
 
-def _evenly(places: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+def equally_spaced(places: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
     """Runs of equally spaced numbers, with the index of their first."""
     found, start = [], 0
     while start < len(places):

@@ -123,7 +123,7 @@ class Walk:
         """Where slabs of images come in order, as numbers that ascend."""
         count, height = self.geometry.images, int(self.kernel.height)
         if height:
-            return self.plane.rows.first[row] // height * count + image
+            return self.plane.rows.begins[row] // height * count + image
         # Slabs of one part of the plane follow each other, as they need the same weights, and of
         # one image, as each reads rows of the one before, which the L2 still holds.
         place: IntArray = (self._parts()[slab] * count + image) * self.plane.slabs + slab
@@ -157,7 +157,7 @@ class Walk:
         group, n0, n, planes, block = np.array(tiles, np.int64).reshape(-1, 5)[tile].T
         share = place
         if t.single_core_n:
-            part = plane.rows.first[row] // (self.kernel.height or g.h.out)
+            part = plane.rows.begins[row] // (self.kernel.height or g.h.out)
             share = numbered(part, image // t.single_core_images, group, block)
             inside = (n0, image, slab) if t.n_slowest else (image, slab, n0)
             place = numbered(share, depth, *inside)

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from npusim.language import IntArray, round_down
-from npusim.shapes.axis import Axis, Runs
+from npusim.shapes.axis import WIDEST_FILTER, Axis, Runs
 
 
 class Plane(Struct, frozen=True, eq=False, dict=True):
@@ -76,14 +76,14 @@ class Plane(Struct, frozen=True, eq=False, dict=True):
         """What a kernel needs to know of each pair: of its rows, then of its columns.
 
         Place and extent among the outputs, extent of what is read of the virtual inputs, padding
-        on either side, and place among the real ones.
+        on either side, place among the real ones, and taps.
         """
         rows = np.repeat(np.arange(len(self.rows)), len(self.columns))
         columns = np.tile(np.arange(len(self.columns)), len(self.rows))
-        read = ("first", "count", "size", "before", "after", "first_real")
+        read = ("first", "count", "size", "before", "after", "first_real", "kernel")
         names = (
-            *("row", "rows", "h", "top", "bottom", "real_row"),
-            *("column", "columns", "w", "left", "right", "real_column"),
+            *("row", "rows", "h", "top", "bottom", "real_row", "high"),
+            *("column", "columns", "w", "left", "right", "real_column", "wide"),
         )
         found = [getattr(self.rows, name)[rows] for name in read]
         found += [getattr(self.columns, name)[columns] for name in read]
@@ -92,18 +92,26 @@ class Plane(Struct, frozen=True, eq=False, dict=True):
 
 @lru_cache(maxsize=8)  # planes of huge layers take a second to cut and many megabytes
 def cut_plane(
-    h: Axis, w: Axis, slab: int, height: int = 0, multiple: int = 1, form: str = "window"
+    h: Axis,
+    w: Axis,
+    slab: int,
+    height: int = 0,
+    multiple: int = 1,
+    form: str = "window",
+    widest: tuple[int, int] = (WIDEST_FILTER, WIDEST_FILTER),
 ) -> Plane:
     """Cut one output plane into slabs of at most ``slab`` positions: whole rows, or parts of one.
 
     Parts are of a ``multiple`` of positions where ``slab`` has room for one. With ``height`` no
     slab goes across a multiple of so many rows. Axes are taken in parts of ``form``; of "rows" the
-    rows are tap by tap, the columns under a window.
+    rows are tap by tap, the columns under a window; of "bands" both are under windows of at most
+    the rows and columns of the ``widest``.
     """
-    down, across = ("taps", "window") if form == "rows" else (form, form)
+    down, across = {"rows": ("taps", "window"), "bands": ("window",) * 2}.get(form, (form, form))
     out = w.longest(across)
     columns = out if out <= slab else round_down(slab, multiple) or slab
-    return Plane(h.runs(max(1, slab // out), height, down), w.runs(columns, form=across))
+    rows = h.runs(max(1, slab // out), height, down, widest[0])
+    return Plane(rows, w.runs(columns, form=across, widest=widest[1]))
 
 
 def numbered(*columns: IntArray) -> IntArray:

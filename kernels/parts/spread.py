@@ -31,3 +31,10 @@ class Spread(Kernel):
     def on_few(self: Own, device: Device, cores: int) -> Own:
         """The same on those of so many cores on which it ends first, launch included."""
         return replace(self, cores=working_cores(device, cores, self.stream(device, cores)))
+
+    @property
+    def is_spread(self) -> bool:
+        return self.cores is not None
+
+    def on_all_cores(self: Own) -> Own:
+        return replace(self, cores=None)

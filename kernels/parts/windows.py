@@ -84,7 +84,7 @@ def phase_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     stride = shape.stride[axis]
     backwards = replace(shape.gradient_axis(axis), insert=stride)
     pieces, left = [], np.ones(backwards.out, bool)
-    for (part,) in backwards.parts("phases"):
+    for part in backwards.phases():
         for start in range(0, part.axis.out, step):
             piece = _read(part, start, min(step, part.axis.out - start), backwards.kernel)
             if piece.reads:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
+from npusim.base.content import Content, require_content
 from npusim.base.integers import digits
 from npusim.base.yamltree import TextFile, load_tree, suggest
 from npusim.kernels.tilings.template import table
@@ -170,6 +172,8 @@ def cann_tiling(words: Mapping[str, Any]) -> CannTiling:
 
 def load_cann_tiling(source: TextFile) -> CannTiling:
     """The tiling in a YAML or JSON file of the vendor's words; see ``cann_tiling``."""
+    if isinstance(source, Path):
+        require_content(source, (Content.TILING,), "a tiling")
     words: dict[str, int | None] = {}
     for word, node in load_tree(source).mapping().items():
         value = digits(node.text())

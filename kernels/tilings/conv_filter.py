@@ -9,6 +9,7 @@ from npusim.kernels.parts.plane import Plane
 from npusim.kernels.parts.plane import cut_plane as cut_axes
 from npusim.kernels.tilings.checks import check_tiling
 from npusim.language import ArgumentError
+from npusim.shapes.axis import WIDEST_FILTER
 from npusim.shapes.convolution import Convolution
 
 
@@ -33,7 +34,9 @@ class Tiling:
 
     ``form`` "window" expands x by img2col, tiles have columns of all taps; with "taps" a tile has
     those of one tap, for which just the x it reads comes to L1. With "rows" only the rows of x that
-    a strided filter of one row reads do.
+    a strided filter of one row reads do. With "bands" a tile has columns of some neighbouring taps
+    of one block of channels, and the x that these read comes to L1: of at most ``band_rows`` whole
+    rows of the filter, or of ``band_columns`` of one row (0: all of them).
 
     With ``group`` a core takes so many tiles along N (``keeps`` "dy") or M ("x") in turn, all in
     ``passes`` parts of K: of a pass the operand that they share stays in L1 if it has no more slabs
@@ -71,11 +74,13 @@ class Tiling:
     images: int = 1
     group: int = 1
     passes: int = 1
+    band_rows: int = 0
+    band_columns: int = 0
 
     def __post_init__(self) -> None:
         for name, words in (
             ("keeps", ("dy", "x")),
-            ("form", ("window", "rows", "taps")),
+            ("form", ("window", "rows", "taps", "bands")),
         ):
             if getattr(self, name) not in words:
                 known = " or ".join(map(repr, words))
@@ -94,10 +99,15 @@ class Tiling:
                 f"tiling form {self.form!r} has no pieces of single_core_k; leave it out, or use "
                 "'window'"
             )
-        if self.images > 1 and (self.form == "taps" or self.single_core_k):
+        if self.images > 1 and (self.form in ("taps", "bands") or self.single_core_k):
             raise ArgumentError(
-                f"tiling images is {self.images}; with form 'taps' or single_core_k each image is "
-                "loaded by itself: leave it at 1"
+                f"tiling images is {self.images}; with form 'taps' or 'bands' or single_core_k "
+                "each image is loaded by itself: leave it at 1"
+            )
+        if (self.band_rows or self.band_columns) and self.form != "bands":
+            raise ArgumentError(
+                f"tiling band_rows is {self.band_rows} and band_columns {self.band_columns}; only "
+                "form 'bands' has them: leave both at 0"
             )
         if max(self.group, self.passes) > 1 and (self.single_core_k or self.k_parts > 1):
             raise ArgumentError(
@@ -132,6 +142,8 @@ class Tiling:
         base = f"base {self.base_m}x{self.base_n}x{self.base_k}, slab {self.slab_k}"
         small = f"L0 {self.l0_slots} L0C {self.l0c_slots}"
         on = f", {self.form}" * (self.form != "window")
+        if self.form == "bands":
+            on += f" of {self.band_rows or 'all'} x {self.band_columns or 'all'} taps"
         on += f", {self.images} images" * (self.images > 1) + ", unit flag" * self.unit_flag
         if max(self.group, self.passes) > 1:
             on += f", {self.group} tiles for one {self.keeps}"
@@ -187,12 +199,23 @@ def runs_on(shape: Convolution, form: str) -> bool:
 
 def require_form(shape: Convolution, t: Tiling) -> None:
     """Raise ``ArgumentError`` for a form that the gradient of ``shape`` cannot have."""
-    under_window = {"window": (1, 2), "rows": (2,), "taps": ()}[t.form]
+    under_window = {"window": (1, 2), "rows": (2,), "taps": (), "bands": ()}[t.form]
     if not all(shape.axis(i).fits_window(whole=True) for i in under_window):
         raise ArgumentError(
             f"tiling form is {t.form!r}, but img2col loads know strides to 63, and padding, "
             "filters and dilation to 255; use form 'taps', or tiling 'auto'"
         )
+    if t.form == "bands":
+        rows, columns = widest_band(shape, t)
+        whole = columns >= shape.kernel[2] or rows == 1
+        fits = shape.axis(1).fits_bands and shape.axis(2).fits_bands
+        if not (whole and fits and max(rows, columns) <= WIDEST_FILTER):
+            raise ArgumentError(
+                f"tiling form is 'bands' of {rows} x {columns} taps of a filter of "
+                f"{shape.kernel[1]} x {shape.kernel[2]}; a band is whole rows or part of one, with "
+                f"at most {WIDEST_FILTER} rows and columns, and img2col loads know strides to 63, "
+                "and padding and dilation to 255: choose other bands, or form 'taps'"
+            )
     if t.single_core_k and t.single_core_n < shape.c0:
         raise ArgumentError(
             f"tiling single_core_n is {t.single_core_n}, but the {shape.c0} channels of a block "
@@ -215,9 +238,22 @@ def require_form(shape: Convolution, t: Tiling) -> None:
         )
 
 
-def cut_plane(shape: Convolution, slab_k: int, height: int = 0, form: str = "window") -> Plane:
+def widest_band(shape: Convolution, t: Tiling) -> tuple[int, int]:
+    """The most rows and columns of the filter of ``shape`` in a band of a tiling."""
+    return t.band_rows or shape.kernel[1], t.band_columns or shape.kernel[2]
+
+
+def cut_plane(
+    shape: Convolution,
+    slab_k: int,
+    height: int = 0,
+    form: str = "window",
+    widest: tuple[int, int] = (WIDEST_FILTER, WIDEST_FILTER),
+) -> Plane:
     """Slabs of about ``slab_k`` positions of one output plane, without those that read padding.
 
-    With ``height`` no slab goes across a multiple of so many rows.
+    With ``height`` no slab goes across a multiple of so many rows; ``widest`` are rows and columns
+    of the filter in a band of the form "bands".
     """
-    return cut_axes(shape.axis(1), shape.axis(2), slab_k, height, multiple=16, form=form).live()
+    axes = shape.axis(1), shape.axis(2)
+    return cut_axes(*axes, slab_k, height, multiple=16, form=form, widest=widest).live()

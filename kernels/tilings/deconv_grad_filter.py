@@ -1,24 +1,35 @@
-"""The tiles of a transposed convolution's filter gradient on a DSP, and those worth comparing."""
+"""The tiles of a filter gradient on a DSP, who shares them, and those worth comparing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
 
-from npusim.base.objects import replace
 from npusim.kernels.tilings.checks import check_tiling
-from npusim.kernels.tilings.costs import launch_cycles
 from npusim.language import FP32, Device, DType, ceil_div
 from npusim.shapes.convolution import Convolution
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
 DMA_FIELD = 65535
 
-#: Least positions of a chunk to try, and the most: 6 cycles each, they bury the overhead of the
-#: micro-kernel, but fewer of them leave room for more channels, whose frames are longer.
-LEAST_CHUNKS, FULL_CHUNK = (8, 16, 32, 64, 128), 512
+#: Bytes of the partial sums that are added up at once, two slots of which AM holds.
+SUM_BYTES = 32 * 1024
 
-#: Chunks of a tile worth having: the first is loaded before anything is multiplied.
-MANY_CHUNKS = 8
+
+class Grid(NamedTuple):
+    """Counts along channels, taps, columns and images: of cores, or of what they can share."""
+
+    channels: int
+    taps: int
+    columns: int
+    images: int
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The fields of a tiling whose cores stand so."""
+        return {f"{name}_cores": cores for name, cores in zip(_SHARED, self, strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +37,10 @@ class Tiling:
     """A tile is ``channels`` x ``taps`` rows by ``columns``; a chunk is ``rows`` x ``width``.
 
     ``width`` less than the input's goes with one row, so that positions run in one order.
-    ``cores`` are those that work, 0 for all that are given.
+
+    Cores stand in a grid of ``channel_cores`` x ``tap_cores`` x ``column_cores`` x ``image_cores``
+    and have even runs of the channels, taps and columns, which nobody else adds to, and of the
+    chunks of all images, whose sums are added up at the end.
     """
 
     channels: int
@@ -34,84 +48,113 @@ class Tiling:
     columns: int
     rows: int
     width: int
-    cores: int = 0
+    channel_cores: int = 1
+    tap_cores: int = 1
+    column_cores: int = 1
+    image_cores: int = 1
 
     def __post_init__(self) -> None:
-        check_tiling(self, (), ("channels", "taps", "columns", "rows", "width"))
+        sizes = ("channels", "taps", "columns", "rows", "width")
+        check_tiling(self, (), (*sizes, *(f"{name}_cores" for name in _SHARED)))
 
-    def __str__(self) -> str:
-        some = f", {self.cores} cores" if self.cores else ""
-        return (
-            f"tile {self.channels} channels x {self.taps} taps x {self.columns}, "
-            f"chunk {self.rows}x{self.width}, 2 slots{some}"
+    @property
+    def grid(self) -> Grid:
+        """The cores along each axis."""
+        return Grid(self.channel_cores, self.tap_cores, self.column_cores, self.image_cores)
+
+    @property
+    def working(self) -> int:
+        """The cores that work."""
+        return prod(self.grid)
+
+    def clipped(self, s: Convolution) -> Tiling:
+        """What a transposed layer leaves of it."""
+        grid = Grid(*map(min, self.grid, self.most(s)))
+        channels, taps, columns = core_share(s, grid)
+        return Tiling(
+            channels=min(self.channels, channels),
+            taps=min(self.taps, taps),
+            columns=min(self.columns, columns),
+            rows=min(self.rows, s.spatial[0]),
+            width=min(self.width, s.spatial[1]),
+            **grid.fields,
         )
 
+    def most(self, s: Convolution) -> Grid:
+        """What there is of a transposed layer along each axis, of images their chunks."""
+        chunks = ceil_div(s.spatial[0], self.rows) * ceil_div(s.spatial[1], self.width)
+        return Grid(s.cout, s.taps, s.cin_per_group, s.n * chunks)
 
-def ranked_tilings(
-    s: Convolution, dtype: DType, device: Device, cores: int
-) -> list[tuple[float, Tiling]]:
-    """Tiles that fit, for so many cores or fewer, with the cycles a closed form holds they take.
+    def __str__(self) -> str:
+        tile = (
+            f"tile {self.channels} channels x {self.taps} taps x {self.columns}, "
+            f"chunk {self.rows}x{self.width}, 2 slots"
+        )
+        shared = [
+            f"{name}s in {cores}"
+            for name, cores in zip(_SHARED, self.grid, strict=True)
+            if cores > 1
+        ]
+        if not shared:
+            return f"{tile}, 1 core"
+        return f"{tile}, {self.working} cores share {' x '.join(shared)}"
 
-    The best estimate comes first. Those of fewer cores are among them, so that where a count does
-    not divide the channels well the rest of the cores may stay idle.
+
+#: What cores share, in the order of a grid.
+_SHARED = ("channel", "tap", "column", "image")
+
+
+def core_share(s: Convolution, grid: Grid) -> tuple[int, int, int]:
+    """The most channels of a group, taps and columns that a core of a grid has."""
+    channels = min(ceil_div(s.cout, grid.channels), s.cout_per_group)
+    return channels, ceil_div(s.taps, grid.taps), ceil_div(s.cin_per_group, grid.columns)
+
+
+class Run(NamedTuple):
+    """A piece of an axis: which of its runs it is in, where it begins, and its size."""
+
+    run: int
+    first: int
+    size: int
+
+
+def cut_runs(size: int, runs: int, step: int, whole: int = 0) -> list[Run]:
+    """An axis of ``size`` in even runs, each in pieces of ``step`` that stay in ``whole`` blocks.
+
+    No block is cut into more than its own pieces where ``whole`` is 0.
     """
-    found: dict[Tiling, float] = {}
-    for used in range(cores, 0, -1):
-        for least in LEAST_CHUNKS:
-            tiling = _fitted(s, dtype, device, used, least)
-            if used < cores:
-                tiling = replace(tiling, cores=used)
-            found.setdefault(tiling, _estimate(s, dtype, device, tiling, used))
-    return sorted(((time, tiling) for tiling, time in found.items()), key=lambda one: one[0])
+    edges = {size * i // runs for i in range(runs)}
+    if whole:
+        edges |= set(range(0, size, whole))
+    pieces = []
+    for low, high in pairwise([*sorted(edges), size]):
+        run = ((low + 1) * runs - 1) // size
+        pieces += [Run(run, first, min(step, high - first)) for first in range(low, high, step)]
+    return pieces
 
 
-def _fitted(s: Convolution, dtype: DType, device: Device, cores: int, least: int) -> Tiling:
-    """Tiles that fill SM with two chunks of A, and AM with two of B and the accumulator.
-
-    A chunk has ``least`` positions or more where the image has so many.
-    """
-    slot = device.memory("SM").size_bytes // 2 // dtype.bytes  # elements of one chunk of A
-    height, wide = s.spatial
-    most = max(1, slot // min(height * wide, least))  # rows of the tile
-    taps = min(s.taps, most)
-    own = min(ceil_div(s.cout, cores), s.cout_per_group)
-    channels = min(own, most // taps)
-    channels = ceil_div(own, ceil_div(own, channels))  # equal tiles
-    wanted = min(FULL_CHUNK, max(least, s.n * height * wide // MANY_CHUNKS))
-    room = min(wanted, slot // (taps * channels))  # positions of a chunk
-    rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
-    columns = columns_in(device, dtype, taps * channels, rows * width, s.cin_per_group)
-    return Tiling(channels=channels, taps=taps, columns=max(1, columns), rows=rows, width=width)
+def sum_elements(images: int) -> int:
+    """Elements whose partial sums, one for each run of images, a core adds up at once."""
+    return max(1, SUM_BYTES // images // FP32.bytes)
 
 
-def columns_in(device: Device, dtype: DType, rows: int, depth: int, most: int) -> int:
+def columns_in(
+    device: Device, dtype: DType, rows: int, depth: int, most: int, taken: int = 0
+) -> int:
     """Columns of ``rows`` sums and of two slots of B that AM holds, of at most so many; or 0.
 
-    They are whole blocks of the micro-kernel where they are some of all.
+    They are whole blocks of the micro-kernel where they are some of all. Other buffers have
+    ``taken`` bytes of AM.
     """
     per_column = rows * (FP32.bytes + (dtype.bytes if dtype is not FP32 else 0))
     per_column += 2 * depth * dtype.bytes
     # Buffers are rounded up to the alignment of AM: leave one such piece to each of the four.
     am = device.memory("AM")
-    fit = max(0, (am.size_bytes - 4 * am.align_bytes) // per_column)
+    fit = max(0, (am.size_bytes - taken - 4 * am.align_bytes) // per_column)
     block = device.gemm.rates[dtype.name].n if device.gemm else 1
     if block < fit < most:
         fit -= fit % block
     return min(most, fit, DMA_FIELD * 4 // dtype.bytes)
-
-
-def _estimate(s: Convolution, dtype: DType, device: Device, t: Tiling, cores: int) -> float:
-    """Cycles of the busiest core or of main memory, whichever takes longer, with the launch."""
-    tiles = ceil_div(ceil_div(s.cout, cores), t.channels) * ceil_div(s.taps, t.taps)
-    tiles *= ceil_div(s.cin_per_group, t.columns)
-    chunks = s.n * ceil_div(s.spatial[0], t.rows) * ceil_div(s.spatial[1], t.width)
-    positions, e = t.rows * t.width, dtype.bytes
-    frames = [(t.channels * e, t.taps * positions), (t.columns * e, positions)]
-    product = t.taps * t.channels, t.columns, positions
-    chunk = chunk_cycles(device, dtype, product, t.taps * t.rows + 1, frames)
-    shared = sum(n * size for size, n in frames) * chunks * tiles * cores
-    memory = shared / float(device.main_memory.read_bytes_per_cycle)
-    return max(tiles * chunks * chunk, memory) + float(launch_cycles(device, "dsp", cores))
 
 
 def chunk_cycles(

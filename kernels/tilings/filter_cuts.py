@@ -46,9 +46,12 @@ class Cut(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def cuts(s: Convolution, form: str, window_bytes: int, dy_bytes: int) -> tuple[Cut, ...]:
+def cuts(
+    s: Convolution, form: str, window_bytes: int, dy_bytes: int, widest: tuple[int, int]
+) -> tuple[Cut, ...]:
     """Even cuts of the output plane into whole rows or parts of rows.
 
+    ``widest`` are the most rows and columns of the filter in a band of the form "bands".
     Loads of x fetch so many bytes at once, those of dy ``dy_bytes``: 0 where columns of dy may not
     lie in L1 without rows between them.
     """
@@ -59,10 +62,10 @@ def cuts(s: Convolution, form: str, window_bytes: int, dy_bytes: int) -> tuple[C
         # A huge plane in tiny slabs is never good, and listing them would take longer than running.
         if found and positions // slab_k > _MOST_SLABS:
             continue
-        plane = cut_plane(s, slab_k, form=form)
+        plane = cut_plane(s, slab_k, form=form, widest=widest)
         if plane.slabs:
             found.append(_cut(s, form, slab_k, plane, window_bytes))
-            if form != "taps" and comes_whole(s, plane):
+            if form not in ("taps", "bands") and comes_whole(s, plane):
                 some = _of_images(s, form, found[-1], plane)
                 on, windows = dy_bytes and runs_on(s, form), (window_bytes, dy_bytes)
                 found += [_run(s, one, windows) for one in some] if on else some
@@ -111,17 +114,19 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int
     whole = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
     single = w.inputs_apart > 1 and w.size > 1
     partial = w.outputs < s.out[2] and h.outputs > 1
+    places = {"taps": s.taps, "bands": len(rows.parts) * len(columns.parts)}.get(form, 1)
+    taps = s.taps / places if form == "bands" else s.taps
     return Cut(
         form=form,
         slab_k=slab_k,
-        slabs=plane.reads / (s.taps if form == "taps" else 1),
+        slabs=plane.reads / places,
         real=float(positions.mean()),
         positions=float(p16.mean()),
         most_positions=int(p16.max()),
         pixels=plane.pixels / plane.reads,
         most_pixels=plane.most_pixels,
         fetch=0.0 if plain else over.fetches(0, count, window_bytes) / count,
-        mean_fetch=fetches(plane, window_bytes) / s.taps / p16.sum(),
+        mean_fetch=fetches(plane, window_bytes) / taps / p16.sum(),
         x_moves=float(whole),
         x_plane_moves=0.0 if whole else float(h.size if single else 1),
         x_pieces=1.0

@@ -40,9 +40,13 @@ class Space(Gradient):
         s, plan, taps = self.shape, self.shape.plan, self.taps
         high = [n * 16 for n in even_parts(ceil_div(plan.cout_g, 16), _MOST_SIDE // 16)]
         highest = most_rows(self.device, FP32)
-        columns = plan.cin1_g * taps
+        columns = self._runs[1] // s.c0
         wide = even_parts(columns, _MOST_SIDE // s.c0)
-        wide += [n * taps for n in even_parts(plan.cin1_g, max(1, _MOST_SIDE // s.c0 // taps))]
+        wide += (
+            []
+            if self.form == "bands"
+            else [n * taps for n in even_parts(plan.cin1_g, max(1, _MOST_SIDE // s.c0 // taps))]
+        )
         wide = sorted({round_up(f * s.c0, 16) for f in wide if f * s.c0 <= _MOST_SIDE})
         rows = []
         for n in wide:
@@ -124,7 +128,7 @@ class Space(Gradient):
         """With groups of tiles of one operand, at most as many as cores, if L1 holds its slabs."""
         s, tiles, along = self.shape, self._tiles(t), -(-self.shape.plan.cout_g // t["m"])
         if not of_x:
-            along = -(-s.plan.cin1_g * self.taps * s.c0 // t["n"])
+            along = self._along_n(t)
         runs = np.minimum(along, np.maximum(1, self.cores // (tiles // along)))
         group = -(-along // runs)
         shares = tiles // along * -(-along // group)
@@ -166,8 +170,16 @@ class Space(Gradient):
             unit_flag=bool(t["unit_flag"]),
             images=cut.images,
             **self._group(t),
+            **self._band(),
             cores=t["cores"] if t["cores"] < self.cores else 0,
         )
+
+    def _band(self) -> dict[str, Any]:
+        """The fields of a tiling that say how the filter is cut into bands."""
+        if self.form != "bands":
+            return {}
+        (high, down), (wide, across) = self._bands
+        return {"band_rows": -(-high // down), "band_columns": -(-wide // across)}
 
     def _group(self, t: dict[str, int]) -> dict[str, Any]:
         """The fields of a tiling that say which tiles a core takes in turn."""

@@ -17,6 +17,7 @@ from npusim.kernels.tilings.pipeline import Columns, Space, as_columns, chosen, 
 from npusim.kernels.tilings.streams import clear_cycles, sum_cycles
 from npusim.kernels.tilings.work import Floats, Work
 from npusim.language import IntArray
+from npusim.shapes.axis import WIDEST_FILTER
 from npusim.shapes.convolution import Convolution
 
 #: How dy comes to L0A by img2col, on devices that can.
@@ -32,6 +33,8 @@ class Gradient(Space):
     element: int
     deterministic: bool
     form: str
+    #: Most rows and columns of the filter in a band of the form "bands".
+    widest: tuple[int, int] = (WIDEST_FILTER, WIDEST_FILTER)
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -40,7 +43,7 @@ class Gradient(Space):
         # Layers of other channels have the same.
         flat = replace(self.shape, cin=1, cout=1, groups=1)
         dy = self.device.path(*_OF_DY).window_bytes if self.device.has_path(*_OF_DY) else 0
-        return cuts(flat, self.form, path.window_bytes, dy)
+        return cuts(flat, self.form, path.window_bytes, dy, self.widest)
 
     @cached_property
     def of_cut(self) -> Columns:
@@ -49,12 +52,40 @@ class Gradient(Space):
 
     @property
     def taps(self) -> int:
-        """Filter places of a plane that lie in a tile's columns."""
+        """Filter places of a plane that may lie in a tile's columns, those of the widest band."""
+        if self.form == "bands":
+            return prod(-(-taps // count) for taps, count in self._bands)
         return 1 if self.form == "taps" else self.shape.taps
+
+    @property
+    def _bands(self) -> tuple[tuple[int, int], ...]:
+        """Rows of the filter and of how many bands they are, and columns."""
+        _, high, wide = self.shape.kernel
+        return tuple((n, -(-n // most)) for n, most in zip((high, wide), self.widest, strict=True))
+
+    @property
+    def places(self) -> int:
+        """Bands of a plane, or filter places, of which each has tiles of its own."""
+        if self.form == "bands":
+            return prod(count for _, count in self._bands)
+        return self.shape.taps // self.taps
+
+    @property
+    def _runs(self) -> tuple[int, int]:
+        """How many runs of columns the tiles of a place are cut out of, and columns of each."""
+        planes, c0 = self.shape.plan.cin1_g, self.shape.c0
+        if self.form == "bands":  # a tile is of one plane
+            return planes, self.taps * c0
+        return 1, planes * self.taps * c0
+
+    def _along_n(self, t: Columns) -> npt.NDArray[np.int64]:
+        """Tiles along N of one filter place or band."""
+        runs, columns = self._runs
+        return np.asarray(runs * -(-columns // t["n"]), np.int64)
 
     def _tiles(self, t: Columns) -> npt.NDArray[np.int64]:
         s = self.shape
-        along_n = -(-s.plan.cin1_g * self.taps * s.c0 // t["n"]) * (s.taps // self.taps)
+        along_n = self._along_n(t) * self.places
         tiles = s.plan.real_groups * s.kernel[0] * -(-s.plan.cout_g // t["m"]) * along_n
         return np.asarray(tiles, np.int64)
 
@@ -242,7 +273,9 @@ class Gradient(Space):
     def _extents(self, t: Columns, *, sure: bool) -> tuple[Floats, Floats]:
         """Rows and columns of a tile that is no rest; of ``sure`` ones the mean."""
         s = self.shape
-        high, wide = s.plan.cout_g, s.plan.cin1_g * self.taps * s.c0
+        high, (_, wide) = s.plan.cout_g, self._runs
+        if self.form == "bands":  # of bands that are not quite equal the mean
+            wide = s.taps * s.c0 // self.places
         if sure:
             return high / -(-high // t["m"]), wide / -(-wide // t["n"])
         return np.minimum(t["m"], high), t["n"]

@@ -15,7 +15,8 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
-from npusim.base.integers import digits
+from npusim.base.content import Content, require_content
+from npusim.base.integers import ceil_div, digits
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.kernels.tilings.matmul import Shape, Tiling
 from npusim.kernels.tilings.template import FINISHED, Template, settings, template_values, words
@@ -69,6 +70,7 @@ def _read(given: Words, name: str, needed: Sequence[str], more: Sequence[str]) -
     if isinstance(given, Mapping):
         text, source = json.dumps(given, indent=0, default=str), f"{name} tiling"
         return source, load_tree(text, source).mapping(needed, more)
+    require_content(Path(given), (Content.TILING,), "a tiling")
     return f"{name}:{given}", load_tree(Path(given)).mapping(needed, more)
 
 
@@ -136,20 +138,37 @@ def _switch(node: Node) -> str:
     return word
 
 
-#: Fields of ``TCubeTiling`` that must be there; those that are usual without being said; and those
-#: that have no counterpart here.
+#: Fields of ``TCubeTiling`` that must be there; sizes of the product, which a call knows too; those
+#: that are usual without being said; and those that have no counterpart here.
 _CUBE = (
-    *("M", "N", "Ka", "Kb", "singleCoreM", "singleCoreN", "singleCoreK"),
-    *("baseM", "baseN", "baseK", "depthA1", "depthB1", "stepKa", "stepKb"),
+    *("singleCoreM", "singleCoreN", "singleCoreK", "baseM", "baseN", "baseK"),
+    *("depthA1", "depthB1", "stepKa", "stepKb"),
 )
+_PROBLEM = ("M", "N", "Ka", "Kb")
 _USUAL = {
     **{"stepM": 1, "stepN": 1, "iterateOrder": 0, "dbL0A": 2, "dbL0B": 2, "dbL0C": 1},
     **{"usedCoreNum": 0},
 }
+#: Tiles of the L2 in the struct of the library's own product: how many along an axis, of so many
+#: blocks, and along which axis they follow each other (0: M first, as in ``iterateOrder``). A 0 of
+#: the others cuts nothing.
+_L2 = {
+    **{"l2MTileCnt": 0, "l2NTileCnt": 0, "l2MTileBlock": 0, "l2NTileBlock": 0},
+    **{"l2IterateOrder": 0},
+}
+#: The same in the words of the struct's source.
+_L2_ALSO = {
+    "mTileCntL2": "l2MTileCnt",
+    "nTileCntL2": "l2NTileCnt",
+    "mTileBlock": "l2MTileBlock",
+    "nTileBlock": "l2NTileBlock",
+}
 _LEFT_OUT = (
     *("isBias", "transLength", "shareMode", "shareL1Size", "shareL0CSize", "shareUbSize"),
     *("batchM", "batchN", "singleBatchM", "singleBatchN", "depthAL1CacheUB", "depthBL1CacheUB"),
-    *("BatchNum", "mxTypePara", "reserved"),
+    *("BatchNum", "mxTypePara", "reserved", "tilingEnable", "calOrder", "l2CacheFlag"),
+    *("transA", "transB", "nd2nzA", "nd2nzB", "isNzA", "isNzB", "isHf32"),
+    *("baseAN", "baseAD", "baseBN", "baseBD"),
     *(f"{side}LayoutInfo{axis}" for side in "AB" for axis in "BSNGD"),
     *(f"CLayoutInfo{axis}" for axis in ("B", "S1", "N", "G", "S2")),
 )
@@ -160,8 +179,10 @@ def _of_cube(words: dict[str, Any], shape: Shape, cores: int) -> tuple[dict[str,
     k, each = shape.k * shape.dtype.values, shape.dtype.values
     a, b = words["stepM"] * words["stepKa"], words["stepN"] * words["stepKb"]
     depth = words["singleCoreK"] // each
-    same = {"M": shape.m, "N": shape.n, "Ka": k, "Kb": k, "dbL0B": words["dbL0A"]}
-    most = {"stepM": 1, "stepN": 1, "iterateOrder": 1, "usedCoreNum": cores}
+    problem = dict(zip(_PROBLEM, (shape.m, shape.n, k, k), strict=True))
+    same = {word: size for word, size in problem.items() if word in words}
+    same["dbL0B"] = words["dbL0A"]
+    most = {"stepM": 1, "stepN": 1, "iterateOrder": 1, "usedCoreNum": cores, "l2IterateOrder": 1}
     for word, fits, limit in (
         *((w, words[w] == v, f"{v} in this call") for w, v in same.items()),
         *((w, words[w] <= v, f"at most {v} here") for w, v in most.items()),
@@ -170,7 +191,10 @@ def _of_cube(words: dict[str, Any], shape: Shape, cores: int) -> tuple[dict[str,
     ):
         if not fits:
             raise ArgumentError(f"{word} is {words[word]}; it must be {limit}")
+    order, notes = _walk(words, shape)
     left = [word for word in _LEFT_OUT if word in words]
+    if left:
+        notes.append(f"not modelled: {', '.join(left)}")
     return {
         **{"base_m": words["baseM"], "base_n": words["baseN"], "base_k": words["baseK"] // each},
         **{"single_core_m": words["singleCoreM"], "single_core_n": words["singleCoreN"]},
@@ -179,16 +203,72 @@ def _of_cube(words: dict[str, Any], shape: Shape, cores: int) -> tuple[dict[str,
         **{"step_kb": words["stepKb"], "l1b_slots": words["depthB1"] // b},
         **{"l0_slots": words["dbL0A"], "l0c_slots": words["dbL0C"]},
         **{"strided": True, "n_inner": words["iterateOrder"] == 1},
-    }, [f"not modelled: {', '.join(left)}"] * bool(left)
+        **order,
+    }, notes
+
+
+def _walk(words: Mapping[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
+    """How blocks follow each other in tiles of the L2, as fields of a ``Tiling``, and a note.
+
+    A tile of the L2 is a window of blocks along M or N, so tiles follow each other as the library's
+    do. Inside a tile blocks are walked along one axis and then along the other.
+    """
+    blocks = {
+        "M": ceil_div(shape.m, words["singleCoreM"]),
+        "N": ceil_div(shape.n, words["singleCoreN"]),
+    }
+    tile = {axis: _l2_blocks(words, axis, count) for axis, count in blocks.items()}
+    cut = [axis for axis, count in blocks.items() if tile[axis] < count]
+    if not cut:
+        return {}, []
+    n_first = words["l2IterateOrder"] == 1
+    order: dict[str, Any]
+    if cut == ["N"]:
+        order = {}  # a tile has all of M, along which blocks follow each other anyway
+    elif cut == ["M"] or n_first:
+        order = {"window": tile["M"]}
+    else:
+        order = {"n_fastest": True, "window": tile["N"]}
+    inside = "N" if order.get("n_fastest") else "M"
+    note = (
+        f"tiles of {tile['M']} x {tile['N']} blocks in the L2, walked {'N' if n_first else 'M'} "
+        f"first; inside a tile blocks follow each other along {inside}, the library's own order "
+        "there is not modelled"
+    )
+    return order, [note]
+
+
+def _l2_blocks(words: Mapping[str, Any], axis: str, blocks: int) -> int:
+    """Blocks of a tile of the L2 along an axis that has so many; ``ArgumentError`` for a misfit."""
+    count, size = words[f"l2{axis}TileCnt"], words[f"l2{axis}TileBlock"]
+    if not count and not size:
+        return blocks
+    found = size or ceil_div(blocks, count)
+    fitting = ceil_div(blocks, found)
+    if count and count != fitting:
+        raise ArgumentError(
+            f"l2{axis}TileCnt is {count}; the call has {blocks} blocks of singleCore{axis} along "
+            f"{axis}, which are {fitting} tiles of l2{axis}TileBlock = {found}"
+        )
+    return min(found, blocks)
 
 
 def ascendc_tiling(given: Words) -> Imported:
     """The tiling of an Ascend C ``TCubeTiling``, for ``tiling=``.
 
-    Fields without a counterpart are named by a note of the result. Raises ``ConfigError`` with the
-    line for a field that is unknown or missing, and for what is no count.
+    ``M``, ``N``, ``Ka`` and ``Kb`` come from the call where they are missing. The words for tiles
+    of the L2 (``l2MTileCnt``, ``l2MTileBlock``, ...) that the struct of the library's own product
+    has become windows of blocks. Fields without a counterpart are named by a note of the result.
+    Raises ``ConfigError`` with the line for a field that is unknown or missing, and for what is no
+    count.
     """
-    source, nodes = _read(given, "ascendc", _CUBE, (*_USUAL, *_LEFT_OUT))
-    zero = ("iterateOrder", "usedCoreNum", *_LEFT_OUT)
-    fields = {word: _number(node, int(word not in zero)) for word, node in nodes.items()}
-    return Imported(source, tuple((_USUAL | fields).items()), templates=False)
+    more = (*_PROBLEM, *_USUAL, *_L2, *_L2_ALSO, *_LEFT_OUT)
+    source, nodes = _read(given, "ascendc", _CUBE, more)
+    zero = ("iterateOrder", "usedCoreNum", *_L2, *_LEFT_OUT)
+    fields: dict[str, int] = {}
+    for stated, node in nodes.items():
+        word = _L2_ALSO.get(stated, stated)
+        if word in fields:
+            raise node.fail(f"{word} and {stated} say the same; keep one of them")
+        fields[word] = _number(node, 0 if word in zero else 1)
+    return Imported(source, tuple((_USUAL | _L2 | fields).items()), templates=False)

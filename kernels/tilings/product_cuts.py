@@ -14,7 +14,14 @@ import numpy as np
 
 from npusim.base.integers import even_parts
 from npusim.base.objects import replace
-from npusim.kernels.parts.implicit_gemm_shape import Geometry, pixel_by_pixel, stack, window
+from npusim.kernels.parts.implicit_gemm_shape import (
+    Geometry,
+    equally_spaced,
+    filter_places,
+    pixel_by_pixel,
+    stack,
+    window,
+)
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.language import IntArray, Window, ceil_div, round_up
 from npusim.shapes.axis import Reading, Runs
@@ -56,6 +63,7 @@ class Cut(NamedTuple):
     pieces: float  # rows in GM of a plane of a read
     tap_moves: float  # that bring weights of whole planes, at most
     tap_rows: float  # and for one output plane
+    band_moves: int  # that bring weights of one plane where taps are a band, else 0
     lines: int  # drains of a tile that follow each other, and positions in each
     length: int
     apart: int  # from one position of a line to the next, in positions
@@ -104,7 +112,7 @@ def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, 
 @lru_cache(maxsize=32)
 def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
     height, width = g.h.longest(form), g.w.longest(form)
-    turns = [axis.kernel if form == "taps" else 1 for axis in (g.h, g.w)]
+    turns = [axis.terms(form) for axis in (g.h, g.w)]
     found: list[Cut] = []
     for base_m in even_cuts(height, width, _MOST_M):
         # A huge plane in tiny slabs is never good, and listing them would take longer than running.
@@ -115,7 +123,8 @@ def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ..
         plane = cut_plane(g.h, g.w, base_m, form=form).live()
         if not plane.slabs or (plane.slabs > _MOST_SLABS and found):
             continue
-        whole = form != "taps" and all(len(a) == len(a.parts) for a in (plane.rows, plane.columns))
+        axes = (plane.rows, plane.columns)
+        whole = form != "taps" and all(len(a) == len(a.parts) == a.slabs for a in axes)
         together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
         count = min(together, _MOST_IMAGES, max(1, most // base_m))
         found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
@@ -157,6 +166,7 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         pieces=pieces,
         tap_moves=taps if partial else 1,
         tap_rows=h.kernel if partial else 1,
+        band_moves=_band_moves(g, h, w, form),
         lines=lines * images,
         length=h.outputs * w.outputs // lines,
         apart=w.outputs_apart,
@@ -164,6 +174,13 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         around=g.spread(h) if filled else 0,
         side_by_side=plain,
     )
+
+
+def _band_moves(g: Geometry, h: Reading, w: Reading, form: str) -> int:
+    """Moves that bring the taps of a band of a wide filter in one plane; 0 where there is none."""
+    if form == "taps" or not g.adds_up(form):
+        return 0
+    return len(equally_spaced(filter_places(h, w, g.w.kernel)))
 
 
 def fetches(plane: Plane, window_bytes: int) -> int:

@@ -177,15 +177,11 @@ class Products(Space):
         firsts = firsts if sure else np.maximum(1, np.rint(firsts))
         every_n, every_m = self._every(t, sure=sure)
         x_moves, x_rows = self._moves(t, of, planes)
-        w_moves = of["tap_moves"] / np.maximum(1, t["parts"])
-        turned = self.rotated and element == 2
-        if turned:  # place by place, or row by row of each output plane
-            w_moves = np.minimum(w_moves, n / g.c0 * of["tap_rows"])
-            w_moves = np.where(parts, n / g.c0 * np.ceil(of["tap_rows"] / t["parts"]), w_moves)
+        w_moves = self._weight_moves(t, of, n)
         if sure:  # what stays, and what few taps need of it, may come in one load
             several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
             x_moves, w_moves = np.ones(1), np.where(several, 0, 1)
-        w_rows = n / g.c0 * taps if turned else columns / seconds
+        w_rows = n / g.c0 * taps if self.rotated and element == 2 else columns / seconds
         reads = self._mean_depth * of["reads"] * chunks * t["items"]
         asked = (x_bytes / every_n + seconds * w_bytes / every_m) * reads
         requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
@@ -269,6 +265,23 @@ class Products(Space):
         at_once = of["side_by_side"] & (t["planes"] <= MOST_BLOCKS)
         moves = np.where(at_once, 1, of["moves"] + planes * of["plane_moves"])
         return moves, np.where(at_once, 1, planes * of["pieces"]) * of["images"]
+
+    def _weight_moves(self, t: Columns, of: Columns, n: Floats) -> Floats:
+        """Moves that bring one load of weights to L1: place by place where not all taps are used.
+
+        Of a band of a wide filter the taps of a row follow each other.
+        """
+        moves, banded = of["tap_moves"] / np.maximum(1, t["parts"]), of["band_moves"] > 0
+        if banded.any():
+            pieces = np.maximum(1, np.maximum(1, t["w_planes"]) * of["band_moves"] / t["parts"])
+            moves = np.where(banded, np.minimum(moves, pieces), moves)
+        if not (self.rotated and self.dtype.bytes == 2):
+            return np.asarray(moves, np.float64)
+        # Turned: place by place, or row by row of each output plane.
+        blocks = n / self.geometry.c0
+        moves = np.minimum(moves, blocks * of["tap_rows"])
+        parts = blocks * np.ceil(of["tap_rows"] / t["parts"])
+        return np.where(t["parts"] > 1, parts, moves)
 
     def _rounds(self, t: Columns) -> IntArray:
         """Items of a core, at most."""

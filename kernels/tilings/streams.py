@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,9 +35,9 @@ class Stream(NamedTuple):
     written: int
     tasks: Numbers
     vector: tuple[tuple[str, int], ...]
-    loads: float = 1
+    loads: Numbers = 1
     cold: bool = True
-    stores: float = 1
+    stores: Numbers = 1
     in_turn: float = 0
 
 
@@ -86,6 +86,15 @@ def working_cores(device: Device, cores: int, stream: Stream) -> int:
     if not device.launch.core_cycles and found.min() > _MUCH * found[-1]:
         return cores
     return int(np.argmin(found)) + 1
+
+
+def spread_cycles(device: Device, cores: int, kernel: Any) -> float:
+    """Cycles of a vector kernel on the best of 1 to ``cores``, with its launch; an estimate.
+
+    ``kernel`` has a ``stream``, as those of ``parts/spread.py``.
+    """
+    cycles = times(device, cores, kernel.stream(device, cores))
+    return float(launch_cycles(device, "vector", 0) + cycles.min())
 
 
 def times(device: Device, cores: int, stream: Stream) -> Floats:

@@ -35,6 +35,20 @@ class DType(Struct, frozen=True, eq=False):
         """Return the short name."""
         return self.name
 
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        if self.kind == "float":
+            return float(ml_dtypes.finfo(self.numpy).max)  # type: ignore[no-untyped-call]
+        return float(np.iinfo(self.numpy).max)
+
+    @property
+    def range_text(self) -> str:
+        """The range in words: ``the range of fp16, 65,504``."""
+        largest = self.largest
+        digits = f"{largest:,.0f}" if largest < 10**9 else f"{largest:.3g}"
+        return f"the range of {self.name}, {digits}"
+
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         """Pickle the name: a type is the same object in every process, and compared as one."""
         return dtype, (self.name,)
@@ -69,7 +83,10 @@ _BY_NAME = {
 
 
 def dtype(name: Any) -> DType:
-    """Return the type called ``name``: "fp16", "float16", ``np.float16``, an array's dtype, ..."""
+    """Return the type called ``name``: "fp16", "float16", ``np.float16``, an array's dtype, ...
+
+    The byte order of an array is no part of its type.
+    """
     if isinstance(name, DType):
         return name
     found = None
@@ -77,7 +94,7 @@ def dtype(name: Any) -> DType:
         found = _BY_NAME.get(name.strip().lower())
     elif name is not None:  # np.dtype(None) is float64, which nobody means by it
         with suppress(TypeError):
-            found = _BY_NUMPY.get(np.dtype(name))
+            found = _BY_NUMPY.get(np.dtype(name).newbyteorder("="))
     if found is not None:
         return found
     spellings = ", ".join(f"{known.name} ({known.numpy.name})" for known in DTYPES)

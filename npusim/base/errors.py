@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 #: Characters that a terminal obeys instead of showing them; not the ends of lines, and tabs.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -16,7 +18,13 @@ def shown(text: str) -> str:
 
 
 class NpusimError(Exception):
-    """Base of everything npusim raises on purpose; catch this to catch them all."""
+    """Base of everything npusim raises on purpose; catch this to catch them all.
+
+    ``task`` names which of many tasks failed, such as a layer or a point of a sweep; the message
+    then begins with it. "" where there was one task only.
+    """
+
+    task: str = ""
 
 
 @contextmanager
@@ -29,7 +37,14 @@ def told_as(
     try:
         yield
     except caught as error:
-        raise made(f"{prefix}{error}") from error
+        raise made(f"{prefix}{_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The text of an error; of one of the operating system its words, without number and file."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
 
 
 class PassingError(NpusimError):
@@ -75,3 +90,50 @@ class ProgramError(NpusimError):
 
 class RaceError(ProgramError):
     """A kernel accesses bytes of GM in no certain order, and one access is a write."""
+
+
+class TaskError(NpusimError):
+    """One of many tasks failed because code of npusim, or of an own kernel, is wrong."""
+
+
+@contextmanager
+def naming(task: Callable[[], str]) -> Iterator[None]:
+    """Raise every error inside as an ``NpusimError`` whose message begins with the task.
+
+    ``task`` is only called after an error. An error that already names its task stays as it is, so
+    that the innermost, most exact name is told.
+    """
+    try:
+        yield
+    except Exception as error:
+        converted = as_npusim_error(error)
+        if not converted.task:
+            converted.task = task()
+            converted.args = (f"{converted.task}: {converted}", *converted.args[1:])
+        if converted is error:
+            raise
+        raise converted from error
+
+
+def as_npusim_error(error: BaseException) -> NpusimError:
+    """``error`` itself if it is npusim's, else an error of npusim that says the same in one line.
+
+    Errors of the operating system keep the file's name, and the lack of memory is a ``RoomError``.
+    Any other exception is a ``TaskError`` with the line that raised it.
+    """
+    if isinstance(error, NpusimError):
+        return error
+    if isinstance(error, MemoryError):
+        what = f" ({error})" if str(error) else ""
+        return RoomError(f"out of memory{what}; a smaller problem or fewer jobs need less")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    if isinstance(error, OSError) and error.strerror:
+        if error.filename is None:
+            return TaskError(f"{error.strerror}{place}")
+        return TaskError(f"{error.filename}: {error.strerror}")
+    text = f": {error}" if str(error) else ""
+    return TaskError(
+        f"{type(error).__name__}{text}{place}; the code there is wrong, not the input: --debug "
+        "shows the traceback"
+    )

@@ -82,6 +82,7 @@ KINDS = {
     "power": Kind("a power per area", "0.4W/mm2", "1000000W/mm2", {"W/mm2": 1, "mW/mm2": _MILLI}),
     "voltage": Kind("a voltage", "0.75V", "1000000V", {"V": 1, "mV": _MILLI}),
     "area": Kind("an area", "290um2", "1000000mm2", {"um2": 1, "mm2": 10**6}),
+    "share": Kind("a share in per cent", "50%", "1000000%", {"%": 1}),
     "density": Kind(
         *("an area per size", "0.45mm2/MiB", "1000000mm2/MiB", {"mm2/MiB": 1, "mm2/KiB": 1024})
     ),
@@ -93,7 +94,7 @@ _RATE_STEPS = 1024
 _SLOWEST = Fraction(1, 2**20)
 
 _NUMBER = re.compile(
-    r"(\d{1,40}(?:\.\d{1,40}|/[1-9]\d{0,39})?)((?:[A-Za-z][A-Za-z0-9/]*)?)", re.ASCII
+    r"(\d{1,40}(?:\.\d{1,40}|/[1-9]\d{0,39})?)((?:[A-Za-z][A-Za-z0-9/]*|%)?)", re.ASCII
 )
 #: Kinds that have no unit.
 _WORDS = {

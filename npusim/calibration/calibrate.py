@@ -12,11 +12,21 @@ from pathlib import Path
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
 from npusim.base.quantities import KINDS
+from npusim.base.workers import check_jobs
 from npusim.base.written import write
-from npusim.calibration.search import FITTED, Found, Search, changed_figures, constants_of
+from npusim.calibration.search import (
+    ASSUMED,
+    FITTED,
+    Found,
+    Search,
+    assumed_figures,
+    changed_figures,
+    constants_of,
+)
 from npusim.device.catalog import load_device
-from npusim.device.config import Figure, figure_text, parse_device
-from npusim.device.files import ALIASES, is_file
+from npusim.device.config import figure_text, parse_device
+from npusim.device.files import ALIASES
+from npusim.device.parts import Figure
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
 from npusim.results.answer import Answer
@@ -25,8 +35,8 @@ from npusim.results.report import Table
 from npusim.validation import score
 from npusim.validation.broken import broken
 from npusim.validation.profile import read_data
-from npusim.validation.sheet import CallRow, Declined, KernelRow, ProfiledRow, Row, Unreadable
-from npusim.validation.simulate import Outcome, Task, Workers, device_name
+from npusim.validation.sheet import CallRow, KernelRow, ProfiledRow, Row, Unreadable
+from npusim.validation.simulate import Outcome, Task, Workers, other_chip
 from npusim.validation.tables import NONE, figure, percent, points
 from npusim.version import __version__
 
@@ -74,7 +84,8 @@ class Calibration(Answer):
     def tables(self) -> list[Table]:
         """The card: points, rows before and after, figures, summary."""
         pairs = list(zip(self.before, self.after, strict=True))
-        return card(pairs, self.left, self.figures, load_device(self.base))
+        device = load_device(self.base)
+        return [*card(pairs, self.left, self.figures, device), *_offered(self.figures, device)]
 
     def text(self) -> str:
         """Return the card for people."""
@@ -83,11 +94,17 @@ class Calibration(Answer):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the device file, which builds on the device that was fitted.
 
-        Raises ``ArgumentError`` for a name that does not end in ``.yaml``.
+        Raises ``ArgumentError`` for a name that does not end in ``.yaml``, and where no figure
+        moved: the file would change nothing.
         """
         target = Path(path)
         if target.suffix != ".yaml":
             raise ArgumentError(f"{target}: a device file's name ends in .yaml")
+        if not self.changed:
+            raise ArgumentError(
+                f"none of {len(self.figures)} figures moved, so that it would change nothing; use "
+                f"{self.base} as it is, or fit others: --figure PATH=LOW..HIGH, --figure {ASSUMED}"
+            )
         write(target, self._text(target))
 
     def _text(self, target: Path) -> str:
@@ -109,7 +126,10 @@ class Calibration(Answer):
         kept = [
             f"#   {one.constant.path}: {one.verdict}\n" for one in self.figures if not one.moved
         ]
-        return text + "".join(["# As in the base:\n", *kept] if kept else [])
+        ended = [f"#   {one.constant.path}: {one.end}\n" for one in self.figures if one.end]
+        comments = ["# At this end of the range that was looked at:\n", *ended] if ended else []
+        comments += ["# As in the base:\n", *kept] if kept else []
+        return text + "".join(comments)
 
 
 def calibrate(
@@ -129,12 +149,13 @@ def calibrate(
     ``configs/silicon/README.md``. ``device`` is a shipped device or a device file, ``tilings`` the
     YAML file with what a profile does not hold (default: the one beside it of the same name).
     ``constants`` is a list in the form of ``configs/silicon/fit.yaml`` (default: that one),
-    ``figures`` are further ones, ``PATH`` or ``PATH=LOW..HIGH``. ``rounds`` of narrower ranges
-    follow the first; ``jobs`` processes simulate.
+    ``figures`` are further ones, ``PATH`` or ``PATH=LOW..HIGH``, or "assumed" for all that are.
+    ``rounds`` of narrower ranges follow the first; ``jobs`` processes simulate.
 
     Raises ``ArgumentError`` or ``ConfigError``, with file and line, for what cannot be read, and
     where no row can be simulated.
     """
+    check_jobs(jobs)
     name = os.fspath(device)
     name = ALIASES.get(name, name)
     shipped = load_device(name)
@@ -185,14 +206,7 @@ def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
         return "a call of several kernels; a fit is to kernels"
     if not row.time_us or row.trust == _UNTRUSTED:
         return "trust C: its tiling is not known" if row.time_us else "no time was measured"
-    try:
-        measured = device_name(row)[0]
-    except Declined as declined:
-        return str(declined)
-    # Rows of a shipped chip are those of a user's file that is built on it.
-    bases = {known.inherited for known in device.provenance.values()} if is_file(name) else set()
-    same = measured in {name, device.name, *bases}
-    return "" if same else f"measured on {row.chip}, which is not {device.name}"
+    return other_chip(row, name, device)
 
 
 def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
@@ -255,6 +269,7 @@ def card(
         _rows(pairs),
         _determined(found),
         _figures(found, device),
+        _ended(found, device),
         _summary(pairs, left),
     )
     return [table for table in tables if table.rows]
@@ -317,6 +332,35 @@ def _figures(found: Sequence[Found], device: Device) -> Table:
         rows.append((constant.path, one.verdict, *texts))
     head = ("figure", "", "before", "after", "as good from", "to", "range from", "to")
     return Table("Figures: before and after", head, tuple(rows), 2)
+
+
+def _ended(found: Sequence[Found], device: Device) -> Table:
+    """Figures that the fit moved to an end of their range."""
+    rows = []
+    for one in found:
+        if one.end:
+            value = Figure((), one.constant.kind, one.value)
+            rows.append((one.constant.path, figure_text(value, device.clock_hz), one.end))
+    title = (
+        "Figures at an end of their range: a tiling is wrong or a mechanism is missing, or the "
+        "range is too narrow (--figure PATH=LOW..HIGH)"
+    )
+    return Table(title, ("figure", "value", "end"), tuple(rows), 3)
+
+
+def _offered(found: Sequence[Found], device: Device) -> list[Table]:
+    """The assumed figures that could be fitted and were not looked at; no table without any."""
+    others = not_looked_at(found, device)
+    if not others:
+        return []
+    title = f"Assumed figures not looked at: --figure PATH fits one, --figure {ASSUMED} all"
+    return [Table(title, ("count", "figures"), ((str(len(others)), " ".join(others)),), 2)]
+
+
+def not_looked_at(found: Sequence[Found], device: Device) -> list[str]:
+    """Return the assumed figures of a device, by path, that a fit did not look at."""
+    seen = {path for one in found for path in (one.constant.path, *one.constant.also)}
+    return [path for path in assumed_figures(device) if path not in seen]
 
 
 def _summary(pairs: _Pairs, left: Sequence[Outcome]) -> Table:

@@ -31,6 +31,9 @@ from npusim.validation.simulate import Outcome, Task
 
 _FITTED = ("fitted", "hypothesis")
 
+#: The confidence of a figure that nobody has measured; as a figure to fit it means all of them.
+ASSUMED = "assumed"
+
 
 def constants_of(
     name: str, device: Device, source: Path | None = None, extra: Sequence[str] = ()
@@ -38,8 +41,9 @@ def constants_of(
     """Return the constants to fit of a device called ``name`` (a shipped name or a file).
 
     ``source`` is a list of one's own in the form of ``fit.yaml``; ``extra`` are further figures as
-    ``PATH`` or ``PATH=LOW..HIGH``, which takes the place of the range in the list. Raises
-    ``ArgumentError`` or ``ConfigError`` for a figure that the device lacks or that has no range.
+    ``PATH`` or ``PATH=LOW..HIGH``, which takes the place of the range in the list, or "assumed" for
+    all of ``assumed_figures``. Raises ``ArgumentError`` or ``ConfigError`` for a figure that the
+    device lacks or that has no range, and where there is none to fit.
     """
     listed = load_constants() if source is None else load_constants(source)
     found: dict[str, Constant] = {}
@@ -52,10 +56,33 @@ def constants_of(
         for path in [path for path, of in known if of is not None and of.confidence in _FITTED]:
             found[path] = _extra(name, device, path)
     for text in extra:
-        own = _extra(name, device, text)
-        also = found[own.path].also if own.path in found else ()
-        found[own.path] = replace(own, also=also)
+        if text == ASSUMED:
+            tied = {path for constant in found.values() for path in constant.also}
+            for path in assumed_figures(device):
+                if path not in found and path not in tied:
+                    found[path] = _extra(name, device, path)
+        else:
+            own = _extra(name, device, text)
+            also = found[own.path].also if own.path in found else ()
+            found[own.path] = replace(own, also=also)
+    if not found:
+        assumed = assumed_figures(device)
+        offered = f", or all {len(assumed)} that are assumed: --figure {ASSUMED}" if assumed else ""
+        raise ArgumentError(
+            f"{device.name}: there is no figure to fit: its file calls none fitted; give one with "
+            f"its range: --figure PATH=LOW..HIGH{offered}"
+        )
     return list(found.values())
+
+
+def assumed_figures(device: Device) -> list[str]:
+    """Return the figures of time that a device assumes and that have a range, by dotted path.
+
+    Those of ``silicon`` say area and voltage, and cost no time.
+    """
+    paths = [path for path in ranges(device) if not path.startswith("silicon.")]
+    known = device.provenance
+    return [path for path in paths if path in known and known[path].confidence == ASSUMED]
 
 
 def _nearest(device: Device, listed: Sequence[Constant]) -> list[Constant]:
@@ -169,6 +196,18 @@ class Found:
     def moved(self) -> bool:
         """Whether the value is another than the shipped one."""
         return self.value != self.constant.shipped
+
+    @property
+    def end(self) -> str:
+        """Which end of its range the value was moved to, "low" or "high"; "" where to neither.
+
+        Values are rounded, so one within half a step of the first round is at the end.
+        """
+        low, high = self.constant.low, self.constant.high
+        near = (high - low) / (2 * STEPS)
+        if self.moved and self.value - low <= near:
+            return "low"
+        return "high" if self.moved and high - self.value <= near else ""
 
 
 def changed_figures(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from functools import cached_property, reduce
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,18 +15,19 @@ import numpy as np
 from msgspec import Struct, field
 
 from npusim.base.dtypes import DType
-from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.errors import ArgumentError, CapacityError, RoomError
 from npusim.base.objects import replace
 from npusim.base.resources import require_room
 from npusim.call.choice import Around, K, built, chosen
 from npusim.call.options import Options, require_short
-from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling import is_library, is_tuned
+from npusim.call.spec import Array, Operand, Spec, elements_overlap
+from npusim.call.tiling import asked_of, is_library, is_tuned
 from npusim.device.catalog import parse_core_mask
 from npusim.device.spec import Device
 from npusim.isa.operands import Tensor
 from npusim.kernels.mem_set import MemSet
-from npusim.limits.table import check
+from npusim.kernels.strided_copy import Contiguous, ViewCopy, elements_spanned
+from npusim.limits.table import check, check_undocumented
 from npusim.program.build import lay_out
 from npusim.program.kernel import Kernel
 from npusim.program.program import Program
@@ -78,6 +80,8 @@ class Call(Struct, dict=True):
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
         self._touched: set[str] = set()  # tensors that the L2 may hold
+        self.layouts = dict(self.options.layouts or {})  # of operands and results with gaps
+        self._to_copy: dict[str, Tensor] = {}  # results that are copied into views at the end
         self.blind = False  # to these and to the kind of launch, when tilings are chosen
 
     def check(self, facts: Mapping[str, Any]) -> None:
@@ -86,6 +90,14 @@ class Call(Struct, dict=True):
         Operands that main memory cannot hold are a ``CapacityError``.
         """
         self.notes += check(self.operator, facts, self.device, self.options.rules)
+        self.require_memory(self.operands)
+
+    def check_undocumented(self, facts: Mapping[str, Any]) -> None:
+        """Note that the operator has no page of limits, and what its sister's do not permit.
+
+        ``facts`` are those of the sister's call. Raises as ``check`` does.
+        """
+        self.notes += check_undocumented(self.operator, facts, self.device, self.options.rules)
         self.require_memory(self.operands)
 
     @cached_property
@@ -168,10 +180,35 @@ class Call(Struct, dict=True):
     ) -> Tensor:
         """Put an operand into global memory; resident in L2 already if ``warm``, or all are.
 
-        ``shape`` views the same elements differently.
+        ``shape`` views the same elements differently. An operand that does not lie contiguous is
+        copied by a kernel, and the copy is returned.
         """
-        alike = (one for one, before in self._given.items() if before is value)
         own = tuple(value.shape) if shape is None else shape
+        layout = self.layouts.get(name)
+        if layout is None:
+            return self._placed(name, value, as_dtype, own, warm=warm)
+        if as_dtype.values > 1:
+            raise ArgumentError(
+                f"{name} is {as_dtype}; elements of less than a byte have no strides: give it "
+                "contiguous"
+            )
+        assert layout.strides is not None
+        count = elements_spanned(layout.shape, layout.strides)
+        if isinstance(value, Spec):
+            stored: Operand = Spec((count,), as_dtype)
+        else:
+            stored = np.zeros(count, as_dtype.numpy)
+            _view(stored, layout)[...] = value
+        storage = self._placed(name, stored, as_dtype, (count,), warm=warm)
+        copy = self.workspace(f"{name}_contiguous", own, as_dtype)
+        self.launch_spread(Contiguous(layout.shape, layout.strides, storage, copy))
+        return copy
+
+    def _placed(
+        self, name: str, value: Operand, as_dtype: DType, own: tuple[int, ...], *, warm: bool
+    ) -> Tensor:
+        """Put the elements of an operand into global memory, contiguous, of the shape ``own``."""
+        alike = (one for one, before in self._given.items() if before is value)
         tensor = Tensor(name, own, as_dtype, "in", next(alike, ""))
         self._operands[name] = 0
         self._given[name] = value
@@ -193,8 +230,13 @@ class Call(Struct, dict=True):
         return tensor
 
     def output(self, name: str, shape: tuple[int, ...], as_dtype: DType) -> Tensor:
-        """Reserve global memory for a result, poisoned until a kernel writes it."""
+        """Reserve global memory for a result, poisoned until a kernel writes it.
+
+        Where the result does not lie contiguous this is a workspace, from which ``result`` copies.
+        """
         tensor = Tensor(name, shape, as_dtype, "out")
+        if name in self.layouts and tensor.size_bytes:
+            self._keep_to_copy(tensor, self.layouts[name])
         self._results[name] = tensor.size_bytes
         self._hold(name, tensor)
         if not self.timing_only:
@@ -218,6 +260,42 @@ class Call(Struct, dict=True):
         del self._results[name]
         return tensor
 
+    def _keep_to_copy(self, tensor: Tensor, layout: Spec) -> None:
+        """Remember a result that is copied into a view at the end of the call."""
+        assert layout.strides is not None
+        if prod(layout.shape) != prod(tensor.shape) or layout.dtype is not tensor.dtype:
+            raise ArgumentError(
+                f"{self.operator}: layouts has {layout.dtype} of shape {layout.shape} for "
+                f"{tensor.name}; the call writes {tensor.dtype} of {prod(tensor.shape)} elements"
+            )
+        if elements_overlap(layout.shape, layout.strides):
+            self.notes.append(
+                f"elements of {tensor.name} share memory (strides {layout.strides}): what is left "
+                "there depends on the order of writing, and no copy is timed"
+            )
+            return
+        self._to_copy[tensor.name] = tensor
+        self.workspace_bytes += tensor.size_bytes
+
+    def _copy_results(self, outputs: dict[str, Array | None]) -> dict[str, Array | None]:
+        """Launch the copies of results that do not lie contiguous; ``outputs`` with the copies."""
+        copied = dict(outputs)
+        for name, tensor in self._to_copy.items():
+            if name not in self._touched:  # nothing was computed
+                continue
+            layout = self.layouts[name]
+            assert layout.strides is not None
+            count = elements_spanned(layout.shape, layout.strides)
+            view = Tensor(f"{name}_view", (count,), tensor.dtype, "out")
+            self._hold(view.name, view)
+            if not self.timing_only:
+                self.arrays[view.name] = np.zeros(count, tensor.dtype.numpy)
+            self.launch_spread(ViewCopy(layout.shape, layout.strides, tensor, view))
+            for key, array in outputs.items():
+                if array is not None and np.shares_memory(array, self.arrays[name]):
+                    copied[key] = _view(self.arrays[view.name], layout)
+        return copied
+
     def view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The same memory under another shape."""
         if not self.timing_only:
@@ -238,21 +316,36 @@ class Call(Struct, dict=True):
         """Launch the kernel that sets a tensor to zero."""
         self.launch(MemSet(tensor))
 
-    def choose(self, kernel: K, launches: Around[K] | None = None) -> K:
+    def choose(self, kernel: K, launches: Around[K] | None = None, *, simulated: bool = False) -> K:
         """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
 
-        A call that is only planned takes the best estimate where its workspace does not depend on
-        it. A ``blind`` one chooses as a library does, which knows neither how kernels are launched
-        nor what the L2 holds.
+        A call that is only planned takes the best estimate unless its workspace depends on the
+        choice: where accumulations are deterministic, and where it is to be ``simulated``. A
+        ``blind`` one chooses as a library does, which knows neither how kernels are launched nor
+        what the L2 holds.
         """
-        return chosen(
-            kernel,
-            self.device.launching("single") if self.blind else self.device,
-            self.groups,
-            warm=() if self.blind else self._touched,
-            launches=launches,
-            simulated=self.options.deterministic or _planned.get() is None,
-        )
+        with self._told_as(kernel):
+            return chosen(
+                kernel,
+                self.device.launching("single") if self.blind else self.device,
+                self.groups,
+                warm=() if self.blind else self._touched,
+                launches=launches,
+                simulated=simulated or self.options.deterministic or _planned.get() is None,
+            )
+
+    @contextmanager
+    def _told_as(self, kernel: Kernel) -> Iterator[None]:
+        """Say of a call that is too large for this computer which one it is, and what would help.
+
+        Larger tiles would, of somebody who gave a tiling.
+        """
+        try:
+            yield
+        except RoomError as error:
+            given = isinstance(asked_of(self.options.tiling, kernel.name), str)
+            way_out = "" if given else ", or give a tiling with larger tiles"
+            raise RoomError(f"{self.operator}: {kernel.name}: {error}{way_out}") from error
 
     def tuned(self, kernel: K) -> K:
         """``kernel`` with its fastest tiling, started from the L2 as it is now.
@@ -280,7 +373,8 @@ class Call(Struct, dict=True):
         self._touched |= {tensor.name for tensor in kernel.tensors if tensor.role != "in"}
         planned = _planned.get()
         if planned is not None:
-            lay_out(kernel, self.device, self.groups)
+            with self._told_as(kernel):
+                lay_out(kernel, self.device, self.groups)
             planned.append(kernel)
             return
         self._steps.append(kernel)
@@ -292,7 +386,8 @@ class Call(Struct, dict=True):
                 count = made.run.instructions
                 self.options.progress(kernel.name, "timing", count, count)
         else:
-            program = built(kernel, self.device, self.groups)
+            with self._told_as(kernel):
+                program = built(kernel, self.device, self.groups)
             self.require_time(program.instructions, program.macs, kernel.name)
             progress = self._progress(program, "timing")
             made = self.launches.time(kernel, program, timeline=timeline, progress=progress)
@@ -355,6 +450,7 @@ class Call(Struct, dict=True):
         converts them reads more. ``sizes`` are those that the cube rounds up, by name, with what
         whole blocks make of them.
         """
+        outputs = self._copy_results(outputs)
         names = tuple(outputs)
         steps, figures = tuple(self._steps), tuple(self.figures)
         return Result(
@@ -373,6 +469,13 @@ class Call(Struct, dict=True):
             tilings=dict(self._tilings),
             replay=Again(steps, figures, self.groups, self.options.engine, self.device),
         )
+
+
+def _view(storage: Array, layout: Spec) -> Array:
+    """The elements of a layout in its storage, which it shares."""
+    assert layout.strides is not None
+    steps = tuple(stride * storage.itemsize for stride in layout.strides)
+    return np.lib.stride_tricks.as_strided(storage, layout.shape, steps)
 
 
 def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **options: Any) -> Result:
@@ -399,7 +502,7 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
     wanted = Options.of(
         simulate,
         {"check": True} | options | {"device": device},
-        without=("tiling", "rules", "deterministic"),
+        without=("tiling", "rules", "deterministic", "layouts"),
     )
     call = Call(kernel.name, wanted, timing_only)
     for tensor, array in zip(inputs, given, strict=True):

@@ -235,7 +235,8 @@ class _Search(Generic[K]):
     room.
     """
 
-    def __init__(self, trial: _Trial, around: Around[K], *, simulated: bool) -> None:
+    def __init__(self, trial: _Trial, around: Around[K], *, simulated: bool, every: bool) -> None:
+        self._every = every  # what a tiling is held for depends on no other one
         self._trial, self._around, self._simulated = trial, around, simulated
         self._left, self._over = MOST_INSTRUCTIONS, False
         self._kernels: list[K] = []
@@ -247,7 +248,8 @@ class _Search(Generic[K]):
     @property
     def is_over(self) -> bool:
         """Whether nothing more may be looked at."""
-        many = len(self._kernels) == MOST_SIMULATED or self._left < 0
+        most = len(self._kernels) == MOST_SIMULATED and not self._every
+        many = most or self._left < 0
         return self._over or (many and self.best is not None)
 
     @property
@@ -271,9 +273,10 @@ class _Search(Generic[K]):
         except CapacityError as error:  # closed forms do not see every byte
             self.failed = error
             return
-        self._left -= tried.work
-        if not self._kernels:
-            self._left = min(self._left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
+        if not self._every:
+            self._left -= tried.work
+            if not self._kernels:
+                self._left = min(self._left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
         self._kernels.append(candidate)
         self._shapes.add(_shape(candidate))
         if tried.cycles is None and self.best is not None:
@@ -286,7 +289,7 @@ class _Search(Generic[K]):
 
 @growing()
 def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
-    search = _Search(trial, around, simulated=simulated)
+    search = _Search(trial, around, simulated=simulated, every=kernel.ranks_by_bound)
     _look(search, *trial.contenders(kernel, MOST_LEADING))
     if search.best is None:
         raise search.failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.yamltree import nearest, suggest
+from npusim.call.spec import Spec
 from npusim.device.catalog import load_device
 from npusim.device.spec import LAUNCH_MODES, Device
 from npusim.limits.table import RULES
@@ -33,6 +34,7 @@ _REST = Parameter.VAR_KEYWORD
 _NO_MEANING = {
     "check": "no numbers are computed",
     "deterministic": "no accumulation is split into parts here",
+    "layouts": "its tensors are contiguous",
     "rules": "no limits are documented for it",
     "tiling": "its tiling is chosen already",
     "timeline": "no rows per instruction are kept",
@@ -53,11 +55,15 @@ class Options:
     the product's constraint table (or, with a note, that of a related product), "strict" refuses
     an operator that the product's own documentation does not list, "hardware" only asks what the
     device can execute; ``deterministic`` reduces the split accumulation of a filter gradient in
-    fixed order instead of with atomic adds; ``engine`` "fast"
+    fixed order instead of with atomic adds, and on a DSP does not split it, so that no bit depends
+    on the mask; ``engine`` "fast"
     or the readable reference "simpy", with the same cycles; ``timeline`` keeps one row per
     instruction (None: up to a size limit); ``launch`` "single", of operators called one by one,
     or "graph", of a replayed graph, where the device's file has a section ``graph``; ``start``
     "cold" or "warm" (inputs already in L2);
+    ``layouts`` says of operands and results, by name, how they lie on the chip where that is not
+    contiguous, as ``npusim.spec(shape, dtype, strides)``: such an operand is copied by a kernel
+    first, such a result behind the others;
     ``check`` looks, where numbers are computed, for accesses to global memory that nothing orders;
     ``progress`` is called as a kernel goes on; without it a call that takes more than five minutes
     to simulate is a ``CapacityError`` that says how large it is. Raises ``ArgumentError`` for any
@@ -73,6 +79,7 @@ class Options:
     timeline: bool | None = None
     launch: str = "single"
     start: str = "cold"
+    layouts: Mapping[str, Spec] | None = None
     check: bool = False
     progress: Progress | None = None
 
@@ -93,6 +100,14 @@ class Options:
                 raise ArgumentError(f"{name} is {value!r}; it is True or False")
         if not isinstance(self.timeline, (bool, type(None))):
             raise ArgumentError(f"timeline is {self.timeline!r}; it is True, False or None")
+        layouts = {} if self.layouts is None else self.layouts
+        if not isinstance(layouts, Mapping) or not all(
+            isinstance(layout, Spec) for layout in layouts.values()
+        ):
+            raise ArgumentError(
+                f"layouts is {self.layouts!r}; it is a mapping such as {{'input': "
+                "npusim.spec(shape, dtype, strides)}"
+            )
         if not (self.progress is None or callable(self.progress)):
             raise ArgumentError(
                 f"progress is {self.progress!r}; it is a function of (kernel, phase, done, total)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from math import ceil
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from npusim.base.shown import Shown
 from npusim.device.catalog import load_device, parse_core_mask
 from npusim.device.spec import Device
 from npusim.program.kernel import Kernel
+from npusim.results.lines import counted, wrap
 from npusim.tuning.problem import Problem
 
 
@@ -28,12 +29,15 @@ class Ratios(NamedTuple):
     low: float
     high: float
     probability: float
-    most: float  # the largest that was ever met
+    most: float  # the largest that was ever met on the devices of MEASURED_ON
 
 
 #: Of estimates, and of bounds from programs: measured by ``python -m tests.tuning.ratios``.
 ESTIMATES = Ratios(0.75, 1.16, 0.9, 2.0)
 PROGRAMS = Ratios(1.0, 1.08, 0.9, 1.3)
+
+#: The devices on which they were measured, as they ship.
+MEASURED_ON = ("ascend910b2", "ascend910", "ascend950pr")
 
 #: Times in a smaller ratio are alike to who chooses: automatic choices may lose as much on average.
 _ALIKE = 1.02
@@ -47,7 +51,8 @@ class Ranked(NamedTuple):
 
     It is the ``place``-th that was given. Its cycles are from ``low`` to ``high`` with the
     probability of the ranking; ``least`` is a lower bound on them, and ``most`` is what they were
-    never above where such estimates were compared with simulations.
+    never above where such estimates were compared with simulations: None on a device where none
+    were, but of a tiling that is simulated.
     """
 
     tiling: Any
@@ -56,21 +61,37 @@ class Ranked(NamedTuple):
     low: float
     high: float
     least: float
-    most: float
+    most: float | None
     simulated: bool = False
+
+
+class LeftOut(NamedTuple):
+    """A tiling as it was given, or a kernel, and why it does not run."""
+
+    given: Any
+    reason: str
+
+    def __repr__(self) -> str:
+        """The tiling in the words of reports, where it has such, and the reason."""
+        given = self.given
+        if isinstance(given, Kernel):
+            given = given.tiling_text or given.name
+        return f"<{given}: {self.reason}>"
 
 
 class Ranking(Shown, Struct, frozen=True):
     """Tilings of a kernel on a device, the best first, and those that do not run, each with why.
 
-    With ``probability`` the simulated time of a tiling lies in its interval.
+    With ``probability`` the simulated time of a tiling lies in its interval. ``note`` says what is
+    not known on this device; it is "" where estimates were compared with simulations there.
     """
 
     kernel: Kernel
     device: Device
     rows: tuple[Ranked, ...]
-    left_out: tuple[tuple[Any, str], ...]
+    left_out: tuple[LeftOut, ...]
     probability: float
+    note: str = ""
 
     @property
     def best(self) -> Any:
@@ -84,7 +105,8 @@ class Ranking(Shown, Struct, frozen=True):
 
         Estimates do not tell these from the last of the share.
 
-        ``certain``: instead all but those whose least time is more than another takes at most.
+        ``certain``: instead all but those whose least time is more than another takes at most;
+        these are all where no row has a ``most``.
         """
         return [row.tiling for row in self.kept(share, certain=certain)]
 
@@ -95,7 +117,7 @@ class Ranking(Shown, Struct, frozen=True):
         if not certain:
             leading = self.rows[: ceil(share * len(self.rows))]
             return [row for row in self.rows if row.cycles <= _ALIKE * leading[-1].cycles]
-        limit = min((row.most for row in self.rows), default=0)
+        limit = min((row.most for row in self.rows if row.most is not None), default=inf)
         return [row for row in self.rows if row.least <= limit]
 
     def __str__(self) -> str:
@@ -110,7 +132,10 @@ class Ranking(Shown, Struct, frozen=True):
             f"{', simulated' * row.simulated})  {row.tiling}"
             for row in self.rows[:10]
         ]
-        return "\n".join([head, *lines])
+        if self.left_out:
+            lines.append(f"{len(self.left_out)} do not run, the first: {self.left_out[0].reason}")
+        notes = wrap(f"note: {self.note}", later="  ") if self.note else []
+        return "\n".join([head, *lines, *notes])
 
 
 def rank(
@@ -123,27 +148,29 @@ def rank(
 ) -> Ranking:
     """The ``tilings`` of ``kernel`` in the order of their estimated time on ``device``.
 
-    Tilings are of the kernel's kind or its fields by name, or kernels like it. ``simulate`` so many
+    Tilings are of the kernel's kind or its fields by name, or kernels like it; of a kernel without
+    a tiling they are values of its ``choices`` by name. ``simulate`` so many
     of them, evenly spread over the order and the best first: their times are known, and from nine
-    on their ratios to the estimates make the intervals of all others. Raises ``ArgumentError`` for
-    a kernel without a tiling, and what is no tiling of it; one that its checks refuse is left out.
+    on their ratios to the estimates make the intervals of all others. On a device other than those
+    of ``MEASURED_ON`` only a tiling that is simulated has a ``most``. Raises ``ArgumentError`` for
+    a kernel with neither, and what is no tiling of it; one that its checks refuse is left out.
     """
     machine = load_device(device)
     problem = Problem(kernel, machine, parse_core_mask(cores, machine))
-    candidates, left_out = dict[int, Kernel](), list[tuple[Any, str]]()
+    candidates, left_out = dict[int, Kernel](), list[LeftOut]()
     for place, given in enumerate(tilings):
         _check(kernel, given)
         try:
             candidates[place] = _like(kernel, given)
         except ArgumentError as error:
-            left_out.append((given, str(error)))
+            left_out.append(LeftOut(given, str(error)))
     known = list[tuple[float, int, int, Ratios]]()
     told = kernel.foreseen([*candidates.values()], machine, problem.cores)
     for (place, candidate), one in zip(candidates.items(), told, strict=True):
         if one is not None:
             known.append((one[0], place, problem.whole(candidate, one[1]), ESTIMATES))
         elif (found := problem.bound(candidate)).reason:
-            left_out.append((getattr(candidate, "tiling", candidate), found.reason))
+            left_out.append(LeftOut(_tiling_of(candidate), found.reason))
         else:
             known.append((float(found.cycles), place, found.cycles, PROGRAMS))
     known.sort(key=lambda row: row[0])
@@ -156,17 +183,40 @@ def rank(
     probability, rows = ESTIMATES.probability, list[Ranked]()
     if len(own) >= _ENOUGH:  # of n that are drawn alike the next lies among them so probably
         probability = (len(own) - 1) / (len(own) + 1)
+    measured = is_measured(machine)
     for i, (estimate, place, least, usual) in enumerate(known):
         low, high = (min(own), max(own)) if len(own) >= _ENOUGH else (usual.low, usual.high)
         ends = max(least, low * estimate), max(least, high * estimate)
         most = max(usual.most * estimate, ends[1] if len(own) >= _ENOUGH else 0)
-        figures = (estimate, *ends, least, most)
+        tiling = _tiling_of(candidates[place])
         if i in times:
-            figures = (times[i],) * 5
-        tiling = getattr(candidates[place], "tiling", candidates[place])
-        rows.append(Ranked(tiling, place, *figures, simulated=i in times))
+            rows.append(Ranked(tiling, place, *(times[i],) * 5, simulated=True))
+        else:
+            known_most = most if measured else None
+            rows.append(Ranked(tiling, place, estimate, *ends, least, known_most))
     rows.sort(key=lambda row: row.cycles)
-    return Ranking(kernel, machine, tuple(rows), tuple(left_out), probability)
+    note = "" if measured else _unmeasured(machine, len(own))
+    return Ranking(kernel, machine, tuple(rows), tuple(left_out), probability, note)
+
+
+def is_measured(device: Device) -> bool:
+    """Whether estimates were compared with simulations on a device with just these figures."""
+    return any(device.digest() == load_device(name).digest() for name in MEASURED_ON)
+
+
+def _unmeasured(device: Device, simulated: int) -> str:
+    """What is not known of a ranking on a device where estimates were never compared."""
+    intervals = "the intervals are those of these devices, and " if simulated < _ENOUGH else ""
+    what = (
+        f"keep(certain=True) rests on {counted(simulated, 'simulated tiling')}"
+        if simulated
+        else "keep(certain=True) keeps all; simulate=1 gives it a time to go by"
+    )
+    return (
+        f"estimates were compared with simulations on {', '.join(MEASURED_ON)} as they ship, not "
+        f"on {device.name} with its figures: {intervals}only a tiling that is simulated has a "
+        f"most; {what}"
+    )
 
 
 def _check(kernel: Kernel, one: Any) -> None:
@@ -174,16 +224,35 @@ def _check(kernel: Kernel, one: Any) -> None:
     if isinstance(one, Kernel):
         return
     usual = getattr(kernel, "tiling", None)
-    if usual is None:
-        raise ArgumentError(f"rank: kernel {kernel.name} has no tiling; give kernels in its place")
-    names, named = [field.name for field in fields(usual)], isinstance(one, Mapping)
-    if not ({*one} <= {*names} if named else isinstance(one, type(usual))):
-        raise ArgumentError(f"rank: {one!r} is no tiling of {kernel.name}: {', '.join(names)}")
+    if usual is None and not kernel.choices:
+        raise ArgumentError(
+            f"rank: kernel {kernel.name} has no tiling and states no choices; give kernels in the "
+            "place of tilings, or the class choices = {field: values}"
+        )
+    names = [*kernel.choices] if usual is None else [field.name for field in fields(usual)]
+    if isinstance(one, Mapping):
+        right = {*one} <= {*names}
+    else:
+        right = usual is not None and isinstance(one, type(usual))
+    if not right:
+        kind = "choice" if usual is None else "tiling"
+        raise ArgumentError(f"rank: {one!r} is no {kind} of {kernel.name}: {', '.join(names)}")
+
+
+def _tiling_of(kernel: Kernel) -> Any:
+    """The tiling of a kernel, or the values of its choices by name, or the kernel itself."""
+    tiling = getattr(kernel, "tiling", None)
+    if tiling is not None:
+        return tiling
+    return {name: getattr(kernel, name) for name in kernel.choices} or kernel
 
 
 def _like(kernel: Kernel, one: Any) -> Kernel:
     """The kernel with a tiling; ``ArgumentError`` where its own checks refuse it."""
     if isinstance(one, Kernel):
         return one
-    tiling = replace(kernel.tiling, **one) if isinstance(one, Mapping) else one  # type: ignore[attr-defined]
+    usual = getattr(kernel, "tiling", None)
+    if usual is None:
+        return replace(kernel, **one)
+    tiling = replace(usual, **one) if isinstance(one, Mapping) else one
     return replace(kernel, tiling=tiling)

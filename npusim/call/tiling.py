@@ -48,7 +48,7 @@ def asked_tiling(
     ``library`` or ``vendor`` "library", the vendor's rule of an older chip or a plain choice among
     the forms of kernel that the vendor's library has.
     """
-    tiling = given.get(kernel, "auto") if isinstance(given, Mapping) else given
+    tiling = asked_of(given, kernel)
     if isinstance(tiling, kind) or (vendor and _is_cann(tiling)):
         return cast("T | CannTiling", tiling)
     if isinstance(tiling, str):
@@ -77,14 +77,19 @@ def _is_cann(tiling: object) -> bool:
     return isinstance(tiling, CannTiling)
 
 
+def asked_of(given: Any, kernel: str) -> Any:
+    """What the option ``tiling`` says of ``kernel``: a word, or a tiling; "auto" where nothing."""
+    return given.get(kernel, "auto") if isinstance(given, Mapping) else given
+
+
 def is_tuned(given: Any, kernel: str) -> bool:
     """Whether the option ``tiling`` asks for the fastest tiling of ``kernel`` there is."""
-    return bool((given.get(kernel) if isinstance(given, Mapping) else given) == "tuned")
+    return bool(asked_of(given, kernel) == "tuned")
 
 
 def is_library(given: Any, kernel: str) -> bool:
     """Whether the option ``tiling`` asks for what the vendor's library does, or would do."""
-    tiling = given.get(kernel) if isinstance(given, Mapping) else given
+    tiling = asked_of(given, kernel)
     return _is_cann(tiling) or tiling in ("library", "production")
 
 

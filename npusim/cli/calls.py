@@ -23,7 +23,7 @@ from npusim.base.resources import require_room
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
-from npusim.call.spec import Array, Operand, Spec
+from npusim.call.spec import Array, Operand, Spec, native
 from npusim.call.tiling import parse_tiling
 from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
 from npusim.cli.own_kernel import kernel_card
@@ -382,13 +382,15 @@ def _read(name: str, path: Path, dtypes: tuple[DType, ...]) -> Array:
     try:
         array: Any = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ArgumentError(
-            f"--input {name}={path}: cannot be read: {error}; give a file that numpy.save wrote"
+            f"--input {name}={path}: cannot be read: {why}; give a file that numpy.save wrote"
         ) from error
     if not isinstance(array, np.ndarray):
         raise ArgumentError(
             f"--input {name}={path}: holds several arrays; give a .npy file with one"
         )
+    array = native(array)
     if array.dtype == np.dtype("V2"):  # numpy.load's name for what numpy.save knew as bfloat16
         array = array.view(BF16.numpy)
     if dtypes == (BF16,) and array.dtype == np.float32:

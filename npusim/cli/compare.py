@@ -41,6 +41,7 @@ def execute(arguments: argparse.Namespace) -> None:
     networks = _networks(arguments)
     if networks is not None:
         print_result(networks, arguments.json)
+        write_files(arguments, plot=saying("both networks", networks.save_plot))
         return
     comparison = _compared(arguments)
     print_result(comparison, arguments.json)
@@ -57,12 +58,11 @@ def _networks(arguments: argparse.Namespace) -> NetworkComparison | None:
     kinds = [is_network(facts_of(side, side)) for side in sides]
     if not any(kinds):
         return None
-    for option in _FILES:
-        if getattr(arguments, option) is not None:
-            raise ArgumentError(
-                f"--{option} shows kernels of calls, and {sides[kinds.index(True)]} is a network; "
-                "leave it out, or compare one of its layers, given as a line of npusim run"
-            )
+    if arguments.trace is not None:
+        raise ArgumentError(
+            f"--trace shows kernels of calls, and {sides[kinds.index(True)]} is a network; leave "
+            "it out, or compare one of its layers, given as a line of npusim run"
+        )
     return compare_networks(*sides)
 
 

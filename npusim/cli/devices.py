@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show, collect
+from npusim.device.area import area_mm2, logic_mm2, static_watt
 from npusim.device.catalog import devices, load_device, ranges
 from npusim.device.config import describe, figure_text
+from npusim.device.config import figures as known_figures
+from npusim.device.resources import by_word
+from npusim.device.scaling import logic_growth, sized_memories, supply
 from npusim.device.spec import Device
 from npusim.results import lines
 
@@ -18,6 +23,13 @@ from npusim.results import lines
 _BLOCKS = (
     "A rate is the block m x k x n that is multiplied at once, in the order of the vendors' "
     "documents; tilings and reports have m x n x k."
+)
+
+
+#: Above the words for the figures of a resource.
+_TOGETHER = (
+    "SEVERAL TOGETHER, each a resource that is twice as fast with --set WORD=x2, or as fast as "
+    "another factor says"
 )
 
 
@@ -98,6 +110,84 @@ def _key(device: Device, path: str) -> str:
     return f"{known.source} of {known.inherited}" if known.inherited else known.source
 
 
+def _fitted_elsewhere(device: Device) -> list[str]:
+    """The figures that stand in the file of a base and were fitted to that chip."""
+    return [
+        path
+        for path, known in device.provenance.items()
+        if known.inherited and known.confidence in ("fitted", "hypothesis")
+    ]
+
+
+def _costs(device: Device) -> dict[str, Any] | None:
+    """Area and power, and by how much they differ from what is stated for the reference.
+
+    None where the file has no ``silicon``.
+    """
+    law = device.silicon
+    if law is None:
+        return None
+    ratio = supply(device)
+    return {
+        "reference_clock_hz": law.clock_hz or None,
+        "most_clock_hz": law.most_clock_hz,
+        "supply_v": float(law.supply_volt(device.clock_hz)) if law.has_supply else None,
+        "dynamic_times": ratio**2,
+        "static_times": ratio,
+        "logic_times": logic_growth(device),
+        "area_mm2": area_mm2(device),
+        "logic_mm2": logic_mm2(device),
+        "static_watt": static_watt(device),
+        "memories": [
+            {
+                "memory": memory.name,
+                "reference_bytes": memory.reference_bytes,
+                "size_bytes": memory.size_bytes,
+                "byte_times": memory.growth,
+            }
+            for memory in sized_memories(device).values()
+        ],
+    }
+
+
+def _about_costs(device: Device) -> Iterator[str]:
+    """The same for people: the laws of clock and size, and what they give here."""
+    law, costs = device.silicon, _costs(device)
+    if law is None or costs is None:
+        return
+    yield ""
+    yield "AREA AND ENERGY (laws of clock and size: see Explorations)"
+    area = f"{costs['area_mm2']:.1f} mm2, of which multipliers and wires {costs['logic_mm2']:.1f}"
+    yield from lines.fact("area", f"{area}; {costs['static_watt']:.1f} W while it waits")
+    if law.has_supply:
+        text = (
+            f"{float(law.voltage):g} V at {format_frequency(law.clock_hz)}, for which energies "
+            f"and areas are stated; here {costs['supply_v']:.3g} V"
+        )
+        if law.most_clock_hz is not None:
+            limit = f"{float(law.voltage_limit):g} V, {law.most_clock_hz / 1e9:.3g} GHz"
+            text = f"{text}; at most {limit}"
+        yield from lines.fact("supply", text)
+        times = (
+            f"dynamic energy {costs['dynamic_times']:.3f}, static power "
+            f"{costs['static_times']:.3f}, area of multipliers and wires "
+            f"{costs['logic_times']:.3f} times what is stated"
+        )
+        yield from lines.fact("this clock", times)
+    memories = [
+        (
+            memory["memory"],
+            format_size(memory["reference_bytes"]),
+            format_size(memory["size_bytes"]),
+            f"{memory['byte_times']:.3f}",
+        )
+        for memory in costs["memories"]
+    ]
+    if memories:
+        heads = ("memory", "stated for", "here", "a byte takes (times)")
+        yield from lines.columns([heads, *memories])
+
+
 def _show(arguments: argparse.Namespace) -> None:
     device = load_device(arguments.name, collect("--set", arguments.set))
     ends = {
@@ -108,7 +198,11 @@ def _show(arguments: argparse.Namespace) -> None:
     if arguments.json:
         keys = ("path", "value", "confidence", "source")
         figures = [{**dict(zip(keys, row, strict=True)), "range": ends.get(row[0])} for row in rows]
-        print_json({**_facts(device), "figures": figures})
+        laws = {"inherited_and_fitted": len(_fitted_elsewhere(device)), "costs": _costs(device)}
+        words = {
+            word: list(paths) for word, paths in by_word(device, known_figures(device)).items()
+        }
+        print_json({**_facts(device), **laws, "figures": figures, "together": words})
         return
     about = f"{device.name}: {device.description} (digest {device.digest()})"
     print("\n".join((*lines.wrap(about), "")))
@@ -121,6 +215,19 @@ def _show(arguments: argparse.Namespace) -> None:
         for path, value, known, _ in rows
     ]
     print_table(("figure", "value, range", "confidence, source"), cells, 3)
+    for line in _about_costs(device):
+        print(line)
+    elsewhere = _fitted_elsewhere(device)
+    if elsewhere:
+        named = ", ".join(elsewhere[:3])
+        more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
+        figures_text = lines.counted(len(elsewhere), "figure")
+        text = f"inherited and fitted for another chip: {figures_text} ({named}{more})"
+        print("\n".join(("", *lines.wrap(text))))
+    print("\n".join(("", *lines.wrap(_TOGETHER))))
+    for word, paths in by_word(device, known_figures(device)).items():
+        if len(paths) > 1:
+            print("\n".join(lines.wrap(f"{word}: {', '.join(paths)}", later="  ")))
     used = {device.provenance[path].source for path, *_ in rows}
     print("\nSOURCES")
     for key, told in device.sources.items():

@@ -11,12 +11,13 @@ from importlib import import_module
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import Parser, add_options, picked
-from npusim.cli.sweep import arranged, progress_bar, study_of_words
+from npusim.cli.sweep import arranged, points_text, progress_bar, study_of_words
 from npusim.results.lines import counted, items, rate_text, ruled, wrap
+from npusim.results.reports.study import nearly
 from npusim.study.formula import GOALS, limit
 from npusim.study.result import Exploration
 from npusim.study.runner import Sensitivities, sensitivities
-from npusim.study.search import explore
+from npusim.study.search import check_searchable, explore
 from npusim.study.space import check_goals
 
 #: Rows of a front that are printed; --csv writes all points.
@@ -44,7 +45,8 @@ def execute(arguments: argparse.Namespace) -> None:
     check_files(arguments, csv=TABLES, plot=PLOTS, tornado=PLOTS, report=PAGES)
     if arguments.trials == 0 and not arguments.tornado:
         raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
-    print(f"{len(study):,} points over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
+    check_searchable(study)
+    print(points_text(study), file=sys.stderr)
     common = picked(arguments, "store jobs")
     goals = arguments.goals or study.goals
     failed = 0
@@ -87,9 +89,9 @@ def _print_front(result: Exploration) -> None:
     rows = [row for row in result.rows() if row["front"]]
     rows.sort(key=lambda row: row[result.goals[0]])
     within = f", of those with {' and '.join(result.limits)}" if result.limits else ""
-    for line in wrap(
-        f"{len(rows)} of {len(result.points)} points are beaten by none in all goals{within}"
-    ):
+    points = counted(len(result.points), "point")
+    verb = "is" if len(rows) == 1 else "are"
+    for line in wrap(f"{len(rows)} of {points} {verb} beaten by none in all goals{within}"):
         print(line)
     varied = result.study.varied
     names = [name for name in varied if len(rows) < 2 or len({row[name] for row in rows}) > 1]
@@ -99,7 +101,8 @@ def _print_front(result: Exploration) -> None:
         for row in rows[:_SHOWN]
     ]
     heads = [name.split(".") for name in (*names, *result.goals)]
-    print("\n".join(ruled(heads, cells, (), None)))
+    if rows:
+        print("\n".join(ruled(heads, cells, (), None)))
     if len(rows) > _SHOWN:
         print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all points")
     if shared:
@@ -110,9 +113,14 @@ def _print_front(result: Exploration) -> None:
         f"least {row['least']} {rate_text(row[row['least']])} (at the least {first} "
         f"{rate_text(rows[0][row['least']])}): "
         + ", ".join(f"{name}={row[name]}" for name in names)
-        for row in result.cheapest(0.02)
+        for row in (result.cheapest(0.02) if len(rows) > 1 else ())
     )
-    for line in (*items(title, least), *items("NOTES", result.notes)):
+    near = nearly(result)
+    for line in (
+        *items(title, least),
+        *items("NEARLY WITHIN THE LIMITS", near),
+        *items("NOTES", result.notes),
+    ):
         print(line)
 
 

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from npusim.base.errors import ArgumentError
-from npusim.calibration.calibrate import Calibration, calibrate
+from npusim.calibration.calibrate import Calibration, calibrate, not_looked_at
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, picked
+from npusim.device.catalog import load_device
+from npusim.results.progress import Bar
 from npusim.validation.score import time_error
 from npusim.validation.tables import save_page, save_plot
 
@@ -26,13 +28,14 @@ def add_arguments(parser: Parser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Fit, print the card and write the files; the status tells of an interrupt."""
     _check_files(arguments)
-    found = calibrate(
-        arguments.data,
-        arguments.device,
-        figures=arguments.figure,
-        **picked(arguments, "tilings constants rounds jobs"),
-        progress=_progress if sys.stderr.isatty() else None,
-    )
+    with Bar() as bar:
+        found = calibrate(
+            arguments.data,
+            arguments.device,
+            figures=arguments.figure,
+            **picked(arguments, "tilings constants rounds jobs"),
+            progress=partial(_progress, bar),
+        )
     if arguments.json:
         print_json(_object(found))
     else:
@@ -54,10 +57,9 @@ def _check_files(arguments: argparse.Namespace) -> None:
         raise ArgumentError(f"--output {output} exists; remove it, or choose another name")
 
 
-def _progress(what: str, done: int, total: int) -> None:
-    """One line on stderr, written over."""
-    end = "\n" if done == total else ""
-    print(f"\r\x1b[K{what}: row {done} of {total}", end=end, file=sys.stderr, flush=True)
+def _progress(bar: Bar, what: str, done: int, total: int) -> None:
+    """Show which figure is looked for, and how many rows are simulated for it."""
+    bar.show(what, done, total, "rows")
 
 
 def _object(found: Calibration) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def _object(found: Calibration) -> dict[str, Any]:
                 "path": one.constant.path,
                 "also": list(one.constant.also),
                 "verdict": one.verdict,
+                "at_end": one.end,
                 "before": one.constant.text(one.constant.shipped),
                 "after": one.constant.text(one.value),
                 "as_good": None if one.span is None else [*map(one.constant.text, one.span)],
@@ -82,6 +85,7 @@ def _object(found: Calibration) -> dict[str, Any]:
             }
             for one in found.figures
         ],
+        "not_looked_at": not_looked_at(found.figures, load_device(found.base)),
         "rows": [
             {
                 "id": after.row.id,

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.objects import replace
-from npusim.base.resources import configs
 from npusim.base.written import write
 from npusim.cli.files import check_files, print_result, write_files
 from npusim.cli.main import FAILED, parsed
@@ -30,7 +29,9 @@ from npusim.gate.judged import (
     judge,
     load,
     read_cases,
+    require_case,
     save,
+    shipped_gates,
     times_of,
 )
 from npusim.gate.trees import Change, Line, Tree
@@ -49,20 +50,22 @@ _SHARED = ("--batch", "--dtype", "--device", "--set", "--cores", "--rules", "--l
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``gate``."""
-    shipped = sorted(one.name.partition(".")[0] for one in (configs() / "gates").iterdir())
-    add_options(parser, "gate", shipped=", ".join(shipped))
+    add_options(parser, "gate", shipped=", ".join(shipped_gates()))
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print what became of the cases; status 1 where one of them fails the gate."""
     against = arguments.against
+    cases = read_cases(gate_file(arguments.file))
     if against is None and arguments.save is None:
         raise ArgumentError("--against or --save is missing: what to compare with, or to write")
     check_files(arguments, save=(".json",), junit=(".xml",))
-    cases, tree = read_cases(gate_file(arguments.file)), trees.here()
+    tree = trees.here()
     for case in cases:
         _check(case)
     kept = load(against) if against and against.endswith(".json") else None
+    if against and kept is not None:
+        require_case(against, kept, arguments.file, cases)
     commit = trees.commit_of(tree, against) if against else ""
     if against and kept is None and not commit:
         raise ArgumentError(
@@ -80,7 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
         stated = kept or _stated(tree, commit, arguments)
         found = judge(cases, {**stated, **(others[0] if others else {})}, after)
         found = gate.explained(found, commit) if commit else found
-    judged = Judged(file=arguments.file, against=against or "nothing", findings=found)
+    judged = Judged(file=arguments.file, against=against or "", findings=found)
     print_result(judged, arguments.json)
     if arguments.github:
         print(judged.for_github(), end="", file=sys.stderr if arguments.json else None)

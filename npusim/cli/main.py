@@ -15,12 +15,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from npusim.base.errors import NpusimError, shown
+from npusim.base.errors import NpusimError, as_npusim_error, shown
 from npusim.base.objects import collect_seldom
+from npusim.base.streams import Output, OutputError, ensure_stream
 from npusim.cli.completion import answer
-from npusim.cli.options import Parser
+from npusim.cli.options import IDENTITY, Parser
 from npusim.version import __version__
 
 #: Exit statuses: a check that failed, an error, an interrupt, a reader that went away, SIGTERM. The
@@ -43,14 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         collect_seldom()
+    ensure_stream("stderr")
     if sys.stdout is None:  # closed by `>&-`
         return _fail("standard output is closed; redirect it to a file or to /dev/null", words)
+    output: Any = Output(sys.stdout)
     try:
-        with _terminable(), _told_plainly():
+        with contextlib.redirect_stdout(output), _terminable(), _told_plainly():
             if argv is None:  # a shell asks of the command itself
                 answer(parser)
             status = _dispatch(words)
-            sys.stdout.flush()
+            output.flush()
     except BrokenPipeError:
         _drop_stdout()
         return BROKEN_PIPE
@@ -65,10 +69,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             words,
         )
     except (NpusimError, OSError) as error:
-        if isinstance(error, OSError) and error.filename is not None:
-            error = OSError(f"{error.filename}: {error.strerror}")
-        return _fail(str(error), words)
+        if isinstance(error, OutputError):
+            _drop_stdout()
+        return _fail(_os_error_text(error) if isinstance(error, OSError) else str(error), words)
     return status
+
+
+def _os_error_text(error: OSError) -> str:
+    """What the operating system refused: the file, or else the folder of this process.
+
+    Python asks for that folder where a path is relative, and then names no file.
+    """
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, FileNotFoundError) and not _folder_is_there():
+        return "the folder in which npusim was started is gone; change into one that exists"
+    return str(as_npusim_error(error))
+
+
+def _folder_is_there() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def parser(words: Sequence[str]) -> Parser:
@@ -84,7 +108,9 @@ def _parser(named: tuple[str, ...]) -> Parser:
         description="Cycle-approximate NPU simulator: numbers, cycles and traffic of operators.",
         epilog="'npusim COMMAND --help' explains a command.",
     )
-    top.add_argument("--version", action="version", version=f"npusim {__version__}")
+    top.identity = IDENTITY
+    version = f"npusim {__version__}\n{IDENTITY}"
+    top.add_argument("--version", action="version", version=version)
     _add_debug(top)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, about in COMMANDS.items():

@@ -14,6 +14,8 @@ from npusim.limits.table import RULES
 from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.arguments import shared_option
 from npusim.results.progress import ProgressBar
+from npusim.workloads import read_network
+from npusim.workloads.topology import PADDINGS
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.
 TIMED = "batch dtype passes gradients cube_math_type every_input"
@@ -30,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
     add_machine(parser, required=True)
     add_options(parser, "rules", rules=RULES, usual=Options.rules)
     add_simulation(parser)
-    add_options(parser, "net")
+    add_options(parser, "net", paddings=tuple(PADDINGS))
     # The library has the same defaults, and what is given must be told from what is not.
     parser.set_defaults(**dict.fromkeys(f"{OPTIONS} range".split()))
 
@@ -67,10 +69,14 @@ def execute(arguments: argparse.Namespace) -> None:
 
         names = f"mode {_STEP} {OPTIONS}"
     given = {name: value for name, value in picked(arguments, names).items() if value is not None}
+    workload, input_shape = arguments.workload, arguments.input_shape
+    if arguments.padding is not None:
+        workload = read_network(workload, input_shape, padding=arguments.padding)
+        input_shape = None
     with ProgressBar() as progress:
         result = run(
-            arguments.workload,
-            arguments.input_shape,
+            workload,
+            input_shape,
             device=load_device(arguments.device, collect("--set", arguments.set)),
             **given,
             progress=progress,

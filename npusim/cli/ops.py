@@ -1,8 +1,9 @@
-"""``npusim ops``: the operators, where they run, and the documented limits of one on a device."""
+"""``npusim ops``: the operators, where they run, and the documented limits of one."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -10,26 +11,41 @@ from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show
 from npusim.device.catalog import devices, load_device
 from npusim.device.spec import Device
-from npusim.limits.table import documented_operators, load_rules
+from npusim.limits.table import (
+    UNDOCUMENTED,
+    Rule,
+    Table,
+    documented_operators,
+    documented_products,
+    load_rules,
+    no_page,
+    sister_rules,
+)
 from npusim.ops import CARDS, operators
+from npusim.results.lines import wrap
 
-#: What is told of a limit, and what of it that is.
+#: Keys of a limit in JSON, and the fields of a rule that they show.
 _KEYS = ("parameter", "fact", "permitted", "when", "status", "basis", "stage", "always")
 _FACTS = attrgetter(*("condition" if key == "when" else key for key in _KEYS))
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``ops`` and ``ops show``."""
-    about = "show what a device's documentation permits for an operator"
-    names = ", ".join(documented_operators())
-    show = add_show(parser, about, f"a documented operator: {names}")
+    about = "show what the documentation permits for an operator, on a device or on all products"
+    names = ", ".join(sorted((*documented_operators(), *UNDOCUMENTED)))
+    show = add_show(parser, about, f"an operator: {names}")
     add_options(show, "ops show")
 
 
 def execute(arguments: argparse.Namespace) -> None:
     """Print the table of operators, or the limits of one."""
     if arguments.action == "show":
-        _show(arguments.name, load_device(arguments.device), arguments.json)
+        if arguments.name in UNDOCUMENTED:
+            _show_undocumented(arguments.name, arguments.device, arguments.json)
+        elif arguments.device is None:
+            _show_all(arguments.name, arguments.json)
+        else:
+            _show(arguments.name, load_device(arguments.device), arguments.json)
         return
     rows = _rows()
     if arguments.json:
@@ -65,27 +81,155 @@ def _runs(role: str, device: Device) -> bool:
 
 
 def _show(operator: str, device: Device, as_json: bool) -> None:
+    """Print the limits that hold for an operator on a device."""
     table = load_rules(device.product, operator)
-    rows = [dict(zip(_KEYS, _FACTS(rule), strict=True)) for rule in table.rules]
     if as_json:
         facts = {"operator": operator, "title": table.title, "device": device.name}
         facts |= {"product": table.product, "product_title": table.product_title}
-        print_json({**facts, "note": table.note, "rules": rows})
+        print_json({**facts, "note": table.note, "rules": [_facts(rule) for rule in table.rules]})
         return
     print(f"{operator} on {device.name}: {table.title}, limits of {table.product_title}")
     if table.note:
         print(f"note: {table.note}")
     print()
-    cells = [(_subject(row), row["permitted"], _status(row), row["basis"]) for row in rows]
-    print_table(("parameter", "permitted", "otherwise", "basis"), cells, 4)
+    _print_limits([(rule, ()) for rule in table.rules], 0)
+    _print_sources(table.rules)
 
 
-def _subject(row: dict[str, Any]) -> str:
-    """The parameter, what of it, and when the row applies."""
-    what = "" if row["fact"] == row["parameter"] else f": {row['fact']}"
-    when = f" ({row['when']})" if row["when"] else ""
-    return f"{row['parameter']}{what}{when}"
+def _show_all(operator: str, as_json: bool) -> None:
+    """Print the limits of an operator on every product whose documentation lists it."""
+    tables = _tables(operator)
+    if as_json:
+        listed = [
+            {"product": name, "product_title": table.product_title}
+            | {"rules": [_facts(rule) for rule in table.rules]}
+            for name, table in tables.items()
+        ]
+        title = next(iter(tables.values())).title
+        print_json({"operator": operator, "title": title, "products": listed})
+        return
+    print(f"{operator}: {next(iter(tables.values())).title}, limits of")
+    _print_products(tables)
+    print()
+    rules = [(rule, (product,)) for product, table in tables.items() for rule in table.rules]
+    _print_limits(rules, len(tables))
+    _print_sources(rule for rule, _ in rules)
 
 
-def _status(row: dict[str, Any]) -> str:
-    return "error" if row["status"] is None else str(row["status"])
+def _show_undocumented(operator: str, name: str | None, as_json: bool) -> None:
+    """Print that no page of an operator's limits is at hand, and the limits of its sister."""
+    title, sister = UNDOCUMENTED[operator]
+    device = None if name is None else load_device(name)
+    if not sister:
+        tables = {}
+    elif device is None:
+        tables = _tables(sister)
+    else:
+        tables = {device.product: load_rules(device.product, sister)}
+    where = "" if device is None else f" of {device.name}"
+    note = f"{no_page(operator)}: what the kernels{where} can compute is permitted"
+    if as_json:
+        listed = [
+            {"product": product, "product_title": table.product_title}
+            | {"rules": [_facts(rule) for rule in sister_rules(table)]}
+            for product, table in tables.items()
+        ]
+        facts = {"operator": operator, "title": title, "note": note, "rules": []}
+        facts |= {} if device is None else {"device": device.name}
+        print_json({**facts, "sister": sister, "sister_products": listed})
+        return
+    print(f"{operator}{'' if device is None else f' on {device.name}'}: {title}")
+    print("\n".join(wrap(f"note: {note}", later="  ")))
+    if tables:
+        other = next(iter(tables.values())).title
+        said = (
+            f"a result says so where the limits of {other} (grad_output is the output) do not "
+            "permit its layer; these are those of"
+        )
+        print("\n".join(wrap(said)))
+        _print_products(tables)
+        print()
+        rules = [(rule, (key,)) for key, table in tables.items() for rule in sister_rules(table)]
+        _print_limits(rules, len(tables))
+        _print_sources(rule for rule, _ in rules)
+
+
+def _tables(operator: str) -> dict[str, Table]:
+    """The limits of an operator by product, of every product whose documentation lists it."""
+    products = documented_products(operator)
+    return {product: load_rules(product, operator) for product in products or [""]}
+
+
+def _print_products(tables: Mapping[str, Table]) -> None:
+    """Print the products of tables with their devices."""
+    for product, table in tables.items():
+        named = [name for name in devices() if load_device(name).product == product]
+        print(f"  {product or table.product}: {table.product_title} ({', '.join(named)})")
+
+
+def _print_limits(rules: Sequence[tuple[Rule, tuple[str, ...]]], products: int) -> None:
+    """Print rules, each with the products it holds on where it does not hold on all ``products``.
+
+    Rules that permit the same of several parameters, or on several products, share a row. Rows
+    stand in the order of their first rules.
+    """
+    holding: dict[tuple[str, str, str], list[str]] = {}
+    for rule, of in rules:
+        known = holding.setdefault((_subject(rule), *_limit(rule)), [])
+        known += [product for product in of if product not in known]
+    rows: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    for (subject, permitted, otherwise), names in holding.items():
+        parameter, _, rest = subject.partition("|")
+        rows.setdefault((rest, permitted, otherwise, tuple(names)), []).append(parameter)
+    cells = []
+    for (rest, permitted, otherwise, of), parameters in rows.items():
+        where = f" [{', '.join(of)}]" if len(of) < products else ""
+        cells.append((_listed(parameters) + rest, permitted + where, otherwise))
+    print_table(("parameter", "permitted", "otherwise, by"), cells, 3)
+
+
+def _listed(parameters: Sequence[str]) -> str:
+    """Names of parameters; of several with the same field the field once, behind them."""
+    operands = [name.partition(".") for name in parameters]
+    fields = {field for _, _, field in operands}
+    if len(parameters) > 1 and len(fields) == 1 and fields != {""}:
+        return f"{fields.pop()} of {', '.join(operand for operand, _, _ in operands)}"
+    return ", ".join(parameters)
+
+
+def _subject(rule: Rule) -> str:
+    """The parameter, and behind a bar which fact of it is looked at and when."""
+    what = "" if rule.fact == rule.parameter else f": {rule.fact}"
+    when = f" if {', '.join(map(_condition, rule.when.items()))}" if rule.when else ""
+    return f"{rule.parameter}|{what}{when}"
+
+
+def _condition(condition: tuple[str, Sequence[Any]]) -> str:
+    """A fact and the values that it must have, in words."""
+    fact, values = condition
+    if list(values) == [True]:
+        return fact
+    if list(values) == [False]:
+        return f"not {fact}"
+    return f"{fact} = {' or '.join(map(str, values))}"
+
+
+def _limit(rule: Rule) -> tuple[str, str]:
+    """What a rule permits, and the status otherwise with the short name of its source."""
+    status = "error" if rule.status is None else str(rule.status)
+    return rule.permitted, f"{status} {rule.source}"
+
+
+def _facts(rule: Rule) -> dict[str, Any]:
+    """A rule as JSON has it."""
+    return dict(zip(_KEYS, _FACTS(rule), strict=True))
+
+
+def _print_sources(rules: Iterable[Rule]) -> None:
+    """Print what the short names of the sources stand for."""
+    sources: dict[str, str] = {}
+    for rule in rules:
+        sources.setdefault(rule.source, rule.basis)
+    print()
+    for name, words in sources.items():
+        print("\n".join(wrap(f"{name}: {words}", later="  ")))

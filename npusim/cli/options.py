@@ -15,9 +15,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from npusim.base.errors import ArgumentError
-from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.base.yamltree import Node, load_tree, nearest, suggest
 
 OPTION = re.compile(r"--[a-z][a-z-]*")
+
+#: Which program this is: the CANN toolkit has a command of the same name.
+IDENTITY = (
+    "this is the npusim of the Python package, also installed as npusim-py, not the CANN toolkit's"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,6 +33,9 @@ class Parser(argparse.ArgumentParser):
 
     #: Options that others take, with the names of these: for errors.
     elsewhere: Callable[[], Mapping[str, Sequence[str]]] = staticmethod(dict)
+
+    #: Added to errors of this parser: which program it belongs to.
+    identity = ""
 
     #: What is said below the help, where it takes time to find out.
     examples: Callable[[], str] | None = None
@@ -48,13 +56,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``ArgumentError`` where argparse would print the usage and exit."""
-        raise ArgumentError(f"{message}; see '{self.prog} --help'")
+        which = f"; {self.identity}" if self.identity else ""
+        raise ArgumentError(f"{message}{which}; see '{self.prog} --help'")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # The one hook argparse has for choices; commands and options both come through it.
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            raise argparse.ArgumentError(action, f"unknown {value!r}{_near(str(value), choices)}")
+            way_out = _near(str(value), choices)
+            if choices == [SHOW] and not nearest(str(value), choices):
+                way_out += f"; did you mean '{self.prog} {SHOW} {value}'?"
+            raise argparse.ArgumentError(action, f"unknown {value!r}{way_out}")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         # argparse has words of its own for errors of readers; theirs are better.
@@ -77,7 +89,10 @@ class Parser(argparse.ArgumentParser):
             near = suggest(word, known)
             if begun and word.startswith("--"):  # cut short, as argparse itself would allow
                 near = f"; did you mean {' or '.join(map(repr, begun))}?"
-            self.error(f"unrecognized argument {extra!r}{near if 'did you mean' in near else ''}")
+            if "did you mean" in near:
+                self.error(f"unrecognized argument {extra!r}{near}")
+            which = "" if self.identity else f"; {IDENTITY}"  # perhaps another program's option
+            self.error(f"unrecognized argument {extra!r}{which}")
 
 
 def _folded(line: str) -> list[str]:
@@ -229,11 +244,15 @@ def add_simulation(parser: Parser) -> None:
     add_options(parser, "simulation", **usual)
 
 
+#: The action of commands that list things.
+SHOW = "show"
+
+
 def add_show(parser: Parser, about: str, what: str) -> Parser:
     """Add the action ``show NAME`` to a command that lists things; ``what`` may be named."""
     add_options(parser, "list")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
-    show: Parser = actions.add_parser("show", help=about, description=about)
+    show: Parser = actions.add_parser(SHOW, help=about, description=about)
     add_options(show, "show", what=what)
     add_options(show, "debug")
     show.set_defaults(leaf=show)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from npusim.base.dtypes import BF16
+from npusim.base.dtypes import BF16, dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.written import replacing
 from npusim.call.spec import Array
@@ -234,6 +234,7 @@ def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any])
 
 def _differences(got: Array, want: Array, limit: float) -> str:
     """How many elements are further off than ``limit`` of the largest, and the worst of them."""
+    kind = dtype(got.dtype)
     got, want = (np.asarray(one, np.float64) for one in (got, want))
     with np.errstate(invalid="ignore"):
         off = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, np.abs(got - want))
@@ -242,9 +243,11 @@ def _differences(got: Array, want: Array, limit: float) -> str:
     count = np.count_nonzero(off > limit * finite.max(initial=0.0))
     worst = np.unravel_index(int(np.argmax(off)), off.shape)
     place = ", ".join(str(int(i)) for i in worst)
+    beyond = int(np.count_nonzero(np.isfinite(want) & (np.abs(want) > kind.largest)))
+    range_ = f"; {beyond:,} are expected beyond {kind.range_text}" if beyond else ""
     return (
         f"{count:,} of {off.size:,} elements differ, most at [{place}]: {got[worst]:.6g}, "
-        f"expected {want[worst]:.6g}"
+        f"expected {want[worst]:.6g}{range_}"
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from npusim.base.content import Content, require_content
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import OPTION, Parser, add_options, collect, picked
@@ -38,6 +39,7 @@ def study_of_words(arguments: argparse.Namespace) -> Study:
     elif first in CARDS and not others:
         fixed[OPERATOR] = first
     else:
+        require_content(Path(first), (Content.STUDY,), "a study file")
         raise ArgumentError(
             f"expected a study file, 'net NETWORK' or an operator ({', '.join(CARDS)}), got "
             f"{' '.join(arguments.what)!r}"
@@ -47,6 +49,12 @@ def study_of_words(arguments: argparse.Namespace) -> Study:
     fixed |= collect("--set", arguments.set)
     combine = "zip" if getattr(arguments, "zip", False) else "grid"
     return make_study(fixed, collect("--vary", arguments.vary), combine)
+
+
+def points_text(study: Study) -> str:
+    """How many points a study has, and over which names."""
+    over = f" over {', '.join(study.varied)}" if study.varied else "; nothing varies"
+    return f"{counted(len(study), 'point')}{over}"
 
 
 def arranged(words: Sequence[str], add_arguments: Callable[[Parser], None]) -> list[str]:
@@ -70,19 +78,22 @@ def arranged(words: Sequence[str], add_arguments: Callable[[Parser], None]) -> l
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int, int], None]]:
-    """A bar with points, rate and time left; none where stderr is no terminal.
+    """A bar with points, rate and time left; a line a minute where stderr is no terminal.
 
     An interrupt says how many points are kept.
     """
     far = (0, 0)
-    with Bar(0.0, left=True) if sys.stderr.isatty() else nullcontext() as bar:
+    with Bar(0.0, left=True) as bar:
 
         def report(done: int, total: int, known: int) -> None:
             nonlocal far
             far = (done, total)
-            if bar is not None:
-                note = f"{bar.speed:.1f}/s" if bar.speed else ""
-                bar.show("", done, total, note + (f", {known:,} known" if known else ""))
+            notes = ["points"]
+            if bar.speed:
+                notes.append(f"{bar.speed:.1f}/s")
+            if known:
+                notes.append(f"{known:,} known")
+            bar.show("measured", done, total, ", ".join(notes))
 
         try:
             yield report
@@ -113,8 +124,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Measure the points and print their times."""
     study = study_of_words(arguments)
     check_files(arguments, csv=TABLES, plot=PLOTS, report=PAGES)
-    points = f"{len(study):,} point{'s' * (len(study) != 1)}"
-    print(f"{points} over {', '.join(study.varied) or 'nothing'}", file=sys.stderr)
+    print(points_text(study), file=sys.stderr)
     if arguments.dry_run:
         study.check()
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import nullcontext
 from functools import partial
 from math import inf
 
@@ -37,14 +36,14 @@ def execute(arguments: argparse.Namespace) -> None:
     what = prepared.problem if own else prepared.run
     store = None if arguments.store == "none" else arguments.store
     try:
-        with Bar() if sys.stderr.isatty() else nullcontext() as bar:
+        with Bar() as bar:
             tuned = tune(
                 what,
                 device=prepared.device,
                 kernel=arguments.which,
                 **picked(arguments, "cores launch start budget jobs"),
                 store=store,
-                progress=None if bar is None else partial(_show, bar),
+                progress=partial(_show, bar),
             )
     except KeyboardInterrupt as stop:
         if store is not None:

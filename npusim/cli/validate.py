@@ -10,13 +10,16 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
+from npusim.cli.main import FAILED
 from npusim.cli.options import Parser, add_options, collect
+from npusim.results.lines import counted
+from npusim.results.progress import Bar
 from npusim.validation.constants import Constant, load_constants
 from npusim.validation.fit import leave_one_out
 from npusim.validation.profile import read_data
-from npusim.validation.score import is_scored, time_error
+from npusim.validation.score import busy_errors, is_scored, time_error
 from npusim.validation.sheet import CallRow, Row, Sheet, Unreadable, shipped_sheets, shipped_steps
-from npusim.validation.simulate import Outcome, Task, Workers, effort
+from npusim.validation.simulate import Outcome, Task, Workers, effort, on_device
 from npusim.validation.steadiness import restarted, with_notes
 from npusim.validation.tables import save_page, save_plot, scorecard
 
@@ -29,23 +32,30 @@ def add_arguments(parser: Parser) -> None:
     add_options(parser, "validate")
 
 
-def execute(arguments: argparse.Namespace) -> None:
-    """Simulate the points chosen and print the score card; what is declined is no error."""
+def execute(arguments: argparse.Namespace) -> int:
+    """Simulate the points chosen and print the score card; what is declined is no error.
+
+    The status tells of a score card in which no measured time is beside a simulated one.
+    """
     check_files(arguments, plot=PLOTS, html=ANY)
     figures = collect("--set", arguments.set)
     constants = _constants(arguments, figures)
     given = arguments.data
     if arguments.device and not given:
-        raise ArgumentError("--device is the chip of a profile; name its file with --data, too")
+        raise ArgumentError(
+            "--device is the chip that --data was measured on; name the file with --data, too"
+        )
     shipped = [shipped_steps()] if arguments.networks else list(shipped_sheets())
     sheets = [read_data(file, arguments.device) for file in given] if given else shipped
     _tell_ignored(sheets)
     rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
     if not rows:
         raise ArgumentError("no point is left to simulate; choose another chip or family")
-    with Workers(arguments.jobs) as workers:
-        outcomes = _run(workers, [(row, figures) for row in rows])
-        run = partial(_run, workers)
+    if arguments.device:
+        rows = on_device(rows, arguments.device)
+    with Workers(arguments.jobs) as workers, Bar() as bar:
+        run = partial(_run, workers, bar)
+        outcomes = run([(row, figures) for row in rows])
         study = leave_one_out(outcomes, constants, run) if constants else None
         own = load_constants(part="calls") if constants else []
         calls = leave_one_out(outcomes, own, run, CallRow) if own else None
@@ -59,6 +69,25 @@ def execute(arguments: argparse.Namespace) -> None:
             print(f"{table.text(terminal_width())}\n")
     page = partial(save_page, outcomes=outcomes, tables=tables)
     write_files(arguments, sys.stderr, plot=partial(save_plot, outcomes=outcomes), html=page)
+    if any(time_error(outcome) is not None or busy_errors(outcome) for outcome in outcomes):
+        return 0
+    print(f"npusim: {_nothing_compared(outcomes)}", file=sys.stderr)
+    return FAILED
+
+
+def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
+    """Why no measured time is beside a simulated one, and what to do."""
+    reasons = [outcome.reason for outcome in outcomes if outcome.reason]
+    without = len(outcomes) - len(reasons)
+    parts = []
+    if without:
+        parts.append(f"{counted(without, 'row')} without a measured time")
+    if reasons:
+        parts.append(
+            f"{counted(len(reasons), 'row')} not simulated, the first because {reasons[0]}"
+        )
+    told = "; ".join(parts)
+    return f"nothing was compared: {told}; correct the rows, or choose others"
 
 
 def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:
@@ -73,8 +102,8 @@ def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> lis
     return constants
 
 
-def _run(workers: Workers, tasks: Sequence[Task]) -> list[Outcome]:
-    return workers.outcomes(tasks, _progress if sys.stderr.isatty() else None)
+def _run(workers: Workers, bar: Bar, tasks: Sequence[Task]) -> list[Outcome]:
+    return workers.outcomes(tasks, lambda done, total: bar.show("simulated", done, total, "points"))
 
 
 def _tell_ignored(sheets: Sequence[Sheet]) -> None:
@@ -92,11 +121,6 @@ def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
         and (not arguments.scored or is_scored(row))
         and (not arguments.quick or effort(row) <= _QUICK)
     )
-
-
-def _progress(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    print(f"\rpoint {done} of {total}", end=end, file=sys.stderr, flush=True)
 
 
 def _object(outcome: Outcome) -> dict[str, Any]:

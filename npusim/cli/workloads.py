@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show
-from npusim.results.lines import alike_text, sizes_text
+from npusim.results.lines import alike_text, sizes_text, wrap
 from npusim.workloads import (
     Layer,
     LinearLayer,
@@ -16,19 +17,20 @@ from npusim.workloads import (
     workload_yaml,
     workloads,
 )
+from npusim.workloads.topology import PADDINGS
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``workloads`` and ``workloads show``."""
     about = "show the layers of a workload, which 'npusim run' takes as --layer WORKLOAD/LAYER"
-    show = add_show(parser, about, "a workload's name, or a file ending in .yaml")
-    add_options(show, "workloads show")
+    show = add_show(parser, about, "a workload's name, or a file: YAML, ONNX or a topology's CSV")
+    add_options(show, "workloads show", paddings=tuple(PADDINGS))
 
 
 def execute(arguments: argparse.Namespace) -> None:
     """Print the table of workloads or the layers of one."""
     if arguments.action == "show":
-        workload = read_network(arguments.name, arguments.input_shape)
+        workload = read_network(arguments.name, arguments.input_shape, padding=arguments.padding)
         if arguments.yaml:
             print(workload_yaml(workload), end="")
         else:
@@ -70,10 +72,13 @@ def _show(workload: Workload, as_json: bool) -> None:
             | {"name": x.name, "inputs": x.inputs}
             for x in workload.nodes
         ]
-        about = {"name": workload.name, "description": workload.description}
+        about: dict[str, Any] = {"name": workload.name, "description": workload.description}
+        about |= {"notes": workload.notes} if workload.notes else {}
         print_json({**about, "layers": layers, "elementwise": others, "nodes": nodes})
         return
     print(f"{workload.name}: {workload.description}\n")
+    for note in workload.notes:
+        print("\n".join([*wrap(f"note: {note}", later="  "), ""]))
     head = ("layer", "cin", "cout", "size", "kernel", "pad", "dilation", "groups", "output", "n")
     cells = [_cells(layer) for layer in workload.layers]
     # Few networks have these: a column of ones would not leave room for the others.

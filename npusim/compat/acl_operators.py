@@ -3,24 +3,24 @@
 Of the products of matrices no page is at hand: signatures are those of the library's public
 headers, and instead of limits of its own what the operator ``matmul`` takes is taken. A tensor
 whose last two axes are swapped by its strides is read as it lies, by a kernel that transposes on
-the way; one that lies otherwise counts as contiguous. What is not modelled is refused by name:
-vectors, batches that are not alike, empty tensors, and of aclnnAddmm factors other than 1 and a
+the way; one that lies otherwise is copied first. What is not modelled is refused by name: vectors,
+batches that are not alike, empty tensors, and of aclnnAddmm factors other than 1 and a
 matrix that is added.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
-from npusim.call.call import simulate
+from npusim.call.call import Call
+from npusim.call.options import Options
 from npusim.call.spec import Operand, Spec
-from npusim.compat.acl_phases import Feed, Plan, usable
+from npusim.compat.acl_phases import Feed, Plan, layouts_of, usable
 from npusim.compat.acl_types import aclScalar
-from npusim.device.catalog import parse_core_mask
-from npusim.isa.operands import Tensor
 from npusim.kernels.cast import cast
 from npusim.ops.convolution import layer_of
 from npusim.ops.matmul import CARD as MATMUL
@@ -52,8 +52,8 @@ class ConvolutionBackward(Plan):
 class Convolution(Plan):
     """Check and plan a convolution: (status, workspace size in bytes, executor).
 
-    Tensors are NCL, NCHW or NCDHW; ``bias`` may be None. The limits of the library's page are not
-    applied: what the arguments and the kernels allow is taken.
+    Tensors are NCL, NCHW or NCDHW; ``bias`` may be None. No page of its limits is at hand: what the
+    arguments and the kernels allow is taken, as a note of the result says.
     """
 
     arguments = (
@@ -119,28 +119,46 @@ class Im2colBackward(Plan):
     outputs: ClassVar = {"out": "out"}
     makes = "Sum the patches into the image of ``out``, in place"
 
+    @property
+    def casts(self) -> bool:
+        """Whether the result is cast to the type of ``out``."""
+        gradient, out = self.given["gradOutput"], self.given["out"]
+        return out.dtype != gradient.dtype and 0 not in gradient.shape
+
+    def layouts(self, names: Sequence[str]) -> dict[str, Spec]:
+        """Those of tensors that the operator touches; what is cast is not ``out`` yet."""
+        return super().layouts([name for name in names if name != "out" or not self.casts])
+
     def run(self, feed: Feed, options: dict[str, Any]) -> Result:
         """The operator, and behind it the kernel that casts, which finds in L2 what has room."""
         result = super().run(feed, options)
-        gradient, out = self.given["gradOutput"], self.given["out"]
-        if out.dtype == gradient.dtype or 0 in gradient.shape:
+        if not self.casts:
             return result
-        image = Tensor("image", out.shape, dtype(gradient.dtype), "in")
-        target = Tensor("out", out.shape, dtype(out.dtype), "out")
-        kernel = cast(image, target, saturate=result.device.saturates)
+        out, kind = self.given["out"], dtype(self.given["gradOutput"].dtype)
         known = {"cores", "engine", "timeline", "progress"}
-        passed = {k: v for k, v in options.items() if k in known}
-        arrays = [a for a in result.outputs or () if a is not None]
-        warm = "cold" if result.device.l2 is None else "warm"
-        groups = parse_core_mask(options.get("cores"), result.device)
-        cores = len(groups) * result.device.core_kind("vector").per_group
-        few = kernel.on_few(result.device, cores)
-        rounded = simulate(few, result.device, *arrays, start=warm, **passed)
+        call = Call(
+            "cast",
+            Options(
+                device=result.device,
+                start="cold" if result.device.l2 is None else "warm",
+                check=True,
+                layouts=layouts_of({"out": out}),
+                **{name: value for name, value in options.items() if name in known},
+            ),
+            timing_only=result.outputs is None,
+        )
+        image: Operand = Spec(out.shape, kind)
+        if result.outputs is not None and result.outputs[0] is not None:
+            image = result.outputs[0]
+        source = call.input("image", image, kind)
+        target = call.output("out", out.shape, dtype(out.dtype))
+        call.launch_spread(cast(source, target, saturate=result.device.saturates))
+        rounded = call.result({"out": call.arrays.get("out")}, result.problem, target.dtype)
         return replace(
             result,
             runs=(*result.runs, *rounded.runs),
             outputs=rounded.outputs,
-            workspace_bytes=result.workspace_bytes + image.size_bytes,
+            workspace_bytes=(result.workspace_bytes + source.size_bytes + rounded.workspace_bytes),
         )
 
 
@@ -163,13 +181,17 @@ class Product(Plan):
         made = (*a.shape[:-1], b.shape[-1])
         if target.shape != made:
             raise ArgumentError(f"out has shape {target.shape}; the call writes {made}")
+        bias = None if self.words["a"] == "self" else self.given["self"]
+        copied = {"a": None if a.transposed else a, "b": None if b.transposed else b}
         return MATMUL.function(
-            *(_lying(feed(tensor), turned=tensor.transposed) for tensor in (a, b)),
-            None if self.words["a"] == "self" else feed(self.given["self"]),
+            _lying(feed(a), turned=a.transposed),
+            _lying(feed(b), turned=b.transposed),
+            None if bias is None else feed(bias),
             transpose_a=a.transposed,
             transpose_b=b.transposed,
             out_dtype=target.dtype,
             cube_math_type=self.given["cubeMathType"],
+            layouts=layouts_of({**copied, "bias": bias, "c": target}),
             **usable(options, MATMUL.without),
         )
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature, getdoc
 from typing import Any, ClassVar
@@ -131,12 +131,18 @@ class Plan:
                     f"the array of {name}, of shape {target.shape}, is read-only; pass a copy"
                 )
 
+    def layouts(self, names: Sequence[str]) -> dict[str, Spec]:
+        """How those tensors of the operator's ``names`` lie that are not contiguous."""
+        tensors = {own: self.tensors.get(name) for own, name in self.names().items()}
+        return layouts_of({name: tensors.get(name) for name in names})
+
     def run(self, feed: Feed, options: dict[str, Any]) -> Result:
         """Run the operator on what ``feed`` makes of tensors, with keywords of the thread."""
         card, names = CARDS[self.operator], self.names()
         given = {own: v for own, v in self.values.items() if names[own] not in self.outputs}
         fed = {own: feed(v) if isinstance(v, aclTensor) else v for own, v in given.items()}
-        return card.function(**fed, **usable(options, card.without))
+        layouts = self.layouts(card.strided)
+        return card.function(**fed, layouts=layouts, **usable(options, card.without))
 
     def text(self, error: Exception) -> str:
         """An error of the operator in the words of the C call."""
@@ -147,6 +153,19 @@ class Plan:
         pattern = rf"\b({'|'.join(map(re.escape, names))})\b"
         named = re.sub(pattern, lambda found: names[found[0]], said)
         return named.replace(".shape is null", " is null")
+
+
+def layouts_of(tensors: Mapping[str, aclTensor | None]) -> dict[str, Spec]:
+    """How tensors lie, by the operator's names: those that are not contiguous.
+
+    The library's host code copies such an operand first (``l0op::Contiguous``) and such a result
+    last (``ViewCopy``).
+    """
+    return {
+        name: Spec(tensor.shape, dtype(tensor.dtype), tensor.strides)
+        for name, tensor in tensors.items()
+        if tensor is not None and not tensor.contiguous
+    }
 
 
 def usable(options: dict[str, Any], without: tuple[str, ...]) -> dict[str, Any]:
@@ -352,4 +371,4 @@ def _write(plan: Plan, result: Result) -> None:
         assert target.array is not None  # the call is not timing-only
         if target.shape != computed.shape:  # the calls do not check this for empty inputs
             raise ArgumentError(f"{name} has shape {target.shape}, the result {computed.shape}")
-        np.copyto(target.array, computed, casting="no")
+        np.copyto(target.array, computed, casting="equiv")

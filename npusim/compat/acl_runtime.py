@@ -237,7 +237,7 @@ def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: An
         _thread.context = _numbered(int(deviceId))
         return codes.ACL_SUCCESS
     loaded = load_device(deviceId)
-    Options.of(aclrtSetDevice, options | {"device": loaded})
+    Options.of(aclrtSetDevice, options | {"device": loaded}, without=("layouts",))
     _thread.context = _thread.chosen = Context(loaded, tuple(sorted(options.items())))
     _thread.numbered = {}
     return codes.ACL_SUCCESS

@@ -16,7 +16,8 @@ import numpy as np
 
 from npusim.base.dtypes import dtype as known_dtype
 from npusim.base.errors import ArgumentError
-from npusim.call.spec import Array, Spec
+from npusim.base.integers import ceil_div
+from npusim.call.spec import Array, Spec, is_contiguous
 from npusim.compat import acl_codes as codes
 from npusim.compat.acl_codes import aclDataType, aclFormat, aclrtMemcpyKind, aclrtMemMallocPolicy
 from npusim.compat.acl_runtime import (
@@ -183,7 +184,7 @@ class aclTensor(Handle):
 
     ``array`` is the caller's own or a view of ``memory``, read in phase two and, for outputs,
     written in place; None for a tensor without data, which makes the call timing-only.
-    ``transposed`` says that it lies contiguous with its last two axes swapped.
+    ``strides`` are the elements between neighbours along each axis.
     """
 
     shape: tuple[int, ...]
@@ -191,7 +192,18 @@ class aclTensor(Handle):
     format: str
     array: Array | None = field(repr=False)
     memory: DeviceMemory | None = None
-    transposed: bool = False
+    strides: tuple[int, ...] = ()
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether it lies row-major without gaps."""
+        return is_contiguous(self.shape, self.strides)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether it lies contiguous with its last two axes swapped."""
+        swapped = _contiguous((*self.shape[:-2], *self.shape[:-3:-1]))
+        return not self.contiguous and self.strides == (*swapped[:-2], *swapped[:-3:-1])
 
 
 @dataclass
@@ -255,8 +267,13 @@ def _over_array(
     if isinstance(format, aclFormat):
         format = format.short_name
     usual = _USUAL_FORMAT.get(len(shape), "ND")
-    strides = () if array is None else tuple(step // array.itemsize for step in array.strides)
-    return aclTensor(shape, own, format or usual, array, transposed=_turned(shape, strides))
+    if array is not None:
+        strides = _strides_of(array)
+    elif isinstance(array_or_shape, Spec) and array_or_shape.strides is not None:
+        strides = array_or_shape.strides
+    else:
+        strides = _contiguous(shape)
+    return aclTensor(shape, own, format or usual, array, strides=strides)
 
 
 def _in_memory(
@@ -286,8 +303,7 @@ def _in_memory(
     array = None
     if tensorData is not None:
         array = _view(tensorData, name, (shape, strides, offset), prod(storage))
-    turned = _turned(shape, strides)
-    return aclTensor(shape, name, aclFormat(format).short_name, array, tensorData, turned)
+    return aclTensor(shape, name, aclFormat(format).short_name, array, tensorData, strides)
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -295,10 +311,12 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _turned(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether strides are those of a tensor whose last two axes were swapped."""
-    swapped = _contiguous((*shape[:-2], *shape[:-3:-1]))
-    return strides == (*swapped[:-2], *swapped[:-3:-1]) != _contiguous(shape)
+def _strides_of(array: Array) -> tuple[int, ...]:
+    """Strides of an array in elements, whole ones; an axis that runs backwards counts as forwards.
+
+    The interface knows no negative strides.
+    """
+    return tuple(ceil_div(abs(step), array.itemsize) for step in array.strides)
 
 
 def _view(

@@ -44,7 +44,7 @@ from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.limits.facts import PARAM, weight_shape
 from npusim.limits.table import check
-from npusim.ops.arguments import declared, frozen
+from npusim.ops.arguments import declared, frozen, operand
 from npusim.ops.dsp import facts
 from npusim.ops.dsp_gradients import CARDS
 from npusim.results import Result
@@ -141,7 +141,7 @@ def _run(form: _Form, given: dict[str, Any]) -> Result:
     if target is not None and made.outputs is not None:
         (computed,) = made.outputs
         assert computed is not None  # the one output is never masked out
-        np.copyto(target, computed.reshape(target.shape), casting="no")
+        np.copyto(target, computed.reshape(target.shape), casting="equiv")
     return made
 
 
@@ -150,7 +150,7 @@ def _viewed(name: str, value: Any, wanted: DType, p: Any) -> Operand:
     if isinstance(value, int):
         text = f"{name} is the number {value:#x}; pass the NumPy array that lies at this address"
         raise ArgumentError(f"{text}, or npusim.spec(shape, dtype) for the time alone")
-    array = value if isinstance(value, Spec) else np.asarray(value)
+    array = operand(value)
     found = dtype(array.dtype)
     if found != wanted:
         forms = {FP32: "fp_ takes float32", FP16: "hp_ takes float16"}

@@ -34,11 +34,14 @@ def prune_configs_by(
     *,
     share: float = 0.25,
     certain: bool = False,
+    simulate: int = 0,
 ) -> dict[str, Any]:
     """What ``triton.autotune`` takes as its ``prune_configs_by``: an ``early_config_prune``.
 
     ``kernel`` makes a kernel of the arguments of a launch by name, ``tiling`` a tiling of the
-    ``kwargs`` of a configuration. ``share`` and ``certain`` are those of ``Ranking.keep``. Of
+    ``kwargs`` of a configuration. ``share`` and ``certain`` are those of ``Ranking.keep``,
+    ``simulate`` is that of ``npusim.rank``: on a device where estimates were never compared with
+    simulations ``certain`` needs at least 1 to drop anything. Of
     configurations none of which runs on the device all are kept, for then the model says nothing.
     """
 
@@ -49,7 +52,9 @@ def prune_configs_by(
         for config in configs:
             with suppress(ArgumentError):  # such a tiling is none
                 made.append((config, tiling(config.kwargs)))
-        ranking = rank(kernel({**named_args, **kwargs}), [one for _, one in made], device)
+        ranking = rank(
+            kernel({**named_args, **kwargs}), [one for _, one in made], device, simulate=simulate
+        )
         kept = ranking.kept(share, certain=certain)
         return [made[row.place][0] for row in kept] or [*configs]
 

@@ -9,16 +9,21 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
+from npusim.device.scaling import logic_growth, supply
 from npusim.device.silicon import Silicon
 from npusim.device.spec import Device
 
 
 class AreaPart(NamedTuple):
-    """A kind of memory or unit: how many bytes, multipliers or bytes per cycle, and their area."""
+    """A kind of memory or unit: how many bytes, multipliers or bytes per cycle, and their area.
+
+    Logic is larger where it is made for a faster clock.
+    """
 
     what: str
     amount: int
     mm2: float
+    is_logic: bool = False
 
 
 def buffer_bytes(device: Device) -> dict[str, int]:
@@ -55,7 +60,10 @@ def _rates(device: Device, silicon: Silicon) -> Iterator[AreaPart]:
     memory = device.main_memory
     main = max(memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
     tera = Fraction(device.clock_hz, 10**12)  # rates in TB/s are B/cycle in steps of 1/1024
-    yield AreaPart("wires", int(wires), float(wires * silicon.wires_um2 / 10**6))
+    grown = logic_growth(device)
+    yield AreaPart(
+        "wires", int(wires), float(wires * silicon.wires_um2 / 10**6) * grown, is_logic=True
+    )
     for name, rate, um2 in (
         ("crossbar", shared, silicon.crossbar_um2),
         (device.main_memory_key, main, silicon.phy_um2),
@@ -68,7 +76,7 @@ def area_parts(device: Device) -> tuple[AreaPart, ...]:
 
     Memories cost ``silicon.sram`` per size, the L2 too. A matrix unit costs what its largest type
     does: multiply-adds per cycle times ``silicon.macs``. Rates cost ``wires``, ``crossbar`` and
-    ``phy``.
+    ``phy``. Matrix units and wires are larger at a faster clock.
     """
     silicon = device.silicon
     if silicon is None:
@@ -87,8 +95,8 @@ def area_parts(device: Device) -> tuple[AreaPart, ...]:
         cores = device.count(role)
         at_once = {name: unit.macs_per_cycle(name) * cores for name in rates}
         widest = max(rates, key=lambda name: at_once[name] * silicon.mac_um2[name])
-        um2 = at_once[widest] * silicon.mac_um2[widest]
-        parts.append(AreaPart(f"{key} {widest}", int(at_once[widest]), float(um2 / 10**6)))
+        mm2 = float(at_once[widest] * silicon.mac_um2[widest] / 10**6) * logic_growth(device)
+        parts.append(AreaPart(f"{key} {widest}", int(at_once[widest]), mm2, is_logic=True))
     parts += (part for part in _rates(device, silicon) if part.mm2)
     return tuple(sorted(parts, key=lambda part: -part.mm2))
 
@@ -99,16 +107,10 @@ def area_mm2(device: Device) -> float | None:
     return sum(part.mm2 for part in parts) if parts else None
 
 
-def supply(device: Device) -> float:
-    """The supply at the device's clock as a part of the one for which its energies are stated.
-
-    It is on the straight line that ``Silicon`` states; 1 where the file has no such law.
-    """
-    law = device.silicon
-    if law is None or not (law.clock_hz and law.voltage):
-        return 1.0
-    rise = (law.voltage - law.threshold) * Fraction(device.clock_hz, law.clock_hz)
-    return float((law.threshold + rise) / law.voltage)
+def logic_mm2(device: Device) -> float | None:
+    """The part of ``area_mm2`` that follows the clock: multipliers and wires; None as there."""
+    parts = area_parts(device)
+    return sum(part.mm2 for part in parts if part.is_logic) if parts else None
 
 
 def static_watt(device: Device) -> float:

@@ -12,13 +12,14 @@ from operator import index
 from pathlib import Path
 from typing import SupportsIndex
 
-from npusim.base.errors import ArgumentError
+from npusim.base.content import Content, require_content
+from npusim.base.errors import ArgumentError, shown
 from npusim.base.objects import replace
 from npusim.base.quantities import KINDS, Range
 from npusim.base.yamltree import suggest
-from npusim.device.config import Figure, build_device, figures
+from npusim.device.config import build_device, figures
 from npusim.device.files import ALIASES, devices, is_file, lineage, shipped_file
-from npusim.device.parts import Provenance
+from npusim.device.parts import Figure, Provenance
 from npusim.device.spec import Device
 
 __all__ = ["devices", "load_device", "parse_core_mask", "ranges", "read_cores"]
@@ -124,6 +125,7 @@ def _own(file: str) -> Device:
         raise ArgumentError(
             f"there is no device file {file!r}; correct the path or use one of the names {_names()}"
         )
+    require_content(Path(file), (Content.DEVICE,), "a device file")
     return _build(lineage(Path(file)))
 
 
@@ -132,6 +134,11 @@ def _shipped(name: str) -> Device:
     """Return a device that ships; its files are read once."""
     known = [*devices(), *ALIASES]
     if name not in known:
+        if Path(name).is_file():
+            require_content(Path(name), (Content.DEVICE,), "a device file")
+            raise ArgumentError(
+                f"{shown(name)} is a file, and the name of a device file ends in .yaml; rename it"
+            )
         near = suggest(name, known)
         hint = f"; known: {_names()}" if "known" in near else f"{near} (known: {_names()})"
         raise ArgumentError(f"unknown device {name!r}{hint}; or give a .yaml file")

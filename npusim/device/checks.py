@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 
 from npusim.base.dtypes import DEVICE_DTYPES
+from npusim.base.quantities import format_frequency
 from npusim.base.yamltree import Node, suggest
 from npusim.device.parts import GLOBAL_PLACES, MEMORY_ROLES, SCOPES, TRAFFIC, Memory, Path, Pipe
 from npusim.device.pipes import PIPE_OF_ROLE, PIPES
@@ -242,6 +243,24 @@ def _check_supply(device: Device, root: Node) -> None:
         raise _at(root, "silicon").fail(
             "threshold is the supply at no clock, voltage at the chip's; make threshold the lower"
         )
+    most = silicon.most_clock_hz if silicon is not None else None
+    if silicon is not None and most is not None and device.clock_hz > most:
+        volt = float(silicon.supply_volt(device.clock_hz))
+        raise _at(root, "clock").fail(
+            f"{format_frequency(device.clock_hz)} needs a supply of {volt:.3g} V, and "
+            f"silicon.voltage_limit is {float(silicon.voltage_limit):g} V, which it reaches at "
+            f"{most / 1e9:.4g} GHz: lower the clock, or raise silicon.voltage_limit"
+        )
+
+
+def _check_sizes(device: Device, root: Node) -> None:
+    """Sizes for which energies hold are of memories; of those that a variant dropped, too."""
+    silicon = device.silicon
+    known = {"l2", "shared_memory", *MEMORY_ROLES, *device.memories}
+    for name in silicon.sizes if silicon is not None else ():
+        if name not in known:
+            node = _at(root, "silicon", "sizes", name)
+            raise node.fail(f"there is no memory {name!r}{suggest(name, sorted(known))}")
 
 
 #: What is checked of a device: every function above whose name says so, in their order.

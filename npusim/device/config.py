@@ -32,15 +32,22 @@ from npusim.base.quantities import (
 )
 from npusim.base.yamltree import Node, TextFile, suggest
 from npusim.device.checks import CHECKS
-from npusim.device.edit import edited, part_name, put
-from npusim.device.files import Source, lineage, merged
-from npusim.device.parts import AT_MOST, CONFIDENCES, CubeRate, Provenance, key_of
+from npusim.device.edit import edited, part_name, put, without_absent
+from npusim.device.files import NO, NONE, Source, lineage, merged
+from npusim.device.parts import (
+    AT_MOST,
+    CONFIDENCES,
+    CubeRate,
+    Figure,
+    FigureValue,
+    Provenance,
+    key_of,
+)
+from npusim.device.resources import by_word, with_factors
 from npusim.device.spec import Device
 
 #: Source key and explanation of figures changed by ``Device.replace``.
 USER = ("user", "set by the user")
-
-FigureValue = str | int | Fraction
 
 _FIGURE = re.compile(
     r"(?P<quantity>.*?)\s*"
@@ -50,15 +57,6 @@ _FIGURE = re.compile(
 _BUILT = ("replays", "provenance", "origin")  # fields of Device that no file states
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One figure of a device: keys that lead to it in the file, kind of quantity, base units."""
-
-    keys: tuple[str, ...]
-    kind: str
-    value: Quantity
-
-
 def parse_device(source: TextFile | str, name: str = "") -> Device:
     """Read a device from a file (a path object) or from YAML text called ``name`` in errors."""
     return build_device(lineage(source, name))
@@ -66,7 +64,8 @@ def parse_device(source: TextFile | str, name: str = "") -> Device:
 
 def build_device(sources: tuple[Source, ...]) -> Device:
     """Read a device from the texts of its file and of its bases (``npusim.device.files``)."""
-    return _build(*merged(sources))
+    root, names = merged(sources)
+    return _build(without_absent(root), names)
 
 
 def figures(device: Device) -> dict[str, Figure]:
@@ -123,14 +122,22 @@ class _Tree:
         """The same, with the errors of a file."""
         known = _known(device)
         root = put(self.root, ("sources", USER[0]), USER[1])
+        try:
+            values = with_factors(device, known, values)
+        except ArgumentError as error:
+            raise root.fail(str(error)) from None
         for path, value in values.items():
             part = part_name(path) if path not in known and isinstance(value, str) else None
-            if part is not None and (value in ("yes", "no") or str(value).startswith("{")):
+            if part is not None and (value in ("yes", NO, NONE) or str(value).startswith("{")):
                 root = edited(root, *part, str(value), USER[0])
                 continue
             if path not in known:
-                listed = f"`npusim devices show {device.shown_by}` lists the figures"
-                raise root.fail(f"{path}: unknown figure{suggest(path, known, listed)}")
+                words = by_word(device, known)
+                listed = (
+                    f"`npusim devices show {device.shown_by}` lists the figures; several together "
+                    f"are {', '.join(words)}"
+                )
+                raise root.fail(f"{path}: unknown figure{suggest(path, [*known, *words], listed)}")
             text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
             most = f"{path}{AT_MOST}"  # that was measured of a rate which is no more
             stale = most in known and known[most].value and most not in values

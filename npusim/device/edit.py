@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 from npusim.base.objects import replace
 from npusim.base.yamltree import Node, load_tree
+from npusim.device.files import NO, NONE
 from npusim.device.parts import CoreKind, Link, Memory, Path, Pipe, key_of
 from npusim.device.spec import Device
 
@@ -37,8 +38,16 @@ def part_name(path: str) -> tuple[str, str] | None:
     return (section, name) if section in PARTS and name else None
 
 
+def without_absent(root: Node) -> Node:
+    """The tree of a device file without the units of which it says that there is none."""
+    entries = root.mapping()
+    absent = [key for key in UNITS & entries.keys() if entries[key].value in (NO, NONE)]
+    present = {key: node for key, node in entries.items() if key not in absent}
+    return replace(root, value=present) if absent else root
+
+
 def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
-    """The tree of a device file with a part dropped ("no"), as it is ("yes"), or put in.
+    """The tree of a device file with a part dropped ("no", "none"), as it is ("yes"), or put in.
 
     A part is put in as ``{key: value, ...}``, with figures without how well they are known: that
     is "assumed", from ``source``. With a memory go its paths, and its place in the cores that have
@@ -52,7 +61,7 @@ def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
     if section and text.startswith("{"):
         return put(root, (section,), {**parts, name: _part(root, section, name, text, source)})
     path = f"{section}.{name}" if section else name
-    if text not in ("yes", "no"):
+    if text not in ("yes", NO, NONE):
         keys = ", or its keys as {key: value}" if section else ""
         raise root.fail(f"{path}: expected no to drop it, yes to leave it{keys}, got {text!r}")
     if name not in parts:

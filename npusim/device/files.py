@@ -1,7 +1,8 @@
 """Device files: where they are, and how one builds on another.
 
 A file that says ``base: NAME`` is laid over that device's tree: mappings are merged key by key,
-anything else it says takes the place of what the base says, and ``none`` removes it. Every node
+anything else it says takes the place of what the base says, and ``none`` removes it; of a mapping
+``no`` does, too, the word of edited devices. Every node
 keeps the file and the line it stands in, so that errors name the place of the figure itself.
 """
 
@@ -22,7 +23,8 @@ ALIASES = {"ascend910b": "ascend910b2"}
 #: A file as (text, name in errors).
 Source = tuple[str, str]
 
-_NONE = "none"
+#: What removes an entry of the base; the second, which is also a value of a flag, only a mapping.
+NONE, NO = "none", "no"
 _OWN = ("name", "description", "base")  # what a device does not inherit
 
 
@@ -84,7 +86,8 @@ def _laid_over(own: Node, base: Node) -> Node:
         return own
     value = dict(base.value)
     for key, node in own.value.items():
-        if node.value != _NONE:
+        dropped = key in value and node.value == NO and isinstance(value[key].value, dict)
+        if node.value != NONE and not dropped:
             value[key] = _laid_over(node, value[key]) if key in value else node
         elif key in value:
             del value[key]

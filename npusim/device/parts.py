@@ -16,7 +16,7 @@ from math import lcm
 from typing import Any
 
 from npusim.base.integers import fixed_rate
-from npusim.base.quantities import Range
+from npusim.base.quantities import Quantity, Range
 from npusim.device.pieces import pieces
 
 #: Places that exist once per device, outside every core ("IMM" is an immediate operand).
@@ -37,6 +37,19 @@ ENERGY, AT_MOST = "energy", "_at_most"
 
 #: How well a figure is known, best first.
 CONFIDENCES = ("measured", "vendor table", "published", "fitted", "hypothesis", "assumed")
+
+
+#: What a figure is set to: text, or a number in base units.
+FigureValue = str | int | Fraction
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a device: keys that lead to it in the file, kind of quantity, base units."""
+
+    keys: tuple[str, ...]
+    kind: str
+    value: Quantity
 
 
 def figure(key: str, unit: str, default: Any = MISSING, **metadata: str) -> Any:

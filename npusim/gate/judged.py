@@ -22,7 +22,7 @@ from npusim.base.errors import ArgumentError, shown
 from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.written import write
-from npusim.base.yamltree import Node, load_tree
+from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.gate.trees import Change
 from npusim.results.differences import facts_of, numbered
 from npusim.results.lines import WIDTH, columns, counted, page, wrap
@@ -56,10 +56,23 @@ class Case:
     node: Node
 
 
+def shipped_gates() -> list[str]:
+    """The names of the gate files that ship."""
+    return sorted(file.name.partition(".")[0] for file in (configs() / "gates").iterdir())
+
+
 def gate_file(given: str) -> Path:
-    """A gate file: its path, or the name of one that ships."""
+    """A gate file: its path, or the name of one that ships.
+
+    Raises ``ArgumentError`` for a name that is neither.
+    """
     if Path(given).suffix in (".yaml", ".yml"):
         return Path(given)
+    if given not in shipped_gates():
+        hint = suggest(given, shipped_gates())
+        raise ArgumentError(
+            f"unknown gate {given!r} (a file of your own needs a path ending in .yaml){hint}"
+        )
     return Path(str(configs() / "gates" / f"{given}.yaml"))
 
 
@@ -249,7 +262,10 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """All findings of a gate, whose ``file`` states the cases, ``against`` what was before."""
+    """All findings of a gate, whose ``file`` states the cases, ``against`` what was before.
+
+    ``against`` is "" where nothing was: then the times are only written down.
+    """
 
     file: str
     against: str
@@ -340,20 +356,45 @@ def save(path: Path, times: Mapping[str, Times]) -> None:
 
 
 def load(path: str) -> dict[str, Times]:
-    """The times of a baseline.
+    """The times of a baseline, by case and part.
 
-    Raises ``ArgumentError`` for what is none.
+    Raises ``ArgumentError`` for what is none: for a time that is no integer above 0 and no message
+    of a case that did not run, for a case without times, and for a key that is there twice.
     """
-    found = facts_of(path, path).get("npusim_gate")
-    parts = found.values() if isinstance(found, dict) else [None]
-    if all(
-        isinstance(one, dict) and all(isinstance(n, int | str) for n in one.values())
-        for one in parts
-    ):
-        return dict(found or {})
-    raise ArgumentError(
-        f"{path} is no baseline of a gate; write one with `npusim gate FILE --save BASELINE.json`"
-    )
+    baseline = facts_of(path, path).get("npusim_gate")
+    anew = "write one with `npusim gate FILE --save BASELINE.json`"
+    if not isinstance(baseline, dict):
+        raise ArgumentError(f"{path} is no baseline of a gate; {anew}")
+    for case, times in baseline.items():
+        if not isinstance(times, dict) or not times:
+            raise ArgumentError(
+                f"{path} is no baseline of a gate: the case {case!r} has no times by part; {anew}"
+            )
+        for part, time in times.items():
+            if not isinstance(time, str) and not is_time(time):
+                name = Finding(case=case, part=part).name
+                raise ArgumentError(
+                    f"{path} is no baseline of a gate: {name}: {json.dumps(time)} is no time; it "
+                    f"is an integer of cycles above 0, or why the case did not run; {anew}"
+                )
+    return baseline
+
+
+def is_time(value: object) -> bool:
+    """Whether a value of a JSON file is a time in cycles: an integer above 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def require_case(
+    path: str, baseline: Mapping[str, Times], file: str, cases: Sequence[Case]
+) -> None:
+    """Raise ``ArgumentError`` where a baseline has none of a gate file's cases."""
+    if not any(case.name in baseline for case in cases):
+        names = ", ".join(map(repr, [*baseline][:_MOST])) or "none"
+        raise ArgumentError(
+            f"{path} has none of the {counted(len(cases), 'case')} of {file} (its cases: {names}); "
+            f"give the baseline of this gate, or write it with `npusim gate {file} --save {path}`"
+        )
 
 
 #: Changes, and instructions that grew, that are told of one case.
@@ -372,9 +413,18 @@ def _table(judged: Judged) -> Iterator[str]:
             rows.append((one.name, *times, share, one.verdict))
     if len(rows) > 1:
         yield from columns(rows, left=(0, 4), width=WIDTH)
-    same = len(judged.findings) - len(rows) + 1
+    same = [one for one in judged.findings if not one.verdict]
     if same:
-        yield f"{counted(same, 'time')} as before, within the tolerance"
+        yield f"{_counted(same)} as before, within the tolerance"
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    """How many cases and layers of networks there are: ``"1 case and 54 layers"``."""
+    layers = sum(bool(one.part) for one in findings)
+    cases = len(findings) - layers
+    numbers = [("case", cases)] if cases or not layers else []
+    numbers += [("layer", layers)] if layers else []
+    return " and ".join(counted(count, noun) for noun, count in numbers)
 
 
 def _reasons(one: Finding) -> Iterator[str]:
@@ -386,9 +436,15 @@ def _reasons(one: Finding) -> Iterator[str]:
 
 def _verdict(judged: Judged) -> Iterator[str]:
     yield ""
-    failed = len(judged.failed)
-    what = f"fails: {counted(failed, 'time')} slower or failing" if failed else "passes"
-    yield from wrap(f"gate {judged.file} against {judged.against} {what}", later="  ")
+    failed = _counted(judged.failed) if judged.failed else ""
+    if judged.against:
+        verdict = f"fails: {failed} slower or failing" if failed else "passes"
+        said = f"gate {judged.file} against {judged.against} {verdict}"
+    else:
+        simulated = f": {_counted(judged.findings)} simulated"
+        verdict = f" fails: {failed} failing" if failed else simulated
+        said = f"gate {judged.file}{verdict}; nothing is compared without --against"
+    yield from wrap(said, later="  ")
     if any(one.verdict in ("slower", "faster") for one in judged.findings):
         yield from wrap(
             f"to accept the times as they are: npusim gate {judged.file} --save BASELINE.json, "

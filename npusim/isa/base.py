@@ -202,6 +202,11 @@ class Instruction(Abstract):
         """Name shown in timelines: the class name in the DSL's spelling."""
         return spelled(type(self).__name__)
 
+    @property
+    def about(self) -> str:
+        """What it works on, for who looks at one of many: its sizes, or where it moves what."""
+        return ""
+
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.writes()))
         ins = ", ".join(map(str, self.reads()))
@@ -241,6 +246,11 @@ class Instruction(Abstract):
             )
 
 
+def _place(region: Region) -> str:
+    """The tensor or the buffer that a region lies in."""
+    return region.tensor.name if isinstance(region, GmRegion) else region.slot.buffer.name
+
+
 @cache
 def spelled(name: str) -> str:
     """The DSL's spelling of a class's name: underscores for capitals."""
@@ -263,6 +273,10 @@ class Move(Instruction):
 
     def writes(self) -> tuple[Region, ...]:
         return (self.dst,)
+
+    @property
+    def about(self) -> str:
+        return " to ".join(map(_place, (*self.reads()[:1], *self.writes()[:1])))
 
     def figures(self) -> tuple[str, ...]:
         return self.path.figures

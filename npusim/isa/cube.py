@@ -100,6 +100,10 @@ class Mmad(Instruction, Record, frozen=True):
         m1, k1, n1 = ceil_div(m, 16), ceil_div(k, 32 // dtype.bytes), ceil_div(n, 16)
         return m1 * n1 * 256 * FP32.bytes, m1 * k1 * FRACTAL_BYTES, k1 * n1 * FRACTAL_BYTES
 
+    @property
+    def about(self) -> str:
+        return f"m {self.m:,}, k {self.k:,}, n {self.n:,}"
+
     def check(self, device: Device) -> None:
         sizes = self.sizes(self.m, self.k, self.n, self.dtype)
         operands = ((self.c, "L0C"), (self.a, "L0A"), (self.b, "L0B"))

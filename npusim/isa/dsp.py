@@ -44,6 +44,10 @@ class DspGemm(Instruction, Record, frozen=True):
             raise ProgramError(f"dsp_gemm of m {m}, k {k}, n {n}: every extent must be at least 1")
         return m * n * FP32.bytes, m * k * dtype.bytes, k * n * dtype.bytes
 
+    @property
+    def about(self) -> str:
+        return f"m {self.m:,}, k {self.k:,}, n {self.n:,}"
+
     def check(self, device: Device) -> None:
         operands = ((self.acc, ("AM",)), (self.a, ("SM", "AM")), (self.b, ("AM",)))
         sizes = self.sizes(self.m, self.k, self.n, self.dtype)

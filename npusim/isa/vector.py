@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,26 @@ def walked(*regions: SlotRegion) -> int:
     )
 
 
+def _leaves_gaps(region: SlotRegion) -> bool:
+    """Whether rows of a region take blocks that they do not fill."""
+    return region.pitch != region.row_bytes and region.row_bytes % BLOCK_BYTES != 0
+
+
+class Lanes(NamedTuple):
+    """What the repeats of a vector instruction have room for, and how much of that is used.
+
+    ``elements`` are computed in ``repeats`` of ``each`` lanes. ``row_bytes`` are those of the
+    shortest rows that do not fill the blocks they take, 0 where there are none; ``again`` is
+    whether such rows are one operand read anew for each row, with pitch 0.
+    """
+
+    elements: int
+    repeats: int
+    each: int
+    row_bytes: int
+    again: bool
+
+
 class VectorInstruction(Instruction):
     """Runs on the vector unit, on UB: reads ``inputs`` and writes ``dst`` in ``dtype``."""
 
@@ -76,9 +96,43 @@ class VectorInstruction(Instruction):
         return f"vec_{self.priced}"
 
     @property
+    def measured(self) -> tuple[SlotRegion, ...]:
+        """The operands of which the longest decides how many repeats it takes."""
+        return (self.dst, *self.sources)
+
+    @property
     def walks(self) -> int:
         """Bytes it walks through, on which the number of repeats depends."""
-        return walked(self.dst, *self.sources)
+        return walked(*self.measured)
+
+    @property
+    def elements(self) -> int:
+        """Elements it computes on."""
+        return max(region.size for region in self.measured) // self.dtype.bytes
+
+    @property
+    def lane_bytes(self) -> int:
+        """Bytes of a repeat that an element takes."""
+        return self.dtype.bytes
+
+    @property
+    def about(self) -> str:
+        return f"{self.elements:,} x {self.dtype}"
+
+    def repeats(self, device: Device) -> int:
+        """How many repeats it takes."""
+        return max(1, ceil_div(self.walks, device.vector.repeat_bytes))
+
+    def lanes(self, device: Device) -> Lanes:
+        """How much of its repeats it uses."""
+        narrow = [one for one in self.measured if one.rows > 1 and _leaves_gaps(one)]
+        return Lanes(
+            elements=self.elements,
+            repeats=self.repeats(device),
+            each=device.vector.repeat_bytes // self.lane_bytes,
+            row_bytes=min((one.row_bytes for one in narrow), default=0),
+            again=any(not one.pitch for one in narrow),
+        )
 
     def reads(self) -> tuple[Region, ...]:
         return self.sources
@@ -98,8 +152,7 @@ class VectorInstruction(Instruction):
         each = vector.ops[op]
         if any(one.rows > 1 and not one.pitch for one in self.sources):
             each += vector.repeated_cycles
-        repeats = max(1, ceil_div(self.walks, vector.repeat_bytes))
-        cycles = vector.startup_cycles + whole_cycles(repeats, each)
+        cycles = vector.startup_cycles + whole_cycles(self.repeats(device), each)
         return Cost(cycles, idle_head=vector.idle_head_cycles, issue=vector.issue_cycles)
 
     def figures(self) -> tuple[str, ...]:
@@ -185,6 +238,14 @@ class VecCast(VectorInstruction, Record, frozen=True):
     to: DType
     saturate: bool = False
 
+    @property
+    def elements(self) -> int:
+        return self.src.size // self.dtype.bytes
+
+    @property
+    def lane_bytes(self) -> int:
+        return max(self.dtype.bytes, self.to.bytes)
+
     def typed(self, told: Told) -> list[tuple[Region, DType]]:
         return [(self.src, self.dtype), (self.dst, self.to)]
 
@@ -216,8 +277,8 @@ class VecReduce(VectorInstruction, Record, frozen=True):
         return f"reduce_{self.operation}"
 
     @property
-    def walks(self) -> int:
-        return walked(self.src)
+    def measured(self) -> tuple[SlotRegion, ...]:
+        return (self.src,)
 
     def check(self, device: Device) -> None:
         self._need_operation(self.operation, REDUCE)
@@ -274,6 +335,10 @@ class VecTranspose(VectorInstruction, Record, frozen=True):
     columns: int
     dtype: DType
     count: int = 1
+
+    @property
+    def measured(self) -> tuple[SlotRegion, ...]:
+        return (self.src,)
 
     @property
     def walks(self) -> int:

@@ -16,7 +16,7 @@ from npusim.base.rounding import round_to
 from npusim.device.spec import Device
 from npusim.isa.base import MemoryView, Told
 from npusim.isa.operands import Region, SlotRegion
-from npusim.isa.vector import Elementwise, VectorInstruction, walked
+from npusim.isa.vector import Elementwise, VectorInstruction
 
 #: What the operations of ``VecUnary`` do.
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -72,8 +72,11 @@ class VecUnary(Elementwise, Record, frozen=True):
 
     @property
     def walks(self) -> int:
-        size = walked(self.dst, self.a)
-        return size // self.dtype.bytes * 4 if self.operation in _BY_ELEMENT else size
+        return super().walks // self.dtype.bytes * self.lane_bytes
+
+    @property
+    def lane_bytes(self) -> int:
+        return 4 if self.operation in _BY_ELEMENT else self.dtype.bytes
 
     def check(self, device: Device) -> None:
         self._need_operation(self.operation, UNARY)
@@ -134,8 +137,8 @@ class VecCompare(_Masked, Record, frozen=True):
         return self.compared
 
     @property
-    def walks(self) -> int:
-        return walked(*self.compared)
+    def measured(self) -> tuple[SlotRegion, ...]:
+        return self.compared
 
     def check(self, device: Device) -> None:
         self._need_operation(self.operation, COMPARE)
@@ -167,8 +170,8 @@ class VecSelect(_Masked, Record, frozen=True):
         return [*super().typed(told), (self.dst, self.dtype)]
 
     @property
-    def walks(self) -> int:
-        return walked(self.dst, *self.compared)
+    def measured(self) -> tuple[SlotRegion, ...]:
+        return (self.dst, *self.compared)
 
     def check(self, device: Device) -> None:
         self._need_memory("UB", self.dst, *self.sources)

@@ -14,7 +14,7 @@ from typing import Any
 from npusim.base.dtypes import promote
 from npusim.layout import group_dict
 from npusim.limits.facts import PARAM, Facts, described, form_of, weight_shape
-from npusim.shapes.convolution import output_sizes, transposed_sizes
+from npusim.shapes.convolution import output_sizes, sides_of, transposed_sizes
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -79,8 +79,16 @@ def bias_sizes(f: Facts, _: str) -> str | None:
 
 def output_padding_below_stride(f: Facts, _: str) -> str | None:
     """Output padding stays below the stride everywhere."""
-    pairs = zip(f["output_padding"], f["stride"], strict=True)
-    return None if all(p < s for p, s in pairs) else f"stride is {tuple(f['stride'])}"
+    extra, stride, dilation = f["output_padding"], f["stride"], f["dilation"]
+    if all(end < step for end, step in zip(extra, stride, strict=True)):
+        return None
+    limits = zip(extra, stride, dilation, strict=True)
+    if all(end < max(step, apart) for end, step, apart in limits):
+        return (
+            f"stride is {tuple(stride)}; values below the dilation {tuple(dilation)} alone, which "
+            "PyTorch takes, are refused by the vendor's checker"
+        )
+    return f"stride is {tuple(stride)}"
 
 
 def channels(f: Facts, _: str) -> str | None:
@@ -120,7 +128,7 @@ def spatial(f: Facts, _: str) -> str | None:
     if f["transposed"]:
         large, small = small, large
     sizes = f[f"{large}.shape"][2:]
-    pads = _pairs(tuple(f["padding"]), len(sizes))
+    pads = sides_of(tuple(f["padding"]), len(sizes))
     want = output_sizes(sizes, f["kernel"], f["stride"], pads, f["dilation"])
     if min(want) < 1:
         return f"the dilated kernel is larger than the padded {large} {tuple(sizes)}"
@@ -132,7 +140,7 @@ def spatial(f: Facts, _: str) -> str | None:
 
 def _spread(f: Facts, sizes: tuple[int, ...], pads: Any) -> tuple[int, ...]:
     """Output sizes of a transposed convolution, its output padding as long as it likes."""
-    extra = [end for _, end in _pairs(tuple(f["output_padding"]), len(sizes))]
+    extra = [end for _, end in sides_of(tuple(f["output_padding"]), len(sizes))]
     return transposed_sizes(sizes, f["kernel"], f["stride"], pads, f["dilation"], extra)
 
 
@@ -341,10 +349,3 @@ CHECKS: Mapping[str, Check] = {
     for name, check in globals().items()
     if name[0] != "_" and getattr(check, "__module__", "") == __name__
 }
-
-
-def _pairs(pads: tuple[int, ...], axes: int) -> list[tuple[int, int]]:
-    """(before, after) per axis of one number per axis, or of two."""
-    if len(pads) == 2 * axes:
-        return list(zip(pads[::2], pads[1::2], strict=True))
-    return [(pad, pad) for pad in pads]

@@ -8,9 +8,9 @@ operator are those of ``npusim.limits.facts.FACTS``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -31,6 +31,27 @@ STAGES = (
 #: Whose limits hold: the product's or, failing that, a relative's; the product's alone; none.
 RULES = ("documented", "strict", "hardware")
 
+
+class Undocumented(NamedTuple):
+    """An operator no page of whose limits is at hand: its name in the library, and a sister.
+
+    A ``sister`` is an operator of the same library and the same layers whose limits are known; a
+    call that these would not permit says so in a note. "" where there is none.
+    """
+
+    title: str
+    sister: str = ""
+
+
+#: The operators that have no table.
+UNDOCUMENTED = {
+    "convolution": Undocumented("aclnnConvolution", "convolution_backward"),
+    "matmul": Undocumented("aclnnMatmul"),
+}
+
+#: Arguments of a sister's call that its forward pass does not have.
+_OF_GRADIENTS = ("grad_input", "grad_weight", "grad_bias", "bias_sizes", "output_mask")
+
 #: Products whose tables stand in, nearest first, for a device that names no product.
 DEFAULT_RELATIVES = ("a2", "910", "mt7004")
 
@@ -42,14 +63,18 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     ``fact`` is the fact looked at, mostly the parameter itself; ``positions`` of a tuple, or all.
     ``status`` is what the real call returns otherwise, None where it fails without a code.
-    ``always`` rows say what the operation is and hold under ``rules="hardware"`` too.
+    ``source`` is the short name of the source in the file of limits, ``basis`` the source in words.
+    ``always`` rows say what the operation is and hold under ``rules="hardware"`` too. ``way_out``
+    says what to do, "" where that is to choose a permitted value.
     """
 
     parameter: str
     fact: str
     stage: str
     permitted: str
+    way_out: str
     status: int | None
+    source: str
     basis: str
     when: Mapping[str, tuple[Any, ...]]
     positions: tuple[int, ...]
@@ -141,18 +166,92 @@ def check(operator: str, facts: Facts, device: Device, rules: str = "documented"
     _check_facts(operator, facts)
     known = {**DERIVE[operator](facts), **facts, "device.groups": device.groups}
     documented = rules != "hardware"
-    skip = STAGES.index("empty")
-    for rule in table.rules:
-        if known.get("empty") and STAGES.index(rule.stage) > skip:
-            break
-        wrong = rule.broken(known) if documented or rule.always else None
-        if wrong:
-            text = _message(table, rule, wrong, device)
-            raise RuleError(text, parameter=rule.parameter, status=rule.status)
+    broken = _first_broken(table.rules if documented else _always(table), known)
+    if broken is not None:
+        rule, wrong = broken
+        text = f"{_message(table, rule, wrong)}; {_way_out(rule, device)}"
+        raise RuleError(text, parameter=rule.parameter, status=rule.status)
     if not documented:
         return []
     remarks = [text for when, text in table.remarks if _applies(when, known)]
     return [*([f"{device.name}: {table.note}"] if table.note else []), *remarks]
+
+
+def _always(table: Table) -> tuple[Rule, ...]:
+    """The rows that say what the operation is."""
+    return tuple(rule for rule in table.rules if rule.always)
+
+
+def _first_broken(rules: Iterable[Rule], known: Facts) -> tuple[Rule, str] | None:
+    """The first row that a call breaks, and what is wrong with the call; None where none is."""
+    skip = STAGES.index("empty")
+    for rule in rules:
+        if known.get("empty") and STAGES.index(rule.stage) > skip:
+            break
+        wrong = rule.broken(known)
+        if wrong:
+            return rule, wrong
+    return None
+
+
+def check_undocumented(
+    operator: str, facts: Facts, device: Device, rules: str = "documented"
+) -> list[str]:
+    """Return notes on a call whose operator has no page of limits.
+
+    ``facts`` are those of the sister's call on the same layer. A call that the sister's limits on
+    the device's product would not permit is noted with the limit, and simulated. ``rules="strict"``
+    refuses the operator (``RuleError``), ``rules="hardware"`` has no notes.
+    """
+    if rules == "strict":
+        raise RuleError(
+            f"{operator} on {device.name}: {no_page(operator)}; rules='strict' takes no other "
+            "operator's limits, rules='documented' notes what those of a sister would not permit",
+            parameter="device",
+            status=None,
+        )
+    if rules == "hardware":
+        return []
+    sister = UNDOCUMENTED[operator].sister
+    if not sister:
+        return [f"{no_page(operator)}: what the kernels can compute is permitted"]
+    _check_facts(sister, facts)
+    known = {**DERIVE[sister](facts), **facts, "device.groups": device.groups}
+    table = load_rules(device.product, sister)
+    broken = _first_broken(sister_rules(table), known)
+    if broken is None:
+        return [
+            f"{no_page(operator)}: what the kernels can compute is permitted; the limits of "
+            f"{table.title} on {table.product_title} permit such a layer"
+        ]
+    return [
+        f"{no_page(operator)}: the call is simulated, but the limits of {table.title} do not "
+        f"permit such a layer: {_message(table, *broken)}"
+    ]
+
+
+def no_page(operator: str) -> str:
+    """That no page of an operator's limits is at hand, as the beginning of a sentence."""
+    return f"no page of the limits of {operator} ({UNDOCUMENTED[operator].title}) is at hand"
+
+
+def sister_rules(table: Table) -> list[Rule]:
+    """The rows of a sister's table that are about the layer, and not about its gradients."""
+    return [
+        rule
+        for rule in table.rules
+        if rule.stage != "pointers"
+        and rule.parameter.partition(".")[0] not in _OF_GRADIENTS
+        and not rule.fact.endswith(".format")  # a call here states none
+    ]
+
+
+def documented_products(operator: str) -> list[str]:
+    """Return the keys of the products whose documentation lists ``operator``, sorted."""
+    folder = configs() / "constraints"
+    names = sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if "." in f.name)
+    names.remove("common")
+    return [name for name in names if _operator(_file(name), operator) is not None]
 
 
 def documented_operators() -> list[str]:
@@ -234,7 +333,7 @@ def _operator(file: Node, operator: str) -> Node | None:
 
 _ROW = ("parameter", "stage", "status", "basis")
 _TESTS = ("required", "min", "max", "one_of", "length", "check")
-_EXTRA = ("fact", "when", "positions", "permitted", "always", "not_for")
+_EXTRA = ("fact", "when", "positions", "permitted", "way_out", "always", "not_for")
 
 
 def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[Rule]:
@@ -253,10 +352,10 @@ def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[
             continue
         for parameter in _values(keys["parameter"]):
             for fact in _values(keys.get("fact")) or (parameter,):
-                yield _rule(keys, parameter, str(fact), sources[basis].text())
+                yield _rule(keys, parameter, str(fact), basis, sources[basis].text())
 
 
-def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, basis: str) -> Rule:
+def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basis: str) -> Rule:
     """Return one row as a ``Rule``."""
     number = {key: _scalar(keys[key].text()) if key in keys else None for key in ("min", "max")}
     one_of, length = _values(keys.get("one_of")), _values(keys.get("length"))
@@ -267,7 +366,9 @@ def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, basis: str) -> Ru
         fact=fact,
         stage=keys["stage"].text(),
         permitted=given or _permitted(number["min"], number["max"], one_of, length),
+        way_out=keys["way_out"].text() if "way_out" in keys else "",
         status=_scalar(keys["status"].text()),
+        source=source,
         basis=basis,
         when=_when(keys.get("when")),
         positions=_values(keys.get("positions")),
@@ -312,21 +413,40 @@ def _check_facts(operator: str, facts: Facts) -> None:
             raise ArgumentError(f"{operator}: fact {name!r} is missing; state it, None for null")
 
 
-def _message(table: Table, rule: Rule, wrong: str, device: Device) -> str:
-    """What is wrong, where, the limit and the way out, in one sentence."""
+def _message(table: Table, rule: Rule, wrong: str) -> str:
+    """What is wrong, where, and the limit."""
     where = "" if rule.fact.startswith(rule.parameter) else f"{rule.parameter}: "
     when = f" (when {rule.condition})" if rule.condition else ""
     status = f"status {rule.status}" if rule.status is not None else "an error without status"
-    way_out = (
-        "correct it"
-        if rule.always
-        else (f"choose such a value, or rules='hardware' for what {device.name} itself can do")
-    )
     permit = "permit" if "products" in table.product_title else "permits"
     return (
         f"{table.operator}: {where}{wrong}; {table.product_title} {permit} {rule.permitted}{when} "
-        f"({status}, by {rule.basis}); {way_out}"
+        f"({status}, by {rule.basis})"
     )
+
+
+def _way_out(rule: Rule, device: Device) -> str:
+    """What to do about a row that a call breaks."""
+    if rule.always:
+        return rule.way_out or "correct it"
+    way_out = rule.way_out or f"choose such a value{_around(rule)}"
+    return f"{way_out}, or rules='hardware' for what {device.name} itself can do"
+
+
+#: The most that a field of an img2col load holds, and how to do without more, by parameter.
+_LOAD_FIELD = 255
+_AROUND = {
+    "weight.shape": "split the filter into narrower ones that add up, use im2col and matmul",
+    "padding": "pad the input before, use im2col and matmul",
+    "pad": "pad the input before",
+    "dilation": "use im2col and matmul",
+}
+
+
+def _around(rule: Rule) -> str:
+    """Other ways out of a rule that is a limit of load instructions, "" where it is none."""
+    words = _AROUND.get(rule.parameter, "") if rule.most == _LOAD_FIELD else ""
+    return f", {words}" if words else ""
 
 
 def _is_integer(value: object) -> bool:

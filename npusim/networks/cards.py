@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.device.cards import Cards
+from npusim.device.parts import key_of
 from npusim.device.spec import Device
 
 
@@ -35,7 +37,9 @@ def figures_of(device: Device, cards: int) -> Cards:
     if device.cards is None:
         raise ArgumentError(
             f"cards is {cards}; {device.name} has no figures of an all-reduce: use 1, or a device "
-            f"file with 'base: {device.shown_by}' and a section 'cards'"
+            f"file with 'base: {device.shown_by}' and a section 'cards', whose keys, "
+            f"{', '.join(key_of(field) for field in fields(Cards))}, configs/README.md explains "
+            "('Keys of a device'; ascend910.yaml has such a section)"
         )
     return device.cards
 

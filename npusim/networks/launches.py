@@ -38,7 +38,9 @@ from npusim.networks.traffic import traffic_run
 from npusim.networks.training import Operation, Value
 from npusim.ops import gradients, linear
 from npusim.ops.blocked import fractal_columns
+from npusim.ops.window_products import WindowMatrices
 from npusim.results import Result
+from npusim.shapes.convolution import Convolution
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer
 
 T = TypeVar("T")
@@ -95,6 +97,17 @@ class Placed(NamedTuple):
     def tensor(self, name: str, role: str) -> Tensor:
         """It in global memory."""
         return Tensor(name, self.shape, self.value.dtype, role)
+
+
+def multiplies(one: Operation) -> bool:
+    """Whether plain operands of a convolution are matrices: each image is one window.
+
+    What is computed on its way out is computed of blocks.
+    """
+    layer = one.layer
+    if not isinstance(layer, ConvLayer) or not one.core.startswith("convolution"):
+        return False
+    return one.chain is None and layer.one_window
 
 
 class Task(NamedTuple):
@@ -251,6 +264,9 @@ class Launcher(Struct, frozen=True):
         s = replace(layer, n=self.batch).plain().lifted(self.c0)
         result = one.core.partition(".")[2]
         first, second = (tensors[name] for name in one.inputs)
+        if multiplies(one) and len(first.shape) == layer.dims + 2:  # a map in blocks has six axes
+            self.matrices(call, s, result, (first, second, tensors[one.outputs[0]]))
+            return
         out, epilogue = _drained(call, one, tensors)
         if result == "weight":
             pair = (second, first) if layer.transposed else (first, second)
@@ -265,6 +281,24 @@ class Launcher(Struct, frozen=True):
             call.launch(MemSet(epilogue.sums[0], few=True, more=epilogue.sums[1:]))
         made = gradients.product(call, kernel, s, first, second, out, epilogue=epilogue)
         gradients.launch(call, made, out)
+
+    def matrices(
+        self, call: Call, s: Convolution, result: str, plain: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
+        """A ``result`` of a layer of one window, of plain tensors: operands, and what it leaves."""
+        m = WindowMatrices(s)
+        rows, windows, weight = m.output_rows, (m.windows, m.depth), (m.cout, m.depth)
+        shapes = {
+            "output": (windows, weight, rows),
+            "input": (rows, weight, windows),
+            "weight": (windows, rows, weight),
+        }[result]
+        first, second, out = (
+            replace(tensor, shape=shape) for tensor, shape in zip(plain, shapes, strict=True)
+        )
+        if result == "weight":
+            first, second = second, first
+        linear.launch_product(call, m.product(result, first, second, out), ruled=True)
 
     def pool(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.

@@ -39,7 +39,8 @@ class Conversion(NamedTuple):
 class Plan(Struct, frozen=True):
     """A way for each operation, by place; what is converted; and the time of both together.
 
-    ``bound_us`` is what no plan can be faster than, as far as that is proved.
+    ``bound_us`` is what no plan can be faster than, as far as that is proved, ``framework_us`` what
+    the formats that a framework would give take, where others were open.
     """
 
     ways: tuple[int, ...]
@@ -47,6 +48,7 @@ class Plan(Struct, frozen=True):
     conversions: tuple[Conversion, ...]
     us: float
     bound_us: float
+    framework_us: float | None = None
 
     @property
     def proved(self) -> bool:

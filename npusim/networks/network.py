@@ -18,6 +18,7 @@ from npusim.base.dtypes import DType
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
+from npusim.base.workers import check_jobs
 from npusim.call.call import Call
 from npusim.call.in_turn import notes_of
 from npusim.call.options import Options
@@ -162,6 +163,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             names = ", ".join(self.untrained)
             first = f"without the input gradient of {names}, before which nothing is trained"
             notes = [f"{first} (every_input=True, --every-input: with it)", *notes]
+        notes = [*self.workload.notes, *notes]
         return (*notes, *self._slow_kernels, *network_text.left_out(self.workload), *figures)
 
     @cached_property
@@ -364,10 +366,11 @@ def network(
     """
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
-    if jobs < 1:
-        raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
+    check_jobs(jobs)
     net = read_network(workload, input_shape)
-    wanted = replace(Options.of(network, options, without=("timeline", "check")), timeline=False)
+    wanted = replace(
+        Options.of(network, options, without=("timeline", "check", "layouts")), timeline=False
+    )
     probe = Call("convolution_backward", wanted, True)  # wrong options fail here, not per layer
     if every_input:
         net = replace(net, layers=tuple(replace(one, input_gradient=True) for one in net.layers))

@@ -6,6 +6,8 @@ Each operation is simulated by itself, equal ones once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from npusim.networks.launches import (
     Task,
     conversion_task,
     formats_of,
+    multiplies,
     task,
 )
 from npusim.networks.layouts import Plan, Problem, Way
@@ -31,42 +34,65 @@ from npusim.networks.parts import parts_of
 from npusim.networks.step_result import CONVERSIONS, Launched
 from npusim.networks.training import PHASES, Operation, Training
 from npusim.reuse.cache import answers_in
+from npusim.workloads import ConvLayer
 from npusim.workloads.layers import INPUT
 
 
-class Simulated(Struct, frozen=True):
-    """Times of tasks, each simulated once, in so many processes."""
+class Attempt(Struct, frozen=True):
+    """The simulation of one task by itself: all that another process needs for it."""
 
     launcher: Launcher
-    store: str | Path | None = None
-    jobs: int = 1
-    known: dict[Task, Timed] = field(default_factory=dict)
+    store: str | Path | None
 
-    def all(self, tasks: Collection[Task]) -> None:
-        """Simulate tasks."""
-        new = [one for one in dict.fromkeys(tasks) if one not in self.known]
-        progress = self.launcher.options.progress
-        with Workers(min(self.jobs, max(1, len(new)))) as workers:
-            for done, (at, found) in enumerate(workers.each(self._attempt, new), 1):
-                self.known[new[at]] = found
-                if progress is not None:
-                    progress(new[at].operation.kind, "operations", done, len(new))
+    def __call__(self, task: Task) -> Timed:
+        """The time of a task, or why it has none; runs of kernels are kept in the store.
 
-    def _attempt(self, what: Task) -> Timed:
-        # What takes reports of progress has long kernels simulated, whatever they take.
-        options = replace(self.launcher.options, progress=lambda *_: None)
+        Raises ``StoreError`` where that cannot be used.
+        """
         try:
             with answers_in(self.store):
-                return Timed(replace(self.launcher, options=options).run(what))
+                return Timed(self.launcher.run(task))
         except StoreError:
             raise
         except NpusimError as error:
             return Timed(None, str(error))
 
+
+class Simulated(Struct, frozen=True):
+    """Times of tasks, each simulated once, in the processes of ``workers``."""
+
+    launcher: Launcher
+    store: str | Path | None = None
+    workers: Workers = field(default_factory=partial(Workers, 1))
+    known: dict[Task, Timed] = field(default_factory=dict)
+
+    def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
+        """Simulate tasks; each comes with the name of an operation, the first of equal ones."""
+        names: dict[Task, str] = {}
+        for name, what in tasks:
+            if what not in self.known:
+                names.setdefault(what, name)
+        new = list(names)
+        progress = self.launcher.options.progress
+        times = self.workers.each(self._attempt(), new, lambda what: f"operation {names[what]}")
+        for done, (place, timed) in enumerate(times, 1):
+            self.known[new[place]] = timed
+            if progress is not None:
+                progress(new[place].operation.kind, "operations", done, len(new))
+
+    def _attempt(self) -> Attempt:
+        # What takes reports of progress has long kernels simulated, whatever they take.
+        options = replace(self.launcher.options, progress=_ignored)
+        return Attempt(replace(self.launcher, options=options), self.store)
+
     def __getitem__(self, what: Task) -> Timed:
         if what not in self.known:
-            self.known[what] = self._attempt(what)
+            self.known[what] = self._attempt()(what)
         return self.known[what]
+
+
+def _ignored(kernel: str, phase: str, done: int, total: int) -> None:
+    """Take a report of progress and tell nobody."""
 
 
 class Formats:
@@ -89,7 +115,7 @@ class Formats:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
         core = one.core.removesuffix("_gradient")
         if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
-            return [blocked]
+            return _as_matrices(one, plain, blocked)
         weights = one.inputs[1] if one.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
             return [plain, plain | {weights: FRACTAL}]
@@ -120,12 +146,26 @@ class Formats:
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
         ways = ((one, way) for one in self.step.operations for way in self.ways(one)[-fixed:])
-        self.times.all([self.task(one, way) for one, way in ways])
+        self.times.all((one.name, self.task(one, way)) for one, way in ways)
 
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
         return None if what is None else self.times[what].us
+
+
+def _as_matrices(
+    one: Operation, plain: dict[str, str], blocked: dict[str, str]
+) -> list[dict[str, str]]:
+    """The ways of what takes blocks of channels, unless its plain operands are matrices.
+
+    A single element of each channel lies much alike in both; filters that are a larger input take
+    several times as long in blocks.
+    """
+    if not multiplies(one):
+        return [blocked]
+    assert isinstance(one.layer, ConvLayer)
+    return [plain] if prod(one.layer.kernel) > 1 else [plain, blocked]
 
 
 #: Products whose matrix of weights lies in fractals where no load of rows makes these.
@@ -150,6 +190,11 @@ class Launch(NamedTuple):
     value: str = ""
     home: str = ""
     format: str = ""
+
+    @property
+    def name(self) -> str:
+        """The operation, or what is converted to which format."""
+        return self.operation.name if self.operation else f"{self.value} to {self.format}"
 
     @property
     def reads(self) -> list[tuple[str, str]]:
@@ -268,7 +313,7 @@ def launched(
         op = one.operation
         phase = op.phase if op else phase
         yield Launched(
-            name=op.name if op else f"{one.value} to {one.format}",
+            name=one.name,
             kind=op.kind if op else CONVERSIONS,
             phase=phase,
             layer=getattr(op and op.layer, "name", ""),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from npusim.base.dtypes import FP16
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
+from npusim.base.workers import Workers, check_jobs
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.spec import Device
@@ -88,6 +90,7 @@ def step(
     """
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
+    check_jobs(jobs)
     usual_of(mode)
     if passes not in ("training", "forward", "backward"):
         raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
@@ -104,9 +107,10 @@ def step(
         norm=normalisation,
         cards=cards,
     )
-    ready = prepared(net, given, how, batch=batch, jobs=jobs, store=store)
-    times = ready.formats.times
-    times.all([what for _, what, _ in ready.todo])
+    with Workers(jobs) as workers:
+        ready = prepared(net, given, how, batch=batch, workers=workers, store=store)
+        times = ready.formats.times
+        times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
     if len(result.failed) == len(result.launched):
         first = result.failed[0]
@@ -127,7 +131,7 @@ def usual_of(mode: str) -> tuple[str, str, str]:
 def options_of(function: Any, mode: str, options: Mapping[str, Any]) -> Options:
     """The options of what a public function calls in a mode, with the keywords it was given."""
     usual = {"launch": usual_of(mode)[0], "tiling": "library"}
-    given = Options.of(function, {**usual, **options}, without=("timeline", "check"))
+    given = Options.of(function, {**usual, **options}, without=("timeline", "check", "layouts"))
     return replace(given, timeline=False)
 
 
@@ -206,11 +210,14 @@ def prepared(
     setting: Setting,
     *,
     batch: int,
-    jobs: int = 1,
+    workers: Workers | None = None,
     store: str | Path | None = None,
     settings: Mapping[str, float] | None = None,
 ) -> Prepared:
-    """Plan one step; ``settings`` are those of the optimizer."""
+    """Plan one step; ``settings`` are those of the optimizer.
+
+    Operations are simulated in the processes of ``workers`` (None: in this one).
+    """
     step = training(
         workload,
         batch,
@@ -222,13 +229,17 @@ def prepared(
     device = options.machine
     made = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    formats = Formats(step, Simulated(Launcher(options, batch, plain=plain), store, jobs))
+    launcher = Launcher(options, batch, plain=plain)
+    formats = Formats(step, Simulated(launcher, store, workers or Workers(1)))
     fixed, plan = setting.layouts == "as_framework", None
     if plain:
         launches = each_call(step, formats)
     else:
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
+        if not fixed:
+            usual = problem(step, formats, fixed=True).best()
+            plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
     return Prepared(workload, batch, setting, step, formats, made, plan, todo)
@@ -318,6 +329,12 @@ def _join(
 
 
 def _dense(one: Operation) -> bool:
-    """Whether a product leaves its result in one piece: a strided gradient does so by phases."""
+    """Whether a product leaves its result in one piece, of blocks of channels.
+
+    A strided gradient does so by phases; of a filter that is the whole input the product is one of
+    plain matrices, which takes less time by more than what comes after it.
+    """
+    if isinstance(one.layer, ConvLayer) and one.layer.one_window and prod(one.layer.kernel) > 1:
+        return False
     strided = isinstance(one.layer, ConvLayer) and set(one.layer.stride) != {1}
     return not (strided and one.core == "convolution.input")

@@ -319,7 +319,12 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             "all_reduce": None if reduced is None else reduced._asdict(),
             "plan": None
             if self.plan is None
-            else {"us": self.plan.us, "bound_us": self.plan.bound_us, "proved": self.plan.proved},
+            else {
+                "us": self.plan.us,
+                "bound_us": self.plan.bound_us,
+                "proved": self.plan.proved,
+                "framework_us": self.plan.framework_us,
+            },
             "kept_bytes": self.kept_bytes,
             "energy_uj": self.energy_uj,
             "split": self.split,

@@ -21,7 +21,7 @@ from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
 from npusim.base.yamltree import Node, load_tree
-from npusim.call.spec import Array, Spec
+from npusim.call.spec import Array, Spec, native
 from npusim.device.spec import Device
 from npusim.shapes.convolution import Sides, Sizes
 
@@ -62,8 +62,11 @@ def declared(
 
 
 def operand(value: Any) -> Array | Spec:
-    """An operand as it is computed with: a ``Spec``, or anything NumPy makes an array of."""
-    return value if isinstance(value, Spec) else np.asarray(value)
+    """An operand as it is computed with: a ``Spec``, or anything NumPy makes an array of.
+
+    Arrays may have either byte order.
+    """
+    return value if isinstance(value, Spec) else native(np.asarray(value))
 
 
 def frozen(value: Any) -> Any:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from npusim.base.dtypes import DTYPES, DType
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
@@ -136,7 +137,8 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
     operator's layouts) and the keywords of ``npusim.call.Options``; ``dtypes`` are the element
     types of operands, the usual one first; ``role`` is that of the cores it runs on; ``tilings``
     are the types of its kernels' tilings; ``device`` is the one taken where none is named.
-    ``without`` are keywords that have no meaning for it.
+    ``without`` are keywords that have no meaning for it, ``strided`` the operands and results, by
+    the names that the call has for them, that may lie with gaps or in another order of axes.
     """
 
     function: Callable[..., Result]
@@ -149,6 +151,7 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
     role: str = "cube"
     device: str | None = None
     without: tuple[str, ...] = ()
+    strided: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """One line: the operator."""
@@ -177,7 +180,8 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
         """
         given = {name: value for name, value in operands.items() if value is not None}
         timing_only = any(isinstance(operand, Spec) for operand in given.values())
-        wanted = Options.of(self.function, options, without=self.without)
+        without = self.without if self.strided else (*self.without, "layouts")
+        wanted = Options.of(self.function, options, without=without)
         for kernel in wanted.tiling if isinstance(wanted.tiling, Mapping) else ():
             known = [one.name for one in self.tilings]
             if kernel not in known:
@@ -190,12 +194,54 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
                 types = ", ".join(one.name for one in self.dtypes)
                 raise ArgumentError(f"{name} is {value.dtype}; {self.name} takes {types}")
         sizes = {name: _size(value) for name, value in given.items()}
-        return Call(self.name, wanted, timing_only, operands=sizes)
+        wanted = replace(wanted, layouts=self._layouts(wanted.layouts or {}, given))
+        call = Call(self.name, wanted, timing_only, operands=sizes)
+        for name, value in given.items():
+            if isinstance(value, Spec) or value.flags.c_contiguous:
+                continue
+            if self.strided and name not in call.layouts:
+                call.notes.append(_unstated_layout(name, value))
+        return call
+
+    def _layouts(
+        self, stated: Mapping[str, Spec], operands: Mapping[str, Operand]
+    ) -> dict[str, Spec]:
+        """How operands and results lie, those that are contiguous left out.
+
+        Raises ``ArgumentError`` for a tensor that the operator has not or that is not alike.
+        """
+        layouts = dict(stated)
+        for name, value in operands.items():
+            if isinstance(value, Spec) and value.strides is not None:
+                layouts.setdefault(name, value)
+        for name, layout in layouts.items():
+            if name not in self.strided:
+                may = ", ".join(self.strided)
+                raise ArgumentError(
+                    f"{self.name}: strides {layout.strides} are stated for {name}; "
+                    + (f"those of {may} may be" if may else "all of its tensors are contiguous")
+                )
+            if name in operands and tuple(operands[name].shape) != layout.shape:
+                raise ArgumentError(
+                    f"{self.name}: layouts has shape {layout.shape} for {name}, which is "
+                    f"{tuple(operands[name].shape)}"
+                )
+        return {name: layout for name, layout in layouts.items() if layout.strides is not None}
 
     @property
     def computes(self) -> str:
         """What it computes, in one line."""
         return (getdoc(self.function) or "").partition("\n")[0]
+
+
+def _unstated_layout(name: str, array: Array) -> str:
+    """The note on an array with gaps, of which nothing says how it lies on the chip."""
+    strides = tuple(step // array.itemsize for step in array.strides)
+    return (
+        f"{name} is an array with strides {strides} in elements: arrays say which values there are "
+        "and not how they lie on the chip, so that no copy is timed; layouts={"
+        f"{name!r}: npusim.spec(shape, dtype, strides)}} times one"
+    )
 
 
 def _size(operand: Operand) -> int:

@@ -2,6 +2,8 @@
 
 Some strided gradients are computed as those of another convolution. Of few channels, rows and
 columns of the input may be channels; of filters of 1x1, pixels that they read may be all there are.
+Results of layers whose windows lie side by side may be products of matrices
+(``npusim.ops.window_products``).
 
 The choice is made by estimates of the products and of the conversions around them, once for each
 problem and the figures of the device that estimates look at.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from npusim.base.dtypes import FP32, DType, dtype, promote
 from npusim.base.errors import CapacityError
@@ -42,7 +44,8 @@ from npusim.kernels.parts.folding import (
 from npusim.kernels.parts.layout_change import Change, LayoutChange
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.thin_map import ThinMap, Thinned
-from npusim.kernels.tilings.streams import times
+from npusim.kernels.tilings.costs import launch_cycles
+from npusim.kernels.tilings.streams import spread_cycles, times
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.ops.arguments import CubeMath
 from npusim.ops.gradients import (
@@ -55,6 +58,7 @@ from npusim.ops.gradients import (
     product,
     require_time,
 )
+from npusim.ops.window_products import LIBRARY_MULTIPLIES, WindowProducts, product_estimate
 from npusim.reuse.cache import Answers, Seen
 from npusim.shapes.convolution import Convolution
 
@@ -67,6 +71,9 @@ class Launcher:
     gradient.
     """
 
+    #: Whether operands lie as frameworks have them, so that matrices may be views of them.
+    lies_plain: ClassVar[bool] = True
+
     def __init__(
         self, call: Call, layer: Convolution, operands: Mapping[str, Operand], math: CubeMath
     ) -> None:
@@ -76,39 +83,78 @@ class Launcher:
         self.shape = layer.plain().lifted(self.c0)
         self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
         self.folded: list[FoldedConvolution] = []  # products with pixels as channels
+        self.multiplied: set[str] = set()  # results that are products of matrices
+        self.products = WindowProducts(self) if self._can_multiply else None
+
+    @property
+    def _can_multiply(self) -> bool:
+        """Whether windows of the layer are rows of a matrix; a filter of 1x1 has to be one."""
+        s = self.shape
+        rows = s.one_window or (s.side_by_side and prod(s.kernel) > 1)
+        return self.lies_plain and not self.transposed and rows
+
+    def decide(self, *results: str) -> None:
+        """Choose which of the ``results``, "output", "input" and "weight", are products."""
+        if self.products is None:
+            return
+        self.multiplied = {
+            one for one in results if multiplied(self.call, self.shape, self.math, one)
+        }
+        if self.multiplied:
+            names = ("output", "grad_input", "grad_weight")
+            words = [name for name in names if name.removeprefix("grad_") in self.multiplied]
+            self.call.notes.append(self.products.note(" and ".join(words)))
 
     def require(self, mask: Sequence[bool]) -> None:
         """Raise ``CapacityError`` unless operands, results and their copies all have room.
 
         So are products that take many minutes of which nobody sees the progress.
         """
-        dx, dw = mask[:2]
+        wanted = {name for name, on in zip(("input", "weight"), mask, strict=False) if on}
+        self.decide(*wanted)
         sizes = {
-            name: self._size(name, read=read, wanted=wanted)
-            for name, read, wanted in (
-                ("grad_output", dx or dw, False),
-                ("input", dw, dx),
-                ("weight", dx, dw),
-            )
+            "grad_output": self._size("grad_output", wanted, result=""),
+            "input": self._size("input", wanted & {"weight"}, result="input" if mask[0] else ""),
+            "weight": self._size("weight", wanted & {"input"}, result="weight" if mask[1] else ""),
         }
         self.call.require_memory(sizes)
-        require_time(self.call, self.shape, dx + dw, self.math.dtype)
+        self.require_time(wanted)
 
-    def _size(self, name: str, *, read: bool, wanted: bool) -> int:
-        """Bytes of an operand, of what is made of it where it is ``read``, and of its gradient."""
+    def require_time(self, wanted: set[str]) -> None:
+        """Raise ``CapacityError`` for results that take many minutes unseen."""
+        convolved = wanted - self.multiplied
+        if convolved:
+            require_time(self.call, self.shape, len(convolved), self.math.dtype)
+        if self.products is not None and self.multiplied:
+            self.products.require_time(len(self.multiplied))
+
+    def _size(self, name: str, readers: set[str], *, result: str) -> int:
+        """Bytes of an operand, of what its ``readers`` make of it, and of its gradient.
+
+        ``readers`` are the results that are computed of it; ``result`` names its gradient as one
+        of them, "" where that is not wanted.
+        """
         value, filters = self.operands[name], name == "weight"
         shape, kind, computed = tuple(value.shape), dtype(value.dtype), self.math.dtype
         blocked = prod(
             self._conversion("to_fracz" if filters else "to_blocked").blocked_shape(shape)
         )
         size: int = prod(shape) * kind.bytes
-        if read:
-            size += blocked * computed.bytes
+        if readers:
             size += prod(shape) * computed.bytes if kind is not computed else 0
-        if wanted:
-            made, result = FP32 if filters else computed, self._wider(name)
-            size += blocked * made.bytes + prod(shape) * result.bytes
-            size += prod(shape) * made.bytes if made is not result else 0
+        if readers - self.multiplied:
+            size += blocked * computed.bytes
+        if readers & self.multiplied and self.products is not None:
+            size += self.products.copy_bytes(name)
+        if result:
+            made, own = FP32 if filters else computed, self.wider(name)
+            size += prod(shape) * own.bytes
+            if result in self.multiplied and self.products is not None:
+                made = own if filters and own is computed else made
+                size += self.products.copy_bytes(name)
+            else:
+                size += blocked * made.bytes
+            size += prod(shape) * made.bytes if made is not own else 0
         return size
 
     def needed(self, whole: str = "") -> dict[str, int]:
@@ -128,6 +174,8 @@ class Launcher:
 
         Of so many ``products`` launched; with pixels as channels these count too.
         """
+        if self.products is not None and len(self.multiplied) == products > 0:
+            return self.products.sizes()
         found = layer.channel_blocks(self.c0)
         if not self.folded:
             return found
@@ -143,6 +191,8 @@ class Launcher:
 
     def input_grad(self) -> Tensor:
         """gradInput: an input gradient, or for a transposed layer a forward convolution."""
+        if self.products is not None and "input" in self.multiplied:
+            return self.products.input_grad()
         s, call = self.shape, self.call
         other = None if self.transposed else faster_shape(call, s, self.math, gradient=True)
         folded, (first, last) = self._note_fold(other), self._roles()
@@ -158,10 +208,12 @@ class Launcher:
         kernel = ConvForward if self.transposed or folded else ConvBackpropInput
         one = product(call, kernel, other or s, source, weights, made, self.math.hf32)
         launch(call, one, made)
-        return self._leave("grad_input", made, shape, self._wider("input"), back)
+        return self._leave("grad_input", made, shape, self.wider("input"), back)
 
     def weight_grad(self) -> Tensor:
         """gradWeight: an fp32 filter gradient, converted last."""
+        if self.products is not None and "weight" in self.multiplied:
+            return self.products.weight_grad()
         s, call = self.shape, self.call
         first, last = self._roles()
         # An input that is converted already is read as it is.
@@ -175,7 +227,7 @@ class Launcher:
         dy, back = self.blocked(last), filter_change(s, other)
         made = call.workspace("grad_weight_fractal", back.blocked_shape(s.w_shape), FP32)
         launch_filter_gradient(call, other or s, x, dy, made, self.math.hf32)
-        return self._leave("grad_weight", made, s.w_shape, self._wider("weight"), back)
+        return self._leave("grad_weight", made, s.w_shape, self.wider("weight"), back)
 
     def _note_fold(self, other: Convolution | None) -> bool:
         """Note a product with pixels as channels; returns whether it is one."""
@@ -280,7 +332,11 @@ class Launcher:
         """Operands that are input and output gradient of the plain convolution."""
         return ("grad_output", "input") if self.transposed else ("input", "grad_output")
 
-    def _wider(self, name: str) -> DType:
+    def type_of(self, name: str) -> DType:
+        """The type in which an operand came."""
+        return dtype(self.operands[name].dtype)
+
+    def wider(self, name: str) -> DType:
         """The type of a gradient: the one that an operand and gradOutput are computed in."""
         return promote((dtype(self.operands[n].dtype) for n in (name, "grad_output")), FP32)
 
@@ -339,13 +395,91 @@ def best_way(device: Device, groups: int, c: Convolution, math: CubeMath, *, gra
     That is the time of the product on so many ``groups`` of cores, with its launch, and of the
     conversions. Of equal ones the plain way is taken, also where no way fits the device.
     """
-    least = inf
-    best, *others = ways(device, c, math, gradient=gradient)
-    for way in (best, *others):
+    return _fastest(ways(device, c, math, gradient=gradient), device, groups)[1]
+
+
+def _fastest(some: Sequence[Way], device: Device, groups: int) -> tuple[float, Way]:
+    """The least estimate in cycles, and its way: the first one where none fits the device."""
+    best, least = some[0], inf
+    for way in some:
         time = _estimate(way, device, groups, least)
         if time < least:
             best, least = way, time
-    return best
+    return least, best
+
+
+def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
+    """Whether a ``result`` of ``c``, whose windows lie side by side, is a product of matrices.
+
+    It is for a single window an image, as in the vendor's library, and where the library does so
+    on the chip; else where it takes less time than convolution kernels by an estimate of both. A
+    tiling that is given for a convolution kernel asks for this kernel.
+    """
+    words = [asked(call, kernel) for kernel in _KERNELS_OF[result]]
+    if not all(word in ("auto", "tuned", "library") for word in words):
+        return False
+    if c.one_window:
+        return True
+    if "library" in words:
+        return call.device.product in LIBRARY_MULTIPLIES
+    key = f"{c} {math} {result} {call.groups}"
+    found = _MULTIPLIED.find(key, call.device)
+    if found is not None:
+        return found.answer[0]
+    watched, groups = Seen(call.device), len(call.groups)
+    convolved = _convolved_estimate(watched.device, groups, c, math, result)
+    answer = product_estimate(watched.device, groups, c, math, result) < convolved
+    _MULTIPLIED.keep(key, call.device, watched.names, [answer])
+    return answer
+
+
+#: The kernels that compute a result unless it is a product.
+_KERNELS_OF: Mapping[str, tuple[type[ImplicitGemm | ConvBackpropFilter], ...]] = {
+    "output": (ConvForward,),
+    "input": (ConvBackpropInput, ConvForward),
+    "weight": (ConvBackpropFilter,),
+}
+
+#: Whether a result is a product, in a list.
+_MULTIPLIED: Answers[list[bool]] = Answers("multiplied", 256, list, list)
+
+
+def _convolved_estimate(
+    device: Device, groups: int, c: Convolution, math: CubeMath, result: str
+) -> float:
+    """Cycles of a ``result`` by convolution kernels, with conversions and all launches."""
+    dtype, vectors = math.dtype, groups * device.core_kind("vector").per_group
+    before = []
+    if result == "output":
+        some = [_forward(c, math)]
+    else:
+        some = ways(device, c, math, gradient=result == "input")
+        dy = Tensor("dy", (c.n, c.cout, *c.out), dtype, "in")
+        change = Conversion(kind="to_blocked", c0=c.c0)
+        before.append(changed(change, dy, _made("dy_blocked", dy, change)))
+    least, best = _fastest(some, device, groups)
+    launches = len(best.around) * float(launch_cycles(device, "vector", 0))
+    return least + launches + sum(spread_cycles(device, vectors, one) for one in before)
+
+
+def _forward(c: Convolution, math: CubeMath) -> Way:
+    """The forward pass by its convolution kernel."""
+    dtype, into = math.dtype, Conversion(kind="to_blocked", c0=c.c0)
+    out, filters = (
+        Conversion(kind="from_blocked", c0=c.c0),
+        Conversion(kind="to_fracz", c0=c.c0, groups=c.groups),
+    )
+    x = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "in")
+    w = Tensor("w", c.w_shape, dtype, "in")
+    y = Tensor("y", (c.n, c.cout, *c.out), dtype, "out")
+    blocked, weights, made = (
+        _made("x_blocked", x, into),
+        _made("weights", w, filters),
+        _made("made", y, out),
+    )
+    product = ConvForward(c, ANY_PRODUCT, blocked, weights, made, math.hf32)
+    around = changed(into, x, blocked), changed(filters, w, weights), changed(out, made, y)
+    return Way(None, product, around)
 
 
 def ways(device: Device, c: Convolution, math: CubeMath, *, gradient: bool) -> list[Way]:

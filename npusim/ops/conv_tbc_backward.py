@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -78,6 +78,8 @@ def conv_tbc_backward(
 
 class _TimeFirst(Launcher):
     """Launches of the channels-first layer between transpositions."""
+
+    lies_plain: ClassVar[bool] = False
 
     def __init__(
         self, call: Call, c: Convolution, given: Mapping[str, Operand], math: CubeMath
@@ -190,4 +192,5 @@ CARD: Card[Wanted] = Card(
     call=_call,
     dtypes=(FP16, BF16, FP32),
     tilings={ConvBackpropInput: GemmTiling, ConvBackpropFilter: FilterTiling},
+    strided=("grad_output", "input", "weight", "grad_input", "grad_weight", "grad_bias"),
 )

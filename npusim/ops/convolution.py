@@ -16,11 +16,13 @@ from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.matmul import Tiling as ProductTiling
 from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.convolution_backward import arguments
-from npusim.ops.gradients import launch, product, require_time
+from npusim.ops.convolution_backward import arguments, facts
+from npusim.ops.gradients import launch, product
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
@@ -56,7 +58,9 @@ def convolution(
 
     The call launches conversions to blocked layouts, the kernel of the product, the addition of the
     bias, casts, and the conversion back. No page of its limits is at hand: what the kernels can
-    compute is taken. Keywords are those of ``npusim.call.Options``. Raises ``ArgumentError`` where
+    compute is taken, and a note says so, and what the limits of the gradients would not permit.
+    ``rules="strict"`` refuses the operator for that, ``rules="hardware"`` leaves the note out.
+    Keywords are those of ``npusim.call.Options``. Raises ``ArgumentError`` where
     the arguments do not fit each other, or the device cannot compute the call.
     """
     given = {"input": operand(input), "weight": operand(weight)}
@@ -77,17 +81,35 @@ def convolution(
             names = ", ".join(one.name for one in _TYPES)
             raise ArgumentError(f"{name} is {value.dtype}; it must be one of {names}")
     promoted = promote((dtype(given[n].dtype) for n in ("input", "weight")), FP32)
-    math = cube_math(promoted, cube_math_number(cube_math_type), call.device)
+    number = cube_math_number(cube_math_type)
+    call.check_undocumented(
+        facts(
+            Spec(c.dy_shape, promoted),
+            given["input"],
+            given["weight"],
+            bias_sizes=None,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            transposed=transposed,
+            output_padding=output_padding,
+            groups=groups,
+            output_mask=(False, False, False),
+            cube_math_type=number,
+        )
+    )
+    math = cube_math(promoted, number, call.device)
     launcher = Forward(call, c, given, math)
+    launcher.decide("output")
     launcher.require_room(promoted)
     tensor = launcher.output(promoted)
     # What an input gradient's kernel computes here is the output.
     call.runs = [replace(run, computes="output" if run.computes else "") for run in call.runs]
     array = call.arrays.get(tensor.name)
     outputs = {"output": None if array is None else array.reshape(c.dy_shape)}
-    if bias is not None:
+    if bias is not None and not launcher.multiplied:
         call.notes.append(_BIAS)
-    sizes = c.channel_blocks(32 // math.dtype.bytes)
+    sizes = launcher.sizes(c, 1)
     problem = _problem(c, promoted.name) + math.told(promoted)
     return call.result(outputs, problem, math.dtype, math.rate, launcher.needed(), sizes)
 
@@ -101,16 +123,20 @@ class Forward(Launcher):
 
     def require_room(self, result: Any) -> None:
         """Raise ``CapacityError`` unless operands, copies and the output have room."""
-        sizes = {name: self._size(name, read=True, wanted=False) for name in ("input", "weight")}
+        sizes = {name: self._size(name, {"output"}, result="") for name in ("input", "weight")}
         channels, size = self._made
         elements = self.shape.n * prod(size)
         blocked = elements * ceil_div(channels, self.c0) * self.c0 * self.math.dtype.bytes
+        if self.products is not None and self.multiplied:
+            blocked = self.products.copy_bytes("grad_output")
         sizes["output"] = blocked + elements * channels * result.bytes
         self.call.require_memory(sizes)
-        require_time(self.call, self.shape, 1, self.math.dtype)
+        self.require_time({"output"})
 
     def output(self, result: Any) -> Tensor:
         """The output in the type ``result``, bias included where there is one."""
+        if self.products is not None and self.multiplied:
+            return self.products.output(result)
         s, call, kind = self.shape, self.call, self.math.dtype
         channels, size = self._made
         source = self.blocked("input")
@@ -199,9 +225,12 @@ def _entries(name: str, value: Any, dims: int) -> tuple[int, ...]:
     lengths = (2, 4) if name == "padding" and dims == 2 else (dims,)
     good = isinstance(entries, tuple) and len(entries) in lengths
     if not good or not all(isinstance(n, int) and n >= least for n in entries):
+        count = len(entries) if isinstance(entries, tuple) else 0
+        by_side = name == "padding" and dims != 2 and count == 2 * dims
+        way_out = ": where both sides of an axis differ, pad the input before" if by_side else ""
         raise ArgumentError(
             f"{name} is {value!r}; it must be an integer of at least {least}, or "
-            f"{' or '.join(map(str, lengths))} of them"
+            f"{' or '.join(map(str, lengths))} of them{way_out}"
         )
     return tuple(entries)
 
@@ -254,6 +283,7 @@ CARD: Card[Wanted] = Card(
     ),
     call=_call,
     dtypes=_TYPES,
-    tilings={ConvForward: Tiling, ConvBackpropInput: Tiling},
-    without=("deterministic", "rules"),
+    tilings={ConvForward: Tiling, ConvBackpropInput: Tiling, Matmul: ProductTiling},
+    without=("deterministic",),
+    strided=("input", "weight", "bias", "output"),
 )

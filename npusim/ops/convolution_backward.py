@@ -15,13 +15,15 @@ from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.matmul import Matmul
+from npusim.kernels.matmul import Tiling as ProductTiling
 from npusim.limits.facts import tensor_facts
 from npusim.ops.arguments import cube_math, flag, frozen, operand, per_dim, scalar, stated_cube_math
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
+from npusim.shapes.convolution import Convolution, sides_of, transposed_sizes
 from npusim.shapes.reference import conv_bias_grad
 
 #: The results, and the operands in the order of their arguments.
@@ -62,9 +64,11 @@ def convolution_backward(
 
     The call launches what the chip's library launches: conversions to blocked layouts, clearing
     of accumulated results, the kernels, casts, conversions back (``r.kernels``);
-    ``r.workspace_bytes`` is the memory between them. gradInput has the wider type of input and
-    gradOutput, gradWeight that of weight and gradOutput, gradBias that of gradOutput. Of an input
-    without elements (N or Cin is 0) every gradient is zero, gradBias too, as the library has it.
+    ``r.workspace_bytes`` is the memory between them. Where the filter is the whole input, one
+    product of matrices on views computes each of gradInput and gradWeight. gradInput has the wider
+    type of input and gradOutput, gradWeight that of weight and gradOutput, gradBias that of
+    gradOutput. Of an input without elements (N or Cin is 0) every gradient is zero, gradBias too,
+    as the library has it.
 
     Keywords are those of ``npusim.call.Options``. Raises ``RuleError`` where arguments do not fit
     each other or the product's documentation refuses them, ``ArgumentError`` where the device
@@ -86,6 +90,7 @@ def convolution_backward(
     )
     call.check(checked)
     call.notes += _unread_bias_sizes(checked)
+    call.notes += _unread_output_padding(checked)
     dtypes = tuple(dtype(t.dtype) for t in tensors)
     text, promoted, mask = _problem(checked), promote(dtypes, FP32), checked["output_mask"]
     if 0 in tensors[1].shape or 0 in tensors[2].shape:
@@ -132,6 +137,36 @@ def _unread_bias_sizes(checked: Mapping[str, Any]) -> list[str]:
         f"bias_sizes is {given}, the layer has {channels} output channels: the documentation wants "
         f"({channels},), the library does not look at it unless the input is empty"
     ]
+
+
+def _unread_output_padding(checked: Mapping[str, Any]) -> list[str]:
+    """Notes on an output padding of a transposed layer that does not fit, which nobody notices.
+
+    The library's checker holds it against the stride in 3-D alone, and against ``gradOutput``
+    nowhere: that one's size counts.
+    """
+    extra = checked["output_padding"]
+    if not checked["transposed"]:
+        return []
+    sizes, kernel = checked["input.shape"][2:], checked["weight.shape"][2:]
+    stride, dilation, pads = checked["stride"], checked["dilation"], checked["padding"]
+    sides = sides_of(pads, len(kernel))
+    ends = tuple(end for _, end in sides_of(extra, len(kernel)))
+    notes = []
+    wanted = transposed_sizes(sizes, kernel, stride, sides, dilation, ends)
+    found = tuple(checked["grad_output.shape"][2:])
+    if wanted != found:
+        notes.append(
+            f"output_padding is {extra}, which makes grad_output {wanted}; it is {found}, and the "
+            "gradients are those of this size: the library's checker does not compare the two"
+        )
+    limits = zip(ends, stride, dilation, strict=True)
+    if any(end >= max(step, apart) for end, step, apart in limits):
+        notes.append(
+            f"output_padding is {extra}; PyTorch takes values below stride {stride} or dilation "
+            f"{dilation} alone, the library's checker takes others in 1-D and 2-D layers"
+        )
+    return notes
 
 
 def convolution(checked: Mapping[str, Any]) -> Convolution:
@@ -212,10 +247,15 @@ def arguments(c: Convolution) -> dict[str, Any]:
     """
     even = all(before == after for before, after in c.padding)
     if not even and c.dims != 2:
-        way_out = "; state this one with a height of 1" if c.dims == 1 else ""
+        also = (
+            "state this layer in 2-D with a height of 1"
+            if c.dims == 1
+            else "call conv3d_backprop_filter and conv3d_backprop_input, which take six values"
+        )
         sides = ", ".join(f"[{before}, {after}]" for before, after in c.padding)
         raise ArgumentError(
-            f"padding is {sides}; before and after may differ in 2-D layers only{way_out}"
+            f"padding is {sides}; before and after may differ in 2-D layers only: pad the input "
+            f"first and state no padding, or {also}"
         )
     return {
         "stride": c.stride,
@@ -293,5 +333,7 @@ CARD: Card[Wanted] = Card(
         ConvBackpropInput: GemmTiling,
         ConvForward: GemmTiling,
         ConvBackpropFilter: FilterTiling,
+        Matmul: ProductTiling,
     },
+    strided=(*_OPERANDS, *GRADIENTS),
 )

@@ -18,7 +18,6 @@ from npusim.kernels.deconv_grad_filter import ConvGradFilter, DeconvGradFilter
 from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling
 from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
 from npusim.kernels.dsp_grad_input import Tiling as InputTiling
-from npusim.kernels.tilings.deconv_grad_filter import ranked_tilings
 from npusim.kernels.tilings.dsp_grad_input import auto_tiling
 from npusim.limits.facts import PARAM, type_name, weight_shape
 from npusim.ops.arguments import frozen, operand, scalar
@@ -178,12 +177,33 @@ def launch_filter(
     # The layer that reads dy and makes x is transposed; its filter gradient is an ordinary one's,
     # turned.
     seen, roles = (c, ("x", "dy")) if transposed else (c.exchanged(), ("dy", "x"))
-    tiling = own_tiling(call.options.tiling, kernel.name, FilterTiling)
-    first = tiling or ranked_tilings(seen, made.dtype, call.device, made.cores)[0][1]
     read, grad = (tensors[name] for name in roles)
-    chosen = kernel(seen, first, read, grad, dw, rows)
+    tiling = own_tiling(call.options.tiling, kernel.name, FilterTiling)
+    any_tiling = FilterTiling(channels=1, taps=1, columns=1, rows=1, width=1)
+    # Sums of runs of images round elsewhere than the sum of all of them does.
+    spare_bytes = call.device.main_memory.size_bytes - sum(call.held.values())
+    if call.options.deterministic:
+        spare_bytes = 0
+    chosen = kernel(seen, tiling or any_tiling, read, grad, dw, rows, spare_bytes)
     if tiling is None:
-        chosen = call.choose(chosen)
+        chosen = call.choose(chosen, simulated=True)
+        working = chosen.used(made.cores)
+        if working < made.cores:
+            call.notes.append(
+                f"{working} of {made.cores} cores of the mask work: of the tilings that were "
+                "compared none on more of them is faster"
+            )
+    elif chosen.sums is not None and call.options.deterministic:
+        raise ArgumentError(
+            f"deterministic is True and the tiling shares images among {chosen.ran.image_cores} "
+            "cores, where last bits depend on the mask; give it image_cores 1"
+        )
+    if chosen.sums is not None:
+        call.workspace(chosen.sums.name, chosen.sums.shape, chosen.sums.dtype)
+        call.notes.append(
+            f"{chosen.sums.shape[0]} runs of the images are summed apart and then added in their "
+            "order: last bits depend on how many cores share images (none: deterministic=True)"
+        )
     call.launch(chosen)
     return made.result("dw", "dw", c)
 

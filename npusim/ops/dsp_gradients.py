@@ -145,7 +145,7 @@ def _card(function: Callable[..., Result], kernel: Any) -> Card[Wanted]:
         tilings={kernel: FilterTiling if of_filter else InputTiling},
         role="dsp",
         device="ft78ne",
-        without=("deterministic",),
+        without=() if of_filter else ("deterministic",),
     )
 
 
@@ -202,11 +202,14 @@ def deconv_grad_filter() -> None:
     nothing is added to what dw held before.
 
     ``storage`` "shared" puts the operands into main memory and uses the cores of ``core_mask``
-    (bit i is core i; None: all), with the same bits whatever the mask; "gsm" is the same with the
-    operands in the on-chip memory that the cores of a cluster share; "private" puts them into the
-    memory of one core and takes no mask. With an address in ``param[17]`` that is not 0 the rows of
-    im2row go through a workspace beside the operands, one chunk for each core, which
-    ``Result.workspace_bytes`` counts; with 0 they are built in SM and stay there.
+    (bit i is core i; None: all); "gsm" is the same with the operands in the on-chip memory that the
+    cores of a cluster share; "private" puts them into the memory of one core and takes no mask.
+    Cores share channels, taps and columns of the gradient, or images, whichever is fastest; a note
+    says where they share images, because last bits depend on how many do. With ``deterministic``
+    none do, and the bits are the same whatever the mask. With an address in ``param[17]`` that is
+    not 0 the rows of im2row go through a workspace beside the operands, one chunk for each core,
+    which ``Result.workspace_bytes`` counts, as it does the sums of cores that share images; with 0
+    they are built in SM and stay there.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
     ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that

@@ -71,7 +71,7 @@ def linear_layer(
         c = call.output(name if name == "output" else f"grad_{name}", sizes[name], dtype)
         kernel = kind(START, a, b, c, layouts, groups=groups, hf32=math.hf32)
         if isinstance(kernel, LinearBackpropWeight):
-            _weight(call, kernel)
+            launch_weight_product(call, kernel)
             continue
         biased = layer.bias and name == "output"
         launch_product(call, kernel, operand("bias") if biased else None, rounded=True)
@@ -125,6 +125,7 @@ def launch_product(
     tuned: bool = False,
     rounded: bool = False,
     cleared: bool = False,
+    ruled: bool = False,
 ) -> None:
     """Launch a product, with the best tiling there is unless one was given for matmul.
 
@@ -132,7 +133,9 @@ def launch_product(
     has a table for it (BT), sums begin from there, after a cast if it is bf16. Elsewhere the
     product leaves its sums in fp32, to which ``bias_add`` adds a bias in fp32; a cast rounds them.
     With ``rounded`` it is there added to the rounded result in its type, as of convolutions.
-    With ``cleared`` the result is set to zero before, also by tilings that do not add to it.
+    With ``cleared`` the result is set to zero before, also by tilings that do not add to it. With
+    ``ruled`` the call may ask for the tilings of the vendor's library, of which none is public for
+    products: they are chosen then.
     """
     c, table = kernel.c, call.device.has_path("L1", "BT")
     kind = c.dtype if rounded else kernel.sums
@@ -143,7 +146,7 @@ def launch_product(
         bias = converted(call, bias, kind)
         if c.dtype is not kind:
             kernel = replace(kernel, c=call.workspace(f"{c.name}_sums", c.shape, kind))
-    given, notes = _given(call, kernel, tuned=tuned)
+    given, notes = _given(call, kernel, tuned=tuned, ruled=ruled)
     call.notes += notes
     kernel = replace(kernel, tiling=given or START)
     if given is None:
@@ -156,9 +159,13 @@ def launch_product(
         call.launch_spread(cast(kernel.c, c, saturate=call.device.saturates))
 
 
-def _given(call: Call, kernel: Matmul, *, tuned: bool = False) -> tuple[Tiling | None, list[str]]:
+def _given(
+    call: Call, kernel: Matmul, *, tuned: bool = False, ruled: bool = False
+) -> tuple[Tiling | None, list[str]]:
     """The tiling that a call gives a product, None where it is chosen, and what to say of it."""
     option = call.options.tiling
+    if ruled and option == "library":
+        return None, []
     asked = option.get(Matmul.name) if isinstance(option, Mapping) else option
     if isinstance(asked, Imported):
         return asked.tiling(kernel.shape, call.device, call.cube_cores)
@@ -178,13 +185,20 @@ def _sum_of_rows(call: Call, dy: Tensor, db: Tensor) -> None:
     call.launch_spread(SumParts(sums, db))
 
 
-def _weight(call: Call, kernel: LinearBackpropWeight) -> None:
-    """Launch the gradient of a weight, which of many rows is the sum of parts of them."""
-    if _given(call, kernel)[0] or kernel.groups > 1 or kernel.c.dtype is FP32:
-        launch_product(call, kernel)
+def launch_weight_product(
+    call: Call, kernel: LinearBackpropWeight, *, tuned: bool = False, ruled: bool = False
+) -> None:
+    """Launch the gradient of a weight, which of many rows is the sum of parts of them.
+
+    ``tuned`` and ``ruled`` are as in ``launch_product``.
+    """
+    given = _given(call, kernel, tuned=tuned, ruled=ruled)[0]
+    if given or kernel.groups > 1 or kernel.c.dtype is FP32 or kernel.whole_k:
+        launch_product(call, kernel, tuned=tuned, ruled=ruled)
         return
     sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)
     best = call.choose(replace(kernel, c=sums, tiling=START, rounds=True), _rounded)
+    best = call.tuned(best)
     if best.atomic:
         call.workspace(sums.name, sums.shape, FP32)
     for one in _rounded(best):

@@ -320,4 +320,5 @@ CARD: Card[_Problem] = Card(
     dtypes=TYPES,
     tilings={Matmul: Tiling},
     without=("deterministic", "rules"),
+    strided=("a", "b", "bias", "c"),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from npusim import ops
 from npusim.base.dtypes import DType
-from npusim.base.errors import NpusimError, StoreError
+from npusim.base.errors import NpusimError, StoreError, naming
 from npusim.base.objects import replace
 from npusim.base.workers import Workers
 from npusim.call.in_turn import in_turn
@@ -46,27 +47,31 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
         return wanted if self.passes == "backward" else ("output", *wanted)
 
     def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:
-        """The result of a layer with this label, or the reason why there is none."""
-        try:
-            with answers_in(self.store):
-                return self.run(*work), ""
-        except StoreError:
-            raise
-        except NpusimError as error:
-            return None, str(error)
+        """The result of a layer with this label, or the reason why there is none.
+
+        Raises ``StoreError``, and ``TaskError`` for code that is wrong; both name the layer.
+        """
+        with naming(partial(_labelled, work)):
+            try:
+                with answers_in(self.store):
+                    return self.run(*work), ""
+            except StoreError:
+                raise
+            except NpusimError as error:
+                return None, str(error)
 
     def at_once(
         self, work: Sequence[tuple[Layer, str]], jobs: int
     ) -> list[tuple[Result | None, str]]:
         """``attempt`` in processes; what is done is reported here."""
         quiet = replace(self, options=replace(self.options, progress=None))
-        found = {}
+        results: dict[int, tuple[Result | None, str]] = {}
         with Workers(min(jobs, len(work))) as workers:
-            for at, result in workers.each(quiet.attempt, work):
-                found[at] = result
+            for place, result in workers.each(quiet.attempt, work, _labelled):
+                results[place] = result
                 if self.options.progress is not None:
-                    self.options.progress(work[at][1], LAYERS_DONE, len(found), len(work))
-        return [found[at] for at in range(len(work))]
+                    self.options.progress(work[place][1], LAYERS_DONE, len(results), len(work))
+        return [results[place] for place in range(len(work))]
 
     def run(self, layer: Layer, label: str) -> Result:
         """Simulate one layer; ``label`` says in reports of progress which it is."""
@@ -85,7 +90,9 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
         common = {**arguments(layer), "cube_math_type": self.cube_math_type, **vars(options)}
         found = []
         if "output" in wanted:
-            usable = {k: v for k, v in common.items() if k not in ("deterministic", "rules")}
+            usable = {k: v for k, v in common.items() if k != "deterministic"}
+            if usable["rules"] == "strict":  # it would refuse each forward pass, which has no page
+                usable["rules"] = "documented"
             bias = spec((layer.cout,), self.dtype) if layer.bias else None
             found.append(ops.convolution(x, w, bias, **usable))
         mask = tuple(name.removeprefix("grad_") in wanted for name in GRADIENTS)
@@ -94,3 +101,9 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
             dy = spec(c.dy_shape, self.dtype)
             found.append(ops.convolution_backward(dy, x, w, sizes, output_mask=mask, **common))
         return found[0] if len(found) == 1 else in_turn(found)
+
+
+def _labelled(work: tuple[Layer, str]) -> str:
+    """The name of a layer's simulation in errors."""
+    _, label = work
+    return f"layer {label}"

@@ -228,6 +228,7 @@ class _Row(NamedTuple):
             tilings={self.kernel: self.tiling},
             role="vector",
             without=("deterministic",),
+            strided=(self.reads, "out"),
         )
 
     def stated(self, stated: Stated) -> Windows:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 import numpy as np
 from msgspec import Struct
 
-from npusim.base.errors import ArgumentError, CapacityError, ProgramError
+from npusim.base.errors import ArgumentError, CapacityError, ProgramError, RoomError
 from npusim.base.integers import IntArray
 from npusim.base.objects import growing
 from npusim.base.yamltree import suggest
@@ -45,15 +45,21 @@ class _Part(Struct, frozen=True):
 
 
 @growing()
-def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
+def build(
+    kernel: Kernel, device: Device, groups: tuple[int, ...], *, evenly: bool = False
+) -> Program:
     """Lay out ``kernel`` over the cores of ``groups`` (indices of the core mask).
 
-    Raises ``CapacityError`` or ``ProgramError`` naming the kernel line at fault.
+    ``evenly`` deals the tasks out anew, in their order and as many to each core: that tells what it
+    does to the time, but tasks that rest on those before them would compute other numbers. Raises
+    ``CapacityError`` or ``ProgramError`` naming the kernel line at fault.
     """
     for name in (kernel.name, *(t.name for t in kernel.tensors)):
         if not name.isprintable():  # reports and traces could not show it
             raise ProgramError(f"kernel {kernel.name!a}: the name {name!a} is not printable")
     parts = _parts(kernel, device, groups)
+    if evenly:
+        parts = [_Part(part.k, part.lanes, _dealt(kernel, part)) for part in parts]
     names = {t.name: i for i, t in enumerate(kernel.tensors)}
     bases = list(dict.fromkeys(base for part in parts for base in part.plan.tasks.bases))
     pipes = pipes_of(part.k.kind for part in parts)
@@ -82,16 +88,18 @@ def build(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
             variants = linker.link(ordered[task : task + count])
             end = row + len(variants)
             rows, name = slice(row, end), f"{kind.name}{group * kind.per_group + i}"
-            cores.append(CoreProgram(name, group, kind, variants, shifted[rows], iterations[rows]))
+            units = variants, shifted[rows], iterations[rows]
+            cores.append(CoreProgram(name, group, kind, *units, tasks=count))
             task, row = task + count, end
     seen = any(part.k.device_seen for part in parts)
-    count = len(templates)
+    count, idle = len(templates), kernel.idle(len(parts[0].lanes))
     cores = placed(templates, linker.variants, cores, device, (names, bases))
     program = Program(
         kernel=kernel.name,
         roles=kernel.roles,
         computes=kernel.computes,
-        tiling=kernel.tiling_text,
+        tiling=f"{kernel.tiling_text}; {idle}" if idle else kernel.tiling_text,
+        idle=idle,
         device=device,
         tensors=kernel.tensors,
         base_names=tuple(bases),
@@ -162,6 +170,18 @@ def _parts(
         k.bases = tuple(plan.tasks.bases)
         parts.append(_Part(k, lanes, plan))
     return parts
+
+
+def _dealt(kernel: Kernel, part: _Part) -> Plan[Any]:
+    """The plan of a part with as many successive tasks for each of the cores it may use."""
+    tasks, cores = part.plan.tasks, kernel.used(len(part.lanes))
+    count, order = len(tasks.core), np.argsort(tasks.core, kind="stable")
+    core = np.empty(count, np.int64)
+    core[order] = np.arange(count) * cores // max(1, count)
+    return Plan(
+        tasks=Tasks(core=core, record=tasks.record, columns=tasks.columns, bases=tasks.bases),
+        emit=part.plan.emit,
+    )
 
 
 def _table(tasks: Tasks[Any], bases: list[str]) -> IntArray:
@@ -318,6 +338,8 @@ def _located() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"{_kernel_line(stop)}the kernel was being built") from stop
+    except RoomError:  # no line of a kernel is to blame for the memory of this computer
+        raise
     except (ProgramError, CapacityError, ArgumentError) as error:
         raise type(error)(f"{_kernel_line(error)}{error}") from error
     except AttributeError as error:

@@ -118,6 +118,10 @@ class Kernel(Abstract):
     vendor_rule: ClassVar[bool] = False
     #: Fields that tuning may change, with the values to try: all combinations are candidates.
     choices: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    #: Whether ``ranked`` gives bounds that no simulation takes less than in place of estimates.
+    #: Automatic tilings are then chosen among all of them that may be the fastest, so that a kernel
+    #: which ranks more of them is never slower for it.
+    ranks_by_bound: ClassVar[bool] = False
 
     @property
     def tiling_text(self) -> str:
@@ -135,12 +139,34 @@ class Kernel(Abstract):
         """
         return min(cores, getattr(getattr(self, "tiling", None), "cores", None) or cores)
 
+    def idle(self, cores: int) -> str:
+        """How many of so many cores work, and why, for reports; "" where all do.
+
+        By default nothing is said.
+        """
+        return ""
+
     def on_few(self: Own, device: Device, cores: int) -> Own:
         """The same on those of so many cores on which it ends first, launch included.
 
         Itself where the kernel does not know.
         """
         return self
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether ``on_few`` said on how many cores it runs."""
+        return False
+
+    def on_all_cores(self: Own) -> Own:
+        """The same without a limit on the cores that ``plan`` divides the work among.
+
+        Itself where it has none, which a field ``cores`` of its tiling would state.
+        """
+        tiling = getattr(self, "tiling", None)
+        if not getattr(tiling, "cores", None):
+            return self
+        return replace(self, tiling=replace(tiling, cores=0))
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -260,7 +286,7 @@ def require_table(tasks: int) -> None:
     require_room(
         f"{tasks:,} tasks; a table of them takes",
         tasks * _ROW_BYTES,
-        "use larger tiles, or simulate a part, such as fewer images",
+        "simulate a part, such as fewer images",
     )
 
 

@@ -124,8 +124,8 @@ class Variant(Struct, frozen=True):
 class CoreProgram(Struct, frozen=True):
     """What one core runs: per unit the variant and the byte offsets of the GM bases.
 
-    A task is one unit or several; ``iterations`` says of which iteration of the innermost loop a
-    unit is, from 0, and has -1 outside of loops.
+    Each of its ``tasks`` is one unit or several; ``iterations`` says of which iteration of the
+    innermost loop a unit is, from 0, and has -1 outside of loops.
     """
 
     name: str  # "aic3"
@@ -134,6 +134,7 @@ class CoreProgram(Struct, frozen=True):
     variants: IntArray  # (units,)
     bases: IntArray  # (units, base columns)
     iterations: IntArray  # (units,)
+    tasks: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ class Program:
     #: What the problem needs of multiply-adds, and of tensors it needs in part; see ``Kernel``.
     useful_macs: int = 0
     needed_bytes: Mapping[str, int] = field(default_factory=dict)
+    #: How many of the cores under the mask work, and why not all; "" where the kernel does not say.
+    idle: str = ""
     #: What of the device its shape follows from, None where it may be more than can be told.
     structure: Hashable = None
     #: Figures that what it does rests on, besides what it costs.

@@ -41,10 +41,14 @@ class Ends(NamedTuple):
     cached: Least
     cold: Least
 
+    def first(self, of: str) -> str:
+        """The one for the call as it was made, which found in the L2 what it found."""
+        return f"{us_text(self.cold.us)} us for {of} ({self.cold.reason})"
+
     def text(self, of: str) -> str:
         """Both, or one where they are the same."""
         if self.cached[:2] == self.cold[:2]:
-            return f"{us_text(self.cold.us)} us for {of} ({self.cold.reason})"
+            return self.first(of)
         places = zip((IN_L2, FROM_MEMORY), self, strict=True)
         both = (f"{us_text(one.us)} us ({place}: {one.reason})" for place, one in places)
         return f"{', '.join(both)} for {of}"

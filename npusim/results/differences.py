@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from npusim.base.errors import ArgumentError, told_as
+from npusim.base.yamltree import unreadable
 from npusim.results import tables
 from npusim.results.answer import Answer
 from npusim.results.lines import fact, page, signed_text, us_text, wrap
@@ -105,8 +106,14 @@ class Differences(Answer, ABC):
             of = f"{label}: " if label != name else ""
             us = us_text(facts["time_us"])
             yield from fact(name, f"{of}{self.about(facts)}, {us} us")
-            if facts.get("verdict"):
-                yield from fact("bottleneck", told(*map(facts["verdict"].get, ("name", "saves"))))
+            held_up = facts.get("verdict")
+            if held_up:
+                text = told(held_up["name"], held_up["saves"], held_up.get("busy", 0.0))
+                yield from fact("bottleneck", text)
+        yield from self.change_of_all()
+
+    def change_of_all(self) -> Iterator[str]:
+        """How the whole time changed; nothing where it did not."""
         a, b = self.times
         if a != b and a:
             yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
@@ -122,9 +129,13 @@ class Differences(Answer, ABC):
         yield ""
         yield "WHAT DIFFERS BESIDES"
         for row in rows:
-            what = " ".join(row[name] for name in self.named if row[name])
-            a, b = (value_text(row[side], self.commas) for side in "ab")
-            yield from wrap(f"{what}: {a} -> {b}", "  ", "    ")
+            yield from wrap(self.besides_text(row), "  ", "    ")
+
+    def besides_text(self, row: Row) -> str:
+        """A row in words: ``"batch: 2 -> 8"``."""
+        what = " ".join(row[name] for name in self.named if row[name])
+        a, b = (value_text(row[side], self.commas) for side in "ab")
+        return f"{what}: {a} -> {b}"
 
 
 def labels_of(a: object, b: object, labels: tuple[str, str] | None) -> tuple[str, str]:
@@ -144,15 +155,18 @@ class Told(Protocol):
 def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
     """The plain facts of a result, or those in the file of one.
 
-    Raises ``ArgumentError`` for what is neither.
+    Raises ``ArgumentError`` for what is neither, and for a key that is there twice.
     """
     if not isinstance(given, (str, Path)):
         if not hasattr(given, "to_json"):
             raise ArgumentError(f"{label} is {given!r}; it is a result, or the file of one")
         return given.to_json()
-    with told_as(ArgumentError, f"{given}: cannot be read as JSON: ", (OSError, ValueError)):
+    try:
         text = Path(given).read_text(encoding="utf-8")
-        facts = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{given}: {unreadable(error)}") from error
+    with told_as(ArgumentError, f"{given}: cannot be read as JSON: ", ValueError):
+        facts = json.loads(text, object_pairs_hook=_unique)
     if _CONTROL.search(text):
         raise ArgumentError(f"{given}: a text in it has a control character; write it without")
     if not isinstance(facts, dict):
@@ -161,6 +175,15 @@ def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
             "`npusim run ... --json`"
         )
     return facts
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys and values of a JSON object; ``ValueError`` where a key is there twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
+        raise ValueError(f"the key {twice!r} is there twice; keep one of them")
+    return values
 
 
 def difference(a: Any, b: Any) -> Any:

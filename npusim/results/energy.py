@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from npusim.device.area import static_watt, supply
+from npusim.device.area import static_watt
 from npusim.device.config import figures
 from npusim.device.parts import ENERGY
+from npusim.device.scaling import energy_times
 from npusim.device.spec import Device
 from npusim.timing.trace import KernelRun
 
@@ -25,9 +26,6 @@ ENERGY_COLUMNS = ("figure", "amount", "unit", "each", "uj", "share", "confidence
 #: The power of a chip that waits: it is spent all the time, and not all files state it.
 STATIC = "silicon.static"
 
-#: Energies that the supply of the chip has no part in.
-_OFF_CHIP = (f"main_memory.{ENERGY}",)
-
 
 class EnergyRow(NamedTuple):
     """One kind of work: its figure, how many bytes, multiply-adds or us, and what they took."""
@@ -35,7 +33,7 @@ class EnergyRow(NamedTuple):
     figure: str
     amount: float
     unit: str
-    each: float  # pJ at the device's clock, or W of the static power
+    each: float  # pJ at the device's clock and sizes, or W of the static power
     uj: float
     confidence: str
 
@@ -93,14 +91,13 @@ def no_energy(spent: Energy) -> str:
 def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Energy:
     """The energy of ``runs``, which take ``time_us`` with their launches.
 
-    It is that of bytes and multiply-adds by the figure that says what each takes. On the chip it
-    grows with the square of the supply; main memory has a supply of its own.
+    It is that of bytes and multiply-adds by the figure that says what each takes, at the clock and
+    with the sizes of memories of the device (``npusim.device.scaling``).
     """
     amounts: Counter[str] = Counter()
     for run in runs:
         amounts.update(run.activity)
     known = figures(device)
-    squared = supply(device) ** 2
     rows, missing = [], []
     for name, amount in sorted(amounts.items()):
         each = known[name].value if name in known else 0
@@ -108,7 +105,7 @@ def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Ener
             missing.append(name)
             continue
         unit = "MAC" if f".{ENERGY}." in name else "B"
-        more = 1.0 if name in _OFF_CHIP else squared
+        more = energy_times(device, name, known[name])
         pj, uj = float(each) * more, float(amount * Fraction(each)) / 1e6 * more
         rows.append(EnergyRow(name, amount, unit, pj, uj, _confidence(device, name)))
     watt = static_watt(device)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from npusim.device.spec import Device
-from npusim.results import metrics
+from npusim.results import metrics, pressure
 from npusim.results.advice import MAX_KERNELS, major_kernels
 from npusim.results.answer import Answer
 from npusim.results.lines import (
@@ -28,7 +28,7 @@ from npusim.results.metrics import share
 from npusim.results.palette import PATH_COLOURS
 from npusim.results.verdict import Verdict, WhatIf
 from npusim.timing import trace as traced
-from npusim.timing.trace import Bound, KernelRun, Step, Trace
+from npusim.timing.trace import Bound, KernelRun, LineWork, Step, Trace
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -140,6 +140,11 @@ class KernelExplanation(Struct, frozen=True, kw_only=True, dict=True):
             )
         return *found, f"{percent_text(useful)} of what the cube has time for is useful"
 
+    @property
+    def idle_lanes(self) -> tuple[str, ...]:
+        """Sentences on vector instructions that leave lanes of their repeats idle."""
+        return tuple(pressure.wasted_lanes(self.trace.lines))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for ``json.dumps``."""
         return {
@@ -158,6 +163,9 @@ class KernelExplanation(Struct, frozen=True, kw_only=True, dict=True):
             "busiest": {"pipe": self.busiest_name, "reasons": self.busiest},
             "useful_share": self.useful_share,
             "waste": list(self.waste),
+            "idle": self.run.idle,
+            "lines": [line.to_json() for line in self.trace.lines],
+            "idle_lanes": list(self.idle_lanes),
         }  # fmt: skip
 
 
@@ -272,7 +280,7 @@ def _step_cells(step: Step, whole: int, skip: str) -> tuple[str, ...]:
     return (
         step.work.pipe,
         step.work.op,
-        step.work.line.removeprefix(skip).replace(".py:", ":"),
+        _short(step.work.line, skip),
         f"{step.cycles:,}",
         percent_text(share(step.cycles, whole)),
         f"{step.count:,}",
@@ -313,16 +321,48 @@ def _kernel(device: Device, one: KernelExplanation) -> list[str]:
         (name, ", ".join(f"{part} {percent_text(share(n, cycles))}" for part, n in counts.items()))
         for name, counts in sums.items()
     ]
-    for name, text in (*told, *(("cube", sentence) for sentence in one.waste)):
+    waste = [("cube", sentence) for sentence in one.waste]
+    waste += [("vector", sentence) for sentence in one.idle_lanes]
+    if one.run.idle:
+        waste.append(("cores", one.run.idle))
+    for name, text in (*told, *waste):
         lines += wrap(text, f"  {name:<10} ", " " * 13)
-    return lines
+    return [*lines, "", *_lines(one)]
+
+
+def _lines(one: KernelExplanation) -> list[str]:
+    """What the lines that work most ask of their pipe, file by file; the others are counted."""
+    shown, rest = one.trace.lines[:MAX_STEPS], one.trace.lines[MAX_STEPS:]
+    by_file: dict[str, list[LineWork]] = {}
+    for line in shown:
+        by_file.setdefault(line.work.line.rpartition(":")[0], []).append(line)
+    lines: list[str] = []
+    for file, own in by_file.items():
+        rows: list[tuple[str, ...]] = [pressure.HEAD]
+        for line in own:
+            pipe, op, place, *numbers = pressure.cells(line)
+            rows.append((pipe, op, place.removeprefix(f"{file}:"), *numbers))
+        about = "" if lines else " (each: cycles of one alone)"
+        lines += [f"LINES of {file}{about}", *columns(rows, left=pressure.LEFT, width=WIDTH)]
+    return [*lines, f"({counted(len(rest), 'line')} more)"] if rest else lines
+
+
+def _one_file(places: Sequence[str]) -> tuple[str, str]:
+    """The file of all places, and what they begin with; "" where there are several files."""
+    file, *others = sorted({place.rpartition(":")[0] for place in places} or {""})
+    return ("", "") if others else (file, f"{file}:")
+
+
+def _short(place: str, skip: str) -> str:
+    """A place without what need not be said."""
+    return place.removeprefix(skip).replace(".py:", ":")
 
 
 def _path(one: KernelExplanation) -> list[str]:
     """The critical path: a row per step, the short ones in one row at the end."""
     shown, rest = one.path[:MAX_STEPS], one.path[MAX_STEPS:]
-    file, *others = sorted({step.work.line.rpartition(":")[0] for step in shown} or {""})
-    through, skip = ("", "") if others else (f" through {file}", f"{file}:")
+    file, skip = _one_file([step.work.line for step in shown])
+    through = f" through {file}" if file else ""
     rows = [_PATH_HEAD, *(_step_cells(step, one.run.cycles, skip) for step in shown)]
     if rest:
         cycles, times = sum(step.cycles for step in rest), sum(step.count for step in rest)
@@ -345,7 +385,14 @@ def _what_if(figures: Sequence[WhatIf]) -> list[str]:
     more, still = max(0, len(moving) - MAX_FIGURES), len(figures) - len(moving)
     texts = [f"{counted(more, 'figure')} more"] if more else []
     texts += [f"{counted(still, 'figure')} without effect"] if still else []
-    return [*lines, f"({', '.join(texts)})"] if texts else lines
+    lines += [f"({', '.join(texts)})"] if texts else []
+    words = [one.figure for one in moving[:MAX_FIGURES] if one.together]
+    if words:
+        lines += wrap(
+            f"({', '.join(words)}: all speeds of such a part together, half or twice as good, as "
+            f"--set {words[0]}=x2 makes them)"
+        )
+    return lines
 
 
 def _bar(parts: Mapping[str, int], whole: int) -> Text:

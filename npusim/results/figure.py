@@ -124,7 +124,8 @@ class Spans(Mark, frozen=True, kw_only=True):
 class Words(Mark, frozen=True, kw_only=True):
     """Texts at points, which they begin at ("left"), end at ("right") or surround ("center").
 
-    That is their ``side``; ``shift`` moves them across and up, in 1/72 of an inch.
+    That is their ``side``; ``shift`` moves them across and up, in 1/72 of an inch. ``covers`` says
+    that they hide the lines behind them.
     """
 
     x: Numbers
@@ -133,6 +134,7 @@ class Words(Mark, frozen=True, kw_only=True):
     side: str = "left"
     shift: tuple[float, float] = (0.0, 0.0)
     size: float = 9.0
+    covers: bool = False
 
 
 class Cells(Mark, frozen=True, kw_only=True):

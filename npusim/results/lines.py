@@ -78,6 +78,15 @@ def rate_text(value: Number) -> str:
     return f"{number:,.{digits}f}"
 
 
+def precise_text(value: Number) -> str:
+    """A number with at least four digits: ``"198.8"``, ``"12,684"``, ``"0.1235"``."""
+    number = float(value)
+    digits = 0
+    while digits < 6 and abs(number) * 10**digits < 999.95:
+        digits += 1
+    return f"{number:,.{digits}f}"
+
+
 #: What a design costs besides time: column, what it is called, and how many of it make its unit.
 COSTS = {
     "energy_uj": ("energy, mJ", 1e3),

@@ -37,7 +37,12 @@ def render(
     distinct = len({row["result"] for row in rows} - {None})
     bad = sum(row["ok"] is False for row in rows)
     products = sum(not row["stride"] for row in rows)
-    kinds = {"convolution backward": len(rows) - products, "product backward": products}
+    folds = sum(bool(row["stride"]) and len(row["weight"]) == 2 for row in rows)
+    kinds = {
+        "convolution backward": len(rows) - products - folds,
+        "product backward": products,
+        "fold backward": folds,
+    }
     found = [counted(n, kind) for kind, n in kinds.items() if n or kind.startswith("conv")]
     lines = [
         f"{device}: {', '.join(found)}, {distinct} distinct, "
@@ -48,6 +53,10 @@ def render(
     lines += _layers(time_us, rows)
     for (layer, sizes, reason), count in refused.items():
         lines += ["", *wrap(f"refused {count} x {layer}, {sizes}: {reason}", later="  ")]
+    timed = [row for row in rows if row["result"] is not None]
+    wrong = Counter((r["layer"], r["reason"]) for r in timed if r["ok"] is False and r["reason"])
+    for (layer, reason), count in wrong.items():
+        lines += ["", *wrap(f"beyond tolerance {count} x {layer}: {reason}", later="  ")]
     if untimed:
         lines += ["", *wrap(f"not in the time: {times_text(untimed.items())}", later="  ")]
     return "\n".join(lines)

@@ -205,14 +205,20 @@ class PathTotal(TrafficRow):
 
     @property
     def hit_share(self) -> float | None:
-        """Share of the bytes the L2 held; None where no cache is on the way."""
+        """Share of the bytes that main memory did not send; None where no cache is on the way."""
         cached = self.bytes and (self.hit_bytes or self.miss_bytes)
-        return self.hit_bytes / self.bytes if cached else None
+        return 1 - self.missed_bytes / self.bytes if cached else None
 
     @property
     def missed_bytes(self) -> int:
-        """Bytes asked for that the L2 did not hold; ``miss_bytes`` may count whole blocks."""
-        return min(self.miss_bytes, self.bytes - self.hit_bytes)
+        """Bytes that main memory sent, the rest of a sector that one read for others too."""
+        return min(max(self.miss_bytes, self.fetched_bytes), self.bytes)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes read that the L2 had for another reason, 0 of moves that read no cache."""
+        cached = self.hit_bytes or self.miss_bytes
+        return self.bytes - self.missed_bytes if cached else 0
 
 
 def path_totals(runs: Iterable[KernelRun], *, operands: bool = True) -> tuple[PathTotal, ...]:
@@ -223,8 +229,9 @@ def path_totals(runs: Iterable[KernelRun], *, operands: bool = True) -> tuple[Pa
     totals: dict[tuple[str, str, str], list[int]] = {}
     for run in runs:
         for row in run.traffic:
-            entry = totals.setdefault((row.src, row.dst, row.operand * operands), [0, 0, 0])
-            for place, count in enumerate((row.bytes, row.hit_bytes, row.miss_bytes)):
+            entry = totals.setdefault((row.src, row.dst, row.operand * operands), [0, 0, 0, 0])
+            counts = row.bytes, row.hit_bytes, row.miss_bytes, row.fetched_bytes
+            for place, count in enumerate(counts):
                 entry[place] += count
     paths = [PathTotal(*key, *counts) for key, counts in totals.items()]
     return tuple(sorted((path for path in paths if path.bytes), key=_path_key))

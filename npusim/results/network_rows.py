@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.written import replacing
+from npusim.device.resources import LAUNCHES
 from npusim.device.spec import Device
 from npusim.results import metrics
 from npusim.timing.trace import KernelRun
 
-#: Parts of a network's time besides the kernels of its outputs and gradients: starting kernels,
-#: and those that change layouts, clear and cast.
-LAUNCHES, LAYOUTS = "launches", "layouts"
+#: The part of a network's time, besides ``LAUNCHES`` and the kernels of its outputs and gradients,
+#: of kernels that change layouts, clear and cast.
+LAYOUTS = "layouts"
 
 #: What the kernels of each result are called.
 PARTS = {

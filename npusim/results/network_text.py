@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from math import isclose
 from typing import Any
 
 from npusim.results.lines import (
@@ -276,8 +277,12 @@ def plan_text(facts: Row) -> str:
     if fixed:
         return f"{times}; formats as the framework has them"
     if plan["proved"]:
-        return f"{times}; proved: no choice of formats takes less"
-    return f"{times}; no choice of formats takes less than {us_text(plan['bound_us'])} us"
+        best = f"{times}; proved: no choice of formats takes less"
+    else:
+        best = f"{times}; no choice of formats takes less than {us_text(plan['bound_us'])} us"
+    framework_us = plan.get("framework_us")  # files of older versions have none
+    same = framework_us is not None and isclose(framework_us, plan["us"], rel_tol=1e-9)
+    return f"{best}: as_framework is already best" if same and plan["proved"] else best
 
 
 def _kinds(facts: Row) -> Iterator[str]:

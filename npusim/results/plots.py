@@ -253,6 +253,8 @@ def _draw_spans(ax: Axes, figure: Figure, spans: Any) -> None:
 
 def _draw_words(ax: Axes, figure: Figure, words: Any) -> None:
     place: dict[str, Any] = {"xytext": words.shift, "textcoords": "offset points"}
+    if words.covers:
+        place["bbox"] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
     for x, y, text in zip(words.x, words.y, words.texts, strict=True):
         at = x * figure.x.unit, y * figure.y.unit
         ax.annotate(text, at, ha=words.side, va="center", fontsize=words.size,

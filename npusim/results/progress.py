@@ -1,4 +1,4 @@
-"""How far a long run is, on a terminal."""
+"""How far a long run is: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from npusim.base.streams import stderr_is_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -23,9 +25,10 @@ EVERY_S = 60.0
 
 
 class Bar:
-    """Context manager of a bar on stderr, gone at the end.
+    """Context manager of a bar on stderr, gone at the end; of lines where stderr is no terminal.
 
     It is shown once a run lasts longer than ``delay_s`` seconds, with the time ``left`` if asked.
+    Lines come every ``EVERY_S`` seconds, as far as something is reported.
     """
 
     def __init__(self, delay_s: float = DELAY_S, *, left: bool = False) -> None:
@@ -34,7 +37,7 @@ class Bar:
 
     def __enter__(self) -> Self:
         """Start the clock."""
-        self._begin = time.monotonic()
+        self._begin = self._last_line = time.monotonic()
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -49,7 +52,13 @@ class Bar:
 
     def show(self, text: str, done: int, total: int, unit: str) -> None:
         """Take note that ``done`` of ``total`` of a unit are done of what ``text`` says."""
-        if time.monotonic() - self._begin < self._delay_s:
+        now = time.monotonic()
+        if not stderr_is_terminal():
+            if now - self._last_line >= EVERY_S and sys.stderr is not None:
+                self._last_line = now
+                print(f"{text}, {done:,} of {total:,} {unit}", file=sys.stderr, flush=True)
+            return
+        if now - self._begin < self._delay_s:
             return
         if self._bar is None:  # phases follow each other: one line is enough
             self._bar = _bar(self._left)
@@ -59,17 +68,13 @@ class Bar:
 
 
 class ProgressBar(Bar):
-    """A bar that is a ``npusim.call.Progress``; where there is no terminal, a line now and then."""
+    """A bar that is a ``npusim.call.Progress``."""
 
     def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
         """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
-        counted, now = phase in ("layers", "operations"), time.monotonic()
+        counted = phase in ("layers", "operations")
         text, unit = (kernel, phase) if counted else (f"{kernel}: {phase}", "instructions")
-        if sys.stderr.isatty():
-            self.show(text, done, total, unit)
-        elif now - self._begin >= EVERY_S:
-            self._begin = now
-            print(f"{text}, {done:,} of {total:,} {unit}", file=sys.stderr)
+        self.show(text, done, total, unit)
 
 
 def _bar(left: bool) -> Progress:

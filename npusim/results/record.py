@@ -13,6 +13,7 @@ import numpy.typing as npt
 from npusim.base.errors import ArgumentError
 from npusim.device.spec import Device
 from npusim.results import metrics
+from npusim.results.advice import Advice, advise
 from npusim.results.bounded import Bounded, Ends, ends, program_ends
 from npusim.results.energy import Energy, energy_of
 from npusim.results.lines import counted
@@ -170,17 +171,23 @@ class Record:
     def verdict(self) -> Verdict | None:
         """The part of the device that holds the call up most, and what it saves twice as fast.
 
-        The kernels are timed a few times when this is first asked for. None where the result does
-        not know how, or has too many instructions.
+        The kernels are timed a few times when this is first asked for. Where the result does not
+        know how, or has too many instructions, the busiest part; None where nothing took time.
         """
-        if self.replay is None:
-            return None
         return verdict(self.device, self.time_us, self.runs, self.replay)
 
     @property
     def bottleneck(self) -> str:
-        """The name of the ``verdict`` ("" where there is none)."""
+        """The name of the ``verdict``, "" where nothing took time."""
         return "" if self.verdict is None else self.verdict.name
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What would make the call faster, each with the change and the time it was simulated at.
+
+        A few of the kernels are timed again when this is first asked for.
+        """
+        return advise(self)
 
     @property
     def grad_input(self) -> Array | None:

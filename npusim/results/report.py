@@ -79,10 +79,10 @@ class Table(Struct, frozen=True):
     def kinds(self) -> list[str]:
         """What each column holds: "" for text, "n" for numbers, "long" or "bars"."""
         kinds = ["" if at < self.left else "n" for at in range(len(self.head))]
-        for at, cell in enumerate(self.cells[0] if self.rows else ()):
+        for at, cells in enumerate(zip(*self.cells, strict=True)):
             if at in self.long:
                 kinds[at] = "long"
-            elif cell.parts or (not cell.text and cell.key is not None):
+            elif any(cell.parts for cell in cells):
                 kinds[at] = "bars"
         return kinds
 

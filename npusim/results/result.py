@@ -117,6 +117,7 @@ class Result(Record, Reported):
             "time_us": self.time_us,
             "bottleneck": self.bottleneck,
             "verdict": None if self.verdict is None else self.verdict.to_json(),
+            "advice": [one.to_json() for one in self.advice],
             "problem_us": self.problem_us,
             "energy_uj": self.energy_uj,
             "energy": self.spent.table(),

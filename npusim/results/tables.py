@@ -31,7 +31,9 @@ KERNEL_COLUMNS = (
     *("instructions", "tiling", "useful_macs", "problem_us", "problem_bound"),
 )
 PIPE_COLUMNS = ("kernel", "core", "pipe", *REASONS)
-TRAFFIC_COLUMNS = ("kernel", "src", "dst", "operand", "bytes", "hit_bytes", "miss_bytes")
+TRAFFIC_COLUMNS = (
+    *("kernel", "src", "dst", "operand", "bytes", "hit_bytes", "miss_bytes", "fetched_bytes"),
+)
 BOUND_COLUMNS = ("kernel", "resource", "cycles", "share", "why", "of")
 TIMELINE_COLUMNS = (
     *("kernel", "core", "pipe", "op", "start", "end", "bytes", "macs", "waited", "reason", "line"),
@@ -123,7 +125,10 @@ class CallTimeline(NamedTuple):
     rows: Timeline
 
 
-_NAMED = (("core", "cores"), ("pipe", "pipes"), ("op", "ops"), ("line", "lines"))
+_NAMED = (
+    *(("core", "cores"), ("pipe", "pipes"), ("op", "ops"), ("line", "lines")),
+    ("about", "abouts"),
+)
 _PLAIN = ("bytes", "macs", "reason", "waited")
 
 

@@ -46,7 +46,7 @@ def render(result: Record) -> str:
         _bounds(result),
         _traffic(result),
         _energy(result.spent, result.time_us),
-        items("WHAT WOULD MAKE IT FASTER", advice.advise(result.runs)),
+        items("WHAT WOULD MAKE IT FASTER", [one.text for one in result.advice]),
         items("NOTES", (*advice.slow_kernels(result, least), *result.notes)),
     )
     return page(sections)
@@ -74,11 +74,11 @@ def _header(result: Record) -> list[str]:
     ]
     lines += _speed(result)
     if result.verdict is not None:
-        lines += fact("bottleneck", f"{result.verdict.text()} (same tilings)")
+        lines += fact("bottleneck", f"{result.verdict.text()} {result.verdict.how}")
     if result.problem_bounds and result.cycles:
         least = result.problem_bounds[0]
         share = percent_text(metrics.share(least.cycles, result.cycles))
-        lines += fact("at least", f"{result.at_least.text(PROBLEM)}: {share} of the time")
+        lines += fact("at least", f"{result.at_least.first(PROBLEM)}: {share} of the time")
     if result.workspace_bytes:
         lines += fact("workspace", f"{bytes_text(result.workspace_bytes)} between the kernels")
     return lines

@@ -15,146 +15,216 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
-from math import floor, hypot
+from math import hypot
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, structs
 
 from npusim.base.errors import NpusimError
 from npusim.base.integers import IntArray
-from npusim.base.quantities import KINDS, format_quantity
+from npusim.base.quantities import format_quantity
 from npusim.base.reasons import BANDWIDTH, BUSY, NOT_STARTED, QUEUE
 from npusim.base.resources import configs
 from npusim.device.catalog import ranges
-from npusim.device.config import Figure, figure_text, figures
-from npusim.device.pipes import PIPES
+from npusim.device.config import figure_text, figures
+from npusim.device.resources import (
+    LAUNCHES,
+    QUEUES,
+    faster,
+    resource_of_link,
+    resources,
+    scaled,
+    word_of,
+)
 from npusim.device.spec import Device
+from npusim.program.program import Program
 from npusim.results import tables
 from npusim.results.lines import percent_text
-from npusim.results.network_rows import LAUNCHES
 from npusim.timing.run import TRACE_LIMIT
 from npusim.timing.trace import Bound, KernelRun, Trace
 
-#: A part that is no pipe and no memory, as ``LAUNCHES``: the depths of all pipes' queues.
-QUEUES = "queues"
 
-#: What makes a figure twice as good, by its kind; others are no speeds.
-_BETTER = {
-    **dict.fromkeys(("rate", "block"), Fraction(2)),
-    **dict.fromkeys(("cycles", "fraction_cycles", "duration"), Fraction(1, 2)),
-}
-#: All but memory rests on the first; the second is a part of ``launch.core``.
-_NO_PARTS = ("clock", "launch.skew", "graph.skew")
-#: Figures of other kinds that are speeds, or as good as one: how much is done at once.
-_COUNTS = ("queue_depth", "elements", "piece", "window")
+class Trial(NamedTuple):
+    """A part of the device that was tried: with its ``figures`` twice as good a call takes so long.
+
+    ``kernel`` is that whose time rests most on the part, by its place in the call.
+    """
+
+    name: str
+    figures: tuple[str, ...]
+    double_us: float
+    kernel: int
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
     """The part of the device that a call of ``time_us`` is held up by most.
 
     With all its ``figures`` twice as good, and the same tilings, the call takes ``double_us``. No
-    other part saves more.
+    other part saves more. ``tried`` are the parts that were simulated so, this one first. Of a call
+    that is too long to be simulated a few times, or that cannot be timed again, nothing is tried:
+    ``double_us`` is None, and the part is that which is busy for the largest share of the time,
+    ``busy``.
     """
 
     name: str
     figures: tuple[str, ...]
     time_us: float
-    double_us: float
+    double_us: float | None
+    busy: float
+    tried: tuple[Trial, ...] = ()
 
     @property
-    def saves(self) -> float:
-        """Share of the time that goes."""
+    def saves(self) -> float | None:
+        """Share of the time that goes; None where it was not tried."""
+        if self.double_us is None:
+            return None
         return max(0.0, 1 - self.double_us / self.time_us) if self.time_us else 0.0
 
     def text(self) -> str:
-        """``L2: twice as fast saves 26 %``."""
-        return told(self.name, self.saves)
+        """``L2: twice as fast saves 26 %``, or ``pipe M: busy for 93 % of the time``."""
+        return told(self.name, self.saves, self.busy)
+
+    @property
+    def how(self) -> str:
+        """How it was found, in brackets behind the text."""
+        return "(same tilings)" if self.tried else "(by shares of the time, not tried)"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**structs.asdict(self), "figures": list(self.figures), "saves": self.saves}
+        return {
+            "name": self.name,
+            "word": word_of(self.name),
+            "figures": list(self.figures),
+            "time_us": self.time_us,
+            "double_us": self.double_us,
+            "busy": self.busy,
+            "saves": self.saves,
+        }
 
 
-def told(name: str, saves: float) -> str:
-    """A part by name, and the share of the time that goes with it twice as good."""
-    how = {LAUNCHES: "in half the time they save", QUEUES: "twice as deep they save"}
-    return f"{name}: {how.get(name, 'twice as fast saves')} {percent_text(saves)}"
+#: What half the time of a part is called, where it is not twice as fast.
+_HALVED = {LAUNCHES: "in half the time", QUEUES: "twice as deep"}
+
+
+def told(name: str, saves: float | None, busy: float) -> str:
+    """A part by name, and the share of the time that goes with it twice as good.
+
+    Where that was not tried, the share for which it is busy.
+    """
+    if saves is None:
+        return f"{name}: busy for {percent_text(busy)} of the time"
+    return f"{name}: {halved(name)} {percent_text(saves)}"
+
+
+def halved(name: str) -> str:
+    """``twice as fast saves``, in the words that fit a part."""
+    return f"{_HALVED[name]} they save" if name in _HALVED else "twice as fast saves"
 
 
 def parts(device: Device, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The figures among ``names`` that are speeds, by the part of the device they are of."""
-    found: dict[str, list[str]] = {}
-    known = figures(device)
-    for name in names:
-        figure = known.get(name)
-        if figure is not None and name not in _NO_PARTS and _factor(figure) is not None:
-            found.setdefault(part_of(device, figure), []).append(name)
-    return {part: tuple(own) for part, own in found.items()}
-
-
-def part_of(device: Device, figure: Figure) -> str:
-    """The part of the device that a figure is of."""
-    first, *middle, last = figure.keys
-    engines = {facts.engine: pipe for pipe, facts in PIPES.items() if facts.engine}
-    if last == "queue_depth":
-        return QUEUES
-    if last == "issue" or first == "sync":
-        return "pipe S"
-    if first == "paths":
-        return f"pipe {device.paths['.'.join(middle)].pipe}"
-    if first in engines:
-        return f"pipe {engines[first]}"
-    if first == "links":
-        return _part_of_link(device, middle[0])
-    names = {"l2": "L2", device.main_memory_key: device.main_memory_name}
-    names |= dict.fromkeys(("launch", "graph"), LAUNCHES)
-    return names.get(first, first)
-
-
-def _part_of_link(device: Device, name: str) -> str:
-    """Main memory, where what it reads and writes goes over the link."""
-    to_memory = {"read_miss", "evict"} & {*device.links[name].traffic}
-    return device.main_memory_name if to_memory else f"link {name}"
+    return resources(device, figures(device), names)
 
 
 def verdict(
-    device: Device, time_us: float, runs: Sequence[KernelRun], replay: Replay
+    device: Device, time_us: float, runs: Sequence[KernelRun], replay: Replay | None
 ) -> Verdict | None:
-    """The part that saves most; None of a call that is too long to be simulated a few times."""
-    if sum(run.instructions for run in runs) > TRACE_LIMIT:
-        return None
+    """The part that saves most; None of a call that takes no time.
+
+    Parts are tried in the order of what they save at most, until no other can save more. Of a call
+    that is too long for that, or has no ``replay``, the busiest part.
+    """
+    if replay is None or sum(run.instructions for run in runs) > TRACE_LIMIT:
+        return busiest(device, time_us, runs)
+    tried = trials(device, time_us, runs, replay)
+    if not tried:
+        return busiest(device, time_us, runs)
+    return Verdict(
+        name=tried[0].name,
+        figures=tried[0].figures,
+        time_us=time_us,
+        double_us=tried[0].double_us,
+        busy=busy_shares(device, runs).get(tried[0].name, 0.0),
+        tried=tried,
+    )
+
+
+def trials(
+    device: Device,
+    time_us: float,
+    runs: Sequence[KernelRun],
+    replay: Replay,
+    *,
+    besides: Sequence[Trial] = (),
+    least_us: float = 0.0,
+    most: int | None = None,
+) -> tuple[Trial, ...]:
+    """Parts of the device tried twice as fast, that which saves most first.
+
+    They are tried in the order of what they save at most, until no other can save more than the
+    best, nor ``least_us``, and not more than so many. Those ``besides`` were tried before, and are
+    not what others are compared with.
+    """
     every = parts(device, replay.figures)
-    cycles = Counter[str]()
-    for run in runs:
-        cycles.update(_most(device, run, every))
-    most = {name: device.time_us(cycles[name]) for name in every}
-    best: Verdict | None = None
-    for name in sorted(every, key=lambda name: (-most[name], name)):
-        if best is not None and time_us - best.double_us >= most[name]:
+    by_run = [_most(device, run, every) for run in runs]
+    gains = {name: device.time_us(sum(one[name] for one in by_run)) for name in every}
+    known = {trial.name for trial in besides}
+    tried: list[Trial] = []
+    best_us = time_us - least_us
+    for name in sorted(every, key=lambda name: (-gains[name], name)):
+        if name in known:
+            continue
+        if (tried or least_us) and time_us - best_us >= gains[name]:
+            break
+        if len(tried) == most:
             break
         if name == LAUNCHES:  # which change nothing else
-            us: float | None = time_us - most[name]
+            us: float | None = time_us - gains[name]
         else:
             us = doubled_us(device, every[name], replay)
-        if us is not None and (best is None or us < best.double_us):
-            best = Verdict(name=name, figures=every[name], time_us=time_us, double_us=us)
-    return best
+        if us is not None:
+            kernel = max(range(len(runs)), key=lambda place: by_run[place][name])
+            tried.append(Trial(name, every[name], us, kernel))
+            best_us = min(best_us, us)
+    return tuple(sorted(tried, key=lambda trial: trial.double_us))  # of equals the first tried
+
+
+def busiest(device: Device, time_us: float, runs: Sequence[KernelRun]) -> Verdict | None:
+    """The part that is busy for the largest share of the time, by bounds and pipes alone."""
+    shares = busy_shares(device, runs)
+    if not shares:
+        return None
+    name = max(shares, key=lambda part: shares[part])
+    stated = parts(device, device.provenance).get(name, ())
+    return Verdict(name=name, figures=stated, time_us=time_us, double_us=None, busy=shares[name])
+
+
+def busy_shares(device: Device, runs: Sequence[KernelRun]) -> dict[str, float]:
+    """The share of a call's time for which each part of the device is busy, 0 parts left out.
+
+    A pipe works on its busiest core, without what it waits for bandwidth; what cores share takes
+    as long as its bound says. Kernels, and their launches, follow one another.
+    """
+    cycles = Counter[str]()
+    for run in runs:
+        own = Counter[str]()
+        for _, pipe, reasons in run.pipes:
+            own[f"pipe {pipe}"] = max(own[f"pipe {pipe}"], reasons[BUSY])
+        shared = Counter[str]()
+        for bound in run.bounds:
+            if not bound.resource.startswith("pipe "):
+                part = _whose(device, bound)
+                shared[part] = max(shared[part], bound.cycles)
+        cycles.update(own)
+        cycles.update(shared)
+        cycles[LAUNCHES] += run.launch_cycles
+    whole = sum(run.cycles + run.launch_cycles for run in runs)
+    return {name: count / whole for name, count in cycles.items() if count}
 
 
 def doubled_us(device: Device, names: Iterable[str], replay: Replay) -> float | None:
     """The time with all of some figures twice as good; None where the device cannot have them."""
-    known, changed = figures(device), dict[str, str]()
-    for name in names:
-        factor = _factor(known[name])
-        text = None if factor is None else scaled(known[name], factor)
-        if text is not None:
-            changed[name] = text
-    return time_with(device, changed, replay)
-
-
-def _factor(figure: Figure) -> Fraction | None:
-    """What makes a figure twice as good; None of what is no speed."""
-    return Fraction(2) if figure.keys[-1] in _COUNTS else _BETTER.get(figure.kind)
+    return time_with(device, faster(figures(device), names, Fraction(2)), replay)
 
 
 class _Work(Struct, frozen=True):
@@ -210,7 +280,7 @@ def _whose(device: Device, bound: Bound) -> str:
     """The part of the device that a bound of a program is of."""
     kind, _, name = bound.resource.partition(" ")
     if kind == "link":
-        return _part_of_link(device, name)
+        return resource_of_link(device, name)
     return bound.resource if kind == "pipe" else kind
 
 
@@ -221,7 +291,9 @@ Report = Callable[[int, int], None]
 class WhatIf(Struct, frozen=True, kw_only=True):
     """The time of a call with one figure at half and at twice its value; None where it cannot be.
 
-    Kernels keep their tilings, so that what is told is what the program makes of the change.
+    ``figure`` may be the word of a part of the device, ``hbm`` for one: then all its speeds, which
+    ``together`` names, are half or twice as good. Kernels keep their tilings, so
+    that what is told is what the program makes of the change.
     """
 
     figure: str
@@ -229,6 +301,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     time_us: float
     half_us: float | None
     double_us: float | None
+    together: tuple[str, ...] = ()
 
     @property
     def gain_us(self) -> float:
@@ -252,24 +325,47 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 def what_if(
     device: Device, time_us: float, replay: Replay, report: Report | None = None
 ) -> tuple[WhatIf, ...]:
-    """Each figure the time rests on, that which could save most first.
+    """Each figure the time rests on, and each part of the device that has several of them.
 
-    Two runs per figure, of programs that are built once.
+    That which could save most comes first. Two runs each, of programs that are built once. A part
+    that saves no more than one of its figures does is left out.
     """
-    known = {path: one for path, one in figures(device).items() if path in replay.figures}
-    found = []
-    for done, (path, figure) in enumerate(known.items()):
+    known = figures(device)
+    together = {
+        word_of(name): paths
+        for name, paths in resources(device, known, replay.figures).items()
+        if len(paths) > 1
+    }
+    changes: dict[str, list[dict[str, str]]] = {}
+    values: dict[str, str] = {}
+    for path in known:
+        if path in replay.figures:
+            texts = [scaled(known[path], factor) for factor in _FACTORS]
+            changes[path] = [{path: text} if text else {} for text in texts]
+            values[path] = figure_text(known[path], device.clock_hz)
+    for word, paths in together.items():
+        changes[word] = [faster(known, paths, factor) for factor in _FACTORS]
+        values[word] = f"{len(paths)} together"
+    found: dict[str, WhatIf] = {}
+    for done, (name, ends) in enumerate(changes.items()):
         if report is not None:
-            report(done, len(known))
-        texts = (scaled(figure, factor) for factor in _FACTORS)
-        half, double = (time_with(device, {path: text}, replay) if text else None for text in texts)
+            report(done, len(changes))
+        half, double = (time_with(device, end, replay) if end else None for end in ends)
         if half is None and double is None:
             continue
-        value = figure_text(figure, device.clock_hz)
-        found.append(
-            WhatIf(figure=path, value=value, time_us=time_us, half_us=half, double_us=double)
+        paths = together.get(name, ())
+        row = WhatIf(
+            figure=name,
+            value=values[name],
+            time_us=time_us,
+            half_us=half,
+            double_us=double,
+            together=paths,
         )
-    return tuple(sorted(found, key=lambda one: (-one.gain_us, -one.effect_us, one.figure)))
+        single = [found[path].gain_us for path in paths if path in found]
+        if row.gain_us > max(single, default=-1.0):
+            found[name] = row
+    return tuple(sorted(found.values(), key=lambda row: (-row.gain_us, -row.effect_us, row.figure)))
 
 
 _FACTORS = (Fraction(1, 2), Fraction(2))
@@ -281,29 +377,6 @@ def time_with(device: Device, changed: Mapping[str, str], replay: Replay) -> flo
         return replay.time_us(device.origin.rebuild(device, changed))
     except NpusimError:  # a figure that others bound, or a program that needs it
         return None
-
-
-def scaled(figure: Figure, factor: Fraction) -> str | None:
-    """The text of a figure times ``factor``, None where that is no such figure.
-
-    Whole numbers are rounded down.
-    """
-    if figure.kind == "bool":
-        return None
-    if isinstance(figure.value, tuple):
-        m, k, n, cycles = figure.value
-        if factor < 1:
-            cycles *= 2
-        elif cycles % 2 == 0:
-            cycles //= 2
-        else:
-            k *= 2
-        return format_quantity((m, k, n, cycles), figure.kind)
-    value = Fraction(figure.value) * factor
-    if isinstance(figure.value, int):
-        value = Fraction(floor(value))
-    none_left = not (value or KINDS[figure.kind].idle)
-    return None if none_left or value == figure.value else format_quantity(value, figure.kind)
 
 
 # -- how far the time may be off -------------------------------------------------------------------
@@ -321,6 +394,27 @@ class Replay(Protocol):
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
         """What the time of each of these kernels rests on, in the order of launches."""
+
+    def programs(self, device: Device) -> tuple[Program, ...]:
+        """The programs of these kernels, in the order of launches."""
+
+    def spread_us(self, device: Device) -> float | None:
+        """The time with vector kernels on the cores that ``device`` favours.
+
+        None where these are those they run on.
+        """
+
+    def on_all_cores_us(self, place: int) -> float | None:
+        """The time with kernel ``place`` on all the cores of its groups.
+
+        None where nothing but its own plan limits them.
+        """
+
+    def evenly_us(self, place: int) -> float | None:
+        """The time with the tasks of kernel ``place`` dealt out evenly to its cores.
+
+        None where cores of several kinds work together, or a tiling limits them.
+        """
 
     def causes(self, device: Device) -> tuple[IntArray, ...]:
         """By kernel, the row that each row of its timeline waited for, -1 where it did not."""

@@ -289,6 +289,62 @@ class Again:
         """What the time of every kernel rests on, in the order of launches."""
         return tuple(trace_program(program, l2) for program, l2 in self._programs(device))
 
+    def programs(self, device: Device) -> tuple[Program, ...]:
+        """The program of every kernel, in the order of launches."""
+        return tuple(program for program, _ in self._programs(device))
+
+    def spread_us(self, device: Device) -> float | None:
+        """Microseconds with vector kernels on the cores that ``device`` favours.
+
+        None where these are those they run on, so that ``time_us`` says it.
+        """
+        steps = tuple(self._spread(step, device) for step in self.steps)
+        if steps == self.steps:
+            return None
+        again = Again(steps, self.figures, self.groups, self.engine, device)
+        for (place, key), program in self._built.items():
+            if steps[place] == self.steps[place]:
+                again._built[place, key] = program
+        return again.time_us(device)
+
+    def _spread(self, step: Step, device: Device) -> Step:
+        if isinstance(step, Tensor) or not step.is_spread:
+            return step
+        return step.on_few(device, len(self.groups) * device.core_kind(step.role).per_group)
+
+    def on_all_cores_us(self, place: int) -> float | None:
+        """Microseconds with kernel ``place`` on all the cores of its groups.
+
+        None where nothing but its own plan limits them.
+        """
+        kernel = self._kernels[place]
+        wider = kernel.on_all_cores()
+        if wider == kernel:
+            return None
+        return self._time_with(place, build(wider, self.device, self.groups))
+
+    def evenly_us(self, place: int) -> float | None:
+        """Microseconds with the tasks of kernel ``place`` dealt out evenly to its cores.
+
+        None where cores of several kinds work together, whose tasks belong to each other, and where
+        a tiling says how many cores have tasks.
+        """
+        kernel = self._kernels[place]
+        if kernel.partners or kernel.on_all_cores() != kernel:
+            return None
+        return self._time_with(place, build(kernel, self.device, self.groups, evenly=True))
+
+    @property
+    def _kernels(self) -> list[Kernel]:
+        return [step for step in self.steps if isinstance(step, Kernel)]
+
+    def _time_with(self, place: int, program: Program) -> float:
+        """Microseconds with another program in the place of a kernel's."""
+        cycles = 0
+        for number, (usual, l2) in enumerate(self._programs(self.device)):
+            cycles += time_cycles(program if number == place else usual, l2)
+        return self.device.time_us(cycles)
+
     def causes(self, device: Device) -> tuple[IntArray, ...]:
         """What every instruction of every kernel waited for, by rows of its timeline."""
         return tuple(trace_causes(program, l2) for program, l2 in self._programs(device))

@@ -1,12 +1,13 @@
 """One axis of a convolution: which outputs read which inputs through which taps.
 
 A kernel may take an axis as it is, or as parts that are axes themselves: the residues of strided
-outputs, or single taps.
+outputs, bands of a filter that is too wide for a load, or single taps.
 """
 
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ from npusim.base.objects import replace
 
 #: What fields of an img2col load hold: strides, and padding on one side, filter and dilation.
 _STRIDE_FIELD, _PAD_FIELD = 63, 255
+
+#: Taps of the widest filter that such a load slides; wider ones are cut into bands.
+WIDEST_FILTER = _PAD_FIELD
 
 #: Inputs between the first and the last tap from which taps are worth taking one by one.
 _WIDE = 128
@@ -90,6 +94,12 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     def slabs(self) -> int:
         """Number of sums."""
         return int(self.sums[-1]) + 1 if len(self) else 0
+
+    @cached_property
+    def begins(self) -> IntArray:
+        """The first output of each sum."""
+        begins: IntArray = self.first[np.diff(self.first, prepend=-1) != 0]
+        return begins
 
     @cached_property
     def outputs(self) -> int:
@@ -181,10 +191,17 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
     def fits_window(self, *, whole: bool = False) -> bool:
         """Whether img2col loads can slide the filter over all virtual inputs.
 
-        Taps may be left out where padding is wide; ``whole`` asks for all taps everywhere.
+        Wide filters slide band by band, and taps may be left out where padding is wide; ``whole``
+        asks for all taps everywhere.
         """
-        fields = self.stride <= _STRIDE_FIELD and max(self.kernel, self.dilation) <= _PAD_FIELD
+        fields = self.stride <= _STRIDE_FIELD and self.dilation <= _PAD_FIELD
+        fields = fields and (self.kernel <= WIDEST_FILTER or not whole)
         return fields and (self.pads <= _PAD_FIELD or (self.insert == 1 and not whole))
+
+    @property
+    def fits_bands(self) -> bool:
+        """Whether img2col loads can slide bands of the filter over all virtual inputs."""
+        return self.stride <= _STRIDE_FIELD and max(self.dilation, self.pads) <= _PAD_FIELD
 
     @property
     def reads_any(self) -> bool:
@@ -220,28 +237,42 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
             taps=int(live.sum()),
         )
 
-    def parts(self, form: str) -> tuple[tuple[Part, ...], ...]:
+    def parts(self, form: str, widest: int = WIDEST_FILTER) -> tuple[tuple[Part, ...], ...]:
         """The axis as sums over disjoint sets of outputs, each the sum of parts.
 
         ``form`` "window" is the axis as it is. "phases" has a part for each residue of the outputs
         modulo ``insert`` that any tap reaches: its taps read neighbouring inputs, without zeros
-        between them, and of more taps than inputs only those that read any. "taps" are the phases
-        tap by tap, inputs ``stride`` apart.
+        between them, and of more taps than inputs only those that read any. Of both more taps than
+        the ``widest`` filter has are equal bands, which add up. "taps" are the phases tap by tap,
+        inputs ``stride`` apart.
         """
         if form == "window":
-            return ((Part(self),),)
-        phases = self._phases() if self.insert > 1 else (Part(self),)
-        phases = tuple(replace(part, within=part.axis.reached) for part in phases)
+            return (Part(self).bands(widest),)
+        phases = self.phases()
         if form == "single":
             phases = tuple(one for part in phases for one in part.apart())
         if form != "taps":
-            return tuple((replace(part, trimmed=part.axis.sparse),) for part in phases)
+            every = (replace(part, trimmed=part.axis.sparse) for part in phases)
+            return tuple(part.bands(widest) for part in every)
         single = (tuple(_single(part, tap) for tap in range(part.axis.kernel)) for part in phases)
         return tuple(tuple(p for p in parts if p.axis.size > 0) for parts in single)
 
+    def phases(self) -> tuple[Part, ...]:
+        """A part for each residue of the outputs modulo ``insert`` that any tap reaches."""
+        phases = self._phases() if self.insert > 1 else (Part(self),)
+        return tuple(replace(part, within=part.axis.reached) for part in phases)
+
+    def terms(self, form: str) -> int:
+        """The most parts that add up to a sum."""
+        if form == "taps":
+            return self.kernel
+        if self.kernel <= WIDEST_FILTER:
+            return 1
+        return max((len(parts) for parts in self.parts(form)), default=1)
+
     def longest(self, form: str) -> int:
         """The most outputs of a part that may be one run."""
-        if form == "single" and any(part.single for (part,) in self.parts(form)):
+        if form == "single" and any(part.single for sums in self.parts(form) for part in sums):
             return 1
         return -(-self.out // self.insert) if form != "window" else self.out
 
@@ -263,15 +294,18 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
         return tuple(sorted(found, key=lambda part: part.outputs))
 
     @lru_cache(maxsize=64)  # noqa: B019 - an axis is a few numbers, known by its value
-    def runs(self, step: int, block: int = 0, form: str = "window") -> Runs:
+    def runs(
+        self, step: int, block: int = 0, form: str = "window", widest: int = WIDEST_FILTER
+    ) -> Runs:
         """All outputs in runs of ``step``, none across a multiple of ``block`` (0: no blocks).
 
         Runs of the same outputs, whose sums are one, follow each other.
         """
         every: list[Part] = []
         pieces = [np.zeros((len(_COLUMNS), 0), np.int64)]
-        for parts in filter(None, self.parts(form)):
-            first, count = parts[0].cut(step, block)
+        for parts in filter(None, self.parts(form, widest)):
+            pads = max(part.axis.pads for part in parts)
+            first, count = parts[0].cut(step, block, pads)
             together = [part.reach(first, count, i) for i, part in enumerate(parts, len(every))]
             # [part][column][run] -> [column][run of each part in turn]
             pieces.append(np.stack(together, 2).reshape(len(_COLUMNS), -1))
@@ -320,11 +354,30 @@ class Part(Struct, frozen=True):
                 found.append(part)
         return tuple(found)
 
-    def cut(self, step: int, block: int) -> tuple[IntArray, IntArray]:
-        """First and number of the part's outputs in runs of ``step``, few where padding is wide."""
+    def bands(self, widest: int) -> tuple[Part, ...]:
+        """The part, in as few equal bands as have at most the ``widest`` filter's taps."""
+        a, (tap, apart) = self.axis, self.taps
+        count = ceil_div(a.kernel, widest)
+        if count < 2:
+            return (self,)
+        ends = [i * a.kernel // count for i in range(count + 1)]
+        return tuple(
+            replace(
+                self,
+                axis=replace(a, kernel=end - first, before=a.before - first * a.dilation),
+                taps=(tap + first * apart, apart),
+            )
+            for first, end in pairwise(ends)
+        )
+
+    def cut(self, step: int, block: int, pads: int) -> tuple[IntArray, IntArray]:
+        """First and number of the part's outputs in runs of ``step``, few where padding is wide.
+
+        ``pads`` is the most padding on one side of any part of the sum.
+        """
         step = 1 if self.single else step
         begin, out = self.within or (0, self.axis.out)
-        if self.axis.pads > _PAD_FIELD and self.axis.insert == 1:
+        if pads > _PAD_FIELD and self.axis.insert == 1:
             step = min(step, _PAD_FIELD // self.axis.stride + 1)
         if not block:
             first = np.arange(begin, out, step)

@@ -48,6 +48,13 @@ def transposed_sizes(
     return tuple((x - 1) * s - sum(p) + d * (k - 1) + 1 + more for x, k, s, p, d, more in axes)
 
 
+def sides_of(padding: Sequence[int], axes: int) -> list[tuple[int, int]]:
+    """(before, after) per axis of one number per axis, or of two."""
+    if len(padding) == 2 * axes:
+        return list(zip(padding[::2], padding[1::2], strict=True))
+    return [(pad, pad) for pad in padding]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
     """Batch, channels, and per axis the sizes of input, filter, stride, padding and dilation.
@@ -269,6 +276,28 @@ class Convolution:
         """
         pairs = prod(use.pairs for use in self.uses)
         return self.n * self.cout * self.cin_per_group * pairs
+
+    @property
+    def one_window(self) -> bool:
+        """Whether the filter of an ordinary layer is as large as its input, which nothing pads.
+
+        There is one output position then, a sum over the whole image, as of a fully connected
+        layer.
+        """
+        return self.side_by_side and set(self.out) == {1}
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether windows of an ordinary layer without groups cover its input, each element once.
+
+        The filter is as large as the stride, or as the input.
+        """
+        unpadded = set(self.padding) == {(0, 0)} and self.groups == 1 and not self.transposed
+        axes = zip(self.spatial, self.out, self.kernel, self.stride, self.dilation, strict=True)
+        return unpadded and all(
+            size == out * taps and (out == 1 or step == taps) and (taps == 1 or apart == 1)
+            for size, out, taps, step, apart in axes
+        )
 
     def channel_blocks(self, c0: int) -> dict[str, tuple[int, int]]:
         """Channels by name, and what whole fractals of the cube make of them.

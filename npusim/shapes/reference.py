@@ -135,14 +135,29 @@ def unfold(
 
 
 def relative_error(got: npt.ArrayLike, want: npt.ArrayLike) -> float:
-    """Return the Frobenius norm of the difference over that of ``want`` (0 if both are zero)."""
-    a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)
-    if a.shape != b.shape:
-        raise ArgumentError(f"relative_error: shapes differ, {a.shape} and {b.shape}; align them")
+    """Return the Frobenius norm of the difference over that of ``want`` (0 if both are zero).
+
+    Elements that are the same infinity, or no number in both, are equal.
+    """
+    a, b = without_equal_infinities(got, want)
     difference, scale = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
     if scale == 0:
         return 0.0 if difference == 0 else float("inf")
     return difference / scale
+
+
+def without_equal_infinities(got: npt.ArrayLike, want: npt.ArrayLike) -> tuple[Float64, Float64]:
+    """Both arrays with 0 where they are the same infinity, or no number in both.
+
+    Raises ``ArgumentError`` where their shapes differ.
+    """
+    a, b = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    if a.shape != b.shape:
+        raise ArgumentError(f"relative_error: shapes differ, {a.shape} and {b.shape}; align them")
+    alike = (np.isinf(a) & (a == b)) | (np.isnan(a) & np.isnan(b))
+    if not alike.any():
+        return a, b
+    return np.where(alike, 0.0, a), np.where(alike, 0.0, b)
 
 
 def _split(array: npt.ArrayLike, axis: int, groups: int) -> Float64:

@@ -37,7 +37,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class Formula:
-    """What a point has of a goal; of a limit, how far it is beyond it."""
+    """Arithmetic on the columns of a point: a goal, or how far a point is beyond a limit."""
 
     text: str
     names: tuple[str, ...]
@@ -45,28 +45,60 @@ class Formula:
 
     def value(self, row: Mapping[str, Any]) -> float:
         """Its value with the columns of ``row``; infinite where it has none, as at 1 / 0."""
-        try:
-            found = float(_value(self.tree, row))
-        except (ArithmeticError, TypeError):  # a root of what is negative is no float
-            return inf
-        return inf if isnan(found) else found
+        return _number(self.tree, row)
+
+
+@dataclass(frozen=True)
+class Limit(Formula):
+    """A limit of two sides; ``value`` is at most 0 where it is kept.
+
+    ``side`` is what must be at most ``bound``, or at least that if the limit is a ``floor``.
+    """
+
+    side: ast.expr = field(repr=False, compare=False)
+    bound: ast.expr = field(repr=False, compare=False)
+    floor: bool = False
+
+    def excess(self, row: Mapping[str, Any]) -> float:
+        """How far a point is beyond the limit, as a share of its bound; 0 within.
+
+        Infinite where the bound is 0 or has no value.
+        """
+        beyond = self.value(row)
+        if beyond <= 0:
+            return 0.0
+        bound = abs(_number(self.bound, row))
+        return beyond / bound if 0 < bound < inf else inf
+
+    def at(self, goal_text: str) -> float | None:
+        """The number that a goal is limited to; None where the limit is not of that goal alone."""
+        of_goal = ast.unparse(self.side) == ast.unparse(goal(goal_text).tree)
+        return _number(self.bound, {}) if of_goal and not _has_names(self.bound) else None
 
 
 @lru_cache(maxsize=256)
 def goal(text: str) -> Formula:
     """The formula of a goal. Raises ``ArgumentError`` for what is none."""
-    return _made(text, _parsed(text))
+    tree = _parsed(text)
+    return Formula(text, _names(text, tree), tree)
 
 
 @lru_cache(maxsize=256)
-def limit(text: str) -> Formula:
+def limit(text: str) -> Limit:
     """The formula of a limit: at most 0 where it is kept. Raises ``ArgumentError`` for others."""
     match _parsed(text):
-        case ast.Compare(left=left, ops=[ast.LtE()], comparators=[right]):
-            return _made(text, ast.BinOp(left, ast.Sub(), right))
-        case ast.Compare(left=left, ops=[ast.GtE()], comparators=[right]):
-            return _made(text, ast.BinOp(right, ast.Sub(), left))
-    raise ArgumentError(f"{text!r} is no limit; write one such as area_mm2<=60, or with >=")
+        case ast.Compare(left=left, ops=[ast.LtE() | ast.GtE() as order], comparators=[right]):
+            floor = isinstance(order, ast.GtE)
+        case _:
+            raise ArgumentError(f"{text!r} is no limit; write one such as area_mm2<=60, or with >=")
+    if not _has_names(left):  # 60>=area_mm2
+        left, right, floor = right, left, not floor
+    beyond = ast.BinOp(right, ast.Sub(), left) if floor else ast.BinOp(left, ast.Sub(), right)
+    return Limit(text, _names(text, beyond), beyond, left, right, floor)
+
+
+def _has_names(tree: ast.expr) -> bool:
+    return any(isinstance(part, ast.Name) for part in ast.walk(tree))
 
 
 def _parsed(text: str) -> ast.expr:
@@ -78,7 +110,8 @@ def _parsed(text: str) -> ast.expr:
     raise _wrong(text)
 
 
-def _made(text: str, tree: ast.expr) -> Formula:
+def _names(text: str, tree: ast.expr) -> tuple[str, ...]:
+    """The goals in a formula. Raises ``ArgumentError`` for what is no formula, or names none."""
     names = []
     for part in ast.walk(tree):
         match part:
@@ -96,7 +129,7 @@ def _made(text: str, tree: ast.expr) -> Formula:
                 raise _wrong(text)
     if not names:
         raise ArgumentError(f"{text!r} names nothing that is measured, of {', '.join(GOALS)}")
-    return Formula(text, tuple(dict.fromkeys(names)), tree)
+    return tuple(dict.fromkeys(names))
 
 
 def _wrong(text: str) -> ArgumentError:
@@ -104,6 +137,15 @@ def _wrong(text: str) -> ArgumentError:
         f"{text[:_LONGEST]!r} is no formula; write numbers, + - * / ** and {', '.join(GOALS)}, "
         "and in a limit <= or >= between two of them"
     )
+
+
+def _number(tree: ast.expr, row: Mapping[str, Any]) -> float:
+    """The value of a formula; infinite where it has none, as at 1 / 0."""
+    try:
+        value = float(_value(tree, row))
+    except (ArithmeticError, TypeError):  # a root of what is negative is no float
+        return inf
+    return inf if isnan(value) else value
 
 
 def _value(tree: ast.expr, row: Mapping[str, Any]) -> Any:

@@ -19,8 +19,11 @@ from npusim.base.quantities import format_quantity
 from npusim.base.written import write
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
+from npusim.device.area import area_mm2
 from npusim.device.catalog import load_device
-from npusim.device.config import Figure, figure_text, figures
+from npusim.device.config import figure_text, figures
+from npusim.device.parts import Figure
+from npusim.device.resources import LAUNCHES
 from npusim.device.spec import Device
 from npusim.device.variant import Head, free_key, variant_text
 from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network
@@ -29,7 +32,6 @@ from npusim.results import Result
 from npusim.results.figures import stacks, timeline
 from npusim.results.figures.stacks import LayerBar
 from npusim.results.lines import rate_text, split_text, us_text
-from npusim.results.network_rows import LAUNCHES
 from npusim.results.web.charts import live
 from npusim.results.web.charts.live import Acts, Knob, Live
 from npusim.study.space import make_axis
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 #: Figures that move where nothing else is said, as far as the device has them.
 USUAL = (
-    *("groups", "memories.L1.size", "memories.L0C.size", "memories.UB.size"),
+    *("groups", "clock", "memories.L1.size", "memories.L0C.size", "memories.UB.size"),
     *("l2.size", "l2.read", "main_memory.read", "main_memory.write", "launch.core"),
 )
 
@@ -75,12 +77,18 @@ def knobs(device: Device, source: str, vary: Mapping[str, Any]) -> tuple[Knob, .
 
 
 def _usual(device: Device, figure: Figure) -> Knob:
-    """A figure from a quarter to four times its value, in whole units but for rates."""
+    """A figure from a quarter to four times its value, in whole units but for rates.
+
+    Clocks end where the supply does.
+    """
     own = figure.value
     assert isinstance(own, int | Fraction)
     values: list[int | Fraction] = [own * part for part in _PARTS]
     if figure.kind != "rate":
         values = [max(1, round(value)) for value in values]
+    most = device.silicon.most_clock_hz if device.silicon is not None else None
+    if figure.keys == ("clock",) and most is not None:  # beyond it no supply is enough
+        values = [value for value in values if value <= most]
     kept = [replace(figure, value=value) for value in dict.fromkeys(values)]
     shown, texts = [_shown(one, device.clock_hz) for one in kept], [_text(one) for one in kept]
     at = [one.value for one in kept].index(own)
@@ -296,11 +304,21 @@ def show(game: Play, view: Live) -> None:
         spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
         told.append(f"most: {split_text({'split': now.split, 'time_us': now.time_us})}{spent}")
         told += _launches(game, now, moved)
+    told += _area(game)
     view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
     view.draw(stacks.moved(_bars(game, now)))
     if game.detail is not None and not game.drawn:
         view.draw(timeline.interactive(game.detail), f"{game.chosen}, once")
         game.drawn = True
+
+
+def _area(game: Play) -> list[str]:
+    """The area of the device as it is, and as it was where that differs."""
+    was, now = area_mm2(game.start), area_mm2(game.device)
+    if was is None or now is None:
+        return []
+    change = f", {now / was - 1:+.1%} ({was:,.1f} mm\u00b2 as it was)" if now != was else ""
+    return [f"area: {now:,.1f} mm\u00b2{change}"]
 
 
 def _launches(game: Play, now: NetworkResult, moved: float) -> list[str]:

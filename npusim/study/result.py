@@ -7,21 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.quantities import parse_quantity
 from npusim.base.yamltree import suggest
-from npusim.device.area import area_mm2, buffer_bytes, static_watt, supply
+from npusim.device.area import area_mm2, buffer_bytes, static_watt
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.parts import ENERGY
+from npusim.device.scaling import energy_pj
 from npusim.device.spec import Device
 from npusim.networks.network import RESULTS
 from npusim.results.answer import Answer
 from npusim.results.figure import Figure
 from npusim.results.figures import studies
 from npusim.results.figures.studies import Varied
+from npusim.results.lines import percent_text
 from npusim.results.plots import Axes, draw
 from npusim.results.report import Report
 from npusim.results.reports.study import explored, report
@@ -37,6 +40,7 @@ COLUMNS = (
     *(f"{part}_us" for part in (*RESULTS, "other", "layout")),
     *(f"{phase}_us" for phase in ("forward", "backward", "optimizer")),
     *("energy_uj", "dynamic_uj", "static_uj", "area_mm2", "buffer_bytes", "kept_bytes"),
+    *("supply_v", "logic_mm2", "l2_pj_per_byte", "l1_pj_per_byte"),
     *("bottleneck", "bottleneck_saves", "retiled", "error"),
 )
 
@@ -198,16 +202,20 @@ class Exploration(Tabled):
     def rows(self) -> list[Row]:
         """A row per point: the varied names, what was measured, goals, ``front`` and ``error``.
 
-        With limits, ``allowed`` says which points keep them.
+        With limits, ``allowed`` says which points keep them, and ``misses`` by how much others are
+        beyond: ``"0.2 % too slow"``.
         """
-        return [
-            {name: setting[name] for name in self.study.varied}
-            | {name: one.row[name] for name in COLUMNS if name in one.row}
-            | {name: goal(name).value(one.row) for name in self._made_up if not one.error}
-            | ({"allowed": within(one, self.limits)} if self.limits else {})
-            | {"front": on, "error": one.error}
-            for (setting, one), on in zip(self.points, self.on_front, strict=True)
-        ]
+        rows = []
+        for (setting, measured), on_front in zip(self.points, self.on_front, strict=True):
+            row: Row = {name: setting[name] for name in self.study.varied}
+            row |= {name: measured.row[name] for name in COLUMNS if name in measured.row}
+            if not measured.error:
+                row |= {name: goal(name).value(measured.row) for name in self._made_up}
+            if self.limits:
+                row["allowed"] = within(measured, self.limits)
+                row["misses"] = "" if measured.error else misses(measured.row, self.limits)
+            rows.append({**row, "front": on_front, "error": measured.error})
+        return rows
 
     @property
     def _made_up(self) -> tuple[str, ...]:
@@ -230,6 +238,43 @@ class Exploration(Tabled):
             for name in self.goals[1:]
         ]
 
+    def nearly(self, share: float = 0.02) -> list[Row]:
+        """The points that miss a limit by at most ``share`` of it, and gain something by that.
+
+        They come by what they miss; each is better in a goal than any that keeps the limits or
+        misses them by less. Where no point is within the limits, it is the one that misses least,
+        however much that is. A row is one of ``rows``.
+        """
+        rows = self.rows()
+        values: dict[int, Values] = {}
+        beyond: dict[int, float] = {}
+        for place, (_, measured) in enumerate(self.points):
+            if not measured.error:
+                values[place] = values_of(measured.row, self.goals)
+                beyond[place] = excess(measured.row, self.limits)
+        order = sorted(beyond, key=lambda place: beyond[place])
+        if order and beyond[order[0]] > 0:
+            return [rows[order[0]]]
+        useful: list[int] = []
+        for place in order:
+            if 0 < beyond[place] <= share and not any(
+                all(a <= b for a, b in zip(values[rival], values[place], strict=True))
+                for rival in (*useful, *(one for one in order if beyond[one] == 0))
+            ):
+                useful.append(place)
+        return [rows[place] for place in useful]
+
+    @property
+    def bounds(self) -> dict[str, list[tuple[str, float]]]:
+        """Limits that are of a single goal, by that goal: the limit's text, and its number."""
+        bounds: dict[str, list[tuple[str, float]]] = {}
+        for name in self.goals:
+            for text in self.limits:
+                number = limit(text).at(name)
+                if number is not None:
+                    bounds.setdefault(name, []).append((text, number))
+        return bounds
+
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Sentences on what the front does not say: figures that cost nothing in any goal."""
@@ -243,7 +288,8 @@ class Exploration(Tabled):
         """``rows`` as a data frame."""
         rows = self.rows()
         held = [name for name in COLUMNS if any(name in row for row in rows)]
-        held[-1:-1] = [*self._made_up, *(["allowed"] if self.limits else []), "front"]
+        of_limits = ["allowed", "misses"] if self.limits else []
+        held[-1:-1] = [*self._made_up, *of_limits, "front"]
         return frame(rows, [*self.study.varied, *held])
 
     @property
@@ -270,9 +316,11 @@ class Exploration(Tabled):
         y = y or next((goal for goal in self.goals if goal != x), self.goals[0])
         x = x or next((goal for goal in self.goals if goal != y), "")
         if not x:
-            return draw(studies.so_far(y, rows, title=title(self.study)), ax)
+            drawn = studies.so_far(y, rows, self.bounds.get(y, ()), title=title(self.study))
+            return draw(drawn, ax)
         goals = [x, y, *(goal for goal in self.goals if goal not in (x, y))]
-        return draw(studies.goals(self.study.varied, goals, rows, title(self.study)), ax)
+        drawn = studies.goals(self.study.varied, goals, rows, self.bounds, title(self.study))
+        return draw(drawn, ax)
 
 
 def values_of(row: Row, goals: Sequence[str]) -> Values:
@@ -283,6 +331,40 @@ def values_of(row: Row, goals: Sequence[str]) -> Values:
 def within(one: Measured, limits: Sequence[str]) -> bool:
     """Whether a point has values, and keeps all limits."""
     return not one.error and all(limit(text).value(one.row) <= 0 for text in limits)
+
+
+def excess(row: Row, limits: Sequence[str]) -> float:
+    """How far a measured row is beyond the limit that it misses most, as a share; 0 within all."""
+    return max((limit(text).excess(row) for text in limits), default=0.0)
+
+
+#: What is said of a point that has too much of a goal.
+_TOO_MUCH = {
+    "time_us": "too slow",
+    "cycles": "too slow",
+    "launch_us": "too long in launches",
+    "area_mm2": "too large",
+    "buffer_bytes": "too much buffer memory",
+    "energy_uj": "too much energy",
+    "dynamic_uj": "too much dynamic energy",
+    "static_uj": "too much static energy",
+}
+
+
+def misses(row: Row, limits: Sequence[str]) -> str:
+    """By how much a measured row is beyond each limit that it misses: ``"0.2 % too slow"``."""
+    texts = []
+    for text in limits:
+        of = limit(text)
+        beyond = of.excess(row)
+        if not beyond:
+            continue
+        much = f"{percent_text(beyond, 1)} " if beyond < inf else ""
+        words = [too_much for name, too_much in _TOO_MUCH.items() if of.at(name) is not None]
+        if of.floor or not words:
+            words = [f"{'below' if of.floor else 'beyond'} {text}"]
+        texts.append(f"{much}{words[0]}")
+    return " and ".join(texts)
 
 
 # -- plots --------------------------------------------------------------------------------------
@@ -365,10 +447,9 @@ def unpriced(study: Study, formulas: Iterable[Formula]) -> Iterator[str]:
 def _costs(device: Device) -> Row:
     """What a design costs whatever runs on it, by the name of the goal that has it."""
     watt = static_watt(device)
-    energies: Sequence[Any] = [
-        figure.value for figure in figures(device).values() if ENERGY in figure.keys
+    dynamic = [
+        energy_pj(device, name) for name, figure in figures(device).items() if ENERGY in figure.keys
     ]
-    dynamic = (supply(device), energies)
     return {
         "area_mm2": area_mm2(device),
         "buffer_bytes": sum(buffer_bytes(device).values()),

@@ -18,10 +18,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from npusim.base.errors import ArgumentError, NpusimError, PassingError, StoreError, told_as
+from npusim.base.errors import (
+    ArgumentError,
+    NpusimError,
+    PassingError,
+    StoreError,
+    naming,
+    told_as,
+)
 from npusim.base.objects import replace
 from npusim.base.resources import optional
-from npusim.base.workers import AHEAD, Workers
+from npusim.base.workers import AHEAD, Workers, answered, check_jobs, packed, unpacked
 from npusim.device.catalog import load_device
 from npusim.device.config import figure_text, figures
 from npusim.results.figures import studies
@@ -98,8 +105,8 @@ def sweep(
     device is wrong, or the device cannot run what is measured.
     """
     made = study_of(study, network, operator, device, vary, combine, options)
-    if jobs is not None and jobs < 1:
-        raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
+    if jobs is not None:
+        check_jobs(jobs)
     points = list(made.points())
     with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
         probed(made, kept)
@@ -304,12 +311,17 @@ Runs = str | Path | None
 
 
 def look(chunk: Chunk, runs: Runs = None) -> Done:
-    """Measure points; what a point raises is told, not raised.
+    """Measure points; what a device refuses is told, not raised.
 
-    Runs of kernels are kept in the file ``runs`` and found there again.
+    Runs of kernels are kept in the file ``runs`` and found there again. Raises ``StoreError`` for
+    that file, and ``TaskError`` for code that is wrong; both name the point.
     """
+    measured = []
     with answers_in(runs):
-        return [(number, _one(parts)) for number, parts in chunk]
+        for number, parts in chunk:
+            with naming(parts.describe):
+                measured.append((number, _one(parts)))
+    return measured
 
 
 def _one(parts: Split) -> Measured:
@@ -340,8 +352,15 @@ def here(chunks: Iterator[Chunk], jobs: int, runs: Runs = None) -> Iterator[Done
     """
     with Workers(jobs) as workers:
         points = partial(map, lambda point: [point])
-        for _, done in workers.each(partial(look, runs=runs), chunks, _dead, points):
+        measure_chunk = partial(look, runs=runs)
+        for _, done in workers.each(measure_chunk, chunks, _chunk_name, _dead, points):
             yield done
+
+
+def _chunk_name(chunk: Chunk) -> str:
+    """The name of points that are measured together."""
+    first = chunk[0][1].describe()
+    return f"{first} and {len(chunk) - 1} more" if len(chunk) > 1 else first
 
 
 def _dead(chunk: Chunk) -> Done:
@@ -369,8 +388,13 @@ def on_dask(chunks: Callable[[int], Iterator[Chunk]], scheduler: str) -> Iterato
             )
             client.wait_for_workers(1)
             threads = sum(client.nthreads().values())
-        futures = (client.submit(look, one, pure=False, retries=5) for one in chunks(threads))
+        # Packed here, as Dask may pickle in a thread of its own while points are being read.
+        code = packed(look)
+        futures = (
+            client.submit(answered, code, packed(chunk), pure=False, retries=5)
+            for chunk in chunks(threads)
+        )
         ready = distributed.as_completed(islice(futures, 2 * AHEAD * threads))
         for future in ready:
-            yield future.result()
+            yield unpacked(future.result())
             ready.update(islice(futures, 1))

@@ -19,6 +19,7 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.resources import optional
+from npusim.base.workers import check_jobs
 from npusim.results.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
@@ -84,13 +85,9 @@ def explore(
     wanted = check_goals(goals or made.goals or ("time_us", "area_mm2"))
     limits = tuple(subject_to or made.subject_to)
     needed = {name for one in (*map(goal, wanted), *map(limit, limits)) for name in one.names}
-    if made.listed or made.combine != "grid" or not made.axes:
-        raise ArgumentError(
-            "an exploration searches a grid: say what varies, as in --vary groups=12:36:12 "
-            "(vary= in Python), and list no points"
-        )
-    if jobs is not None and jobs < 1:
-        raise ArgumentError(f"jobs is {jobs}; it must be at least 1 process")
+    check_searchable(made)
+    if jobs is not None:
+        check_jobs(jobs)
     count = trials or made.trials or TRIALS
     with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
         report = shown or (lambda done, total, known: None)
@@ -109,6 +106,15 @@ def explore(
         points=tuple(search.points()),
         searched=search.optuna,
     )
+
+
+def check_searchable(study: Study) -> None:
+    """Raise ``ArgumentError`` for a study that an exploration cannot search."""
+    if study.listed or study.combine != "grid" or not study.axes:
+        raise ArgumentError(
+            "an exploration searches a grid: say what varies, as in --vary groups=12:36:12 "
+            "(vary= in Python), and list no points"
+        )
 
 
 def _require(goals: Sequence[str], row: Mapping[str, Any], study: Study) -> None:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import Any
 
+from npusim.base.content import Content, require_content
 from npusim.base.errors import ArgumentError, NpusimError, told_as
 from npusim.base.integers import ceil_div
 from npusim.base.quantities import in_one_unit, parse_count, parse_quantity
@@ -236,7 +238,12 @@ _KEYS = (*_SUBJECT, "description", "options", "set", "vary", "combine", "points"
 
 
 def load_study(source: TextFile | str) -> Study:
-    """Read a study file. Raises ``ConfigError`` with file, line and the way out."""
+    """Read a study file. Raises ``ConfigError`` with file, line and the way out.
+
+    A file of another kind is an ``ArgumentError`` that says what it is.
+    """
+    if isinstance(source, Path):
+        require_content(source, (Content.STUDY,), "a study file")
     root = load_tree(source)
     tree = root.mapping((), _KEYS)
     nodes = {key: tree[key] for key in _SUBJECT if key in tree}

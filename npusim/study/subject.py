@@ -23,10 +23,12 @@ from npusim.base.sources import content_of, limits, program
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Spec
 from npusim.call.tiling import parse_tiling
-from npusim.device.area import area_mm2, buffer_bytes
+from npusim.device.area import area_mm2, buffer_bytes, logic_mm2
 from npusim.device.catalog import load_device, read_cores
 from npusim.device.config import figures
 from npusim.device.edit import part_name
+from npusim.device.resources import by_word
+from npusim.device.scaling import energy_pj
 from npusim.device.spec import Device
 from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
 from npusim.ops import CARDS
@@ -148,6 +150,12 @@ class Split(Struct, frozen=True, dict=True):
         """The device with its figures; raises as ``load_device`` does."""
         return load_device(self.base, self.changed)
 
+    def describe(self) -> str:
+        """The point in errors: its device, the figures that differ there, and its options."""
+        named = {name: getattr(value, "name", value) for name, value in self.options.items()}
+        settings = {DEVICE: self.base.name, **self.changed, **named}
+        return f"point {', '.join(f'{name}={value}' for name, value in settings.items())}"
+
     @property
     def content(self) -> str:
         """All that its result depends on, as one text: what a device is called is said in errors.
@@ -170,11 +178,17 @@ def split(setting: Setting) -> Split:
     """
     made = Split.of(setting, {})
     for path, text in made.changed.items():
-        if path not in figures(made.base) and not _is_edit(path, text):
+        known = figures(made.base)
+        words = by_word(made.base, known)
+        if (
+            path not in known
+            and path.lower() not in map(str.lower, words)
+            and not _is_edit(path, text)
+        ):
             what = "npusim net" if NETWORK in setting else setting[OPERATOR]
             name, options = setting.get(DEVICE, made.base.name), option_names(setting)
             listed = f"options are {', '.join(options)}; `npusim devices show {name}` lists figures"
-            way_out = suggest(path, [*options, DEVICE, *figures(made.base)], listed)
+            way_out = suggest(path, [*options, DEVICE, *known, *words], listed)
             raise ArgumentError(f"{path} is no option of {what} and no figure of {name}{way_out}")
     _ = made.device  # a figure that cannot be is told at once
     return made
@@ -292,8 +306,17 @@ def _call(parts: Split) -> Row:
 
 def _design(device: Device, spent: Energy) -> Row:
     """What a design costs besides time; columns whose figures the device lacks are left out."""
-    costs = {"energy_uj": spent.uj, "dynamic_uj": spent.dynamic_uj, "static_uj": spent.static_uj}
-    costs["area_mm2"] = area_mm2(device)
+    law = device.silicon
+    costs = {
+        "energy_uj": spent.uj,
+        "dynamic_uj": spent.dynamic_uj,
+        "static_uj": spent.static_uj,
+        "area_mm2": area_mm2(device),
+        "logic_mm2": logic_mm2(device),
+        "supply_v": float(law.supply_volt(device.clock_hz)) if law and law.has_supply else None,
+        "l2_pj_per_byte": energy_pj(device, "l2.energy") or None,
+        "l1_pj_per_byte": energy_pj(device, "paths.GM->L1.energy") or None,
+    }
     row: Row = {name: value for name, value in costs.items() if value is not None}
     return row | {"buffer_bytes": sum(buffer_bytes(device).values())}
 

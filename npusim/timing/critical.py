@@ -384,12 +384,13 @@ def cube_room(program: Program) -> int:
     Those executed are fewer where an extent is no multiple of a block, those useful fewer still.
     """
     return sum(
-        int(count) * sum(_room(one, program.device) for one in template.instructions)
+        int(count) * sum(multiply_room(one, program.device) for one in template.instructions)
         for count, template in zip(program.unit_counts, program.templates, strict=True)
     )
 
 
-def _room(instruction: Instruction, device: Device) -> int:
+def multiply_room(instruction: Instruction, device: Device) -> int:
+    """Multiply-adds for which the blocks of an instruction have room, 0 of no matrix product."""
     rate = _rate(instruction, device)
     if rate is None or not isinstance(instruction, Mmad | DspGemm):
         return 0

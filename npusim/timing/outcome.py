@@ -46,7 +46,8 @@ class Outcome(Struct, frozen=True):
 
     cycles: int
     reasons: IntArray  # (cores, pipes, reasons), each row sums to the makespan
-    hits: dict[tuple[str, str], tuple[int, int]]  # (operand, destination) -> hit, miss bytes
+    #: (operand, destination) -> bytes that hit, that missed, and of the sectors fetched for them
+    hits: dict[tuple[str, str], tuple[int, int, int]]
     fetched: int  # bytes from main memory, whole sectors
     evicted: int  # bytes to main memory
     spans: Spans | None

@@ -103,6 +103,7 @@ def time_program(
     return KernelRun(
         name=program.kernel,
         tiling=program.tiling,
+        idle=program.idle,
         cores=_cores(program),
         cycles=outcome.cycles,
         launch_cycles=launch_cycles(program),
@@ -211,9 +212,15 @@ def trace_program(program: Program, l2: L2) -> Trace:
             f"is looked for among up to {TRACE_LIMIT:,}: explain a smaller batch"
         )
     from npusim.timing.critical import critical_path, cube_room  # noqa: PLC0415 - for these only
+    from npusim.timing.pressure import pressure  # noqa: PLC0415
 
     spans, cycles = _spans(program, l2)
-    return Trace(cycles=cycles, path=critical_path(program, spans, cycles), room=cube_room(program))
+    return Trace(
+        cycles=cycles,
+        path=critical_path(program, spans, cycles),
+        room=cube_room(program),
+        lines=pressure(program),
+    )
 
 
 def trace_causes(program: Program, l2: L2) -> IntArray:
@@ -255,8 +262,8 @@ def _pipe_rows(
 def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
     rows = []
     for (src, dst, operand), size in program.moves.items():
-        hit, miss = outcome.hits.get((operand, dst), (0, 0)) if src == "GM" else (0, 0)
-        rows.append(TrafficRow(src, dst, operand, size, hit, miss))
+        found = outcome.hits.get((operand, dst), (0, 0, 0)) if src == "GM" else (0, 0, 0)
+        rows.append(TrafficRow(src, dst, operand, size, *found))
     main, front = program.device.main_memory_name, "L2" if program.device.l2 else "GM"
     rows.append(TrafficRow(main, front, "", outcome.fetched, 0, 0))
     rows.append(TrafficRow(front, main, "", outcome.evicted, 0, 0))
@@ -285,15 +292,18 @@ def _timeline(program: Program, spans: Spans) -> Timeline:
     """Spans sorted by (start, core, pipe, index), with what their instructions are."""
     order = _in_time(spans, len(program.cores), len(program.pipes))
     steps = [
-        (told.op, line, told.move[3] if told.move else 0, cost.macs)
+        (told.op, line, one.about, told.move[3] if told.move else 0, cost.macs)
         for t in program.templates
-        for told, line, cost in zip(t.told, t.lines, t.costs, strict=True)
+        for one, told, line, cost in zip(t.instructions, t.told, t.lines, t.costs, strict=True)
     ]
     ops = sorted({step[0] for step in steps})
     lines = sorted({step[1] for step in steps})
-    op_of, line_of = ({name: i for i, name in enumerate(names)} for names in (ops, lines))
-    rows = [(op_of[op], line_of[line], *rest) for op, line, *rest in steps]
-    op, line, size, macs = map(narrowed, np.array(rows, np.int64).reshape(-1, 4).T)
+    abouts = sorted({step[2] for step in steps})
+    op_of, line_of, about_of = (
+        {name: i for i, name in enumerate(names)} for names in (ops, lines, abouts)
+    )
+    rows = [(op_of[op], line_of[line], about_of[about], *rest) for op, line, about, *rest in steps]
+    op, line, about, size, macs = map(narrowed, np.array(rows, np.int64).reshape(-1, 5).T)
     first = np.cumsum([0, *(len(t.instructions) for t in program.templates)])
     place = narrowed(first[spans.template] + spans.instruction)[order]
     return Timeline(
@@ -301,10 +311,12 @@ def _timeline(program: Program, spans: Spans) -> Timeline:
         pipes=program.pipes,
         ops=tuple(ops),
         lines=tuple(lines),
+        abouts=tuple(abouts),
         core=narrowed(spans.core)[order],
         pipe=narrowed(spans.pipe)[order],
         op=op[place],
         line=line[place],
+        about=about[place],
         start=narrowed(spans.start)[order],
         end=narrowed(spans.end)[order],
         bytes=size[place],

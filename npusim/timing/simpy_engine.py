@@ -169,7 +169,7 @@ class SimpyEngine:
         return Outcome(
             cycles,
             np.array([c.account for c in self.cores], np.int64),
-            {key: (hit, miss) for key, (hit, miss) in self.hits.items()},
+            {key: (hit, miss, fetched) for key, (hit, miss, fetched) in self.hits.items()},
             self.fetched,
             self.evicted,
             spans,
@@ -333,9 +333,10 @@ class SimpyEngine:
             return [flow.size, evicted]
         access = self.l2.touch(*place, write=False)
         self.evicted += access.evicted
-        seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0])
+        seen = self.hits.setdefault((region.tensor.name, flow.peer), [0, 0, 0])
         seen[0] += access.hit
         seen[1] += flow.size - access.hit
+        seen[2] += access.fetched
         self.fetched += access.fetched
         for other in self.fetches.awaited(transfer, access, *place):
             self.fabric.follow(transfer, other)

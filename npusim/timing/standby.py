@@ -150,7 +150,8 @@ def _is_coming() -> bool:
 def _say(text: str) -> None:
     from multiprocessing import parent_process  # noqa: PLC0415
 
-    if _started or parent_process() is None:  # of several workers one is enough
+    # Of several workers one is enough, and a daemon has no standard error.
+    if sys.stderr is not None and (_started or parent_process() is None):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from npusim.base.integers import IntArray
 from npusim.program.program import Program
@@ -72,8 +72,9 @@ class TrafficRow(NamedTuple):
     """Bytes moved from ``src`` to ``dst`` for one operand, summed over cores.
 
     ``operand`` names the global tensor for moves from or to GM, else it is empty. ``hit_bytes``
-    and ``miss_bytes`` split reads of GM by whether the L2 held them (both 0 elsewhere); main
-    memory is read in whole sectors, so its own row can exceed the misses.
+    and ``miss_bytes`` split reads of GM by whether the L2 held them when they came (both 0
+    elsewhere). Main memory is read in whole sectors: ``fetched_bytes`` are those that it sent for
+    these reads, so that of a tensor that is read once in small pieces many hit and all are fetched.
     """
 
     src: str
@@ -82,6 +83,7 @@ class TrafficRow(NamedTuple):
     bytes: int
     hit_bytes: int
     miss_bytes: int
+    fetched_bytes: int = 0
 
 
 class Bound(NamedTuple):
@@ -106,20 +108,23 @@ class Bound(NamedTuple):
 class Timeline(Struct, frozen=True, kw_only=True):
     """One row per executed instruction, sorted by (start, core, pipe, index).
 
-    ``core``, ``pipe``, ``op`` and ``line`` are indices into the name tuples; ``start`` and
-    ``end`` are cycles from the kernel's start (end exclusive); ``reason`` indexes ``REASONS``
-    and says what the pipe waited for just before, for ``waited`` cycles. A column has the narrowest
-    integers that hold its numbers, about 26 bytes of a row in all: widen them to compute.
+    ``core``, ``pipe``, ``op``, ``line`` and ``about`` are indices into the name tuples, the last
+    of which say what an instruction works on; ``start`` and ``end`` are cycles from the kernel's
+    start (end exclusive); ``reason`` indexes ``REASONS`` and says what the pipe waited for just
+    before, for ``waited`` cycles. A column has the narrowest integers that hold its numbers, about
+    27 bytes of a row in all: widen them to compute.
     """
 
     cores: tuple[str, ...]
     pipes: tuple[str, ...]
     ops: tuple[str, ...]
     lines: tuple[str, ...]
+    abouts: tuple[str, ...]
     core: IntArray
     pipe: IntArray
     op: IntArray
     line: IntArray
+    about: IntArray
     start: IntArray
     end: IntArray
     bytes: IntArray
@@ -157,6 +162,7 @@ class KernelRun(Struct, frozen=True, kw_only=True):
     computes: str = ""  # the result it contributes to: "input", "weight", "bias" or none of them
     useful_macs: int = 0  # that its problem needs, 0 where unknown
     problem_bounds: tuple[Bound, ...] = ()  # of any program for its problem
+    idle: str = ""  # how many cores under the mask work, and why not all, where that is known
     #: Bytes and multiply-adds by the figure that says their energy (``npusim.results.energy``).
     activity: Mapping[str, int] = field(default_factory=dict)
 
@@ -198,15 +204,49 @@ class Step(Struct, frozen=True):
         return sum(self.parts.values())
 
 
+class LineWork(Struct, frozen=True, kw_only=True):
+    """What all executions of one instruction of the source ask of their pipe (``pressure.py``).
+
+    ``cycles`` are those it takes alone, on all cores together, and ``share`` is theirs of all that
+    the pipe works. Of vector and matrix instructions ``used`` are elements or multiply-adds, and
+    ``room`` those that the repeats or blocks would hold; a repeat has so many ``lanes`` (0 of
+    matrix instructions). ``row_bytes`` and ``again`` are those of ``npusim.isa.vector.Lanes``.
+    """
+
+    work: Work
+    count: int
+    cycles: int
+    share: float
+    bytes: int
+    used: int
+    room: int
+    lanes: int
+    row_bytes: int
+    again: bool
+
+    @property
+    def filled(self) -> float | None:
+        """Share of the room that is used; None of instructions that have none."""
+        return self.used / self.room if self.room else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        facts = structs.asdict(self)
+        del facts["work"]
+        return {**self.work._asdict(), **facts}
+
+
 class Trace(Struct, frozen=True, kw_only=True):
     """What the time of a kernel rests on: ``path`` adds up to ``cycles`` (see ``critical.py``).
 
-    ``room`` are the multiply-adds its matrix instructions had time for, in whole blocks.
+    ``room`` are the multiply-adds its matrix instructions had time for, in whole blocks. ``lines``
+    are what each instruction of the source asks of its pipe.
     """
 
     cycles: int
     path: tuple[Step, ...]
     room: int
+    lines: tuple[LineWork, ...]
 
 
 # -- when cores start ------------------------------------------------------------------------------

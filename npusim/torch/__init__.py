@@ -14,15 +14,19 @@ True
 
 Whatever dispatches ``aten::convolution_backward`` is seen: modules, functional calls, transposed
 and grouped layers, autocast, any memory format, meta tensors (timing only). So are the gradients of
-matrix products (linear layers, ``@``, einsum, attention), which are timed and not compared; what
-else is computed going backward is counted in ``Log.untimed``. Code compiled by ``torch.compile`` is
-not seen. PyTorch computes as always; npusim only looks at operands and results.
+matrix products (linear layers, ``@``, einsum, attention) and of fold and unfold, which are timed
+and not compared; what else is computed going backward is counted in ``Log.untimed``. Code compiled
+by ``torch.compile`` is not seen. PyTorch computes as always; npusim only looks at operands and
+results.
+
+Tensors of convolutions lie on the chip as PyTorch has laid them out: an operand that is not
+contiguous (channels last, a slice, an expanded gradient) is copied by a kernel first, a gradient
+that PyTorch returns so by a kernel at the end.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import sqrt
 from typing import Any, cast
@@ -32,6 +36,7 @@ import numpy as np
 from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
+from npusim.base.streams import stderr_is_terminal
 from npusim.call.options import Options
 from npusim.call.spec import Array
 from npusim.device.spec import Device
@@ -40,6 +45,7 @@ from npusim.torch.log import SETTINGS, ConvCall, Evidence, Log
 from npusim.workloads.module import Made, Product, computed, products
 
 _TENSORS = ("grad_output", "input", "weight")
+_GRADIENTS = ("grad_input", "grad_weight")
 _ARGUMENTS = (*_TENSORS, "bias_sizes", *SETTINGS, "output_mask")
 
 
@@ -64,9 +70,11 @@ def trace(
     device refuses is a row with the reason.
     """
     framework = f"torch {_torch().__version__}"
-    bar = ProgressBar() if sys.stderr.isatty() else None
+    bar = ProgressBar() if stderr_is_terminal() else None
     usual = {"progress": bar}
-    wanted = Options.of(trace, usual | options | {"device": device, "timeline": timeline})
+    wanted = Options.of(
+        trace, usual | options | {"device": device, "timeline": timeline}, without=("layouts",)
+    )
     log = Log(wanted, check, cube_math_type, framework)
     return _running(log, _recorder(log, _WeightNames(model)), bar)
 
@@ -130,6 +138,7 @@ class _WeightNames:
 def _recorder(log: Log, names: _WeightNames) -> Any:
     """A ``TorchDispatchMode`` that lets PyTorch compute, then shows ``log`` what it did."""
     aten = _torch().ops.aten
+    folds = (aten.im2col.default, aten.col2im.default)
     copies = (aten._to_copy.default, aten.clone.default)
     seen = _Products(log, names)
 
@@ -138,7 +147,9 @@ def _recorder(log: Log, names: _WeightNames) -> Any:
         out = func(*args, **given)
         if func is aten.convolution_backward.default:
             a = dict(zip(_ARGUMENTS, args, strict=False)) | given
-            log.record(_call(a), names.of(a["weight"]), lambda: _evidence(a, out, func))
+            log.record(_call(a, out), names.of(a["weight"]), lambda: _evidence(a, out, func))
+        elif func in folds and _torch("torch._C")._current_autograd_node() is not None:
+            log.record(*_fold(args, given, out, backward_of_fold=func is aten.im2col.default))
         else:
             seen.see(func, args, out)
             if func in copies:
@@ -206,8 +217,8 @@ class _Products:
         return call, f"product {shape}" if one.weight is None else self.names.of(one.weight)
 
 
-def _call(a: dict[str, Any]) -> ConvCall:
-    """The arguments of a dispatched call as plain values."""
+def _call(a: dict[str, Any], out: Sequence[Any]) -> ConvCall:
+    """The arguments of a dispatched call as plain values; ``out`` are its gradients."""
     tensors = [a[name] for name in _TENSORS]
     x, w, b = (bool(on) for on in a["output_mask"])
     return ConvCall(
@@ -217,6 +228,45 @@ def _call(a: dict[str, Any]) -> ConvCall:
         bias_sizes=_ints(a["bias_sizes"]) if b and a["bias_sizes"] is not None else None,
         **{name: _plain(a[name]) for name in SETTINGS},
         output_mask=(x, w, b),
+        strides=_strides(
+            (*zip(_TENSORS, tensors, strict=True), *zip(_GRADIENTS, out[:2], strict=True))
+        ),
+    )
+
+
+def _fold(
+    args: Sequence[Any], named: dict[str, Any], out: Any, *, backward_of_fold: bool
+) -> tuple[ConvCall, str]:
+    """A gradient of fold (patches of it) or of unfold (the sum of patches), and its name.
+
+    ``args`` and ``named`` are those of ``aten::im2col`` or ``aten::col2im``.
+    """
+    arguments = ["self", "kernel_size", "dilation", "padding", "stride"]
+    if not backward_of_fold:
+        arguments.insert(1, "output_size")
+    a = dict(zip(arguments, args, strict=False)) | named
+    gradient, kernel = a["self"], _ints(a["kernel_size"])
+    read = "image" if backward_of_fold else "grad_output"
+    call = ConvCall(
+        shapes=(_ints(gradient.shape), _ints(out.shape), kernel),
+        dtypes=(_name(gradient),) * 3,
+        stride=_ints(a["stride"]),
+        padding=_ints(a["padding"]),
+        dilation=_ints(a["dilation"]),
+        output_mask=(True, False, False),
+        strides=_strides(((read, gradient), ("out", out))),
+        fold="im2col" if backward_of_fold else "im2col_backward",
+    )
+    size = "x".join(map(str, kernel))
+    return call, f"{'fold' if backward_of_fold else 'unfold'} {size}"
+
+
+def _strides(tensors: Iterable[tuple[str, Any]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Strides, in elements, of those named tensors that do not lie row-major without gaps."""
+    return tuple(
+        (name, _ints(tensor.stride()))
+        for name, tensor in tensors
+        if tensor is not None and not tensor.is_contiguous()
     )
 
 

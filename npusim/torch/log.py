@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import isfinite, sqrt
+from math import isfinite, isinf, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,13 +23,14 @@ from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.call.spec import Array, Operand, spec
+from npusim.call.spec import Array, Operand, Spec, spec
+from npusim.ops import CARDS
 from npusim.ops.arguments import cube_math, cube_math_number
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
 from npusim.results.log_text import GRADIENTS, render
-from npusim.shapes.reference import relative_error
+from npusim.shapes.reference import relative_error, without_equal_infinities
 from npusim.version import __version__
 from npusim.workloads import LinearLayer
 
@@ -66,9 +67,12 @@ Shape = tuple[int, ...]
 class ConvCall:
     """The arguments of one ``aten::convolution_backward``; equal calls take equal time.
 
-    ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight. The call
-    of a ``product`` of matrices has no other sizes; where it is a gradient that is known as no
-    layer's, it is a product going forward.
+    ``shapes`` and ``dtypes`` (the framework's names) are of grad_output, input and weight.
+    ``strides`` are those, in elements, of operands and gradients that are not contiguous, by name.
+    The call of a ``product`` of matrices has no other sizes; where it is a gradient that is known
+    as no layer's, it is a product going forward. Of a ``fold`` - the operator that computes it,
+    "im2col_backward" for the gradient of unfold and "im2col" for that of fold - ``shapes`` are
+    those of the gradient that is read, of the one that is made, and of the kernel.
     """
 
     shapes: tuple[Shape, Shape, Shape]
@@ -81,7 +85,9 @@ class ConvCall:
     output_padding: Shape = ()
     groups: int = 1
     output_mask: tuple[bool, bool, bool]
+    strides: tuple[tuple[str, Shape], ...] = ()
     product: LinearLayer | None = None
+    fold: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -93,6 +99,26 @@ class ConvCall:
         """One short name, or three where operands differ."""
         names = [_short(name) for name in self.dtypes]
         return names[0] if len(set(names)) == 1 else "/".join(names)
+
+    @property
+    def layouts(self) -> dict[str, Spec]:
+        """How operands and gradients lie that are not contiguous."""
+        output, input_, weight = self.shapes
+        output_type, input_type, weight_type = map(dtype, self.dtypes)
+        if self.fold:
+            read = "image" if self.fold == "im2col" else "grad_output"
+            folded = {read: output, "out": input_}
+            return {
+                name: spec(folded[name], output_type, strides) for name, strides in self.strides
+            }
+        tensors = {
+            "grad_output": (output, output_type),
+            "input": (input_, input_type),
+            "weight": (weight, weight_type),
+            "grad_input": (input_, promote((input_type, output_type), FP32)),
+            "grad_weight": (weight, promote((weight_type, output_type), FP32)),
+        }
+        return {name: spec(*tensors[name], strides) for name, strides in self.strides}
 
     @property
     def promoted(self) -> DType:
@@ -193,8 +219,10 @@ class Log:
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
         result = self._run(call, layer, number, data.operands if data else specs)
         index = len(self.results) if known is None else known.result
-        math = cube_math(call.promoted, number, self.device)
-        name = "hf32" if math.hf32 else math.dtype.name
+        if call.fold:
+            name = call.promoted.name
+        else:
+            name = cube_math(call.promoted, number, self.device).name
         entry = Entry(call=call, layer="", result=index, reason="", arithmetic=name)
         if data is not None:
             entry = _compared(entry, result, data)
@@ -211,6 +239,8 @@ class Log:
             report(f"{layer} (call {len(self.entries) + 1}) {kernel}", phase, done, total)
 
         options = replace(self.options, progress=report and labelled)
+        if call.fold:
+            return _folded(call, grad_output, replace(options, layouts=call.layouts))
         if call.product is not None:
             wanted = call.results or ("output",)
             return linear_layer(call.product, call.promoted, wanted, options, number)
@@ -222,7 +252,7 @@ class Log:
             **call.settings,
             output_mask=call.output_mask,
             cube_math_type=number,
-            **vars(options),
+            **vars(replace(options, layouts=call.layouts)),
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -236,9 +266,11 @@ class Log:
         ``count`` is how many calls of the log have the same arguments, ``result`` the index in
         ``results``. ``error_...`` are relative Frobenius errors against the framework's gradients;
         where the terms of a gradient cancel, relative to the root of their summed squares, and at
-        least to its type's smallest normal number; NaN where either is not finite. ``tolerance``
-        is their limit (for the bias that of the element type alone, see ``TOLERANCES``), ``ok``
-        whether all keep it. Products of matrices are timed, and not compared.
+        least to its type's smallest normal number. Infinities of one sign are equal; where an
+        element is not finite and not alike on both sides, the error is no finite number and
+        ``reason`` tells where. ``tolerance`` is their limit
+        (for the bias that of the element type alone, see ``TOLERANCES``), ``ok`` whether all keep
+        it. Products of matrices and gradients of fold and unfold are timed, and not compared.
         """
         import pandas as pd
 
@@ -298,6 +330,16 @@ class Log:
         return f"<pre>{escape(self.summary())}</pre>"
 
 
+def _folded(call: ConvCall, gradient: Operand, options: Options) -> Result:
+    """The gradient of fold or unfold, on the operator that the chip's library has for it."""
+    card = CARDS[call.fold]
+    settings = [call.shapes[2], call.dilation, call.padding, call.stride]
+    if call.fold == "im2col_backward":
+        settings.insert(0, call.shapes[1][-2:])
+    usable = {name: value for name, value in vars(options).items() if name not in card.without}
+    return card.function(gradient, *settings, **usable)
+
+
 def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
     """``entry`` with the errors of the gradients that both sides computed."""
     limits = _limits(entry)
@@ -307,11 +349,36 @@ def _compared(entry: Entry, result: Result, data: Evidence) -> Entry:
         for i, (got, want) in enumerate(pairs)
     )
     ok = all(error is None or error <= limits[i] for i, error in enumerate(errors))
-    return replace(entry, errors=errors, ok=ok)
+    named = zip(GRADIENTS, result.outputs or (), data.gradients, strict=True)
+    reasons = [
+        _unlike_infinities(name, got, want)
+        for name, got, want in named
+        if got is not None and want is not None
+    ]
+    return replace(entry, errors=errors, ok=ok, reason="; ".join(filter(None, reasons)))
+
+
+def _unlike_infinities(name: str, got: Array, want: Array) -> str:
+    """The words for elements that are not finite and not alike on both sides, "" without any."""
+    computed, exact = without_equal_infinities(got, want)
+    apart = ~(np.isfinite(computed) & np.isfinite(exact))
+    count = int(np.count_nonzero(apart))
+    if not count:
+        return ""
+    place = tuple(int(i) for i in np.argwhere(apart)[0])
+    here, there = float(computed[place]), float(exact[place])
+    overflow = f": beyond {dtype(want.dtype).range_text}" if isinf(here) or isinf(there) else ""
+    return (
+        f"{name} has {count:,} of {want.size:,} elements that are infinite or no number and not "
+        f"alike on both sides{overflow}; first at {list(place)}: {here:.6g} here, {there:.6g} in "
+        "the framework"
+    )
 
 
 def _error(got: Array, want: Array, limit: float, noise: Callable[[int], float], i: int) -> float:
-    """Relative Frobenius error of gradient ``i``; NaN where either is not finite.
+    """Relative Frobenius error of gradient ``i``; NaN or infinite where infinities are unlike.
+
+    The same infinities, as of gradients that overflow under a loss scaler, are equal.
 
     Terms that cancel, as in the bias gradient before a normalisation, leave rounding noise on
     both sides, and an element below the smallest normal number has lost digits on both: beyond
@@ -321,10 +388,10 @@ def _error(got: Array, want: Array, limit: float, noise: Callable[[int], float],
         error = relative_error(got, want)
         if not error > limit:
             return error
-        exact = want.astype(np.float64)
+        computed, exact = without_equal_infinities(got, want)
         smallest = _SMALLEST_NORMAL[dtype(want.dtype).name] * sqrt(want.size)
         scale = max(float(np.linalg.norm(exact)), noise(i), smallest)
-        return float(np.linalg.norm(got.astype(np.float64) - exact)) / scale
+        return float(np.linalg.norm(computed - exact)) / scale
 
 
 def _limits(entry: Entry) -> tuple[float, float, float]:

@@ -14,16 +14,14 @@ Candidates are bounded and timed by several processes, which do not look at what
 from __future__ import annotations
 
 import heapq
-import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from npusim.base.errors import ArgumentError
+from npusim.base.errors import ArgumentError, naming
 from npusim.base.integers import ceil_div
 from npusim.base.sources import own_modules
 from npusim.base.workers import Workers as Processes
@@ -250,12 +248,10 @@ class Workers(Processes):
     """
 
     def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
-        super().__init__(jobs)
+        super().__init__(jobs, partial(_begin, problem), own_modules(type(problem.kernel)))
         self.problem, self.store = problem, store
         #: Candidates found in the store so far, and computed.
         self.known = self.computed = 0
-        if jobs > 1:
-            self._begin = partial(_begin, _sent(problem))
 
     def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
         """The "bound" or the "time" of each candidate, in order."""
@@ -280,14 +276,25 @@ class Workers(Processes):
             return [look(self.problem, stage, changes) for changes in candidates]
         size = ceil_div(len(candidates), 2 * self.jobs)
         chunks = [candidates[at : at + size] for at in range(0, len(candidates), size)]
-        found = dict(self.each(partial(_look, stage), chunks))
+        found = dict(self.each(partial(_look, stage), chunks, self._chunk_name))
         return [one for place in range(len(chunks)) for one in found[place]]
+
+    def _chunk_name(self, chunk: Sequence[Changes]) -> str:
+        """The name of candidates that are looked at together."""
+        first = _candidate_name(self.problem.candidate(chunk[0]))
+        return f"{first} and {len(chunk) - 1} more" if len(chunk) > 1 else first
 
 
 def look(problem: Problem, stage: str, changes: Changes) -> Found:
-    """What is asked of one candidate."""
+    """What is asked of one candidate; an error names it."""
     candidate = problem.candidate(changes)
-    return problem.bound(candidate) if stage == "bound" else problem.time(candidate)
+    with naming(partial(_candidate_name, candidate)):
+        return problem.bound(candidate) if stage == "bound" else problem.time(candidate)
+
+
+def _candidate_name(candidate: Kernel) -> str:
+    """The name of a candidate in errors, with its tiling as reports show it."""
+    return f"candidate {candidate.name} {candidate.tiling_text}".rstrip()
 
 
 #: The problem of a process that looks at candidates.
@@ -298,17 +305,6 @@ def _look(stage: str, candidates: list[Changes]) -> list[Found]:
     return [look(_HELD[0], stage, changes) for changes in candidates]
 
 
-def _begin(pickled: bytes) -> None:
+def _begin(problem: Problem) -> None:
     """Make ready to look."""
-    _HELD.append(pickle.loads(pickled))
-
-
-def _sent(problem: Problem) -> bytes:
-    """The problem for other processes, with the kernel's code as it was imported here."""
-    import cloudpickle  # noqa: PLC0415 - few searches need processes
-
-    with ExitStack() as registered:
-        for module in own_modules(type(problem.kernel)):
-            cloudpickle.register_pickle_by_value(module)
-            registered.callback(cloudpickle.unregister_pickle_by_value, module)
-        return cast(bytes, cloudpickle.dumps(problem))
+    _HELD.append(problem)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from npusim.base.errors import ArgumentError, CapacityError
+from npusim.base.errors import CapacityError
+from npusim.base.workers import check_jobs
 from npusim.base.written import replacing
 from npusim.program.build import Fit, fits
 from npusim.program.kernel import Kernel
@@ -289,8 +290,7 @@ def search(
     Where candidates are the kernel's own, those one step from the best are looked at too, until
     none of them is better.
     """
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise ArgumentError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
+    check_jobs(jobs)
     begun = time.monotonic()
     candidates = problem.candidates()
     if among is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, ClassVar
 
@@ -215,15 +215,43 @@ def read_sheet(source: TextFile) -> Sheet:
     """Read a file of either schema.
 
     Raises ``ArgumentError`` if the file cannot be read or its header is of neither schema;
-    whatever is wrong with one row makes that row ``Unreadable``.
+    whatever is wrong with one row makes that row ``Unreadable``, an ``id`` that is there already
+    included.
     """
     lines = read_lines(source)
     at, head = next(lines, (1, []))
     columns = tuple(name.strip() for name in head)
     schema = _schema(f"{source}:{at}", columns)
-    rows = tuple(_read(schema, columns, cells, f"{source}:{line}") for line, cells in lines)
+    rows = tuple(_each_once(_rows(source, schema, columns, lines)))
     known = {f.name for f in fields(schema)}
     return Sheet(str(source), columns, rows, tuple(c for c in columns if c not in known))
+
+
+def _rows(
+    source: TextFile,
+    schema: type[Row],
+    columns: Sequence[str],
+    lines: Iterator[tuple[int, list[str]]],
+) -> Iterator[tuple[str, Row | Unreadable]]:
+    """Yield each row of a file with its place, ``"FILE:LINE"``."""
+    for line, cells in lines:
+        where = f"{source}:{line}"
+        yield where, _read(schema, columns, cells, where)
+
+
+def _each_once(rows: Iterable[tuple[str, Row | Unreadable]]) -> Iterator[Row | Unreadable]:
+    """Yield rows; one whose ``id`` an earlier one has is ``Unreadable``."""
+    places: dict[str, str] = {}
+    for where, row in rows:
+        first = places.setdefault(row.id, where)
+        if row.id and first != where:
+            reason = (
+                f"{where}: id: {row.id!r} is there already, in line {first.rpartition(':')[2]}; "
+                "give each row an id of its own"
+            )
+            yield Unreadable(id=row.id, family=row.family, chip=row.chip, reason=reason)
+        else:
+            yield row
 
 
 def _plain(cells: list[str]) -> list[str]:
@@ -323,6 +351,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "text": str,
     "count": int,
     "number": float,
+    "time": float,
     "flag": "1".__eq__,
     "words": _words,
     "slots": _slots,

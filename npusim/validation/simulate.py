@@ -12,6 +12,7 @@ from functools import lru_cache
 from npusim.base.objects import replace
 from npusim.base.workers import Workers as Processes
 from npusim.device.catalog import devices, load_device
+from npusim.device.files import ALIASES, is_file
 from npusim.device.spec import Device
 from npusim.kernels.tilings.template import words
 from npusim.validation.call_rows import simulate_call_row, simulate_network_row
@@ -96,6 +97,42 @@ def device_name(row: Row) -> tuple[str, tuple[str, ...]]:
     )
 
 
+def other_chip(row: Row, name: str, device: Device) -> str:
+    """Return why a row was not measured on ``device``, called ``name``; "" where it was.
+
+    A row of a shipped chip is one of a user's device file, too, where the file builds on that chip.
+    """
+    try:
+        measured = device_name(row)[0]
+    except Declined as declined:
+        return str(declined)
+    bases = {known.inherited for known in device.provenance.values()} if is_file(name) else set()
+    same = measured in {name, device.name, *bases}
+    return "" if same else f"measured on {row.chip}, which is not {device.name}"
+
+
+def on_device(rows: Sequence[Row | Unreadable], name: str) -> list[Row | Unreadable]:
+    """Return rows as of one device: a shipped one or a device file, in place of their chips.
+
+    A row of another chip is ``Unreadable``, with the reason. Raises ``ArgumentError`` or
+    ``ConfigError`` for a device that does not exist or cannot be read.
+    """
+    name = ALIASES.get(name, name)
+    device = load_device(name)
+    return [_on(row, name, device) for row in rows]
+
+
+def _on(row: Row | Unreadable, name: str, device: Device) -> Row | Unreadable:
+    """Return a row as of one device; ``Unreadable`` where it was measured on another chip."""
+    if isinstance(row, Unreadable):
+        return row
+    reason = other_chip(row, name, device)
+    if not reason:
+        return replace(row, chip=name)
+    reason += "; leave out --device, or give a device file that builds on that chip"
+    return Unreadable(id=row.id, family=row.family, chip=row.chip, reason=reason)
+
+
 def _simulated(row: Row, figures: Mapping[str, str]) -> Simulated:
     for word in row.switches if isinstance(row, KernelRow) else ():
         if word not in words():
@@ -141,7 +178,8 @@ class Workers(Processes):
         """Return the outcome of every task, in their order; long ones are simulated first."""
         order = sorted(range(len(tasks)), key=lambda place: effort(tasks[place][0]), reverse=True)
         found: dict[int, Outcome] = {}
-        for place, outcome in self.each(_answered, [tasks[place] for place in order], _dead):
+        sorted_tasks = [tasks[place] for place in order]
+        for place, outcome in self.each(_answered, sorted_tasks, _row_name, _dead):
             found[order[place]] = outcome
             if progress is not None:
                 progress(len(found), len(tasks))
@@ -150,6 +188,11 @@ class Workers(Processes):
 
 def _answered(task: Task) -> Outcome:
     return simulate_row(*task)
+
+
+def _row_name(task: Task) -> str:
+    """The name of a row in errors."""
+    return f"row {task[0].id}"
 
 
 def _dead(task: Task) -> Outcome:

@@ -26,10 +26,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from npusim.base.content import Content, content_of, require_content
 from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, suggest
+from npusim.workloads import topology
 from npusim.workloads.chains import SEVERAL, Sizes, Value, fits, given, inferred, read_chains, taken
 from npusim.workloads.elementwise import WEIGHTED, ElementwiseLayer
 from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Workload
@@ -56,31 +58,68 @@ def workloads() -> list[str]:
 
 
 def load_workload(name_or_path: str | Path) -> Workload:
-    """Read a workload that ships (by name) or one's own (a path ending in .yaml or .yml)."""
-    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
-        path = Path(name_or_path)
-        return _workload(path, shown(path.stem))
-    known = workloads()
-    if name_or_path not in known:
-        raise ArgumentError(
-            f"unknown workload {name_or_path!r} (a file of your own needs a path ending in .yaml)"
-            f"{suggest(name_or_path, known)}"
-        )
-    return _shipped(name_or_path)
+    """Read a workload that ships (by name) or one's own: a YAML file or a SCALE-Sim topology."""
+    return _loaded(name_or_path)
 
 
-def read_network(source: Any, input_shape: Sequence[int] | None = None) -> Workload:
-    """The layers of a workload (by name, path or itself), an ONNX file or a ``torch.nn.Module``.
+def _loaded(name_or_path: str | Path, padding: str | None = None) -> Workload:
+    """The same, with the padding of a topology."""
+    path = _file_of(name_or_path)
+    if path is None:
+        known = workloads()
+        if name_or_path not in known:
+            raise ArgumentError(
+                f"unknown workload {name_or_path!r} (a file of your own needs its path, which ends "
+                f"in .yaml, .csv or .onnx){suggest(str(name_or_path), known)}"
+            )
+        return _shipped(str(name_or_path))
+    require_content(path, _NETWORKS, "a network")
+    if content_of(path) is Content.TOPOLOGY or path.suffix.lower() == ".csv":
+        return topology.workload(path, padding)
+    return _workload(path, shown(path.stem))
 
-    ``input_shape`` is that of one image without the batch: a module needs it, an ONNX file where
-    it leaves sizes open. Raises ``ArgumentError`` where it is missing, or has no meaning.
+
+#: What a file of a network may be, and the endings of their names.
+_NETWORKS = (Content.WORKLOAD, Content.TOPOLOGY, Content.ONNX)
+_ENDINGS = (".yaml", ".yml", ".csv", ".onnx")
+
+
+def _file_of(given: str | PathLike[str]) -> Path | None:
+    """The file that is meant; None for the name of a workload that ships.
+
+    A file is one that exists, whatever its ending, or has the ending of a network's file.
     """
-    text = str(source) if isinstance(source, (str, PathLike)) else ""
-    if text.lower().endswith(".onnx"):
+    path = Path(given)
+    if isinstance(given, str) and given in workloads():
+        return None
+    named = not isinstance(given, str) or given.lower().endswith(_ENDINGS)
+    return path if named or path.is_file() else None
+
+
+def read_network(
+    source: Any, input_shape: Sequence[int] | None = None, *, padding: str | None = None
+) -> Workload:
+    """The layers of a workload (by name, path or itself), a file or a ``torch.nn.Module``.
+
+    Files are YAML files of layers, ONNX files and SCALE-Sim topologies (CSV), recognised by what
+    they hold. ``input_shape`` is that of one image without the batch: a module needs it, an ONNX
+    file where it leaves sizes open. ``padding`` says how that of a topology is taken, "none"
+    (usual), "included" or "same" (``npusim.workloads.topology.PADDINGS``). Raises ``ArgumentError``
+    where one of them is missing or has no meaning, and for a file of another kind.
+    """
+    path = _file_of(source) if isinstance(source, (str, PathLike)) else None
+    found = content_of(path) if path is not None else None
+    is_topology = found is Content.TOPOLOGY
+    if padding is not None and not is_topology:
+        raise ArgumentError(
+            f"padding is {padding!r}, but only a SCALE-Sim topology leaves it open; leave it out"
+        )
+    if path is not None and (found is Content.ONNX or path.suffix.lower() == ".onnx"):
         from npusim.workloads import onnx  # noqa: PLC0415  # the package is heavy
 
-        return onnx.workload(text, input_shape)
-    if not text and not isinstance(source, Workload):
+        require_content(path, (Content.ONNX,), "an ONNX file")
+        return onnx.workload(path, input_shape)
+    if not isinstance(source, (str, PathLike, Workload)):
         from npusim.workloads import module  # noqa: PLC0415  # so is PyTorch
 
         if input_shape is None:
@@ -93,7 +132,9 @@ def read_network(source: Any, input_shape: Sequence[int] | None = None) -> Workl
         raise ArgumentError(
             f"input_shape is {tuple(input_shape)}, but a workload states its sizes; leave it out"
         )
-    return source if isinstance(source, Workload) else load_workload(source)
+    if isinstance(source, Workload):
+        return source
+    return _loaded(source if isinstance(source, str) else Path(source), padding)
 
 
 @lru_cache(maxsize=16)

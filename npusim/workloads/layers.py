@@ -80,13 +80,15 @@ class Workload:
     """A named list of layers, in the order of the network.
 
     ``layers`` are those that multiply. ``nodes`` are all layers with their edges, each after those
-    that it reads; none where layers are only listed.
+    that it reads; none where layers are only listed. ``notes`` say what was taken for granted where
+    the source left it open.
     """
 
     name: str
     description: str
     layers: tuple[Layer, ...]
     nodes: tuple[Node, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of_nodes(

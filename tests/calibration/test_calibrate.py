@@ -115,8 +115,9 @@ def test_the_file_simulates_as_the_fit_said_and_can_be_fitted_again(
         assert second.simulated.time_us == pytest.approx(first.simulated.time_us, rel=1e-3)
     assert not again.changed
     assert {one.verdict for one in again.figures} == {search.KEPT, search.FEW}
-    again.save(tmp_path / "more.yaml")
-    assert load_device(tmp_path / "more.yaml").base == "mine.yaml"
+    with pytest.raises(ArgumentError, match=r"none of 3 figures moved.*use .*mine\.yaml as it is"):
+        again.save(tmp_path / "more.yaml")
+    assert not (tmp_path / "more.yaml").exists()
 
 
 def test_another_figure_is_fitted_on_request(tmp_path: Path, few: Path) -> None:
@@ -130,6 +131,55 @@ def test_another_figure_is_fitted_on_request(tmp_path: Path, few: Path) -> None:
     assert value(fit.device, "main_memory.read") == pytest.approx(
         value(true, "main_memory.read"), rel=0.03
     )
+
+
+def test_a_figure_that_ends_at_its_range_is_told(tmp_path: Path) -> None:
+    """The chip has 3.6 TB/s, and the range ends before."""
+    data = profile(tmp_path / "p.csv", *PRODUCTS)
+    narrow = tmp_path / "narrow.yaml"
+    narrow.write_text(
+        "constants:\n  - {path: l2.read, devices: [ascend910b2], low: 4TB/s, high: 5.2TB/s}\n",
+        encoding="utf-8",
+    )
+    fit = npusim.calibrate(data, STOCK, constants=narrow, rounds=0)
+    (figure,) = fit.figures
+    assert (figure.value, figure.end) == (figure.constant.low, "low")
+    table = next(one for one in fit.tables if one.title.startswith("Figures at an end"))
+    assert [(row[0], row[2]) for row in table.rows] == [("l2.read", "low")]
+    fit.save(tmp_path / "mine.yaml")
+    text = (tmp_path / "mine.yaml").read_text(encoding="utf-8")
+    assert "# At this end of the range that was looked at:\n#   l2.read: low\n" in text
+
+
+def test_figures_inside_their_range_are_at_no_end(found: Calibration) -> None:
+    assert [one.end for one in found.figures] == ["", "", ""]
+    assert not any(one.title.startswith("Figures at an end") for one in found.tables)
+
+
+def test_assumed_figures_are_offered_and_can_be_looked_at(tmp_path: Path, few: Path) -> None:
+    device = load_device(STOCK)
+    assumed = search.assumed_figures(device)
+    assert {"main_memory.write", "paths.L0C->L1.startup"} <= set(assumed)
+    assert all(device.provenance[path].confidence == "assumed" for path in assumed)
+    assert not any(path.startswith("silicon.") or "energy" in path for path in assumed)
+    listed = [one.path for one in search.constants_of(STOCK, device, few)]
+    all_of_them = [one.path for one in search.constants_of(STOCK, device, few, ["assumed"])]
+    assert all_of_them == [*listed, *assumed]
+    data = profile(tmp_path / "p.csv", PRODUCTS[0])
+    fit = npusim.calibrate(data, STOCK, constants=few, figures=["main_memory.write"], rounds=0)
+    offered = fit.tables[-1]
+    assert offered.title.startswith("Assumed figures not looked at: --figure PATH fits one")
+    others = [path for path in assumed if path != "main_memory.write"]
+    assert offered.rows == ((str(len(others)), " ".join(others)),)
+
+
+def test_a_device_without_fitted_figures_says_what_could_be_fitted() -> None:
+    device = load_device("tiny")
+    with pytest.raises(ArgumentError, match="tiny: there is no figure to fit") as refused:
+        search.constants_of("tiny", device)
+    assert "--figure PATH=LOW..HIGH, or all 7" in str(refused.value)
+    found = search.constants_of("tiny", device, None, ["assumed"])
+    assert [one.path for one in found] == search.assumed_figures(device)
 
 
 @mistakes("calibration", "a_figure_that_cannot_be_fitted_is_refused")
@@ -176,13 +226,13 @@ def test_kernels_in_our_own_columns_are_fitted_to(tmp_path: Path, few: Path) -> 
     head = "id,chip,op,M,N,K,dtype_in,dtype_out,layout_a,layout_b,base_m,base_n,base_k,step_ka,"
     head += "step_kb,time_kind,time_us,trust"
     rows = [
-        f"r{n},910B2,gemm,{m},{n},1024,fp16,fp32,ND,ND,128,256,64,4,4,task,{time},A"
+        f"r{time},910B2,gemm,{m},{n},1024,fp16,fp32,ND,ND,128,256,64,4,4,task,{time},A"
         for m, n, time in ((1024, 1024, 30), (2048, 1024, 40), (1024, 3072, 50), (2048, 2048, 70))
     ]
     others = [
-        rows[0].replace("910B2", "950PR"),
-        rows[0].replace(",A", ",C"),
-        rows[0].replace("30,A", "3,A"),
+        rows[0].replace("r30,910B2", "s1,950PR"),
+        rows[0].replace("r30", "s2").replace(",A", ",C"),
+        rows[0].replace("r30", "s3").replace("30,A", "3,A"),
     ]
     data = tmp_path / "own.csv"
     data.write_text("\n".join([head, *rows, *others]), encoding="utf-8")

@@ -30,7 +30,13 @@ def written(tmp_path: Path, capsys: Capture) -> tuple[str, str]:
 
 def test_two_files_on_a_command_line(written: tuple[str, str], capsys: Capture) -> None:
     assert main(["compare", *written]) == 0
-    assert "LAYERS" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "LAYERS" in told
+    assert "\nspeed  " in told.partition("\ntime  ")[0]
+    picture = Path(written[0]).with_suffix(".png")
+    assert main(["compare", *written, "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
     assert main(["compare", *written, "--json"]) == 0
     want = npusim.compare_networks(*written).to_json()
     assert json.loads(capsys.readouterr().out) == want
@@ -40,7 +46,9 @@ def test_what_is_refused(written: tuple[str, str], tmp_path: Path, fails: Fails)
     call, network = tmp_path / "call.json", written[0]
     a, b = npusim.spec((16, 16), "fp16"), npusim.spec((16, 16), "fp16")
     call.write_text(json.dumps(npusim.ops.matmul(a, b, device="tiny").to_json()), encoding="utf-8")
-    assert "shows kernels of calls" in fails("compare", *written, "--plot", str(tmp_path / "a.png"))
+    assert "shows kernels of calls" in fails(
+        "compare", *written, "--trace", str(tmp_path / "a.json")
+    )
     assert "call.json is no result of a network" in fails("compare", network, str(call))
     call.write_text("[]", encoding="utf-8")
     assert "holds a list" in fails("compare", network, str(call))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from npusim.cli import fit
 from npusim.cli.main import main
 from npusim.device.catalog import load_device
+from npusim.results import progress
+from npusim.results.progress import Bar
 from tests.calibration.sample import product, write_profile
 from tests.mistakes import mistakes
 
@@ -32,23 +35,24 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_an_interrupt_writes_what_was_found(
     words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(what: str, done: int, total: int) -> None:
+    def stop(bar: Bar, what: str, done: int, total: int) -> None:
         if what.startswith("round 2"):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(fit, "_progress", stop)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert main([*words, "--output", "mine.yaml"]) == 130
     assert "interrupted; this is what was found until then" in capsys.readouterr().err
     assert load_device("mine.yaml").provenance["l2.read"].confidence == "fitted"
 
 
-def test_progress_is_one_line(capsys: Capture) -> None:
-    fit._progress("figure 1 of 2, l2.read", 1, 2)
-    fit._progress("figure 1 of 2, l2.read", 2, 2)
-    assert capsys.readouterr().err.split("\r\x1b[K") == [
-        *("", "figure 1 of 2, l2.read: row 1 of 2", "figure 1 of 2, l2.read: row 2 of 2\n")
-    ]
+def test_progress_says_which_figure_and_row(
+    words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
+    assert main(words) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [f"the figures as they are, {row} of 3 rows" for row in (1, 2, 3)]
+    assert any(line.startswith("figure 1 of 1, l2.read") for line in lines)
 
 
 @mistakes("cli", "refusals_come_before_the_long_run")
@@ -63,3 +67,24 @@ def test_a_profile_is_validated_too(words: list[str], capsys: Capture) -> None:
     capsys.readouterr()
     assert main(["validate", "--data", "p.csv", "--device", "mine.yaml", "--jobs", "1"]) == 0
     assert "MatMulV3:2" in capsys.readouterr().out
+
+
+def test_a_file_that_would_change_nothing_is_not_written(words: list[str], capsys: Capture) -> None:
+    """The profile is of the device as it ships."""
+    write_profile(Path("p.csv"), "ascend910b2", {}, KERNELS)
+    assert main([*words, "--output", "mine.yaml"]) == 2
+    out, err = capsys.readouterr()
+    assert "Summary" in out
+    assert err.startswith("npusim: error: --output mine.yaml was not written: none of 1 figures mo")
+    assert not Path("mine.yaml").exists()
+
+
+def test_json_says_which_figure_ended_where_and_what_else_could_be_fitted(
+    words: list[str], capsys: Capture
+) -> None:
+    """The L2 of the profile is slower than the range allows."""
+    write_profile(Path("p.csv"), "ascend910b2", {"l2.read": "2TB/s"}, KERNELS)
+    assert main([*words, "--rounds", "0", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["at_end"] for one in told["figures"]] == ["low"]
+    assert "main_memory.write" in told["not_looked_at"]

@@ -34,7 +34,8 @@ def test_devices_show_states_every_figure(capsys: Capture) -> None:
     assert device.digest() in " ".join(lines[:2])
     head = next(at for at, line in enumerate(lines) if line.startswith("---"))
     end = lines.index("SOURCES")
-    figures = [line for line in lines[head + 1 : end - 1] if not line.startswith(" ")]
+    last = next(at for at, line in enumerate(lines) if line.startswith("AREA AND ENERGY"))
+    figures = [line for line in lines[head + 1 : last - 1] if not line.startswith(" ")]
     assert [row.split()[0] for row in figures] == [path for path, _, _, _ in describe(device)]
     keys = {row.rpartition(", ")[2].partition(" ")[0] for row in figures}
     told = " ".join(line.strip() for line in lines[end + 1 :])
@@ -76,6 +77,32 @@ def test_devices_show_tells_the_range_a_figure_states_or_has_by_its_confidence(
     assert lines["vector.startup"].split()[1:3] == ["2cycle", "measured,"]
 
 
+def test_devices_show_says_what_the_clock_and_sizes_cost(capsys: Capture) -> None:
+    words = ("devices", "show", "tiny", "--set", "clock=2GHz", "--set", "l2.size=4MiB")
+    costs = _json(capsys, *words)["costs"]
+    plain = _json(capsys, *words[:3])["costs"]
+    assert (costs["supply_v"], costs["dynamic_times"], costs["logic_times"]) == (1.5, 2.25, 1.5)
+    assert costs["logic_mm2"] == pytest.approx(1.5 * plain["logic_mm2"])
+    assert {m["memory"]: m["byte_times"] for m in costs["memories"]}["l2"] == 1.5
+    assert {m["byte_times"] for m in plain["memories"]} == {1}
+    told = " ".join(" ".join(_lines(capsys, *words)).split())
+    assert "for which energies and areas are stated; here 1.5 V; at most 5 V, 9 GHz" in told
+    assert "l2 1MiB 4MiB 1.500" in told
+
+
+def test_devices_show_counts_what_was_fitted_for_another_chip(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: ascend910b2\nname: mine\ndescription: d\n", encoding="utf-8")
+    known = load_device("ascend910b2").provenance.values()
+    fitted = sum(one.confidence in ("fitted", "hypothesis") for one in known)
+    told = " ".join(" ".join(_lines(capsys, "devices", "show", str(file))).split())
+    assert f"inherited and fitted for another chip: {fitted} figures (" in told
+    assert _json(capsys, "devices", "show", str(file))["inherited_and_fitted"] == fitted
+    assert "fitted for another chip" not in " ".join(_lines(capsys, "devices", "show", "tiny"))
+
+
 def test_devices_show_with_a_figure_changed(capsys: Capture) -> None:
     value = _json(capsys, "devices", "show", "tiny", "--set", "memories.L1.size=2MiB")
     row = next(row for row in value["figures"] if row["path"] == "memories.L1.size")
@@ -91,17 +118,45 @@ def test_ops_show_lists_the_limits_of_a_product(capsys: Capture) -> None:
         "convolution_backward on ascend310p: aclnnConvolutionBackward, "
         "limits of Atlas inference products (310P)"
     )
-    assert len(lines) == 4 + len(table.rules)
-    math = next(line for line in lines if line.startswith("cube_math_type (compute_dtype = fp32)"))
-    assert math.split()[4:8] == ["1", "(allow_fp32_down_precision)", "or", "2"]
-    assert "161002" in math
-    assert math.endswith("the operator's documentation page")
+    math = next(line for line in lines if line.startswith("cube_math_type if compute_dtype = fp32"))
+    assert math.split()[5:9] == ["1", "(allow_fp32_down_precision)", "or", "2"]
+    assert math.endswith("161002 PAGE")
+    assert "PAGE: the operator's documentation page" in lines
     stride = [line.split() for line in lines if line.startswith("stride ")]
-    assert ["stride", "up", "to", "63", "error"] in [words[:5] for words in stride]
+    assert ["stride", "up", "to", "63", "error", "TBE"] in stride
     value = _json(capsys, *words)
     assert (value["product"], value["note"]) == ("310p", "")
     found = [(row["parameter"], row["permitted"], row["status"]) for row in value["rules"]]
     assert found == [(rule.parameter, rule.permitted, rule.status) for rule in table.rules]
+
+
+def test_ops_show_is_short_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = _lines(capsys, "ops", "show", "convolution_backward", "--device", "ascend910b2")
+    assert max(map(len, lines[1:])) <= 80
+    assert len(lines) < 2.5 * len(load_rules("a2", "convolution_backward").rules)
+
+
+def test_ops_show_without_a_device_has_the_limits_of_all_products(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    lines = _lines(capsys, "ops", "show", "convolution_backward")
+    assert "  910: Atlas training products (910) (ascend910)" in lines
+    rows = {line.partition("  ")[0]: line for line in lines}
+    assert "fp16 or fp32 or bf16 [a2]" in "".join(lines)
+    assert "fp16 or fp32 [310p, 910]" in "".join(lines)
+    assert "[" not in rows["output_mask"]
+    value = _json(capsys, "ops", "--json", "show", "convolution_backward")
+    sizes = {row["product"]: len(row["rules"]) for row in value["products"]}
+    assert sizes == {
+        name: len(load_rules(name, "convolution_backward").rules) for name in ("310p", "910", "a2")
+    }
+
+
+@pytest.mark.parametrize("operator", documented_operators())
+def test_ops_show_without_a_device_works_for_every_operator(operator: str, capsys: Capture) -> None:
+    assert len(_lines(capsys, "ops", "show", operator)) > 5
 
 
 @pytest.mark.parametrize("operator", documented_operators())

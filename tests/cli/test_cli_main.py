@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,8 @@ from npusim.results.progress import ProgressBar
 
 Capture = pytest.CaptureFixture[str]
 
+ROOT = Path(__file__).parents[2]
+
 
 def _python(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code else ["-m", "npusim"]
@@ -32,7 +35,28 @@ def _python(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
 
 def test_the_module_runs() -> None:
     done = _python("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"npusim {npusim.__version__}\n", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    version, which = done.stdout.splitlines()
+    assert version == f"npusim {npusim.__version__}"
+    assert "not the CANN toolkit's" in which
+
+
+@pytest.mark.parametrize(
+    "words", [["msprof"], ["--soc-version=Ascend910B"], ["devices", "--soc-version=Ascend910B"]]
+)
+def test_what_another_program_takes_is_answered_with_which_program_this_is(
+    words: list[str], capsys: Capture
+) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.count("not the CANN toolkit's") == 1
+    assert "npusim-py" in told
+
+
+def test_the_command_has_a_second_name() -> None:
+    lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+    scripts = dict(line.split(" = ") for line in lines if '"npusim.cli.main:main"' in line)
+    assert set(scripts) == {"npusim", "npusim-py"}
 
 
 def test_importing_the_entry_point_is_light() -> None:
@@ -96,13 +120,19 @@ def _raiser(error: BaseException) -> Callable[[object], int]:
     return execute
 
 
+#: The line of this file that raises.
+_RAISED = _raiser.__code__.co_firstlineno + 2
+
+
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
         (KeyboardInterrupt(), 130, "npusim: stopped; files that were there are as they were\n"),
         (BrokenPipeError(), 141, ""),
         (OSError(28, "No space left on device"), 2,
-         "npusim: error: [Errno 28] No space left on device\n"),
+         f"npusim: error: No space left on device (test_cli_main.py:{_RAISED})\n"),
+        (OSError(28, "No space left on device", "a.csv"), 2,
+         "npusim: error: a.csv: No space left on device\n"),
         (MemoryError("Unable to allocate 95 GiB"), 2,
          "npusim: error: out of memory: Unable to allocate 95 GiB; --timing-only needs no arrays, "
          "and a smaller problem needs less\n"),

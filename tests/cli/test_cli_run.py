@@ -159,12 +159,21 @@ def test_the_operator_may_stand_anywhere_on_the_line(capsys: Capture) -> None:
 
 
 def test_a_failed_check_says_where_and_how_many() -> None:
-    got, want = np.array([[1.0, 2.5], [np.nan, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0]])
+    got = np.array([[1.0, 2.5], [np.nan, 4.0]], np.float32)
+    want = np.array([[1.0, 2.0], [3.0, 4.0]])
     found = command._differences(got, want, 1e-3)
     assert found == "2 of 4 elements differ, most at [1, 0]: nan, expected 3"
     assert command._differences(got[0], want[0], 0.1).startswith(
         "1 of 2 elements differ, most at [1]"
     )
+
+
+def test_a_failed_check_says_what_is_beyond_the_range_of_the_type() -> None:
+    """An infinity of an overflow, and the largest number where the chip saturates."""
+    want = np.array([131072.0, 1.0])
+    for overflow in (np.inf, 65504):
+        found = command._differences(np.array([overflow, 1], np.float16), want, 1e-3)
+        assert found.endswith("expected 131072; 1 are expected beyond the range of fp16, 65,504")
 
 
 def test_arrays_go_in_and_out(tmp_path: Path, capsys: Capture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -55,6 +56,19 @@ def test_a_kernel_of_a_file_in_two_processes(tmp_path: Path, capsys: Capture) ->
     assert told["illegal"] == 1
     assert main(["tune", *words]) == 0
     assert "looks known from before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_kernel_that_is_wrong_for_one_candidate_names_it(
+    jobs: str, tmp_path: Path, fails: Callable[..., str]
+) -> None:
+    file = tmp_path / "own_copy.py"
+    wrong = "        def emit(task):\n            1 / (self.piece - 256)\n"
+    file.write_text(KERNEL.replace("        def emit(task):\n", wrong))
+    words = ["--kernel", str(file), "--device", "ascend910b2", "--jobs", jobs, "--store", "none"]
+    told = fails("tune", *words)
+    assert told.startswith("candidate copy piece 256: ZeroDivisionError: division by zero (")
+    assert told.endswith("the code there is wrong, not the input: --debug shows the traceback")
 
 
 @pytest.mark.parametrize("operator", ["matmul", "conv2d_backprop_filter"])

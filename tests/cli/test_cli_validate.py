@@ -62,8 +62,8 @@ def run(*words: str) -> int:
     return main(["validate", "--jobs", "1", *words])
 
 
-def objects(capsys: Capture, *words: str) -> list[dict[str, Any]]:
-    assert run(*words, "--json") == 0
+def objects(capsys: Capture, *words: str, status: int = 0) -> list[dict[str, Any]]:
+    assert run(*words, "--json") == status
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     return found
 
@@ -97,7 +97,8 @@ def test_a_foreign_column_is_told_on_stderr(kernels: str, capsys: Capture) -> No
 
 @rows("cli", "options_choose_points")
 def test_options_choose_points(kernels: str, capsys: Capture, words: list[str], ids: str) -> None:
-    found = objects(capsys, "--data", kernels, *words)
+    compared = bool(set(ids) & set("abd"))
+    found = objects(capsys, "--data", kernels, *words, status=0 if compared else 1)
     assert "".join(one["id"] for one in found) == ids
 
 
@@ -107,6 +108,50 @@ def test_quick_leaves_out_what_takes_long(
     monkeypatch.setattr(validate, "_QUICK", 1)
     found = objects(capsys, "--data", kernels, "--quick")
     assert "".join(one["id"] for one in found) == "abcdeg", "f has thousands of blocks"
+
+
+def test_a_score_card_of_nothing_says_so_and_has_a_status(
+    tmp_path: Path, kernels: str, capsys: Capture
+) -> None:
+    assert run("--data", kernels, "--chip", "A3") == 1
+    err = capsys.readouterr().err
+    assert "npusim: nothing was compared: 3 rows not simulated, the first because " in err
+    assert "M: expected an integer of at least 1, got '-1'; correct the rows" in err
+    file = tmp_path / "untimed.csv"
+    file.write_text("id,chip,op,M\na,910B1,gemm,100\nb,910B1,gemm,80\n", encoding="utf-8")
+    assert run("--data", str(file)) == 1
+    assert "nothing was compared: 2 rows without a measured time; " in capsys.readouterr().err
+    file.write_text("id,chip,op,M,cube_us\na,910B1,gemm,100,40\n", encoding="utf-8")
+    assert run("--data", str(file)) == 0, "a busy time is compared, too"
+
+
+def test_a_device_of_ones_own_takes_the_rows_of_the_chip_that_it_builds_on(
+    tmp_path: Path, kernels: str, capsys: Capture
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "name: mine\ndescription: faster\nbase: ascend910b1\nclock: 3.7GHz (assumed, GUESS)\n"
+        "sources: {GUESS: a guess}\n",
+        encoding="utf-8",
+    )
+    found = objects(capsys, "--data", kernels, "--device", str(mine))
+    by_id = {one["id"]: one for one in found}
+    assert [by_id[name]["notes"] for name in "ab"] == [["mine"], ["mine"]]
+    assert by_id["a"]["chip"] == str(mine)
+    assert by_id["d"]["simulated_us"] is None
+    assert by_id["d"]["reason"] == (
+        "measured on 950PR, which is not mine; leave out --device, or give a device file that "
+        "builds on that chip"
+    )
+    found = objects(capsys, "--data", kernels, "--device", "ascend950pr", status=0)
+    assert [one["simulated_us"] is None for one in found if one["id"] in "abd"] == [1, 1, 0]
+
+
+def test_a_device_of_a_file_must_exist(calls: str, fails: Callable[..., str]) -> None:
+    told = fails("validate", "--data", calls, "--device", "nowhere.yaml")
+    assert told.startswith("there is no device file 'nowhere.yaml'; correct the path")
+    assert "unknown device 'ascnd'" in fails("validate", "--data", calls, "--device", "ascnd")
+    assert "name the file with --data" in fails("validate", "--device", "ascend910b2")
 
 
 def test_figures_of_every_device_can_be_changed(calls: str, capsys: Capture) -> None:
@@ -155,7 +200,7 @@ def test_an_empty_list_of_constants_is_told(
 
 
 def test_steps_are_simulated_where_they_are_asked_for(capsys: Capture) -> None:
-    assert main(["validate", "--networks", "--chip", "910 or 910B", "--json"]) == 0
+    assert main(["validate", "--networks", "--chip", "910 or 910B", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in found] == ["N028", "N029", "N030", "N031", "N032"]
     assert {row["simulated_us"] for row in found} == {None}

@@ -5,6 +5,7 @@ Parts dropped and put in: what is left is a device like one of a file, or an err
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,25 @@ def test_none_removes_what_the_base_has() -> None:
         "mean 'L0C->GM'?"
     )
     assert "mine.yaml:1: missing key 'groups'; add it here" in fails("groups: none\n")
+
+
+def test_no_drops_a_part_or_unit_in_a_file_as_it_does_behind_set() -> None:
+    """``l2: no`` was "expected a mapping" where ``--set l2=no`` worked."""
+    dropped = mine("l2: no\npaths:\n  L1->GM: no\n")
+    assert dropped.l2 is None
+    assert not dropped.has_path("L1", "GM")
+    for word in ("no", "none"):
+        edited = load_device("tiny", {"l2": word, "paths.L1->GM": word})
+        assert edited.l2 is None
+        assert not edited.has_path("L1", "GM")
+    text = _shipped("tiny").read_text(encoding="utf-8")
+    whole = parse_device(re.sub(r"\nl2:\n( .*\n)+", "\nl2: no\n", text), "whole.yaml")
+    assert whole.l2 is None, "nor does a file need a base for it"
+    flags = mine("cube:\n  unit_flag: no (assumed, HAND)\n")
+    assert flags.cube is not None
+    assert not flags.cube.unit_flag, "a flag keeps its value"
+    assert "GM->L1.nd2nz" not in mine("paths:\n  GM->L1.nd2nz: no\n").paths
+    assert mine("cards: no\n").cards is None, "what the base lacks may be said to be absent"
 
 
 def test_errors_name_the_file_in_which_a_figure_stands(tmp_path: Path) -> None:

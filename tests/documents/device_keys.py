@@ -10,6 +10,7 @@ from typing import Any, get_origin, get_type_hints
 
 from npusim.base.quantities import format_quantity
 from npusim.device import parts
+from npusim.device.cards import Cards
 from npusim.device.silicon import Silicon
 from npusim.device.spec import Device
 
@@ -29,6 +30,7 @@ RECORDS: dict[str, type] = {
     "keys of main memory": parts.MainMemory,
     "keys of silicon": Silicon,
     "keys of launch": parts.Launch,
+    "keys of cards": Cards,
 }
 
 #: What kinds of quantities are called in the tables.

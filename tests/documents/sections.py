@@ -20,10 +20,12 @@ from typing import Any
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
+from npusim.networks.rules import tables
 from npusim.validation.sheet import shipped_steps
 from npusim.workloads.elementwise import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
+from tests.documents.kept_table import kept_rows
 from tests.documents.language_table import language
 from tests.documents.operator_table import operator_table
 from tests.documents.pages import ROOT, blocks
@@ -33,8 +35,14 @@ MECHANISMS = SCORECARD.with_name("mechanisms.txt")
 SPEEDS = ROOT / "docs" / "model" / "speed.json"
 STEPS = SPEEDS.with_name("steps.json")
 
+#: Parts of a report that the README shows, by how they begin.
+FIRST_PARTS = ("operator", "KERNELS", "WHERE", "WHAT WOULD")
+
 #: Layers shown of the network.
 LAYERS = 4
+
+#: Tilings shown of the search, below the lines of the head.
+TILINGS, HEAD = 7, 3
 
 
 def fenced(body: str) -> str:
@@ -60,6 +68,12 @@ def report() -> str:
     return fenced(demo().text())
 
 
+def short_report() -> str:
+    """The parts of the demo's report that a newcomer reads first."""
+    parts = demo().text().split("\n\n")
+    return fenced("\n\n".join(part for part in parts if part.startswith(FIRST_PARTS)))
+
+
 def explanation() -> str:
     """What the guide's example of an explanation prints."""
     a, b = npusim.spec((33, 4096), "fp16"), npusim.spec((4096, 4096), "fp16")
@@ -70,6 +84,16 @@ def bound() -> str:
     """What the guide's example of a bound prints."""
     a, b = npusim.spec((33, 4096), "fp16"), npusim.spec((4096, 4096), "fp16")
     return fenced(npusim.ops.matmul(a, b, device="ascend910b2").bound(31).text())
+
+
+def tuned_product() -> str:
+    """The verdict and first rows of the guide's example of a search, without the time it took."""
+    a, b = npusim.spec((128, 128), "fp16"), npusim.spec((128, 128), "fp16")
+    printed = npusim.tune(npusim.ops.matmul, a, b, device="ascend910b2", store=None).text()
+    verdict, _, rest = printed.partition("\n\n")
+    verdict = re.sub(r";\s+[\d.]+\ss$", "", verdict, flags=re.M)
+    rows = rest.splitlines()[: HEAD + TILINGS]
+    return fenced("\n".join([verdict, "", *rows, "..."]))
 
 
 def step() -> str:
@@ -98,8 +122,19 @@ def training_step() -> str:
 
 
 def elementwise_kinds() -> str:
-    """The kinds of element-wise layers."""
-    return textwrap.fill(", ".join(f"`{name}`" for name in KINDS), 100) + "\n"
+    """The kinds of element-wise layers: those with kernels, and those that are priced as bytes."""
+    rows = tables().rules
+    kernels = ", ".join(f"`{name}`" for name in KINDS if name in rows)
+    others = ", ".join(f"`{name}`" for name in KINDS if name not in rows)
+    bytes_alone = (
+        f"The time of others is that of the bytes they move: {others}, and what has no name here."
+    )
+    return f"{textwrap.fill(kernels, 100)}\n\n{textwrap.fill(bytes_alone, 100)}\n"
+
+
+def what_is_kept() -> str:
+    """How many kernels a changed figure simulates anew."""
+    return table(("changed from what is kept", "kernels simulated, trials included"), kept_rows())
 
 
 def assumed() -> str:
@@ -226,6 +261,32 @@ def errors() -> str:
     return table(head, rows)
 
 
+def short_errors() -> str:
+    """Errors of times by what was measured: kernels, calls of the library, steps."""
+    count = _scored("time, mean absolute error")[0]
+    by_shape = "left out by shape and switch, {} over shapes"
+    mean, middle = (_scored(by_shape.format(what))[1] for what in ("mean", "median"))
+    calls = {words: _by_mechanism(*of) for words, of in CALLS.items()}
+    sizes = [int(row[0]) for row in calls.values()]
+    means = [float(row[2].removesuffix(" %")) for row in calls.values()]
+    over_all = sum(size * error for size, error in zip(sizes, means, strict=True)) / sum(sizes)
+    steps = _step_errors()
+    rows = (
+        ("matrix products whose tiling is known", count, f"{mean}, median {middle}, left out"),
+        (
+            "calls of the vendor's library (products, convolutions, gradients)",
+            str(sum(sizes)),
+            f"{over_all:.1f} %, by class {min(means)} to {max(means)} %, left out",
+        ),
+        (
+            "training steps of networks, 910",
+            str(len(steps)),
+            f"{_percent(fmean(steps))}, median {_percent(median(steps))}; figures saw one of them",
+        ),
+    )
+    return table(("what", "measured", "mean error of the time"), rows)
+
+
 def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
     """Calls of a family, how they were left out, mean and median of errors left out and shipped."""
     line = rf"^{family} +{chip} +(\d+) +\d+" + 4 * r" +([\d.]+ %)" + "$"
@@ -350,17 +411,21 @@ def speed() -> str:
 #: Section -> what it holds.
 SECTIONS: dict[str, Callable[[], str]] = {
     "report": report,
+    "short report": short_report,
     "explanation": explanation,
     "bound": bound,
     "language": language,
     "step": step,
     "network": network,
+    "tuned product": tuned_product,
     "training step": training_step,
     "elementwise kinds": elementwise_kinds,
+    "what is kept": what_is_kept,
     "assumed": assumed,
     "commands": commands,
     "options": options,
     "errors": errors,
+    "short errors": short_errors,
     "steps": steps,
     "parts of a step": step_parts,
     "kernels of a 910": library_910,

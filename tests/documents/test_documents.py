@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import pkgutil
 import re
 import shlex
 from dataclasses import fields
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from PIL import Image
 
 from npusim.base.reasons import REASONS
 from npusim.call.options import Options
 from npusim.cli.main import main
-from tests.documents.__main__ import PICTURE
+from npusim.study.space import make_axis
+from tests.documents.__main__ import LABEL, PICTURE, SWEEP, SWEPT, digest, sweep_words
 from tests.documents.pages import (
     DOCUMENTS,
     ROOT,
@@ -46,7 +49,6 @@ LONG = {
     "net resnet50 --device ascend910b2 --batch 32": "net dcgan --device ascend910b2 --batch 2",
     "net resnet18 --device ascend910b2 --batch 16": "net resnet18 --device ascend910b2 --batch 1",
     "validate --scored --chip 950PR": "validate --family CS-MM",
-    "tune matmul --m 256 --k 256 --n 256": "tune matmul --m 96 --k 96 --n 96",
     "tune conv2d_backprop_filter --layer resnet50/res4_3x3 --batch 2": (
         "tune conv2d_backprop_filter --cin 16 --cout 32 --size 7 --kernel 3 --budget 40"
     ),
@@ -148,6 +150,48 @@ def test_links_and_paths_lead_somewhere(document: str) -> None:
             assert anchor in map(slug, headings), target
     for path in _PATH.findall(text(document)):
         assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def test_the_sweep_of_the_readme_has_the_times_behind_its_picture() -> None:
+    with Image.open(ROOT / SWEEP) as image:
+        assert image.info[LABEL] == digest(ROOT / SWEPT), (
+            "renew it: python -m tests.documents sweep"
+        )
+    assert (ROOT / SWEEP).stat().st_size < 100_000
+
+
+def _swept() -> list[dict[str, str]]:
+    """The points of the README's sweep as they were when its picture was drawn."""
+    with (ROOT / SWEPT).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_sweep_has_the_points_of_its_command() -> None:
+    words = sweep_words()
+    varied = [words[i + 1].partition("=") for i, word in enumerate(words) if word == "--vary"]
+    names = [name for name, _, _ in varied]
+    values = [make_axis(name, text, {"device": "ascend910b2"}).values for name, _, text in varied]
+    assert [tuple(row[name] for name in names) for row in _swept()] == list(product(*values))
+
+
+@pytest.mark.parametrize(
+    "row", [0, *(pytest.param(row, marks=pytest.mark.slow) for row in range(1, len(_swept())))]
+)
+def test_the_times_of_the_sweep_are_what_its_command_simulates(row: int, tmp_path: Path) -> None:
+    """One point in ``make test``, all of them in ``make slow``."""
+    point = _swept()[row]
+    words = sweep_words()
+    for i, word in enumerate(words):
+        if word == "--vary":
+            name = words[i + 1].partition("=")[0]
+            words[i + 1] = f"{name}={point[name]}"
+    files = ["--csv", str(tmp_path / "point.csv"), "--store", str(tmp_path / "store.sqlite")]
+    assert main([*words, *files, "--jobs", "1"]) == 0
+    with (tmp_path / "point.csv").open(encoding="utf-8") as file:
+        (measured,) = csv.DictReader(file)
+    assert float(measured["time_us"]) == pytest.approx(float(point["time_us"]), abs=0.01), (
+        "the README's second picture is out of date; renew it: python -m tests.documents sweep"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(_NAME.findall(text("docs/hooks.py")))))

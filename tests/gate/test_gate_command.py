@@ -80,7 +80,7 @@ def test_text_junit_and_annotations(repository: Path, capsys: Capture, tmp_path:
     line = line_of('k.vec_scalar("muls", b, a, 2.0, FP16)')
     assert f"  changed  scale.py:{line}: +" in out
     assert "  grew     scale: " in out
-    assert "gate gate.yaml against main fails: 2 times slower or failing\n" in out
+    assert "gate gate.yaml against main fails: 2 cases slower or failing\n" in out
     notes = [text for text in out.split("\n") if text.startswith("::")]
     assert len(notes) == 2
     head = f"::error file=scale.py,line={line},title=npusim gate%3A twenty on tiny is slower::+"
@@ -199,6 +199,10 @@ def test_mistakes(repository: Path, capsys: Capture) -> None:
     assert "gate.yaml: cannot be read" in fails("none/gate.yaml", "--against", "main")
     (repository / "base.json").write_text("{}", encoding="utf-8")
     assert "is no baseline of a gate" in fails("gate.yaml", "--against", "base.json")
+    (repository / "base.json").write_text('{"npusim_gate": {}}', encoding="utf-8")
+    assert "base.json has none of the 2 cases of gate.yaml" in fails(
+        "gate.yaml", "--against", "base.json"
+    )
     assert "--junit gate.txt: the file's name must end in .xml" in fails(
         "gate.yaml", "--against", "main", "--junit", "gate.txt"
     )

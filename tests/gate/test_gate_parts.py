@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from npusim.base.errors import ArgumentError, ConfigError
+from npusim.base.objects import replace
 from npusim.base.resources import configs
 from npusim.base.yamltree import load_tree
 from npusim.cli.main import parsed
@@ -24,6 +24,7 @@ from npusim.gate.judged import (
     judge,
     load,
     read_cases,
+    require_case,
     save,
     times_of,
 )
@@ -50,6 +51,41 @@ def test_a_case_is_a_line_on_each_device() -> None:
     assert third.tolerance == Tolerance(percent=2, cycles=7)
     assert fourth.words == ("net", "resnet50", "--device", "ascend910")
     assert fourth.tolerance == Tolerance(percent=0, cycles=0)
+
+
+@pytest.mark.parametrize(
+    ("percent", "cycles", "before", "after", "exceeded"),
+    [
+        (10, 0, 1000, 1100, False),
+        (10, 0, 1000, 1105, True),  # a tenth of the new time would be more
+        (10, 0, 1000, 895, True),
+        (10, 200, 1000, 1150, False),  # both must be exceeded
+        (1, 20, 1000, 1015, False),
+        (1, 20, 1000, 1021, True),
+    ],
+)
+def test_a_tolerance_is_the_larger_of_a_share_of_the_old_time_and_of_cycles(
+    percent: float, cycles: float, before: int, after: int, exceeded: bool
+) -> None:
+    assert Tolerance(percent=percent, cycles=cycles).exceeded(before, after) == exceeded
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ({}, {"": 10}, "new"),
+        ({"": 10, "a": 5}, {"": 10}, "gone"),
+        ({"": "no room"}, {"": 10}, "new"),
+        ({"": 10}, {"": "no room"}, "fails"),
+        ({"": 10}, {"": 10}, ""),
+        ({"": 10}, {"": 11}, "slower"),
+        ({"": 10}, {"": 9}, "faster"),
+    ],
+)
+def test_a_verdict_is_of_the_new_time(before: Times, after: Times, verdict: str) -> None:
+    (case,) = read_cases("tolerance: {percent: 0, cycles: 0}\ncases: [{run: matmul, name: m}]\n")
+    *_, last = judge([case], {"m": before}, {"m": after})
+    assert last.verdict == verdict
 
 
 @mistakes("gate", "mistakes_name_file_and_line")
@@ -144,13 +180,46 @@ def test_a_baseline_comes_back(tmp_path: Path) -> None:
     assert load(str(tmp_path / "base.json")) == times
 
 
-@pytest.mark.parametrize("held", [{}, {"npusim_gate": []}, {"npusim_gate": {"a": {"": 1.5}}},
-                                  {"npusim_gate": {"a": 3}}, []])  # fmt: skip
-def test_what_is_no_baseline(held: Any, tmp_path: Path) -> None:
+@mistakes("gate", "what_is_no_baseline")
+def test_what_is_no_baseline(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "base.json"
-    file.write_text(json.dumps(held), encoding="utf-8")
-    with pytest.raises(ArgumentError, match=r"is no (baseline of a gate|result)"):
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ArgumentError) as caught:
         load(str(file))
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_baseline_has_one_of_the_cases_at_least() -> None:
+    require_case("b.json", {"a": {"": 7}, "old": {"": 1}}, "gate.yaml", (CASE, OTHER))
+    with pytest.raises(ArgumentError) as caught:
+        require_case("b.json", {"old": {"": 1}}, "gate.yaml", (CASE, OTHER))
+    assert str(caught.value).startswith(
+        "b.json has none of the 2 cases of gate.yaml (its cases: 'old'); "
+    )
+    with pytest.raises(ArgumentError, match=r"its cases: none"):
+        require_case("b.json", {}, "gate.yaml", (CASE, OTHER))
+
+
+def test_cases_and_layers_are_counted_and_never_read_as_factors() -> None:
+    findings = (
+        Finding(case="a", before=5, after=5),
+        *(Finding(case="net", part=name, before=5, after=5) for name in ("", "conv1", "conv2")),
+    )
+    passed = Judged(file="f", against="g", findings=findings).text()
+    assert passed.startswith("2 cases and 2 layers as before, within the tolerance\n")
+    failed = replace(findings[2], verdict="slower", after=900)
+    text = Judged(file="f", against="g", findings=(failed,)).text()
+    assert "gate f against g fails: 1 layer slower or failing\n" in text
+
+
+def test_times_that_are_only_written_down_pass_against_nothing() -> None:
+    new = Finding(case="a", verdict="new", after=5)
+    text = Judged(file="f", against="", findings=(new,)).text()
+    assert text.endswith("gate f: 1 case simulated; nothing is compared without --against\n")
+    assert "passes" not in text
+    broken = Judged(file="f", against="", findings=(replace(new, verdict="fails", message="no"),))
+    assert "gate f fails: 1 case failing; nothing is compared" in broken.text()
 
 
 def test_what_is_told_of_each_verdict() -> None:
@@ -164,7 +233,7 @@ def test_what_is_told_of_each_verdict() -> None:
     text = judged.text()
     assert "b %,:     100     50  -50.0%  faster" in text
     assert text.endswith(
-        "gate f.yaml against main fails: 1 time slower or failing\n"
+        "gate f.yaml against main fails: 1 case slower or failing\n"
         "to accept the times as they are: npusim gate f.yaml --save BASELINE.json, and\n"
         "  --against that; or a wider tolerance of the case\n"
     )
@@ -177,7 +246,7 @@ def test_what_is_told_of_each_verdict() -> None:
     assert '<testcase classname="old" name="old"><skipped message="the case is gone" />' in xml
     assert "<system-out>faster -50 cycles (-50.0%)</system-out>" in xml
     passed = Judged(file="f", against="g", findings=(Finding(case="a", before=5, after=5),))
-    assert passed.text() == "1 time as before, within the tolerance\n\ngate f against g passes\n"
+    assert passed.text() == "1 case as before, within the tolerance\n\ngate f against g passes\n"
 
 
 def test_the_workflow_and_the_hook_call_it_as_it_is() -> None:

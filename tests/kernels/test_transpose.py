@@ -17,7 +17,8 @@ from npusim.device.catalog import devices, load_device
 from npusim.isa.dma import DataMove
 from npusim.isa.operands import Tensor
 from npusim.isa.vector import VecCast, VecTranspose
-from npusim.kernels.transpose import Axes, Transpose, merged
+from npusim.kernels.parts.rearrangement import Axes
+from npusim.kernels.transpose import Transpose, merged
 from npusim.program.build import build
 from npusim.program.program import Program
 from tests.drawn import examples

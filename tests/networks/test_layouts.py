@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16
+from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.networks.launches import BLOCKED, FRACTAL, PLAIN
 from npusim.networks.layouts import Plan, Problem, Way
@@ -87,6 +88,17 @@ def test_a_value_is_converted_once_for_all_its_readers() -> None:
     ways = [[Way(1.0, {}, {"v": "B"})], *([Way(1.0, {"v": "ND"}, {})] for _ in range(3))]
     plan = Problem(ways, lambda *_: 5.0, {}).best()
     assert (plan.us, plan.conversions, plan.homes) == (9.0, (("v", "ND", 5.0),), {"v": "B"})
+
+
+def test_tied_values_have_one_format() -> None:
+    """The state of an optimizer is read as it was left; the cheap way would leave it otherwise."""
+    ways = [[Way(1.0, {"old": "ND"}, {"new": "B"}), Way(9.0, {"old": "ND"}, {"new": "ND"})]]
+    free = Problem(ways, lambda *_: None, {"old": ["ND"]})
+    tied = replace(free, tied=[("old", "new")])
+    assert (free.best().ways, free.best().us) == ((0,), 1.0)
+    assert (tied.best().ways, tied.best().us) == ((1,), 9.0)
+    assert free.evaluated([0], {"old": "ND"}) is not None
+    assert tied.evaluated([0], {"old": "ND"}) is None, "a check of its own"
 
 
 # -- networks ------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ from npusim.base.objects import replace
 from npusim.call.options import Options
 from npusim.networks.cards import all_reduce
 from npusim.networks.launches import Launcher, task
-from npusim.networks.network import Timed
-from npusim.networks.step_result import Launched, StepResult
-from npusim.networks.training import Training, training
+from npusim.networks.step_result import StepResult
+from npusim.networks.training import training
 from npusim.results.lines import us_text
+from npusim.results.network_text import plan_text
 from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
+from tests.networks.test_step_totals import launched
 from tests.texts import text_of
 
 
@@ -175,6 +176,24 @@ def test_the_best_layouts_take_no_more_time_than_the_framework_s(
     assert best.plan.proved
     assert best.plan.us <= graph.plan.us
     assert "proved: no choice of formats takes less" in " ".join(best.text().split())
+    assert best.plan.framework_us == pytest.approx(graph.plan.us)
+    assert graph.plan.framework_us is None, "no other formats were open"
+
+
+@pytest.mark.parametrize(
+    ("framework_us", "said"),
+    [
+        (70.0, "takes less: as_framework is already best"),
+        (70.1, "takes less"),
+        (None, "takes less"),
+    ],
+)
+def test_a_plan_says_where_the_formats_of_a_framework_are_as_fast(
+    framework_us: float | None, said: str
+) -> None:
+    plan = {"us": 70.0, "bound_us": 70.0, "proved": True, "framework_us": framework_us}
+    text = plan_text({"plan": plan, "layouts": "best"})
+    assert text == f"70.000 us with every kernel by itself; proved: no choice of formats {said}"
 
 
 def test_what_a_fusion_is_worth_is_two_runs(block: Workload, graph: StepResult) -> None:
@@ -232,27 +251,6 @@ def test_all_ways_to_show_a_step(graph: StepResult, tmp_path: Path) -> None:
     lines = (tmp_path / "step.csv").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + len(graph.launched)
     assert list(graph.operations.columns) == lines[0].split(",")
-
-
-def launched(name: str, reads: str, writes: str, sizes: dict[str, int]) -> Launched:
-    both = (tuple(reads.split()), tuple(writes.split()))
-    return Launched(
-        name=name, kind="k", phase="forward", layer="", timed=Timed(None, "no time"), reads=both[0],
-        writes=both[1], sizes={one: sizes[one] for names in both for one in names},
-    )  # fmt: skip
-
-
-def test_kept_bytes_are_those_of_values_that_somebody_still_reads(graph: StepResult) -> None:
-    """Parameters stay all the time; a map goes once its last reader has run."""
-    sizes = {"w": 1000, "x": 100, "a": 10, "b": 20, "c": 5}
-    steps = [("x w", "a"), ("a", "b"), ("b", "c"), ("c w", "d")]
-    sizes["d"] = 1
-    made = tuple(launched(f"o{i}", *pair, sizes) for i, pair in enumerate(steps))
-    result = StepResult(
-        workload=graph.workload, device=graph.device, batch=1, setting=graph.setting,
-        step=Training(), launched=made, fused={}, plan=None,
-    )  # fmt: skip
-    assert result.kept_bytes == 1100 + 10 + 20
 
 
 def test_an_operation_without_a_time_is_named(graph: StepResult) -> None:

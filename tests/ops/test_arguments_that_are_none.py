@@ -20,7 +20,16 @@ pytestmark = pytest.mark.compiled
 
 
 #: Keywords whose None means something of its own, which their documentation says.
-NONE_IS_A_VALUE = {"cores", "core_mask", "timeline", "progress", "bias", "bias_sizes", "out_dtype"}
+NONE_IS_A_VALUE = {
+    "cores",
+    "core_mask",
+    "layouts",
+    "timeline",
+    "progress",
+    "bias",
+    "bias_sizes",
+    "out_dtype",
+}
 
 
 def test_every_operator_has_a_call() -> None:

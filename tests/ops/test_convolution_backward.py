@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.base.rounding import round_hf32
+from npusim.call.spec import spec
 from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
 from npusim.ops.convolution_backward import convolution_backward
 from tests.drawn import examples
@@ -283,3 +284,46 @@ def test_arguments_that_do_not_fit(layer: Any, change: dict[str, Any], words: st
         convolution_backward(
             *case.operands((FP16,) * 3), **case.arguments | change, device="ascend910b2"
         )
+
+
+@pytest.mark.parametrize(
+    ("extra", "size", "told"),
+    [
+        (0, 6, None),
+        (1, 7, None),
+        (1, 6, "makes grad_output (7, 7); it is (6, 6), and"),
+        (0, 7, "makes grad_output (6, 6); it is (7, 7), and"),
+        (5, 6, "makes grad_output (11, 11); it is (6, 6), and"),
+    ],
+)
+def test_an_output_padding_that_does_not_fit_has_a_note(
+    extra: int, size: int, told: str | None
+) -> None:
+    """Of an input of 3, filter 2, stride 2: gradOutput counts, as in the library."""
+    x, w = spec((1, 8, 3, 3), "fp16"), spec((8, 8, 2, 2), "fp16")
+    dy = spec((1, 8, size, size), "fp16")
+    for padding in (extra, [extra] * 4):
+        result = convolution_backward(
+            dy, x, w, stride=2, transposed=True, output_padding=padding, device="ascend910b2"
+        )
+        notes = [note for note in result.notes if "which makes grad_output" in note]
+        if told is None:
+            assert not notes
+        else:
+            assert told in notes[0]
+
+
+def test_what_pytorch_says_of_an_output_padding() -> None:
+    """It refuses 1 at stride 1 and dilation 1, and takes it at dilation 2; the library does not."""
+    dy, w = spec((1, 8, 5), "fp16"), spec((8, 8, 2), "fp16")
+    x = spec((1, 8, 3), "fp16")
+    usual: dict[str, Any] = {"transposed": True, "device": "ascend910b2", "output_padding": 1}
+    result = convolution_backward(dy, x, w, **usual)
+    assert any("PyTorch takes values below stride (1,) or" in note for note in result.notes)
+    deep_dy, deep_x = spec((1, 8, 6, 6, 6), "fp16"), spec((1, 8, 3, 3, 3), "fp16")
+    usual["dilation"] = 2
+    filters = spec((8, 8, 2, 2, 2), "fp16")
+    with pytest.raises(RuleError, match=r"values below the dilation \(2, 2, 2\) alone, which PyT"):
+        convolution_backward(deep_dy, deep_x, filters, **usual)
+    result = convolution_backward(deep_dy, deep_x, filters, rules="hardware", **usual)
+    assert not any("PyTorch takes" in note for note in result.notes)

@@ -40,7 +40,8 @@ def test_any_tiling_gives_the_same_bits(s: Problem, data: st.DataObject) -> None
     rows = data.draw(st.integers(1, s.in_size[0])) if width == s.in_size[1] else 1
     channels, taps, columns = (data.draw(st.integers(1, n)) for n in (s.ocg, s.taps, s.icg))
     tiling = Tiling(channels=channels, taps=taps, columns=columns, rows=rows, width=width)
-    np.testing.assert_array_equal(first(run(s, tiling=tiling)), first(run(s)))
+    want = first(run(s, deterministic=True))
+    np.testing.assert_array_equal(first(run(s, tiling=tiling)), want)
 
 
 def test_dw_is_overwritten_where_nothing_is_summed() -> None:
@@ -162,7 +163,8 @@ def test_rows_through_a_workspace_are_paid_for_and_change_no_bit(
     cores, given_cores = data.draw(st.sampled_from([(1, 1), (0b110, 2), (None, 8)]))
     storage = data.draw(st.sampled_from(["shared", "gsm"]))
     without, through = (
-        deconv_grad_filter(dy, x, param(s, at), cores, storage) for at in (0, 0x10050000)
+        deconv_grad_filter(dy, x, param(s, at), cores, storage, deterministic=True)
+        for at in (0, 0x10050000)
     )
     np.testing.assert_array_equal(first(without), first(through))
     assert (without.workspace_bytes > 0, through.workspace_bytes > 0) == (False, True)
@@ -200,7 +202,7 @@ def test_operands_in_the_memory_that_cores_share() -> None:
         timed(shape(batch=64, in_size=(64, 64), in_c=8), storage="gsm")
 
 
-#: 64 channels in sixths and sevenths are 11 and 10, which take as long to load as fifths.
+#: 64 channels in sixths and sevenths are 11 and 10, which take as long to load as in fifths.
 UNEVEN = shape(
     batch=4, in_size=(16, 16), in_c=32, out_c=64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)
 )
@@ -210,4 +212,4 @@ UNEVEN = shape(
 def test_more_cores_are_never_slower(storage: str) -> None:
     cycles = [timed(UNEVEN, cores=f"0-{n}", storage=storage).cycles for n in range(8)]
     for fewer, more in pairwise(cycles):
-        assert more <= 1.02 * fewer
+        assert more <= fewer

@@ -141,9 +141,10 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_the_mask_changes_no_bit(name: str, kind: Any) -> None:
     p = layer(name, n=3, cin=10, cout=14, spatial=(7, 9))
-    want = first(run(name, p, kind))
+    same = {"deterministic": True} if name in FILTERS else {}
+    want = first(run(name, p, kind, **same))
     for mask in (1, 0b10, "0-4"):
-        got = first(run(name, p, kind, cores=mask))
+        got = first(run(name, p, kind, cores=mask, **same))
         np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
 
 
@@ -251,9 +252,10 @@ def test_an_input_gradient_wants_the_weight_of_its_parameters() -> None:
 @pytest.mark.parametrize(("form", "kind"), [("fp", np.float32), ("hp", np.float16)])
 def test_the_forms_of_the_library_write_in_place(name: str, form: str, kind: Any) -> None:
     p = layer(name)
-    given = arrays(name, p, kind)
+    # Sums of small whole numbers are exact in any order.
+    given = {one: np.rint(array) for one, array in arrays(name, p, kind).items()}
     second, result = ("x", "dw") if name in FILTERS else ("w", "dx")
-    want = first(run(name, p, kind))
+    want = first(CARDS[name].call(p, given, {"device": "mt7004", "timeline": False}))
     shared, private = (getattr(ftdsp, f"{form}_{name}_{end}") for end in ("s", "p"))
     flat = np.full(want.size, 77, kind)
     with ftdsp.using("mt7004"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.matmul_mix import MatmulFinish, MatmulSum
+from npusim.kernels.parts.tile_order import tiles
 from npusim.kernels.tilings.conv_filter import Tiling as FilterTiling
 from npusim.kernels.tilings.imported import ascendc_tiling, catlass_tiling
 from npusim.kernels.tilings.template import FINISHED
@@ -161,6 +163,67 @@ def test_a_cube_tiling_is_our_fields_and_says_what_is_not_modelled(tmp_path: Pat
     split = product(ascendc_tiling({**CUBE, "singleCoreK": 512}), 2048, 1024, 1024)
     assert split.tilings["matmul"].single_core_k == 512
     assert [run.name for run in split.runs] == ["mem_set", "matmul"]
+
+
+def test_sizes_that_a_cube_tiling_leaves_out_come_from_the_call() -> None:
+    words = {word: value for word, value in CUBE.items() if word not in ("M", "N", "Ka", "Kb")}
+    assert product(ascendc_tiling(words), 2048, 1024, 1024).tilings["matmul"] == OURS
+    smaller = product(ascendc_tiling(words), 1024, 512, 1024)
+    assert smaller.tilings["matmul"] == OURS
+    with pytest.raises(npusim.NpusimError, match="Ka is 1024; it must be 512 in this call"):
+        product(ascendc_tiling({**words, "Ka": 1024}), 1024, 512, 1024)
+
+
+#: 24 x 8 blocks of 128 x 256, in tiles of the L2.
+BLOCKS = {"singleCoreM": 128, "singleCoreN": 256, "usedCoreNum": 24}
+SIZES = {"M": 3072, "N": 2048}
+
+
+def in_tiles(words: dict[str, int], tile: tuple[int, int]) -> list[tuple[int, int]]:
+    """The tiles of the L2, as (along M, along N), in the order in which a product walks them."""
+    given = ascendc_tiling({**CUBE, **BLOCKS, **SIZES, **words})
+    ours = product(given, 3072, 1024, 2048).tilings["matmul"]
+    walked = tiles((3072, 1024, 2048), (128, 256), ours, 1)
+    places = zip(walked.m0 // 128 // tile[0], walked.n0 // 256 // tile[1], strict=True)
+    return [place for place, _ in groupby((int(m), int(n)) for m, n in places)]
+
+
+@pytest.mark.parametrize(
+    ("words", "tile", "order"),
+    [
+        # along M first, along N first, one axis alone, and nothing cut
+        ((3, 8, 2, 4, 0), (8, 4), [(m, n) for n in range(2) for m in range(3)]),
+        ((3, 8, 2, 4, 1), (8, 4), [(m, n) for m in range(3) for n in range(2)]),
+        ((3, 8, 1, 8, 0), (8, 8), [(m, 0) for m in range(3)]),
+        ((1, 24, 2, 4, 0), (24, 4), [(0, 0), (0, 1)]),
+        ((1, 24, 2, 4, 1), (24, 4), [(0, 0), (0, 1)]),
+        ((5, 5, 1, 0, 0), (5, 8), [(m, 0) for m in range(5)]),
+        ((0, 0, 0, 0, 0), (24, 8), [(0, 0)]),
+    ],
+)
+def test_tiles_of_the_l2_follow_each_other_as_the_library_s(
+    words: tuple[int, ...], tile: tuple[int, int], order: list[tuple[int, int]]
+) -> None:
+    names = ("l2MTileCnt", "l2MTileBlock", "l2NTileCnt", "l2NTileBlock", "l2IterateOrder")
+    assert in_tiles(dict(zip(names, words, strict=True)), tile) == order
+
+
+def test_tiles_of_the_l2_have_two_spellings_and_a_note() -> None:
+    sizes = {"mTileCntL2": 3, "mTileBlock": 8, "nTileCntL2": 2, "nTileBlock": 4, "tilingEnable": 0}
+    r = product(ascendc_tiling({**CUBE, **BLOCKS, **SIZES, **sizes}), 3072, 1024, 2048)
+    assert (r.tilings["matmul"].n_fastest, r.tilings["matmul"].window) == (True, 4)
+    (note,) = [
+        note for note in r.notes if "tiles of 8 x 4 blocks in the L2, walked M first" in note
+    ]
+    assert note.endswith("inside a tile blocks follow each other along N, the library's own order "
+                         "there is not modelled")  # fmt: skip
+    assert any("not modelled: isBias, transLength, shareMode, tilingEnable" in n for n in r.notes)
+    with pytest.raises(
+        npusim.NpusimError, match="l2MTileCnt and mTileCntL2 say the same; keep one"
+    ):
+        ascendc_tiling({**CUBE, "l2MTileCnt": 1, "mTileCntL2": 1})
+    with pytest.raises(npusim.NpusimError, match="l2MTileCnt is 2; the call has 24 blocks of sing"):
+        in_tiles({"l2MTileCnt": 2, "l2MTileBlock": 8}, (8, 8))
 
 
 @mistakes("ops", "fields_that_do_not_fit_are_refused")

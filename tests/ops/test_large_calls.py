@@ -5,6 +5,7 @@ Operands, results and copies that main memory cannot hold are refused before any
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 import npusim
 from npusim import spec
 from npusim.base import resources
-from npusim.base.errors import CapacityError, RuleError
+from npusim.base.errors import CapacityError, RoomError, RuleError
 from npusim.call import options
 from npusim.call.call import Call
 from npusim.cli.main import main
+from npusim.kernels.matmul import Tiling
 from npusim.ops import CARDS
 from npusim.program.kernel import grid
 from tests.calls import Row, data
@@ -76,6 +78,25 @@ def test_a_table_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch)
     assert len(grid(np.arange(32), np.arange(64))[0]) == 2048
     with pytest.raises(CapacityError, match=r"4,096 tasks; a table of them takes some 0.0 GiB"):
         grid(np.arange(64), np.arange(64))
+
+
+def test_tiles_that_this_computer_cannot_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger tiles are no way out for who chose none, and no line of a kernel is to blame."""
+    monkeypatch.setattr(resources, "memory_bytes", lambda: 4 << 20)
+
+    def refused_text(a: Any, b: Any, **options: Any) -> str:
+        with pytest.raises(RoomError) as error:
+            npusim.ops.matmul(a, b, device="ascend910b2", **options)
+        return str(error.value)
+
+    chosen = refused_text(spec((65536, 512), "fp16"), spec((512, 8192), "fp16"))
+    words = r"matmul: matmul: [\d,]+ tasks; a table of them takes .* has 0.0 GiB: simulate a part"
+    assert re.match(words, chosen)
+    assert chosen.endswith(", such as fewer images")
+    tiny = Tiling(base_m=16, base_n=16, base_k=16)
+    given = refused_text(*(spec((2048, 2048), "fp16"),) * 2, tiling=tiny)
+    assert given.startswith("matmul: matmul: ")
+    assert given.endswith("fewer images, or give a tiling with larger tiles")
 
 
 def test_numbers_that_this_computer_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         npusim.compare(file, result).save_trace(tmp_path / "trace.json")
     with pytest.raises(ArgumentError, match="A is 3; it is a Result, or a file"):
         npusim.compare(3, result)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"none\.json: cannot be read as JSON"):
+    with pytest.raises(ArgumentError, match=r"none\.json: cannot be read: No such file"):
         npusim.compare(result, tmp_path / "none.json")
     (tmp_path / "odd.json").write_text('{"operator": "x"}', encoding="utf-8")
     with pytest.raises(ArgumentError, match="is no result of a call: it lacks problem, device"):

@@ -15,9 +15,10 @@ import pytest
 
 import npusim
 from npusim.base.errors import ConfigError
-from npusim.device.area import area_mm2, area_parts, buffer_bytes, static_watt, supply
+from npusim.device.area import area_mm2, area_parts, buffer_bytes, static_watt
 from npusim.device.catalog import devices, load_device
 from npusim.device.config import parse_device
+from npusim.device.scaling import supply
 from npusim.results.energy import energy_of
 from tests.tables import rows
 from tests.timing.test_timing_by_hand import Script, three_stages
@@ -115,18 +116,16 @@ def test_the_area_by_hand() -> None:
 
 @rows("results", "more_of_anything_costs_area_or_supply")
 def test_more_of_anything_costs_area_or_supply(
-    path: str, value: str, larger: int, faster: int
+    path: str, value: str, larger: int, supply: float, l2_byte: float
 ) -> None:
     # At 2 GHz the supply is 0.5 + 0.5 * 2 of what it is at 1 GHz, dynamic energy its square.
     plain, more = load_device("tiny"), load_device("tiny", {path: value})
     areas = [area_mm2(device) or 0.0 for device in (plain, more)]
     assert (areas[1] > areas[0]) == bool(larger)
     grown = static_watt(more) / static_watt(plain)
-    assert grown == pytest.approx(1.5 * areas[1] / areas[0] if faster else areas[1] / areas[0])
+    assert grown == pytest.approx(supply * areas[1] / areas[0])
     spent = [energy_of(d, [moving("l2.energy")], 1) for d in (plain, more)]
-    assert spent[1].dynamic_uj == pytest.approx(
-        (spent[0].dynamic_uj or 0) * (2.25 if faster else 1)
-    )
+    assert spent[1].dynamic_uj == pytest.approx((spent[0].dynamic_uj or 0) * l2_byte)
     outside = energy_of(more, [moving("main_memory.energy")], 1)
     assert outside.dynamic_uj == pytest.approx(50 * 1000 / 1e6)  # a supply of its own
 

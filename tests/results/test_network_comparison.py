@@ -12,6 +12,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.results import fusion_matching
 from npusim.results.network_comparison import NetworkComparison
 
 pytestmark = pytest.mark.compiled
@@ -31,7 +32,7 @@ def changed() -> dict[str, Any]:
     second |= {"total_us": None, "error": "no tiling fits"}
     other["kernels"].append(dict(other["kernels"][0], kernel="new", time_us=7.0))
     other["time_us"] += 5.0
-    other["batch"] = 3
+    other["dtype"] = "bf16"
     return other
 
 
@@ -47,7 +48,7 @@ def test_every_change_is_a_row() -> None:
     c = NetworkComparison(a=facts(), b=changed(), labels=("A", "B"))
     first, second = (row["layer"] for row in facts()["layers"][:2])
     rows = {(row["part"], row["name"], row["what"]): row for row in c.rows}
-    assert rows["network", "", "batch"]["change"] == 2
+    assert rows["network", "", "dtype"]["b"] == "bf16"
     assert rows["network", "", "time_us"]["change"] == pytest.approx(5)
     assert rows["layer", first, "total_us"]["change"] == pytest.approx(5)
     assert rows["layer", first, "bottleneck"]["b"] == "pipe FIX"
@@ -63,7 +64,13 @@ def test_every_change_is_a_row() -> None:
 def test_the_text_tells_the_largest_changes_first(written: tuple[str, str]) -> None:
     text = npusim.compare_networks(*written, labels=("one", "two")).text()
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("LAYERS", "KERNELS", "+5.0", "batch: 1 -> 3", "error: none -> no tiling fits"):
+    for words in (
+        "LAYERS",
+        "KERNELS",
+        "+5.0",
+        "dtype: fp16 -> bf16",
+        "error: none -> no tiling fits",
+    ):
         assert words in text
     names = [row["layer"] for row in facts()["layers"]]
     lines = [line for line in text.splitlines() if line.strip().startswith(tuple(names))]
@@ -80,3 +87,143 @@ def test_layers_of_one_name_are_told_apart() -> None:
 def test_a_number_is_no_network(written: tuple[str, str]) -> None:
     with pytest.raises(ArgumentError, match="it is a result, or the file of one"):
         npusim.compare_networks(3, written[0])  # type: ignore[arg-type]
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+
+def test_images_a_second_lead_where_batches_differ() -> None:
+    c = NetworkComparison(a=facts(), b={**facts(), "batch": 4}, labels=("A", "B"))
+    us = facts()["time_us"]
+    assert c.rates == pytest.approx([1e6 / us, 4e6 / us])
+    assert c.speedup == pytest.approx(4)
+    head = c.text().splitlines()[:4]
+    assert head[2].startswith("speed")
+    assert head[2].endswith("images/s, +300.0 %")
+    assert "LAYERS (us an image, of all that are alike)" in c.text()
+    layer = facts()["layers"][0]
+    row = next(line for line in c.text().splitlines() if line.startswith(f"  {layer['layer']}"))
+    assert row.endswith("-75.0 %")
+    assert c.to_json()["speedup"] == pytest.approx(4)
+    assert repr(c).endswith("images/s>")
+    # The cards of a step take a batch each.
+    cards = NetworkComparison(a=facts(), b={**facts(), "cards": 8}, labels=("A", "B"))
+    assert cards.speedup == pytest.approx(8)
+
+
+def test_a_comparison_is_drawn_and_short_in_a_notebook(tmp_path: Path) -> None:
+    c = NetworkComparison(a=facts(), b=changed(), labels=("A", "B"))
+    ax = c.plot()
+    names = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert {row["layer"] for row in facts()["layers"]} <= {*names}
+    shown = c._repr_html_()
+    assert shown.count("<tr>") <= 12
+    assert "<pre" not in shown
+    assert "A is 1." in shown
+    c.save(tmp_path / "both.html")
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert page.count("<table") == 3  # the largest changes, all layers, all kernels
+    same = NetworkComparison(a=facts(), b=facts(), labels=("A", "B"))
+    assert "No difference" in same._repr_html_()
+
+
+# -- fusions -------------------------------------------------------------------------------------
+
+
+def kind(phase: str, name: str, us: float) -> dict[str, Any]:
+    return {"phase": phase, "kind": name, "kernels": 1, "us": us, "launch_us": 1.0, "bytes": 8}
+
+
+def operation(name: str, kind: str, us: float, phase: str = "forward") -> dict[str, Any]:
+    fixed = {"launch_us": 1.0, "error": "", "converts": "", "phase": phase}
+    return {"operation": name, "kind": kind, "us": us, **fixed}
+
+
+def test_kinds_that_one_side_fuses_are_one_row() -> None:
+    fused = [
+        kind("forward", "convolution output + bias + activation", 9),
+        kind("forward", "activation", 1),
+        kind("forward", "linear", 3),
+        kind("backward", "linear", 5),
+        kind("backward", "convolution input + activation gradient", 2),
+        kind("backward", "bias gradient", 7),
+    ]
+    plain = [
+        kind("forward", "convolution output", 4),
+        kind("forward", "activation", 3),
+        kind("forward", "bias", 2),
+        kind("backward", "linear", 4),
+        kind("backward", "convolution input", 1),
+        kind("backward", "activation gradient", 1),
+        kind("backward", "bias gradient", 8),
+        kind("backward", "layouts", 8),
+    ]
+    us = {name: (a.get("us"), b.get("us")) for name, a, b in fusion_matching.kinds(fused, plain)}
+    assert us == {
+        "convolution output + bias + activation": (10, 9),
+        "linear, forward": (3, None),
+        "linear, backward": (5, 4),
+        "convolution input + activation gradient": (2, 2),
+        "bias gradient": (7, 8),
+        "layouts": (None, 8),
+    }
+
+
+def test_kinds_that_both_sides_fuse_stay_apart() -> None:
+    both = [kind("forward", "update + sum", 2), kind("forward", "update", 3)]
+    pairs = {name: a["us"] for name, a, _ in fusion_matching.kinds(both, both)}
+    assert pairs == {"update + sum": 2, "update": 3}
+
+
+def test_an_operation_has_what_is_fused_into_it_as_its_partner() -> None:
+    fused = [
+        operation("relu.output", "convolution output + bias + activation", 9),
+        operation("conv.bias", "bias gradient", 4, "backward"),
+        operation("relu_2.output", "activation", 1),
+    ]
+    plain = [
+        operation("first.output", "convolution output", 50),
+        operation("conv.output", "convolution output", 5),
+        {**operation("conv.output to NC1HWC0", "layouts", 40), "converts": "conv.output"},
+        operation("conv.bias", "bias", 2),
+        operation("relu.output", "activation", 1),
+        operation("relu_2.output", "activation", 1),
+        operation("conv.bias", "bias gradient", 3, "backward"),
+    ]
+    for swapped in (False, True):
+        sides = (plain, fused) if swapped else (fused, plain)
+        pairs = {name: (a, b) for name, a, b in fusion_matching.operations(*sides)}
+        assert "conv.output" not in pairs
+        a, b = reversed(pairs["relu.output"]) if swapped else pairs["relu.output"]
+        assert (a["us"], b["us"]) == (9, 8)
+        assert b["kind"] == "convolution output, bias, activation"
+        assert {one["kind"] for one in pairs["conv.bias"]} == {"bias gradient"}
+        assert {} in pairs["first.output"]
+        assert {} in pairs["conv.output to NC1HWC0"]
+
+
+BIASED = """
+description: two convolutions with bias
+layers:
+  one: {cin: 16, cout: 16, spatial: [14, 14], kernel: 3, padding: 1, bias: yes}
+  two: {cin: 16, cout: 16, spatial: [14, 14], kernel: 3, padding: 1, bias: yes}
+graph:
+  - input > one > relu > two > relu
+"""
+
+
+def test_steps_of_chips_that_fuse_differently_have_all_kinds_on_both_sides(tmp_path: Path) -> None:
+    file = tmp_path / "biased.yaml"
+    file.write_text(BIASED, encoding="utf-8")
+    sides = [
+        npusim.step(str(file), device=device, batch=1, mode="graph")
+        for device in ("ascend910", "ascend910b2")
+    ]
+    c = npusim.compare_networks(*sides)
+    assert any(" + bias" in row["kind"] for row in c.a["kinds"])
+    assert not any(" + bias" in row["kind"] for row in c.b["kinds"])
+    missing = [name for name, a, b in c.pairs("kind") if not (a and b)]
+    assert not [name for name in missing if "bias" in name or "convolution" in name]
+    for name, side in zip("ab", (c.a, c.b), strict=True):
+        total = sum(getattr(pair, name).get("us", 0.0) for pair in c.pairs("kind"))
+        assert total == pytest.approx(side["time_us"])

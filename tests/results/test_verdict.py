@@ -6,14 +6,14 @@ import pytest
 
 import npusim
 from npusim.base.objects import replace
-from npusim.base.reasons import REASONS
 from npusim.device.catalog import load_device
-from npusim.results import Result
-from npusim.results.advice import advise, slow_kernels
+from npusim.device.resources import LAUNCHES
+from npusim.results import Result, metrics
+from npusim.results import verdict as verdict_module
+from npusim.results.advice import slow_kernels
 from npusim.results.comparison import compare
-from npusim.results.network_rows import LAUNCHES
 from npusim.results.verdict import doubled_us, parts
-from npusim.timing.trace import Bound, PipeRow
+from npusim.timing.trace import Bound
 from npusim.workloads import workloads
 from tests.results.verdicts import of_network, refuted, results, undercut
 
@@ -46,10 +46,37 @@ def test_launches_save_what_a_simulation_says(device: str) -> None:
     assert tried == pytest.approx(r.verdict.double_us, abs=3 * r.device.time_us(1))
 
 
-def test_a_result_that_cannot_be_timed_again_has_no_verdict() -> None:
+def test_a_result_that_cannot_be_timed_again_is_told_by_its_busiest_part() -> None:
     r = replace(product(64), replay=None)
-    assert (r.verdict, r.bottleneck) == (None, "")
-    assert "bottleneck" not in r.text()
+    assert r.verdict is not None
+    assert (r.bottleneck, r.verdict.double_us, r.verdict.saves) == (LAUNCHES, None, None)
+    assert r.verdict.busy == pytest.approx(r.runs[0].launch_cycles / r.cycles)
+    told = "launches: busy for 90 % of the time (by shares of the time, not tried)"
+    assert told in " ".join(r.text().split())
+
+
+def test_a_call_too_long_to_be_tried_again_has_a_bottleneck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was an empty text from four million instructions on, as 11 ms of a convolution have."""
+    short = product(3072)
+    monkeypatch.setattr(verdict_module, "TRACE_LIMIT", 1000)
+    long = replace(short)
+    assert long.verdict is not None
+    assert (long.bottleneck, long.verdict.tried) == ("pipe M", ())
+    cube = next(one for one in metrics.pipe_shares(long.runs[0]) if one.pipe == "M")
+    assert long.verdict.busy == pytest.approx(cube.busiest[0] * long.runs[0].cycles / long.cycles)
+    assert "pipe M: busy for" in long.text()
+    assert "pipe M: busy for" in compare(short, long).text()
+
+
+def test_memory_is_busy_as_long_as_its_bound_says() -> None:
+    slow = load_device("ascend910b2").replace("main_memory.read", "100GB/s")
+    a = npusim.spec((1024, 1024), "fp16")
+    r = replace(npusim.ops.matmul(a, a, device=slow), replay=None)
+    assert r.verdict is not None
+    assert r.bottleneck == "HBM"
+    assert 0.6 < r.verdict.busy < 1
 
 
 def test_how_much_load3d_reads_at_once_is_a_speed_of_its_pipe() -> None:
@@ -119,20 +146,6 @@ def test_a_comparison_leaves_out_cores_that_do_not_run() -> None:
     assert "bottleneck  launches" in text
     assert "BOUNDS" in text
     assert "HBM" in text
-
-
-def test_a_pipe_that_lacks_issues_is_told_what_the_scalar_pipe_waits_for() -> None:
-    (run,) = product(64).runs
-
-    def row(pipe: str, **cycles: int) -> PipeRow:
-        return PipeRow("aiv0", pipe, tuple(cycles.get(reason, 0) for reason in REASONS))
-
-    waits = [row("MTE2", busy=2000, issue=1800), row("S", busy=283, barrier=1847)]
-    told = replace(run, cycles=3860, bounds=(), pipes=tuple(waits))
-    (line,) = advise([replace(told, launch_cycles=0)])
-    assert "'issue', as S waits for 'barrier': balance the work between barriers" in line
-    busy = replace(told, launch_cycles=0, pipes=(waits[0], row("S", busy=1900, barrier=200)))
-    assert "'issue': issue fewer and larger instructions" in advise([busy])[0]
 
 
 def test_a_kernel_far_from_its_bound_says_what_it_is_spent_on() -> None:

@@ -13,7 +13,7 @@ import npusim
 from npusim.base.objects import replace
 from npusim.results import Result, metrics, palette
 from npusim.results.figure import Bars, Figure
-from npusim.results.figures import studies, timeline
+from npusim.results.figures import stacks, studies, timeline
 from npusim.results.report import Cell, Report, Section, Table
 from npusim.results.reports import study
 from npusim.results.web import page
@@ -255,6 +255,26 @@ def test_a_network_in_the_browser(shown: Page, tmp_path: Path) -> None:
     checked(shown)
 
 
+def test_the_phases_of_a_step_open_into_kinds_in_tooltips(shown: Page, tmp_path: Path) -> None:
+    page = tmp_path / "step.html"
+    npusim.step("dcgan", device="ascend910b2", batch=1, mode="graph").report(page)
+    for width in (1280, 400):
+        shown.open(page, width)
+        checked(shown)
+        box = shown.run(
+            "(r => [r.x, r.y, r.width, r.height])"
+            "(document.querySelector('.chart').getBoundingClientRect())"
+        )
+        told: set[str] = set()
+        for across in np.linspace(0.2, 0.75, 30):
+            for down in np.linspace(0.1, 0.6, 8):
+                shown.hover(box[0] + box[2] * across, box[1] + box[3] * down)
+                told |= set(shown.run(_TOOLTIPS))
+        texts = " ".join(told)
+        assert re.search(r"convolution weight\s*[\d.,]+ \u00b5s, \d+ %", texts)
+        assert re.search(r"others.*normalisation|others.*activation: [\d.,]+ \u00b5s", texts, re.S)
+
+
 # ---------------------------------------------------------------- studies
 
 
@@ -276,6 +296,40 @@ def test_a_study_in_the_browser(shown: Page, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- notebooks
+
+
+def test_a_column_of_figures_may_begin_with_an_empty_cell() -> None:
+    """The input gradient of the first layer is none, and all others once vanished with it."""
+    times = Table("", ("layer", "us"), [("a", Cell("", 0.0)), ("b", Cell("3.0", 3.0))], 1)
+    assert times.kinds == ["", "n"]
+    assert ">3.0<" in simple(Section("Layers", [times]))
+    drawn = Table(
+        "", ("layer", "us"), [("a", Cell("", 0.0)), ("b", Cell.bar([("x", 1, "")], 3))], 1
+    )
+    assert drawn.kinds == ["", "bars"]
+
+
+def test_a_narrow_page_has_figures_in_view(shown: Page, tmp_path: Path) -> None:
+    """Bars give way to the figures beside them, and words behind bars have room."""
+    bar = Cell.bar([("x", 0.9, "#445566")], 9)
+    name = "normalisation gradient sums of all the layers"
+    rows = [("backward", name, bar, "123.4", "1,234 MiB")]
+    table = Table("", ("phase", "kind", "time", "us", "bytes"), rows, 2)
+    stack = stacks.stacked([stacks.Stack("one", "8,361.3, 47 %", {"a": 10.0})], {"a": "#445566"},
+                           "us", 9, place="stack")  # fmt: skip
+    file = tmp_path / "narrow.html"
+    file.write_text(simple(Section("Kinds", [table, stack])), encoding="utf-8")
+    ends = {}
+    for width in (1280, 400):
+        shown.open(file, width)
+        last = "[...document.querySelectorAll('td')].at(-1).getBoundingClientRect().right"
+        assert shown.run(last) <= width
+        hidden = shown.run("getComputedStyle(document.querySelector('td.bars')).display")
+        assert (hidden == "none") == (width == 400)
+        ends[width] = shown.run("Bokeh.documents[0].get_model_by_name('stack').x_range.end")
+    assert stack.x.ends is not None
+    assert ends[1280] == stack.x.ends[1]
+    assert ends[400] > ends[1280]
 
 
 def test_notebooks_show_key_figures(result: Result, shown: Page, tmp_path: Path) -> None:

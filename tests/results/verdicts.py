@@ -24,10 +24,10 @@ from npusim.base.objects import replace
 from npusim.cli.calls import make_operands
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
+from npusim.device.resources import LAUNCHES
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
-from npusim.results.network_rows import LAUNCHES
 from npusim.results.verdict import doubled_us, parts, what_if
 from tests.ops.random_calls import Drawn, drawn
 
@@ -119,7 +119,8 @@ def refuted(result: Result) -> list[str]:
     """What saves more than the part that the verdict names."""
     assert result.replay is not None
     verdict = result.verdict
-    assert verdict is not None, "of a call that is no longer than these"
+    assert verdict is not None
+    assert verdict.double_us is not None, "of a call that is no longer than these"
     least = verdict.double_us - TOLERANCE * result.time_us
     device, replay = result.device, result.replay
     every = parts(device, replay.figures)

@@ -18,7 +18,8 @@ from bokeh.models.widgets import Div
 import npusim
 from npusim.cli.main import main
 from npusim.device.config import figures
-from npusim.study.play import Play, page
+from npusim.device.spec import Device
+from npusim.study.play import Play, knobs, page
 from tests.browser import CHROMIUM, browser
 from tests.mistakes import mistakes
 from tests.tooltips import untold
@@ -172,7 +173,28 @@ def test_figures_are_chosen(net: Path) -> None:
         played(net, vary={"memories.UB.size": "64 bananas"})
     usual = played(net).knobs
     assert {knob.path for knob in usual} <= set(figures(device))
-    assert "memories.L1.size" in {knob.path for knob in usual}
+    assert {"memories.L1.size", "clock"} <= {knob.path for knob in usual}
+
+
+def test_a_faster_clock_is_played_and_the_area_is_told(net: Path) -> None:
+    game = played(net)
+    clock = next(knob for knob in game.knobs if knob.path == "clock")
+    for text in clock.texts:
+        assert device_of(game, "clock", text).clock_hz > 0
+    view = page(game, Document(), net.parent)
+    game.move("memories.L1.size", "128KiB")
+    while game.step():
+        view.acts.show(view)
+    assert re.search(
+        r"area: [\d.]+ mm\u00b2, [+-][\d.]+% \(4\.4 mm\u00b2 as it was\)", view.head.text
+    )
+
+
+def device_of(game: Play, path: str, text: str) -> Device:
+    """The device after one move, which must not be refused."""
+    game.move(path, text)
+    assert not game.problem
+    return game.device
 
 
 @contextmanager
@@ -227,3 +249,11 @@ def test_the_page_in_a_browser(net: Path, tmp_path: Path) -> None:
 def test_wrong_commands(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err
+
+
+def test_clocks_end_where_the_supply_does() -> None:
+    device = npusim.load_device("ascend910b2")  # 1.8 GHz; 1.1 V are reached at 3.2 GHz
+    clocks = next(knob for knob in knobs(device, device.name, {}) if knob.path == "clock")
+    assert clocks.texts[-1] == "2.7GHz"
+    for text in clocks.texts:
+        device.replace("clock", text)

@@ -54,6 +54,21 @@ def test_a_point_of_an_operator_is_its_call() -> None:
     assert not frame.error.any()
 
 
+def test_a_word_varies_all_figures_of_a_part_of_the_chip() -> None:
+    vary = {"hbm": ["x1", "x2"], "l2": "x1,x1.5"}
+    rows = swept(vary=vary, m=512, k=512, n=512, device="ascend910b2").rows()
+    assert [(row["hbm"], row["l2"]) for row in rows] == [
+        *(("x1", "x1"), ("x1", "x1.5"), ("x2", "x1"), ("x2", "x1.5")),
+    ]
+    a = npusim.spec((512, 512), "fp16")
+    device = npusim.load_device("ascend910b2")
+    assert rows[0]["cycles"] == npusim.ops.matmul(a, a, device=device).cycles
+    faster = device.replace("hbm", "x2").replace("l2", "x1.5")
+    assert rows[3]["cycles"] == npusim.ops.matmul(a, a, device=faster).cycles < rows[0]["cycles"]
+    with pytest.raises(ArgumentError, match="did you mean 'hbm'"):
+        swept(vary={"hbn": ["x1", "x2"]})
+
+
 def test_a_point_of_a_network_is_its_network(tmp_path: Path) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(

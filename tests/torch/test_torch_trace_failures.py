@@ -141,15 +141,32 @@ def test_terms_that_cancel_are_held_against_their_noise() -> None:
     assert row["ok"] is True
 
 
-def test_values_that_are_not_finite() -> None:
+def test_values_that_are_not_finite_on_both_sides_are_equal() -> None:
     conv = nn.Conv2d(2, 2, 1)
     with npusim.torch.trace(device="ascend910b2", check=True) as log:
         conv(make_input(1, 2, 3, 3)).backward(torch.full((1, 2, 3, 3), float("inf")))
     (row,) = log.rows()
+    assert (row["ok"], row["error_grad_weight"], row["reason"]) == (True, 0.0, "")
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+def test_a_bias_that_overflows(device: str) -> None:
+    """8,192 times 16 is infinite in PyTorch and on a 910B; a 910 has the largest number instead."""
+    conv = nn.Conv2d(3, 4, 3, padding=1).half()
+    y = conv(make_input(2, 3, 64, 64).half())
+    with npusim.torch.trace(device=device, check=True) as log:
+        y.backward(torch.full_like(y, 16.0))
+    (row,) = log.rows()
+    assert torch.isinf(conv.bias.grad).all()
+    if device == "ascend910b2":
+        assert (row["ok"], row["error_grad_bias"], row["reason"]) == (True, 0.0, "")
+        return
     assert row["ok"] is False
-    assert np.isnan(row["error_grad_weight"])
+    assert "beyond the range of fp16, 65,504; first at [0]: 65504 here, inf" in row["reason"]
+    assert "beyond tolerance 1 x 4x3x3x3: grad_bias has 4 of 4" in log.summary()
+    assert np.isnan(row["error_grad_bias"])
     assert "nan" in log.summary()
-    assert '"error_grad_weight": null' in json.dumps(log.to_json(), allow_nan=False)
+    assert '"error_grad_bias": null' in json.dumps(log.to_json(), allow_nan=False)
 
 
 def test_a_defect_of_the_simulator_does_not_stop_the_training(

@@ -14,15 +14,13 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
-from npusim.call.rank import Ranked, Ranking, rank
+from npusim.call.rank import MEASURED_ON, Ranked, Ranking, rank
 from npusim.compat.tuners import product as tuned
 from npusim.device.catalog import load_device
 from npusim.device.spec import Device
 from npusim.program.kernel import Kernel
 from npusim.tuning.problem import Problem
 from tests.tuning.larger_machines import SIDES, Gradient, kernel_of, layers
-
-DEVICES = ("ascend910b2", "ascend910", "ascend950pr")
 
 #: Of operands: one value a byte or less, two bytes each, and four.
 DTYPES = ("fp16", "bf16", "fp32", "int8", "mxfp8", "mxfp4")
@@ -57,7 +55,7 @@ def tilings(kernel: Any, draw: Random, count: int) -> list[Any]:
 
 def product(draw: Random) -> tuple[Kernel, Device]:
     """A random product on a random device."""
-    device = load_device(draw.choice(DEVICES))
+    device = load_device(draw.choice(MEASURED_ON))
     kinds = [one for one in DTYPES if one in device.dtypes]
     m, k, n = (draw.choice(SIDES) for _ in range(3))
     return tuned(m, k, n, draw.choice(kinds)), device
@@ -82,7 +80,7 @@ def main(count: int = 30) -> None:
                 kernel, device = product(draw)
                 some = tilings(kernel, draw, 40)
             else:
-                device = load_device(DEVICES[turn % 3])
+                device = load_device(MEASURED_ON[turn % 3])
                 layer, shape = draw.choice([*layers("resnet50").items()])
                 which = draw.choice(("dx", "dw"))
                 kernel = kernel_of(Gradient(layer, replace(shape, n=4), which))

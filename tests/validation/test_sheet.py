@@ -86,6 +86,20 @@ def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, messag
     assert bad == Unreadable(id="r", family="", chip="A3", reason=reason)
 
 
+def test_a_row_whose_name_is_there_already_is_refused_by_its_line(tmp_path: Path) -> None:
+    first, again, other, third = sheet(
+        tmp_path,
+        f"{HEAD}a,A3,gemm,16,2,,1.5,task,A\n# a comment\na,A3,gemm,16,2,,2,task,A\n"
+        "b,A3,gemm,16,2,,0.5e0,task,A\na,A3,gemm,16,2,,x,task,A\n",
+    ).rows
+    assert [type(row) for row in (first, other)] == [KernelRow, KernelRow]
+    file = tmp_path / "points.csv"
+    way_out = "in line 2; give each row an id of its own"
+    for row, line in ((again, 4), (third, 6)):
+        reason = f"{file}:{line}: id: 'a' is there already, {way_out}"
+        assert row == Unreadable(id="a", family="", chip="A3", reason=reason)
+
+
 @mistakes("validation", "a_header_of_no_schema_is_an_error")
 def test_a_header_of_no_schema_is_an_error(tmp_path: Path, head: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:

@@ -53,7 +53,7 @@ def arrows(device: Device, totals: Sequence[PathTotal]) -> tuple[Arrow, ...]:
 
 def _arrow(device: Device, gm: str, parts: Sequence[PathTotal]) -> Arrow:
     src, dst = parts[0].src, parts[0].dst
-    whole, hits = sum(one.bytes for one in parts), sum(one.hit_bytes for one in parts)
+    whole, hits = sum(one.bytes for one in parts), sum(one.kept_bytes for one in parts)
     cached = device.l2 is not None and any(one.hit_share is not None for one in parts)
     told = ", ".join(f"{one.operand} {bytes_text(one.bytes)}" for one in parts if one.operand)
     path = device.paths.get(f"{src}->{dst}")
@@ -89,7 +89,7 @@ def drawn(device: Device, totals: Sequence[PathTotal]) -> Figure:
         inches=(1.3 * (columns + _LANE * passing), 1.15 * rows),
         pixels=110 * rows,
         place="memories",
-        about="bytes moved between memories",
+        about="bytes moved between memories; sizes of L1, L0 and UB are those of one core",
         bare=True,
     )
 
@@ -172,10 +172,15 @@ def _boxes(device: Device, places: Mapping[str, _Place]) -> Iterator[Mark]:
 
 def _size(device: Device, name: str) -> str:
     if name in device.memories:
-        return f"{bytes_text(device.memories[name].size_bytes)} a core"
+        return f"{_short(device.memories[name].size_bytes)} each"  # of the cores
     if name == "L2" and device.l2 is not None:
-        return bytes_text(device.l2.size_bytes)
-    return bytes_text(device.main_memory.size_bytes) if name in metrics.MAIN_MEMORIES else ""
+        return _short(device.l2.size_bytes)
+    return _short(device.main_memory.size_bytes) if name in metrics.MAIN_MEMORIES else ""
+
+
+def _short(size: int) -> str:
+    """A size without a decimal that is 0, so that it fits its box on a narrow page."""
+    return bytes_text(size).replace(".0 ", " ")
 
 
 def _filled(device: Device, found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
@@ -199,6 +204,7 @@ def _lines(found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mar
     most = max((one.bytes for one in found), default=1)
     lane = max((place.column for place in places.values()), default=0.0) + 0.8
     ends = _ends(found, places)
+    labels: list[Mark] = []
     for one in sorted(found, key=lambda one: -one.bytes):
         (x1, y1), (x2, y2) = places[one.src], places[one.dst]
         told = bytes_text(one.bytes)
@@ -220,7 +226,18 @@ def _lines(found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mar
         yield Line(x=x[-1:], y=y[-1:], dash="", marker="^", turn=turn, size=size, colour=colour,
                    **tip)  # fmt: skip
         side, shift = ("right", -8.0) if turn == 180 else ("left", 8.0)
-        yield Words(x=[at[0]], y=[at[1]], texts=[told], side=side, shift=(shift, 0), size=8)
+        labels.append(
+            Words(
+                x=[at[0]],
+                y=[at[1]],
+                texts=[told],
+                side=side,
+                shift=(shift, 0),
+                size=8,
+                covers=True,
+            )
+        )
+    yield from labels  # above all arrows, so that none strikes one out
 
 
 def _ends(

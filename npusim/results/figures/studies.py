@@ -5,7 +5,7 @@ A search among tilings in pictures: a map of times, and times against bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -187,26 +187,141 @@ def over_values(x: str, cost: Mapping[str, float], rows: Sequence[Row], title: s
     )
 
 
-def so_far(goal: str, rows: Sequence[Row], names: Sequence[str] = (), **more: Any) -> Figure:
-    """A goal of the points in their order, and the best of those before."""
+#: The limits of a goal: the text of each, and its number.
+Bounds = Sequence[tuple[str, float]]
+
+#: How far beyond the points a limit is still drawn, as a part of what they span.
+_LIMIT_ROOM = 0.5
+
+_POINT_TIP = "<div><b>@name</b><br>@x{0,0.0}, @y{0,0.0} @misses</div>"
+
+
+def _goal_axis(goal: str, rows: Sequence[Row], bounds: Bounds) -> Axis:
+    """An axis with room for all points, and for limits that are not far from them."""
+    values = [scaled(row, goal) for row in rows]
+    low, high = min(values), max(values)
+    room = _LIMIT_ROOM * ((high - low) or abs(high))
+    limits = [number / called(goal)[1] for _, number in bounds]
+    near = [limit for limit in limits if low - room <= limit <= high + room]
+    return _padded(called(goal)[0], [*values, *near])
+
+
+def _limit_lines(x: Axis, y: Axis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
+    """A line across the figure for each limit, numbers in the units of the axes.
+
+    Limits outside of the axes are left out.
+    """
+    lines: list[Mark] = []
+    dashes = cycle(("--", ":", "-."))
+    for side, other, bounds in ((x, y, of_x), (y, x, of_y)):
+        first, last = side.ends or (0.0, 0.0)
+        for (text, number), dash in zip(bounds, dashes, strict=False):
+            if not first <= number <= last:
+                continue
+            place, along = [number, number], list(other.ends or ())
+            across, up = (place, along) if side is x else (along, place)
+            lines.append(Line(name=text, x=across, y=up, dash=dash, width=1.2))
+    return lines
+
+
+def _in_unit(bounds: Bounds, goal: str) -> Bounds:
+    return [(text, number / called(goal)[1]) for text, number in bounds]
+
+
+def _scattered(
+    rows: Sequence[Row], x: Sequence[float], y: Sequence[float], names: Sequence[str]
+) -> list[Mark]:
+    """Points at their places; those beyond a limit are hollow and say by how much."""
+    marks: list[Mark] = []
+    for allowed, name in ((True, "points"), (False, "beyond a limit")):
+        places = [at for at, row in enumerate(rows) if row.get("allowed", True) == allowed]
+        if not places:
+            continue
+        more = {
+            "name": [names[at] for at in places],
+            "misses": [rows[at].get("misses", "") for at in places],
+        }
+        marks.append(Line(name=name, x=[x[at] for at in places], y=[y[at] for at in places],
+                          dash="", marker="o", size=4, colour=palette.POINT, hollow=not allowed,
+                          more=more, tip=_POINT_TIP))  # fmt: skip
+    return marks
+
+
+#: Points that an axis counts one by one; of more a tick may fall between two.
+_COUNTED = 20
+
+
+def so_far(
+    goal: str,
+    rows: Sequence[Row],
+    bounds: Bounds = (),
+    names: Sequence[str] = (),
+    **more: Any,
+) -> Figure:
+    """A goal of the points in their order, and the best of those before that keep the limits."""
     values = [scaled(row, goal) for row in rows]
     places = range(1, len(rows) + 1)
-    told = {"name": list(names) or [""] * len(rows)}
-    tip = "<div><b>@name</b><br>@y{0,0.0}</div>"
+    x = Axis(
+        label="points looked at",
+        names=[str(place) for place in places] if len(rows) <= _COUNTED else (),
+        places=places if len(rows) <= _COUNTED else (),
+        ends=(0.5, len(rows) + 0.5),
+    )
+    y = _goal_axis(goal, rows, bounds)
+    kept = [v if row.get("allowed", True) else np.inf for v, row in zip(values, rows, strict=True)]
+    best = np.minimum.accumulate(kept)
+    known = np.isfinite(best)
+    marks = _scattered(rows, list(places), values, list(names) or [""] * len(rows))
+    if known.any():
+        marks.append(Line(name="best so far", x=np.array(places)[known], y=best[known], step=True,
+                          colour=palette.BEST))  # fmt: skip
     return Figure(
-        x=Axis(label="points looked at"),
-        y=_padded(called(goal)[0], values),
-        marks=[
-            Line(name="points", x=places, y=values, dash="", marker="o", size=4,
-                 colour=palette.POINT, more=told, tip=tip),
-            Line(name="best so far", x=places, y=np.minimum.accumulate(values), step=True,
-                 colour=palette.BEST),
-        ],
+        x=x,
+        y=y,
+        marks=[*marks, *_limit_lines(x, y, (), _in_unit(bounds, goal))],
         grid=True,
         place="so_far",
         about=f"{called(goal)[0]} of the points in their order",
         **more,
-    )  # fmt: skip
+    )
+
+
+def tradeoff(
+    x: str,
+    y: str,
+    rows: Sequence[Row],
+    bounds: Mapping[str, Bounds],
+    names: Sequence[str],
+    **more: Any,
+) -> Figure:
+    """Points of an exploration over two goals, those of its front marked.
+
+    A line joins what none within the limits beats in both; ``bounds`` are limits by goal.
+    """
+    across, up = [scaled(row, x) for row in rows], [scaled(row, y) for row in rows]
+    marks = _scattered(rows, across, up, names)
+    allowed = [at for at, row in enumerate(rows) if row.get("allowed", True)]
+    joined = front([across[at] for at in allowed], [up[at] for at in allowed])
+    line = [allowed[at] for at in joined]
+    best = sorted((at for at, row in enumerate(rows) if row["front"]), key=lambda at: across[at])
+    if len(line) > 1:
+        marks.append(Line(x=[across[at] for at in line], y=[up[at] for at in line], step=True,
+                          colour=palette.BEST))  # fmt: skip
+    if best:
+        told = {"name": [names[at] for at in best], "misses": [""] * len(best)}
+        marks.append(Line(name="beaten by none", x=[across[at] for at in best],
+                          y=[up[at] for at in best], dash="", marker="o", size=6,
+                          colour=palette.BEST, more=told, tip=_POINT_TIP))  # fmt: skip
+    axes = _goal_axis(x, rows, bounds.get(x, ())), _goal_axis(y, rows, bounds.get(y, ()))
+    limits = _in_unit(bounds.get(x, ()), x), _in_unit(bounds.get(y, ()), y)
+    return Figure(
+        x=axes[0],
+        y=axes[1],
+        marks=[*marks, *_limit_lines(*axes, *limits)],
+        grid=True,
+        zoom="both",
+        **more,
+    )
 
 
 #: Points of a front that are named, and how far apart, as a part of its width.
@@ -214,42 +329,36 @@ _NAMED, _APART = 8, 0.07
 
 
 def goals(
-    varied: Sequence[str], goals: Sequence[str], rows: Sequence[Row], title: str = ""
+    varied: Sequence[str],
+    goals: Sequence[str],
+    rows: Sequence[Row],
+    bounds: Mapping[str, Bounds],
+    title: str = "",
 ) -> Figure:
     """Points over the first two goals, those of ``front`` in the colour of a third one.
 
     Some of these have numbers; below the figure stands what they are.
     """
-    x, y, *more = goals
-
-    def pairs(of: Iterable[Row]) -> list[tuple[float, float]]:
-        return [(scaled(row, x), scaled(row, y)) for row in of]
-
+    x, y, *others = goals
+    drawn = tradeoff(x, y, rows, bounds, [""] * len(rows))
     best = sorted((row for row in rows if row["front"]), key=lambda row: row[x])
-    marks: list[Mark] = []
-    for allowed, name in ((True, "points"), (False, "beyond a limit")):
-        some = pairs(row for row in rows if row.get("allowed", True) == allowed)
-        if some:
-            across, up = zip(*some, strict=True)
-            marks.append(Line(name=name, x=across, y=up, dash="", marker="o", size=4,
-                              colour=palette.POINT, hollow=not allowed))  # fmt: skip
-    chosen = _apart(pairs(best))
-    if best:
-        across, up = zip(*pairs(best), strict=True)
-        shades = (called(more[0])[0], [scaled(row, more[0]) for row in best]) if more else None
-        marks.append(Line(name="beaten by none", x=across, y=up, dash="" if more else "-",
-                          marker="o", size=7, colour=palette.BEST, shades=shades))  # fmt: skip
-        numbers = [str(at + 1) for at in range(len(chosen))]
-        marks.append(Words(x=[across[at] for at in chosen], y=[up[at] for at in chosen],
-                           texts=numbers, shift=(5, 8), size=8))  # fmt: skip
-    every = pairs(rows)
-    return Figure(
-        x=_padded(called(x)[0], [one for one, _ in every]),
-        y=_padded(called(y)[0], [one for _, one in every]),
+    pairs = [(scaled(row, x), scaled(row, y)) for row in best]
+    chosen = _apart(pairs)
+    marks = list(drawn.marks)
+    if others and len({row[others[0]] for row in best}) > 1:
+        shades = called(others[0])[0], [scaled(row, others[0]) for row in best]
+        marks = [
+            replace(mark, shades=shades) if mark.name == "beaten by none" else mark
+            for mark in marks
+        ]
+    numbers = [str(number) for number in range(1, len(chosen) + 1)]
+    marks.append(Words(x=[pairs[at][0] for at in chosen], y=[pairs[at][1] for at in chosen],
+                       texts=numbers, shift=(5, 8), size=8))  # fmt: skip
+    return replace(
+        drawn,
         marks=marks,
         title=title,
         keys=[_named(varied, [best[at] for at in chosen], best)] if chosen else (),
-        grid=True,
         inches=(7.6, 4.6 + 0.17 * len(chosen)),
     )
 
@@ -268,14 +377,14 @@ def _apart(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _named(varied: Sequence[str], chosen: Sequence[Row], best: Sequence[Row]) -> Key:
-    """What the numbered points are; what all of the front share is said once."""
-    differs = [name for name in varied if len({row[name] for row in best}) > 1]
+    """What the numbered points are; what all of several share is said once."""
+    differs = [name for name in varied if len(best) == 1 or len({row[name] for row in best}) > 1]
     shared = ", ".join(f"{_short(n)} {best[0][n]}" for n in varied if n not in differs)
     entries = [
         Line(
             x=(),
             y=(),
-            name=", ".join(f"{_short(name)} {row[name]}" for name in differs) or "all",
+            name=", ".join(f"{_short(name)} {row[name]}" for name in differs),
             dash="",
             marker=f"${number}$",
             size=5,

@@ -33,6 +33,12 @@ LAUNCH_SHARE = 0.03
 #: Bars on a page, and the share of the call below which a gap between bars is the first to go.
 MAX_BARS, _FIRST_GAP = 40_000, 1 / 40_000
 
+#: What a page tells of the amount of work of a bar, by its class.
+_AMOUNTS = {
+    **dict.fromkeys(("load", "feed", "store"), ", @bytes{0,0} B"),
+    "cube": ", @macs{0,0} multiply-adds",
+}
+
 #: Half the heights of bars of work and of waits.
 _WORK, _WAIT = 0.4, 0.17
 
@@ -315,16 +321,21 @@ def _mark(rows: Timeline, names: Sequence[str], kind: tuple[str, bool], columns:
     (name, waits), (left, right, low, high, *more) = kind, columns
     told: dict[str, Any] = {}
     if more:
-        op, line, size, number = (column.astype(np.int32) for column in more)
+        op, line, about, size, macs, number = (column.astype(np.int32) for column in more)
         track = np.round((low + high) / 2).astype(np.int16)
         told = {
             "op": Coded(rows.ops, op.astype(np.int16)),
             "line": Coded(rows.lines, line.astype(np.int16)),
             "track": Coded(("", *names), track),
+            "about": Coded(rows.abouts, about.astype(np.int16)),
             "bytes": size,
+            "macs": macs,
             "number": number,
         }
     what = f"waits for {name}: before " if waits else ""
+    amount = ""
+    if not waits:
+        amount = _AMOUNTS.get(name, "")
     return Bars(
         name=f"waits: {name}" if waits else name,
         colour=palette.REASON_COLOURS[name] if waits else palette.CLASS_COLOURS[name],
@@ -334,7 +345,8 @@ def _mark(rows: Timeline, names: Sequence[str], kind: tuple[str, bool], columns:
         high=high,
         more=told,
         tip=f"<div><b>{what}@op{{custom}}</b><br>@track{{custom}}, @left{{0,0.000}} to "
-        "@right{0,0.000} \u00b5s<br>@number{0,0} \u00d7 at @line{custom}, @bytes{0,0} B</div>",
+        "@right{0,0.000} \u00b5s<br>@number{0,0} \u00d7 at @line{custom}<br>@about{custom}"
+        f"{amount}</div>",
     )
 
 
@@ -367,7 +379,7 @@ def _merged(rows: Timeline, gap: int, part: Part) -> _Columns:
     """Bars of spans that lie at most ``gap`` cycles apart: what the first is, and bytes of all."""
     left, right, chosen = part.start, part.end, part.chosen
     if not len(left):
-        return np.empty((8, 0))
+        return np.empty((10, 0))
     begins = np.ones(len(left), dtype=bool)
     if gap:
         begins[1:] = left[1:] - np.maximum.accumulate(right)[:-1] > gap
@@ -380,10 +392,18 @@ def _merged(rows: Timeline, gap: int, part: Part) -> _Columns:
         (middle + half) * ones,
         rows.op[chosen][first],
         rows.line[chosen][first],
-        np.minimum(np.add.reduceat(rows.bytes[chosen], first), np.iinfo(np.int32).max),
+        rows.about[chosen][first],
+        _sums(rows.bytes[chosen], first),
+        _sums(rows.macs[chosen], first),
         np.diff(np.append(first, len(left))),
     )
     return np.stack([np.asarray(column, float) for column in columns])
+
+
+def _sums(column: IntArray, first: IntArray) -> IntArray:
+    """Sums of the pieces of a column that begin at ``first``, as far as 32 bits hold them."""
+    sums = np.add.reduceat(column.astype(np.int64), first)
+    return np.minimum(sums, np.iinfo(np.int32).max)
 
 
 def covered(

@@ -8,12 +8,16 @@ from typing import Any
 from npusim.base.reasons import BUSY, REASONS
 from npusim.device.spec import Device
 from npusim.results import advice, metrics, palette, tables
+from npusim.results.bounded import PROBLEM
 from npusim.results.figures import memories, roofline, timeline
 from npusim.results.lines import bytes_text, percent_text, rate_text, us_text
+from npusim.results.pressure import HEAD, LEFT, cells, wasted_lanes
 from npusim.results.record import Record
 from npusim.results.report import Cell, Colours, Items, Note, Pair, Part, Report, Section, Table
 from npusim.results.text import kernel_cells
-from npusim.timing.trace import KernelRun
+from npusim.timing.pressure import pressure
+from npusim.timing.run import TRACE_LIMIT
+from npusim.timing.trace import KernelRun, LineWork
 
 
 def report(result: Record) -> Report:
@@ -25,14 +29,15 @@ def report(result: Record) -> Report:
         lead=verdict(result),
         cards=[*_cards(result)],
         sections=(
-            Section("What would make it faster", [Items(advice.advise(result.runs))]),
+            Section("What would make it faster", [Items([one.text for one in result.advice])]),
             Section("Timeline", [_timeline(result)]),
             Section("Where the time went", [*_pipes(result)]),
+            Section("Lines of the kernels", [*_lines(result)]),
             Section("Memory traffic", [traffic(device, result.runs)]),
             Section("Traffic of each kernel", [*_kernel_traffic(result)], opened=False),
             Section("Roofline", _roofline(result)),
             Section("Kernels", [*_kernels(result)], brief=True),
-            Section("Lower bounds", [_bounds(result)], opened=False),
+            Section("Lower bounds", [*_bounds(result)], opened=False),
             Section("Notes", [Items(result.notes)], brief=True),
         ),
         origin=Report.origin_of(result.version, device),
@@ -48,6 +53,7 @@ def verdict(result: Record) -> str:
         text += f", {share} of it to launch kernels"
     if result.verdict is not None:
         text += f". Bottleneck: {result.verdict.text()}"
+        text += "" if result.verdict.tried else f" {result.verdict.how}"
     return text + "."
 
 
@@ -63,11 +69,8 @@ def _cards(result: Record) -> Iterator[tuple[str, str]]:
         us = us_text(device.time_us(bound.cycles))
         yield f"{us} \u00b5s", f"least of this program: {bound.resource}"
     if result.problem_bounds:
-        cached, cold = result.at_least
-        yield f"{us_text(cold.us)} \u00b5s", f"least of any program: {cold.resource}"
-        if cached.us < cold.us:
-            there = f"the same, operands in the L2: {cached.resource}"
-            yield f"{us_text(cached.us)} \u00b5s", there
+        least = result.at_least.cold
+        yield f"{us_text(least.us)} \u00b5s", f"least of any program: {least.resource}"
     executed = rate_text(metrics.tflops(device, macs, result.cycles))
     useful = rate_text(metrics.tflops(device, sum(result.useful_macs.values()), result.cycles))
     if result.useful_macs:
@@ -111,6 +114,46 @@ def _pipes(result: Record) -> Iterator[Part]:
     yield Table("", ("kernel", "pipe", "core", "busy", "share of the kernel's cycles"), rows, 3)
 
 
+def _lines(result: Record) -> Iterator[Part]:
+    """What each line asks of its pipe, per kernel that matters, and which leave lanes idle."""
+    instructions = sum(run.instructions for run in result.runs)
+    if result.replay is None or instructions > TRACE_LIMIT:
+        return
+    major = advice.major_kernels(result.runs)
+    names = metrics.titles(result.runs)
+    rows: list[tuple[Any, ...]] = []
+    wasted: list[str] = []
+    programs = result.replay.programs(result.device)
+    for run, name, program in zip(result.runs, names, programs, strict=True):
+        if any(run is one for one in major):
+            lines = pressure(program)
+            rows += [(name, *_line_cells(line)) for line in lines]
+            wasted += wasted_lanes(lines)
+    yield Items(wasted)
+    named = len({row[0] for row in rows}) > 1
+    head = ("kernel", *HEAD) if named else HEAD
+    yield Table("", head, [row if named else row[1:] for row in rows], LEFT + named)
+    yield Note(
+        "Of all cores together. Each: cycles of one alone. Share: of what its pipe works. Fills: "
+        "lanes of each repeat that a vector instruction uses, or the share of the cube's blocks."
+    )
+
+
+def _line_cells(line: LineWork) -> tuple[Any, ...]:
+    """A row of the table of lines; numbers sort by their value."""
+    pipe, op, place, times, each, share, size, filled = cells(line)
+    return (
+        pipe,
+        op,
+        place,
+        Cell(times, line.count),
+        Cell(each, line.cycles / line.count),
+        Cell(share, line.share),
+        Cell(size, line.bytes) if line.bytes else "",
+        Cell(filled, line.filled) if line.filled is not None else "",
+    )
+
+
 def _bar(pipe: str, shares: Sequence[float]) -> tuple[Cell, Cell]:
     """How busy a pipe is, and all it does."""
     colours = {**palette.REASON_COLOURS, REASONS[BUSY]: palette.work_colour(pipe)}
@@ -143,12 +186,12 @@ def _kernel_traffic(result: Record) -> Iterator[Table]:
         return
     rows: list[tuple[Any, ...]] = []
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
-        for row in run.traffic:
-            if row.bytes:
-                cached = row.hit_bytes or row.miss_bytes
-                split = [Cell.size(n) if cached else "" for n in (row.hit_bytes, row.miss_bytes)]
-                path = f"{row.src}\u2192{row.dst}"
-                rows.append((name, path, row.operand, Cell.size(row.bytes), *split))
+        for row in metrics.path_totals([run]):
+            cached = row.hit_share is not None
+            sizes = (row.kept_bytes, row.missed_bytes)
+            split = [Cell.size(size) if cached else "" for size in sizes]
+            path = f"{row.src}\u2192{row.dst}"
+            rows.append((name, path, row.operand, Cell.size(row.bytes), *split))
     yield Table("", ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses"), rows, 3)
 
 
@@ -175,7 +218,8 @@ def _kernels(result: Record) -> Iterator[Part]:
     )
 
 
-def _bounds(result: Record) -> Table:
+def _bounds(result: Record) -> Iterator[Part]:
+    """Every bound of every kernel, and what the call needs at least wherever operands are."""
     rows = [
         {"name": name} | row
         for run, name in zip(result.runs, metrics.titles(result.runs), strict=True)
@@ -190,4 +234,5 @@ def _bounds(result: Record) -> Table:
         "cycles": lambda row: f"{row['cycles']:,}",
         "of simulated": lambda row: percent_text(row["share"]),
     }
-    return Table.of(columns, rows, 4, long=("why",))
+    yield Table.of(columns, rows, 4, long=("why",))
+    yield Note(f"The call takes at least {result.at_least.text(PROBLEM)}.")

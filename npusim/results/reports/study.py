@@ -12,7 +12,7 @@ from npusim.results import palette
 from npusim.results.figure import Figure
 from npusim.results.figures import studies
 from npusim.results.figures.studies import Row, Varied, called, scaled
-from npusim.results.lines import COSTS, counted, rate_text, us_text
+from npusim.results.lines import COSTS, counted, precise_text, rate_text, us_text
 from npusim.results.report import Cell, Items, Pair, Report, Section, Table
 from npusim.version import __version__
 
@@ -187,7 +187,7 @@ def explored(of: Any) -> Report:
     """Of an ``Exploration``: what none beats first."""
     rows, fixed, varied = of.rows(), of.study.fixed, of.study.varied
     values = {axis.name: axis.values for axis in of.study.axes}
-    known = [row for row in rows if not row["error"] and row.get("allowed", True)]
+    known = [row for row in rows if not row["error"]]
     best = sorted((row for row in known if row["front"]), key=lambda row: row[of.goals[0]])
     what = fixed.get("network") or fixed.get("operator") or "exploration"
     *goals, last = (_named(goal)[0] for goal in of.goals)
@@ -195,7 +195,7 @@ def explored(of: Any) -> Report:
         title=f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}",
         about=[f"{_others(fixed)}; over {', '.join(varied)}"],
         lead=_least(of, best),
-        told=(*of.limits, *of.notes),
+        told=(*of.limits, *(f"nearly: {text}" for text in nearly(of)), *of.notes),
         cards=[*_explored_cards(of, known, best)],
         sections=(
             Section("Goals against each other", [Pair([*_charts(of, known)])]),
@@ -218,6 +218,26 @@ def _text(goal: str, value: float) -> str:
     return us_text(value) if goal.endswith("_us") else rate_text(value / called(goal)[1])
 
 
+#: Points near the limits that are told.
+_NEAR = 3
+
+
+def nearly(of: Any) -> list[str]:
+    """Of an ``Exploration``: the points nearly within its limits, what they have and miss."""
+    rows = of.nearly()
+    texts = []
+    for row in rows[:_NEAR]:
+        values = []
+        for goal in of.goals:
+            name, unit = _named(goal)
+            value = precise_text(row[goal] / called(goal)[1])
+            values.append(f"{value}{unit}" if unit else f"{name} {value}")
+        where = name_of(row, of.study.varied)
+        texts.append(f"{', '.join(values)}, {row['misses']}, with {where}")
+    more = len(rows) - len(texts)
+    return [*texts, f"{more:,} more"] if more else texts
+
+
 def _least(of: Any, best: Sequence[Row]) -> str:
     """The point that is best in each goal."""
     if not best:
@@ -235,25 +255,42 @@ def _least(of: Any, best: Sequence[Row]) -> str:
 def _explored_cards(
     of: Any, known: Sequence[Row], best: Sequence[Row]
 ) -> Iterator[tuple[str, str]]:
-    yield f"{len(of.points):,}", f"points looked at, of {len(of.study):,}"
+    points = "point" if len(of.points) == 1 else "points"
+    yield f"{len(of.points):,}", f"{points} looked at, of {len(of.study):,}"
     yield f"{len(best):,}", "beaten by none in all goals"
     if of.failed:
         yield f"{len(of.failed):,}", "failed"
-    if beyond := len(of.points) - len(of.failed) - len(known):
+    beyond = sum(not row.get("allowed", True) for row in known)
+    if beyond:
         yield f"{beyond:,}", "beyond a limit"
     for goal in of.goals if known else ():
         values = [float(row[goal]) for row in known]
-        yield f"{_text(goal, min(values))} to {_text(goal, max(values))}", called(goal)[0]
+        ends = [_text(goal, min(values)), _text(goal, max(values))]
+        yield " to ".join(dict.fromkeys(ends)), called(goal)[0]
 
 
 def _charts(of: Any, known: Sequence[Row]) -> Iterator[Figure]:
     """Each pair of goals, or with one goal the best so far over the points."""
     varied = of.study.varied
+    names = [name_of(row, varied) for row in known]
+    limited = " Hollow: beyond a limit; dashed: the limits." if of.limits else ""
     if known and len(of.goals) == 1:
-        names = [name_of(row, varied) for row in known]
-        yield studies.so_far(of.goals[0], known, names, caption="Joined: the best so far.")
-    for one, other in combinations(of.goals, 2) if known else ():
-        yield _against(varied, other, one, known)
+        goal = of.goals[0]
+        caption = f"Joined: the best so far.{limited}"
+        yield studies.so_far(goal, known, of.bounds.get(goal, ()), names, caption=caption)
+    for y, x in combinations(of.goals, 2) if known else ():
+        across, up = called(x)[0], called(y)[0]
+        marked = "in both" if len(of.goals) == 2 else "in all goals; joined: in these two"
+        yield studies.tradeoff(
+            x,
+            y,
+            known,
+            of.bounds,
+            names,
+            place=f"{y}-{x}",
+            about=f"{up} against {across}",
+            caption=f"{across} against {up}; marked: what none beats {marked}.{limited}",
+        )
 
 
 def _goals(of: Any, rows: Sequence[Row], *, mark: bool = False) -> Table:
@@ -267,5 +304,9 @@ def _goals(of: Any, rows: Sequence[Row], *, mark: bool = False) -> Table:
         called(goal)[0]: partial(cell, goal) for goal in of.goals
     }
     if mark:
-        columns["unbeaten"] = lambda row: Cell("yes" if row["front"] else "", float(row["front"]))
-    return _table(of.study.varied, rows, (_named(first)[0], first, ""), columns)
+        columns["unbeaten"] = lambda row: Cell("yes" if row["front"] else "no", float(row["front"]))
+    long = []
+    if mark and of.limits:
+        columns["beyond limits"] = lambda row: row["misses"]
+        long.append("beyond limits")
+    return _table(of.study.varied, rows, (_named(first)[0], first, ""), columns, long)

@@ -323,6 +323,7 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
         else:
             state.hits[flow.operand].hit += cost.hit
             state.hits[flow.operand].miss += flow.size - cost.hit
+            state.hits[flow.operand].fetched += cost.fetched
             run.fetched += cost.fetched
             read(state, row, flow.tensor, place, cache.info[0].sector_shift)
             part(code, state, flow.first, cost.hit + cost.hit * flow.request // flow.bytes, row)

@@ -106,8 +106,8 @@ LINK = record("capacity", "left", "demand", "fair")
 #: An executed instruction, in the order of ``npusim.timing.outcome.Spans``.
 SPAN = record("core", "pipe", "index", "template", "instruction", "start", "end", "why", "waited")
 
-#: Bytes of operands read from the L2, and of those that were not there.
-HITS = record("hit", "miss")
+#: Bytes of operands read from the L2, of those that were not there, and of the sectors fetched.
+HITS = record("hit", "miss", "fetched")
 
 #: The L2. ``used``, ``capacity``: sectors; ``aged``, ``aged_end``: what is left of the sorted list.
 L2_INFO = record(

@@ -272,6 +272,16 @@ def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:
         text_align=words.side, text_baseline="middle", text_font_size="12px",
     )  # fmt: skip
     _tagged(drawn, words.colour, "text")
+    behind_bars = words.side == "left" and bool(shown.y.names) and not shown.zoom
+    if behind_bars and shown.x.ends is not None and not shown.x.log:
+        least, shift = shown.x.ends[1] * shown.x.unit, words.shift[0]
+        given = {"source": source, "plot": made, "range": made.x_range, "least": least}
+        made.js_on_change(
+            "inner_width", CustomJS(args={**given, "shift": shift}, code=own("room.js"))
+        )
+    if words.covers:
+        drawn.glyph.background_fill_color = "white"
+        drawn.glyph.tags = [*drawn.glyph.tags, "paper"]
 
 
 #: Maps, and markers that are shaded by a value, are drawn in files alone.

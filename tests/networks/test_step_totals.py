@@ -1,0 +1,94 @@
+"""Totals of a step that is put together by hand: nothing is simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from npusim.device.catalog import load_device
+from npusim.networks.cards import Reduced
+from npusim.networks.network import Timed
+from npusim.networks.step import setting
+from npusim.networks.step_result import Launched, StepResult
+from npusim.networks.training import Training
+from tests.networks.blocks import ONE_BLOCK, network
+
+
+def launched(
+    name: str, reads: str, writes: str, sizes: dict[str, int], timed: Timed | None = None
+) -> Launched:
+    """An operation that reads and writes values, whose bytes are ``sizes``."""
+    names = (*reads.split(), *writes.split())
+    return Launched(
+        name=name,
+        kind="k",
+        phase="forward",
+        layer="",
+        timed=timed or Timed(None, "no time"),
+        reads=tuple(reads.split()),
+        writes=tuple(writes.split()),
+        sizes={value: sizes[value] for value in names},
+    )
+
+
+def step_of(
+    launches: tuple[Launched, ...], folder: Path, cards: int = 1, reduced: Reduced | None = None
+) -> StepResult:
+    """A step of three images a card on a 910."""
+    device = load_device("ascend910")
+    how: dict[str, Any] = dict.fromkeys(("layouts", "fusions", "norm"))
+    return StepResult(
+        workload=network(ONE_BLOCK, folder),
+        device=device,
+        batch=3,
+        setting=setting(
+            device,
+            mode="graph",
+            optimizer="sgd",
+            passes="training",
+            dtype="fp16",
+            cards=cards,
+            **how,
+        ),
+        step=Training(),
+        launched=launches,
+        fused={},
+        plan=None,
+        reduced=reduced,
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "most"),
+    [
+        # w and x are given and stay; of a, b and c two are there at once, b and a at most.
+        ([("x w", "a"), ("a", "b"), ("b", "c"), ("c w", "d")], 1100 + 10 + 20),
+        # a and b go together when the third operation has read both; then e stands beside c.
+        ([("x", "a"), ("x", "b"), ("a b", "c"), ("c", "e")], 100 + 5 + 50),
+        # The largest moment is the first, not the last.
+        ([("x", "e"), ("e", "a"), ("a", "d")], 100 + 50 + 10),
+        # What nobody reads goes at once.
+        ([("x", "e"), ("x", "e2"), ("x", "a")], 100 + 51),
+    ],
+)
+def test_kept_bytes_are_those_of_values_that_somebody_still_reads(
+    steps: list[tuple[str, str]], most: int, tmp_path: Path
+) -> None:
+    """Parameters and data stay all the time; a map goes once its last reader has run."""
+    sizes = {"w": 1000, "x": 100, "a": 10, "b": 20, "c": 5, "d": 1, "e": 50, "e2": 51}
+    launches = tuple(launched(f"o{i}", *pair, sizes) for i, pair in enumerate(steps))
+    assert step_of(launches, tmp_path).kept_bytes == most
+
+
+def test_images_per_second_are_those_of_all_cards(tmp_path: Path) -> None:
+    """Three images on each of four cards in 2 us of kernels and 1 us that the exchange adds."""
+    result: Any = SimpleNamespace(cycles=2000, time_us=2.0)
+    launches = (launched("o", "x", "a", {"x": 1, "a": 1}, Timed(result)),)
+    reduced = Reduced(4, 1, 8, us=5.0, hidden_us=4.25, exposed_us=0.75, slowed_us=0.25)
+    step = step_of(launches, tmp_path, cards=4, reduced=reduced)
+    assert step.time_us == pytest.approx(3.0)
+    assert step.images_per_second == pytest.approx(4 * 3 / 3e-6)
+    assert step_of(launches, tmp_path).images_per_second == pytest.approx(3 / 2e-6)
