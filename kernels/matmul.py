@@ -18,7 +18,7 @@ overlapped schedule: one everywhere is a library's simplest template, two its pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -46,10 +46,12 @@ from npusim.kernels.parts.matmul_operands import (
 )
 from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
 from npusim.kernels.tiled import Tiled
+from npusim.kernels.tilings.costs import in_l2
 from npusim.kernels.tilings.fit import no_tile
-from npusim.kernels.tilings.matmul import Shape, Tiling
+from npusim.kernels.tilings.lesser import lesser
+from npusim.kernels.tilings.matmul import Shape, Tiling, order_of
 from npusim.kernels.tilings.matmul_space import Products
-from npusim.kernels.tilings.pipeline import foreseen
+from npusim.kernels.tilings.pipeline import foreseen, leading_here
 from npusim.language import (
     FP32,
     INT8,
@@ -243,6 +245,22 @@ class Matmul(Tiled):
         if not len(space.rows["cores"]):
             raise no_tile(device)
         return [space]
+
+    def contenders(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> tuple[Iterable[tuple[float, Kernel]], Iterable[tuple[float, Kernel]]]:
+        """See ``Kernel.contenders``."""
+        (space,) = self.spaces(device, cores, in_l2(device, warm, *self.tensors))
+        leaders = leading_here(space, few)
+        if not leaders:
+            return [], []
+        time, leader = leaders[0]
+        return self._all_with(leaders), self._all_with(lesser(space, leader, time))
+
+    def as_with_less_l2(self, device: Device) -> Iterable[Kernel]:
+        """By windows of tiles, where a quarter of the L2 cannot hold the operands."""
+        other = replace(self.tiling, **order_of(self.shape, device, 0.25))
+        return () if other == self.tiling else (replace(self, tiling=other),)
 
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int

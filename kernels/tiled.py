@@ -7,7 +7,7 @@ becomes a tiling. Automatic tilings, candidates of a search and their bounds all
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -57,11 +57,13 @@ class Tiled(Kernel):
         leaders = list[tuple[float, Any]]()
         for space in spaces:
             leaders += leading(space, few, *known, *(time for time, _ in leaders))
-        found: list[tuple[float, Kernel]] = []
-        for cycles, tiling in sorted(leaders, key=lambda one: one[0])[:few]:
+        return [*self._all_with(sorted(leaders, key=lambda one: one[0])[:few])]
+
+    def _all_with(self, tilings: Iterable[tuple[float, Any]]) -> Iterator[tuple[float, Kernel]]:
+        """The same with tilings, as far as the layouts of its operands allow them."""
+        for cycles, tiling in tilings:
             with suppress(ArgumentError):
-                found.append((cycles, self._with(tiling)))
-        return found
+                yield cycles, self._with(tiling)
 
     def _with(self, tiling: Any) -> Kernel:
         return replace(self, tiling=tiling)

@@ -20,6 +20,7 @@ from npusim.base.integers import even_parts
 from npusim.device.parts import Path
 from npusim.kernels.tilings import costs
 from npusim.kernels.tilings.fit import cube_sizes, most_rows
+from npusim.kernels.tilings.ladder import cores_below, l1_below
 from npusim.kernels.tilings.matmul import Shape, Tiling, order_of
 from npusim.kernels.tilings.pipeline import Columns, Space, chosen, distinct, joined, uneven
 from npusim.kernels.tilings.streams import clear_cycles
@@ -32,6 +33,8 @@ _MOST_K, _STEPS = 512, (1, 2, 4, 8)
 _SIDES, _EVEN = np.array([16, 32, 64, 96, 128, 192, 256, 384, 512]), 8
 #: Most parts of K that are dealt to a core.
 _PARTS = 3
+#: Rungs of the ladder of lesser machines (``ladder``) whose parts of K and slabs are tried too.
+_LESS = 3
 #: How A comes to L0A if it is stored K x M, on devices that can.
 _ACROSS = ("L1", "L0A", "load3d_transpose")
 #: Rows, and places of them, that stand for all where pieces of rows are counted.
@@ -61,10 +64,14 @@ class Products(Space):
         t = self._parts(chosen({"m": m, "n": n}, np.flatnonzero(fits)))
         t = self.with_l0(t, t["m"])
         t["depth"] = -(-t["depth"] // t["k"]) * t["k"]  # parts are of whole base blocks
-        blocks = size["L1"] // 2 // ((t["m"] + t["n"]) * s.dtype.bytes * t["k"])
-        t = chosen(t | {"blocks": blocks}, np.flatnonzero(blocks))
-        longest = np.minimum(t["blocks"], -(-t["depth"] // t["k"]))
-        steps = [longest, *(np.where(step < longest, step, 0) for step in _STEPS)]
+        room = 2 * (t["m"] + t["n"]) * s.dtype.bytes * t["k"]
+        t = chosen(t | {"room": room}, np.flatnonzero(room <= size["L1"]))
+        longest = np.minimum(size["L1"] // t["room"], -(-t["depth"] // t["k"]))
+        steps = [longest]
+        for step in (*_STEPS, *(less // t["room"] for less in l1_below(size["L1"])[:_LESS])):
+            wanted = np.broadcast_to(step, longest.shape)
+            new = np.logical_and.reduce([wanted != other for other in steps])
+            steps.append(np.where((wanted < longest) & new, wanted, 0))
         t = joined(*(chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps))
         t["items"] = self._tiles(t) * -(-s.k // t["depth"])
         t["cores"] = -(-t["items"] // -(-t["items"] // self.cores))
@@ -109,11 +116,15 @@ class Products(Space):
     def _parts(self, t: Columns) -> Columns:
         """With depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
         s, found = self.shape, [t | {"depth": np.full(len(t["m"]), round_up(self.shape.k, 16))}]
-        for each in range(1, _PARTS + 1):
-            count = each * self.cores // self._tiles(t)
-            depth = round_up(-(-s.k // np.maximum(1, count)), 16)
-            some = np.flatnonzero((count > 1) & (depth < s.k) & s.splits)
-            found.append(chosen(t | {"depth": depth}, some))
+        tiles, depths = self._tiles(t), [found[0]["depth"]]
+        for cores in (self.cores, *cores_below(self.cores)[:_LESS]):
+            for each in range(1, _PARTS + 1):
+                count = each * cores // tiles
+                depth = round_up(-(-s.k // np.maximum(1, count)), 16)
+                new = np.logical_and.reduce([depth != other for other in depths])
+                some = np.flatnonzero((count > 1) & (depth < s.k) & s.splits & new)
+                depths.append(depth)
+                found.append(chosen(t | {"depth": depth}, some))
         return joined(*found)
 
     def _tiles(self, t: Columns) -> IntArray:
@@ -131,6 +142,14 @@ class Products(Space):
         steps = -(-t["depth"] // np.maximum(1, deepest)) * split
         fits = (deepest > 0) & ((split == 1) | (steps * unit <= t["depth"]))
         return round_up(-(-t["depth"] // steps), unit), fits
+
+    def in_l1(self, t: Columns) -> IntArray:
+        """Bytes of L1 that candidates take."""
+        return np.asarray(2 * (t["m"] + t["n"]) * t["k"] * t["step"] * self.shape.dtype.bytes)
+
+    def bytes_in_l1(self, t: Tiling) -> int:
+        """The same of a tiling of them."""
+        return 2 * (t.base_m + t.base_n) * t.base_k * t.step_ka * self.shape.dtype.bytes
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether parts of K add into the result, which a kernel before this one clears."""
@@ -279,15 +298,17 @@ class Products(Space):
             if self.shape.blocked:  # a move brings all columns, each of which lies in one piece
                 return {"start": port.startup_cycles + 0 * moves, "rows": moves}
             return {"start": moves * port.startup_cycles, "rows": rows * moves}
-        each, which = np.unique([wide, parts], axis=1, return_inverse=True)
+        # Both in one number: to sort pairs takes NumPy ten times as long.
+        apart = 1 + int(np.max(parts, initial=0))
+        each, which = np.unique(wide * apart + parts, return_inverse=True)
         lines = self.shape.groups * whole[k_rows]
         pieces = np.array(
             [
                 _pieces(port, width * e, pitch * e, lines, part * e)
-                for width, part in each.T.tolist()
+                for width, part in (divmod(pair, apart) for pair in each.tolist())
             ]
         )
-        pieces = rows * columns / wide * pieces[which.reshape(-1)]
+        pieces = rows * columns / wide * pieces[which]
         longer = pieces * float(port.row_cycles) - rows * columns * e / port.rate
         return {"start": port.startup_cycles + np.maximum(0, longer), "rows": pieces}
 

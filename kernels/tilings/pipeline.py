@@ -20,10 +20,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from importlib.util import find_spec, module_from_spec
+from operator import itemgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +61,11 @@ _AT_ONCE = 128
 _LIKE = 5
 
 
-def table(work: Work) -> Work:
-    """Every column with one float per candidate."""
+def table(work: Any) -> Work:
+    """Every column with one float per candidate; ``work`` itself if it is so already."""
+    shapes = {one.shape if isinstance(one, np.ndarray) else () for one in work}
+    if len(shapes) == 1 and () not in shapes and all(one.dtype == np.float64 for one in work):
+        return Work(*work)
     columns = np.empty((len(work), *np.broadcast_shapes((1,), *map(np.shape, work))))
     for place, column in enumerate(work):
         columns[place] = column
@@ -87,6 +91,11 @@ def distinct(*values: IntArray) -> IntArray:
 def chosen(columns: Columns, which: IntArray) -> Columns:
     """Some of the candidates whose fields are ``columns``."""
     return {name: column.take(which) for name, column in columns.items()}
+
+
+def taken(work: Work, which: IntArray) -> Work:
+    """The work of some of the candidates of a table."""
+    return Work(*(column.take(which) for column in cast(tuple[Floats, ...], work)))
 
 
 def joined(*columns: Columns) -> Columns:
@@ -193,6 +202,11 @@ class Space(ABC):
         One entry for each; they have the deepest steps.
         """
 
+    @cached_property
+    def of_rows(self) -> Work:
+        """The work of all ``rows``, a table."""
+        return table(self.work(self.rows))
+
     def spread(self, t: Columns) -> Columns:
         """The candidates of some rows: by default these."""
         return t
@@ -265,13 +279,31 @@ class Space(ABC):
 def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     """(estimated cycles, tiling) of about ``few`` candidates with the least estimate, best first.
 
+    Where launches weigh much, those of a device with half of the cores are among them. Times that
+    are ``known`` count among the few.
+    """
+    leaders = leading_here(space, few, *known)
+    if not leaders:
+        return _on_half(space, few, *known) if known else []
+    half = _on_half(space, few, *(time for time, _ in leaders), *known)
+    # With no more tiles than half of the cores both have the same candidates.
+    same = {(time, replace(tiling, cores=0)) for time, tiling in leaders if half}
+    tilings = {tiling: time for time, tiling in leaders}
+    for time, tiling in half:
+        if (time, replace(tiling, cores=0)) not in same:
+            tilings.setdefault(tiling, time)
+    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))[:few]
+
+
+def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+    """As ``leading``, of the device as it is.
+
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
-    sooner and leave more of the shared memories to each. Where launches weigh much, those of a
-    device with half of the cores are among them. Times that are ``known`` count among the few.
+    sooner and leave more of the shared memories to each.
     """
     t, first = _best(space, few if known else _WIDELY * few, known)
     if not len(first):
-        return _on_half(space, few, *known) if known else []
+        return []
     rounds = -(-t["items"] // t["cores"])
     fewer = [-(-t["items"] // (rounds * more)) for more in (2, 3, 4)]
     fewer.append(-(-t["items"] // (rounds + 1)))
@@ -288,13 +320,7 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
         for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
         if time < np.inf
     }
-    half = _on_half(space, few, *tilings.values(), *known)
-    # With no more tiles than half of the cores both have the same candidates.
-    same = {(time, replace(tiling, cores=0)) for tiling, time in tilings.items() if half}
-    for time, tiling in half:
-        if (time, replace(tiling, cores=0)) not in same:
-            tilings.setdefault(tiling, time)
-    return sorted(((time, one) for one, time in tilings.items()), key=lambda pair: pair[0])[:few]
+    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))
 
 
 def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
@@ -304,13 +330,15 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
     Rows whose bound is above what candidates of others take are never spread.
     """
     rows = space.rows
-    work = table(space.work(rows))
-    least = bounds(work) + work.beside
+    least = bounds(space.of_rows) + space.of_rows.beside
     left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
     t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
     while len(left):
-        some = space.spread(chosen(rows, np.sort(left[:count])))
-        work = table(space.work(some))
+        look = np.sort(left[:count])
+        as_they_are = chosen(rows, look)
+        some = space.spread(as_they_are)
+        same = some is as_they_are  # a row that makes one candidate has the work of this
+        work = taken(space.of_rows, look) if same else table(space.work(some))
         cycles = times(work, few, *found, *known)
         keep = np.flatnonzero(np.isfinite(cycles))
         t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import cached_property
@@ -200,6 +200,19 @@ class Kernel(Abstract):
         or loaded, so that the L2 may hold them. By default none.
         """
         return []
+
+    def contenders(
+        self, device: Device, cores: int, few: int, warm: Collection[str] = ()
+    ) -> tuple[Iterable[tuple[float, Kernel]], Iterable[tuple[float, Kernel]]]:
+        """Those of ``ranked``, and candidates that lead on lesser devices, with estimates on this.
+
+        The latter are simulated besides, so that a better device is no slower. By default none.
+        """
+        return self.ranked(device, cores, few, warm), []
+
+    def as_with_less_l2(self, device: Device) -> Iterable[Kernel]:
+        """The same as it would be ordered where the L2 is smaller; by default in no other way."""
+        return ()
 
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int

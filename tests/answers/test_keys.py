@@ -43,7 +43,7 @@ def test_a_choice_rests_on_what_estimates_and_simulations_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     estimates = choice._Trial(DEVICE, GROUPS, ())
-    estimates.ranked(KERNEL, 4)
+    estimates.contenders(KERNEL, 4)
     told: list[frozenset[Name]] = []
 
     def keep(key: str, device: Device, names: Iterable[Name], answer: Any) -> None:
