@@ -82,7 +82,7 @@ def test_a_better_chip_was_slower_and_is_not(product: Product, what: str, factor
 def test_a_faster_memory_changes_no_tiling_of_a_small_product() -> None:
     """1024^3 at 2 GHz takes 15.36, 15.47 and 15.53 us at 0.8, 1.2 and 1.6 TB/s with one tiling.
 
-    Cores that wait less for the first loads meet more often later; it is no loss by the choice.
+    The 0.7 and 1.1 % are of the same program on the machine, not of the choice; why is not known.
     """
     chip = load_device(CHIP).replace("clock", "2GHz")
     tilings = set()
