@@ -50,7 +50,7 @@ def test_cores_work_as_long_in_both() -> None:
 
 def test_reports_say_which_mode_ran(capsys: pytest.CaptureFixture[str]) -> None:
     single, graph = (product(mode) for mode in MODES)
-    assert "replayed" not in single.text()
+    assert "(replayed graph)" not in single.text()
     launched = f"{graph.runs[0].launch_cycles / 1000:.3f} us"
     assert f"of which launches {launched} (replayed graph)" in " ".join(graph.text().split())
     assert any("(launch='graph', --launch graph)" in note for note in graph.notes)

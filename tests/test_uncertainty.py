@@ -235,7 +235,7 @@ def test_operands_in_private_memory_rest_on_its_figures() -> None:
 def test_the_way_to_time_a_call_again_is_no_part_of_what_it_gave() -> None:
     one, two = (npusim.simulate(Load(), "tiny") for _ in range(2))
     assert replace(one, replay=None, runs=()) == replace(two, runs=())
-    assert "replay" not in json.dumps(one.to_json())
+    assert '"replay"' not in json.dumps(one.to_json())
 
 
 # -- how it is told ----------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def content_of(path: Path) -> Content | None:
     try:
         with path.open("rb") as file:
             head = file.read(_LOOKED_AT)
-    except OSError:
+    except (OSError, ValueError):  # the latter for names that no file can have
         return None
     return _binary(head) or _text(head.decode("utf-8-sig", errors="replace"))
 

@@ -319,7 +319,8 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {name: value for name, value in structs.asdict(self).items() if name != "time_us"}
+        values = {name: value for name, value in structs.asdict(self).items() if name != "time_us"}
+        return {**values, "together": list(self.together)}
 
 
 def what_if(

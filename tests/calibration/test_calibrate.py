@@ -69,7 +69,7 @@ def error(fit: Calibration, *, before: bool) -> float:
 def test_hidden_figures_are_found_and_undetermined_ones_stay(found: Calibration) -> None:
     true = load_device(STOCK, CHANGED)
     for path in ("l2.read", "paths.L0C->GM.nz2nd.rate", "paths.L0C->GM.rate"):
-        assert value(found.device, path) == pytest.approx(value(true, path), rel=0.03), path
+        assert value(found.device, path) == pytest.approx(value(true, path), rel=0.05), path
     assert value(found.device, "vector.idle_head") == value(load_device(STOCK), "vector.idle_head")
     verdicts = {one.constant.path: one.verdict for one in found.figures}
     assert verdicts == {

@@ -216,7 +216,7 @@ def test_two_steps_are_compared_by_kinds_and_operations(
         one.timed.us for one in graph.launched if one.name == "one.output"
     )
     text = found.text()
-    assert "KINDS (us with launches" in text
+    assert "KINDS (us, with launches" in text
     assert "mode: graph -> eager" in text
     assert "none -> none" not in text
     files = [tmp_path / f"{name}.json" for name in ("a", "b")]

@@ -50,7 +50,7 @@ def strided(device: Device) -> npusim.Result:
 
 def variants(name: str, count: int) -> list[Device]:
     """The device, and others with some of their figures times 1/8 to 8, as far as they can be."""
-    rng, device = Random(f"{name} figures"), npusim.load_device(name)
+    rng, device = Random(f"{name} changed figures"), npusim.load_device(name)
     known = {path: one for path, one in figures(device).items() if path not in ARITHMETIC}
     found = [device]
     while len(found) < count:

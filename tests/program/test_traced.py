@@ -30,6 +30,7 @@ from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.parts.folding import Fold, folded_gradient
 from npusim.kernels.parts.layout_change import LayoutChange
+from npusim.kernels.strided_copy import Contiguous, ViewCopy
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.thin_map import ThinMap, Thinned
 from npusim.kernels.trans_data import Conversion
@@ -120,6 +121,8 @@ def by_hand() -> Found:
             tensor("z", *groups.blocked_shape((32, 4, 1, 3, 3)), role="out"),
         ),
         SumParts(tensor("p", 3, 40, 50, kind=FP32), tensor("o", 40, 50, role="out")),
+        Contiguous((40, 25), (50, 2), tensor("x", 1999), tensor("y", 40, 25, role="out")),
+        ViewCopy((40, 25), (1, 40), tensor("x", 40, 25), tensor("y", 1000, role="out")),
     ]  # fmt: skip
     found: Found = {type(kernel): ("ascend910b2", 24, kernel) for kernel in kernels}
     for row in shipped_sheets()[0].rows:
