@@ -69,7 +69,7 @@ class Products(Space):
         longest = np.minimum(size["L1"] // t["room"], -(-t["depth"] // t["k"]))
         steps = [longest]
         for step in (*_STEPS, *(less // t["room"] for less in l1_below(size["L1"])[:_LESS])):
-            wanted = np.broadcast_to(step, longest.shape)
+            wanted = np.broadcast_to(np.asarray(step), longest.shape)
             new = np.logical_and.reduce([wanted != other for other in steps])
             steps.append(np.where((wanted < longest) & new, wanted, 0))
         t = joined(*(chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps))

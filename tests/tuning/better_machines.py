@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 from npusim.base.errors import NpusimError
+from npusim.base.quantities import Quantity
 from npusim.device.catalog import load_device
 from npusim.device.config import figures
 from npusim.device.spec import Device
@@ -97,18 +99,19 @@ def machine(device: Device, what: str, factor: Fraction) -> Device:
     for figure in FIGURES[what]:
         if figure not in known:
             continue
-        value = known[figure].value
-        if what == "cube":
-            m, k, n = (int(side) for side in value[:3])
-            changed: object = f"{int(m * factor)}x{k}x{n}"
-        elif what == "HBM":
-            changed = Fraction(value) * factor
-        else:
-            changed = int(Fraction(value) * factor)
-            if what == "L2":
-                changed -= changed % (1 << 20)
-        device = device.replace(figure, changed)
+        device = device.replace(figure, _larger(known[figure].value, what, factor))
     return device
+
+
+def _larger(value: Quantity, what: str, factor: Fraction) -> str | int | Fraction:
+    """A figure so many times as large; of a cube its rows are."""
+    if isinstance(value, tuple):
+        m, k, n = (int(side) for side in value[:3])
+        return f"{int(m * factor)}x{k}x{n}"
+    if what == "HBM":
+        return Fraction(value) * factor
+    larger = int(Fraction(value) * factor)
+    return larger - larger % (1 << 20) if what == "L2" else larger
 
 
 def can_be(device: Device, what: str) -> bool:
@@ -126,6 +129,7 @@ def compared(
     for share in shares:
         try:
             changed = machine(device, what, share)
+            kernel: Any
             cycles, kernel = automatic(kernel_of(product), changed)
         except NpusimError:  # too small for any tiling, or a figure that others bound
             return None
