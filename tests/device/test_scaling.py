@@ -129,6 +129,7 @@ def test_a_size_of_no_memory_is_refused(tmp_path: Path) -> None:
         load_device(file)
 
 
+@pytest.mark.compiled
 def test_energy_times_delay_is_least_within_a_sweep_of_sizes_and_clocks() -> None:
     """Larger and faster is better up to a point, and worse beyond it."""
     sizes, clocks = ["64KiB", "1MiB", "2MiB", "8MiB"], ["0.5GHz", "1GHz", "2GHz", "4GHz"]
@@ -149,6 +150,7 @@ def test_energy_times_delay_is_least_within_a_sweep_of_sizes_and_clocks() -> Non
     assert row["l1_pj_per_byte"] == pytest.approx(2.25)
 
 
+@pytest.mark.compiled
 def test_the_sweep_in_the_guide_has_its_least_energy_times_time_inside() -> None:
     """A product on the 910B2, at 24 MiB and 1.2 GHz and at the four neighbours in the table."""
     best = ("24MiB", "1.2GHz")
