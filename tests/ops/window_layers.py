@@ -198,6 +198,8 @@ def main(one: int = 200, several: int = 100) -> None:
     """Print the ratios of so many layers."""
     for count, windows in ((one, False), (several, True)):
         found = compared(Random(count), count, windows=windows)
+        if not found:
+            continue
         ratios = [ratio for ratio, _ in found]
         over = sum(ratio > 1.3 for ratio in ratios)
         kind = "several windows" if windows else "one window"
