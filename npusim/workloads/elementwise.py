@@ -44,24 +44,26 @@ Sides = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ElementwiseLayer:
-    """A layer that works element by element, and ``count``, how often the network has such a one.
+    """A layer that multiplies no matrices, and ``count``, how often the network has such a one.
 
     ``shape`` is that of its input (of the largest of them, of "concat" of all together) and ``out``
-    that of its output, of one image without the batch. ``input_gradient`` is False where a training
-    step has no backward pass of it. Pooling has the ``kernel`` of its windows with ``stride`` and
-    ``padding``, one entry an axis; none where a window is a whole map, or where windows differ in
-    size. Of "pad" and "slice" ``padding`` has an entry for every axis of ``shape``: how many zeros
-    are added before and after, or how many elements are left out, as negative numbers; none where
-    others are added, or elements in between left out. ``numbers`` are those of the operation where
-    they are not the usual ones: the factor of a "scale" and what a "shift" adds (without one it has
-    another operand of fewer elements, or a ``weight``), the limits of a "clip", the slope of a
-    "leaky_relu", slope and offset of a "hard_sigmoid", share and factor of an "elu", 1 of an
-    "interpolate" that keeps corners and of an "avg_pool" that counts the padding, what a
-    normalisation adds to variances, of a "group_norm" behind the number of its groups. ``weight``
-    are the sizes of trained numbers with which a "scale" multiplies and that a "shift" adds: those
-    of the last axes of an image, or of all axes with 1 for those that share a number. An operation
-    of kind "unknown" is ``called`` something. Raises ``ArgumentError`` for a ``kind`` that is not
-    among ``KINDS``.
+    that of its output, both with the images of the batch. ``input_gradient`` is False where a
+    training step has no gradient of its inputs. Pooling has the ``kernel`` of its windows with
+    ``stride`` and ``padding``, one entry for each of the last axes; none where a window is a whole
+    map, or where windows differ in size. Of "pad" and "slice" ``padding`` has an entry for every
+    axis of ``shape``: how many zeros are added before and after, or how many elements are left out,
+    as negative numbers; none where others are added. A "slice" has a ``stride`` for every axis
+    where it takes not every element. ``axes`` are those of an operation along some: a "permute" has
+    its order of all, a "roll" those along which its ``numbers`` move elements. ``numbers`` are
+    those of the operation where they are not the usual ones: the factor of a "scale" and what a
+    "shift" adds (without one it has another operand of fewer elements, or a ``weight``), the limits
+    of a "clip", the slope of a "leaky_relu", slope and offset of a "hard_sigmoid", share and factor
+    of an "elu", 1 of an "interpolate" that keeps corners and of an "avg_pool" that counts the
+    padding, what a normalisation adds to variances, of a "group_norm" behind the number of its
+    groups. ``weight`` are the sizes of the numbers with which a "scale" multiplies and that a
+    "shift" adds: those of the last axes, or of all axes of an image with 1 for those that share a
+    number. An operation of kind "unknown" is ``called`` something. Raises ``ArgumentError`` for a
+    ``kind`` that is not among ``KINDS``.
     """
 
     kind: str
@@ -72,6 +74,7 @@ class ElementwiseLayer:
     kernel: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     padding: Sides = ()
+    axes: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
     weight: tuple[int, ...] = ()
     called: str = ""
@@ -91,6 +94,11 @@ class ElementwiseLayer:
             object.__setattr__(self, "stride", self.kernel)
         if self.kernel and not self.padding:
             object.__setattr__(self, "padding", ((0, 0),) * len(self.kernel))
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether it has numbers of its own that are trained, as files of layers state it."""
+        return self.kind in WEIGHTED or bool(self.weight)
 
 
 def together(layers: Iterable[ElementwiseLayer]) -> tuple[ElementwiseLayer, ...]:
