@@ -32,10 +32,9 @@ from npusim.networks.layouts import Plan, Problem, Way
 from npusim.networks.network import Timed
 from npusim.networks.parts import parts_of
 from npusim.networks.step_result import CONVERSIONS, Launched
-from npusim.networks.training import PHASES, Operation, Training
+from npusim.networks.training import COPY, PHASES, VIEW, Operation, Training
 from npusim.reuse.cache import answers_in
 from npusim.workloads import ConvLayer
-from npusim.workloads.layers import INPUT
 
 
 class Attempt(Struct, frozen=True):
@@ -110,6 +109,8 @@ class Formats:
         several = {name: formats_of(value) for name, value in values.items()}
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
+        if one.core in (VIEW, COPY):
+            return [plain]
         parts = parts_of(one, values)
         if parts is not None:
             return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
@@ -121,7 +122,7 @@ class Formats:
             return [plain, plain | {weights: FRACTAL}]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
         own = one.core != "traffic" if one.core else one.chain is not None and one.chain.by_row
-        if own or len(maps) > 1 or INPUT in values:
+        if own or len(maps) > 1 or values.keys() & {*self.step.inputs}:
             return [plain]  # blocks of other axes hold other elements; data are cast as they come
         if any(value.kind == "rows" for value in values.values()):
             bits = {name for name, value in values.items() if value.kind == "bits"}
@@ -139,19 +140,25 @@ class Formats:
             return None
         return conversion_task(value, format, warm=warm)
 
+    def us(self, one: Operation, formats: Mapping[str, str]) -> float:
+        """Microseconds of an operation, each time that it runs, in these formats."""
+        return 0.0 if one.core == VIEW else one.count * self.times[self.task(one, formats)].us
+
     def size(self, name: str, format: str) -> int:
-        """Bytes of a value in a format."""
-        return Placed(self.step.values[name], format, self.times.launcher.c0).size_bytes
+        """Bytes of a value in a format, each time that it is there."""
+        value = self.step.values[name]
+        return value.count * Placed(value, format, self.times.launcher.c0).size_bytes
 
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
-        ways = ((one, way) for one in self.step.operations for way in self.ways(one)[-fixed:])
+        computed = (one for one in self.step.operations if one.core != VIEW)
+        ways = ((one, way) for one in computed for way in self.ways(one)[-fixed:])
         self.times.all((one.name, self.task(one, way)) for one, way in ways)
 
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
-        return None if what is None else self.times[what].us
+        return None if what is None else self.step.values[name].count * self.times[what].us
 
 
 def _as_matrices(
@@ -183,10 +190,14 @@ _BLOCKED = ("max_pool", "avg_pool", "upsample", "interpolate")
 
 
 class Launch(NamedTuple):
-    """What is launched: an operation with the formats of its values, or a conversion of one."""
+    """What is launched: an operation with the formats of its values, or a conversion of one.
+
+    Plain ``views`` lie where the values lie that they are views of.
+    """
 
     operation: Operation | None
     formats: Mapping[str, str]
+    views: Mapping[str, str]
     value: str = ""
     home: str = ""
     format: str = ""
@@ -200,7 +211,13 @@ class Launch(NamedTuple):
     def reads(self) -> list[tuple[str, str]]:
         """What it reads, with formats."""
         op = self.operation
-        return [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
+        read = [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
+        return [(self._home(name) if format == PLAIN else name, format) for name, format in read]
+
+    def _home(self, name: str) -> str:
+        while name in self.views:
+            name = self.views[name]
+        return name
 
     @property
     def writes(self) -> list[tuple[str, str]]:
@@ -215,11 +232,11 @@ def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
         way = formats.ways(one)[0]
         for name in one.reads:
             if way[name] != PLAIN and formats.conversion(name, way[name]):
-                yield Launch(None, {}, name, PLAIN, way[name])
-        yield Launch(one, way)
+                yield Launch(None, {}, step.views, name, PLAIN, way[name])
+        yield Launch(one, way, step.views)
         for name in one.writes:
             if way[name] != PLAIN and formats.conversion(name, PLAIN):
-                yield Launch(None, {}, name, way[name], PLAIN)
+                yield Launch(None, {}, step.views, name, way[name], PLAIN)
 
 
 def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
@@ -234,7 +251,7 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
         ways.append(
             [
                 Way(
-                    formats.times[formats.task(one, way)].us,
+                    formats.us(one, way),
                     {name: way[name] for name in one.reads},
                     {name: way[name] for name in one.writes},
                 )
@@ -260,8 +277,8 @@ def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Ite
         for name in one.reads:
             if (name, way[name]) in left:
                 left.discard((name, way[name]))
-                yield Launch(None, {}, name, plan.homes[name], way[name])
-        yield Launch(one, way)
+                yield Launch(None, {}, step.views, name, plan.homes[name], way[name])
+        yield Launch(one, way, step.views)
 
 
 class Cache:
@@ -291,9 +308,13 @@ def tasks(
     """
     cache = Cache(device)
     for one in launches:
+        if one.operation is not None and one.operation.core == VIEW:
+            continue
         warm = [name for name, format in one.reads if (name, format) in cache.held]
         if one.operation is not None:
-            what: Task | None = formats.task(one.operation, one.formats, warm)
+            read = zip(one.operation.reads, one.reads, strict=True)
+            names = [name for name, (home, _) in read if home in warm]
+            what: Task | None = formats.task(one.operation, one.formats, names)
         else:
             what = formats.conversion(one.value, one.format, warm=bool(warm))
         sizes = {}
@@ -305,7 +326,9 @@ def tasks(
 
 
 def launched(
-    todo: Sequence[tuple[Launch, Task, dict[str, int]]], times: Mapping[Task, Timed]
+    step: Training,
+    todo: Sequence[tuple[Launch, Task, dict[str, int]]],
+    times: Mapping[Task, Timed],
 ) -> Iterator[Launched]:
     """The launches with their times."""
     phase = PHASES[0]
@@ -323,4 +346,5 @@ def launched(
             sizes=sizes,
             value=one.value,
             format=one.format,
+            count=op.count if op else step.values[one.value].count,
         )

@@ -53,6 +53,7 @@ def step(
     workload: Any,
     input_shape: Sequence[int] | None = None,
     *,
+    inputs: Any = None,
     batch: int = 1,
     mode: str = "graph",
     passes: str = "training",
@@ -94,7 +95,7 @@ def step(
     usual_of(mode)
     if passes not in ("training", "forward", "backward"):
         raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
-    net = read_network(workload, input_shape)
+    net = read_network(workload, input_shape, inputs=inputs, batch=batch)
     given = options_of(step, mode, options)
     how = setting(
         given.machine,
@@ -108,7 +109,7 @@ def step(
         cards=cards,
     )
     with Workers(jobs) as workers:
-        ready = prepared(net, given, how, batch=batch, workers=workers, store=store)
+        ready = prepared(net, given, how, workers=workers, store=store)
         times = ready.formats.times
         times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
@@ -179,7 +180,6 @@ class Prepared(Struct, frozen=True):
     """A step that is planned: what it computes, and what is launched for it, in order."""
 
     workload: Workload
-    batch: int
     setting: Setting
     step: Training
     formats: Formats
@@ -190,11 +190,11 @@ class Prepared(Struct, frozen=True):
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
         device, cards = self.formats.times.launcher.options.machine, self.setting.cards
-        done = tuple(launched(self.todo, times))
+        done = tuple(launched(self.step, self.todo, times))
         return StepResult(
             workload=self.workload,
             device=device,
-            batch=self.batch,
+            batch=self.workload.batch,
             setting=self.setting,
             step=self.step,
             launched=done,
@@ -209,7 +209,6 @@ def prepared(
     options: Options,
     setting: Setting,
     *,
-    batch: int,
     workers: Workers | None = None,
     store: str | Path | None = None,
     settings: Mapping[str, float] | None = None,
@@ -220,7 +219,6 @@ def prepared(
     """
     step = training(
         workload,
-        batch,
         setting.kinds,
         passes=setting.passes,
         optimizer=setting.optimizer,
@@ -229,7 +227,7 @@ def prepared(
     device = options.machine
     made = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    launcher = Launcher(options, batch, plain=plain)
+    launcher = Launcher(options, plain=plain)
     formats = Formats(step, Simulated(launcher, store, workers or Workers(1)))
     fixed, plan = setting.layouts == "as_framework", None
     if plain:
@@ -242,7 +240,7 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return Prepared(workload, batch, setting, step, formats, made, plan, todo)
+    return Prepared(workload, setting, step, formats, made, plan, todo)
 
 
 def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched]) -> Reduced:
@@ -250,7 +248,7 @@ def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched
     wanted = {f"{name}.gradient" for name in step.parameters}
     now, end, ready = 0, 0, []
     for one in done:
-        now += one.timed.cycles
+        now += one.cycles
         end = now if one.phase != "optimizer" else end
         found = [(device.time_us(now), one.sizes[name]) for name in one.writes if name in wanted]
         ready += found if not one.value else []

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from npusim.base.dtypes import FP16, FP32, INT8, DType
+from npusim.base.dtypes import FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
-from npusim.networks.layer_rules import named_numbers, rule_of
+from npusim.networks.layer_rules import by_axes, named_numbers, rule_of
 from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
 from npusim.networks.splits import in_turn, splits
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
-from npusim.workloads.layers import INPUT, Node
+from npusim.workloads.graph import Edge, Node, shape_in, shape_out
 
 #: The parts of a step, in order.
 PHASES = ("forward", "backward", "optimizer")
@@ -35,8 +35,9 @@ class Value(NamedTuple):
     ``kind`` is "map", "rows" (of a linear layer), "weight" (of a convolution), "matrix" (of a
     linear layer), "vector" (a bias, or numbers for the elements of a row), "channels" (a number for
     each channel of whole blocks), "images" (one for each image and channel, in fp32), "bits" (one
-    for each element of a map) or "masks" (of bits, for each tap of a window). A weight and what is
-    made of it have the ``groups`` of its convolution, by which fractals are shared.
+    for each element of a map), "masks" (of bits, for each tap of a window) or "indices". A weight
+    and what is made of it have the ``groups`` of its convolution, by which fractals are shared. What
+    an operation that runs ``count`` times in a row makes is there so many times.
     """
 
     name: str
@@ -44,13 +45,15 @@ class Value(NamedTuple):
     dtype: DType
     kind: str = "map"
     groups: int = 1
+    count: int = 1
 
 
 class Operation(Struct, frozen=True):
     """What one kernel computes: its ``core``, and a ``chain`` of element-wise steps behind it.
 
     Without a core the chain is all of it. ``inputs`` and ``outputs`` are values of the core; with a
-    chain these stay in memory only where they are ``stored``. ``kind`` is what reports call it.
+    chain these stay in memory only where they are ``stored``. ``kind`` is what reports call it. It
+    runs ``count`` times in a row, each time on other numbers of these sizes.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Operation(Struct, frozen=True):
     outputs: tuple[str, ...] = ()
     chain: Chain | None = None
     stored: bool = True
+    count: int = 1
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -78,12 +82,25 @@ class Operation(Struct, frozen=True):
 
 
 class Training(Struct):
-    """The operations of a step in order, and their values."""
+    """The operations of a step in order, and their values.
 
+    ``parameters`` are trained; ``fixed`` are frozen weights, buffers and constants, which are there
+    before the step as parameters are, ``inputs`` what it gets. ``views`` are values that lie where
+    another lies, with other axes.
+    """
+
+    inputs: tuple[str, ...] = ()
     values: dict[str, Value] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
-    unknown: dict[str, int] = field(default_factory=dict)
+    fixed: list[str] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)
+
+    def home(self, name: str) -> str:
+        """The value that lies where this one does: itself, or what it is a view of."""
+        while name in self.views:
+            name = self.views[name]
+        return name
 
     def value(self, value: Value) -> str:
         """Note a value; returns its name."""
@@ -107,16 +124,22 @@ class Kinds(NamedTuple):
 KINDS = Kinds()
 
 
+#: The core of an operation that moves nothing: its result is its operand with other axes.
+VIEW = "view"
+
+#: The core of an operation that copies a value into another kind or type, element by element.
+COPY = "copy"
+
+
 def training(
     workload: Workload,
-    batch: int,
     kinds: Kinds = KINDS,
     *,
     passes: str = "training",
     optimizer: str = "momentum",
     settings: Mapping[str, float] | None = None,
 ) -> Training:
-    """The operations of one step of ``workload`` on ``batch`` images.
+    """The operations of one step of ``workload`` on its batch of images.
 
     ``passes`` is "forward", "backward" or "training", which is both and the optimizer ("momentum",
     "sgd", "adam"), whose ``settings`` replace those of ``configs/operations.yaml``; its chains are
@@ -133,50 +156,112 @@ def training(
             f"optimizer is {optimizer!r}{suggest(optimizer, optimizers)}; it is one of "
             f"{', '.join(optimizers)}"
         )
-    made = _Builder(workload, batch, kinds, settings or {})
-    made.forward()
+    builder = _Builder(workload, kinds, settings or {})
+    builder.forward()
     if passes != "forward":
-        made.backward()
+        builder.backward()
     if passes == "training":
-        made.update(optimizers[optimizer])
+        builder.update(optimizers[optimizer])
     skipped = {"backward": "forward"}.get(passes)
-    found = [one for one in made.step.operations if one.phase != skipped]
-    made.step.operations = found
-    return made.step
+    step = builder.step
+    step.operations = [operation for operation in step.operations if operation.phase != skipped]
+    return step
 
 
 class _Builder:
     """Notes the operations of a network's nodes, forward and then backward."""
 
-    def __init__(
-        self, workload: Workload, batch: int, kinds: Kinds, settings: Mapping[str, float]
-    ) -> None:
-        self.workload, self.batch, self.kinds, self.settings = workload, batch, kinds, settings
-        self.step = Training()
-        self.nodes = {node.name: node for node in workload.nodes}
-        first = workload.nodes[0]
-        shape = _shape_in(first.layer, batch)
-        self.step.value(Value(INPUT, shape, FP32, _kind(shape, first.layer)))
-        self.trained: dict[str, bool] = {INPUT: False}
+    def __init__(self, workload: Workload, kinds: Kinds, settings: Mapping[str, float]) -> None:
+        self.workload, self.kinds, self.settings = workload, kinds, settings
+        self.step = Training(tuple(item.name for item in workload.inputs))
         self.rules: dict[str, Rule] = {}
         self.symbols: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, list[str]] = {}
         self.copies: dict[tuple[str, DType], str] = {}
         self.splits = splits(workload.nodes)
+        self.trained = {node.name: node.trained for node in workload.nodes}
+        linear = {
+            edge.value
+            for node in workload.nodes
+            if isinstance(node.layer, LinearLayer)
+            for edge in node.reads
+        }
+        for name, shape, integers in workload.inputs:
+            rows = len(shape) == 2 or name in linear
+            kind = "indices" if integers else "rows" if rows else "map"
+            self.step.value(Value(name, shape, INT32 if integers else FP32, kind))
+        for node in workload.nodes:
+            for edge in node.reads:
+                parameter = workload.parameters.get(edge.value)
+                if parameter is not None:
+                    kind = "rows" if len(parameter.shape) < 3 else "map"
+                    self._parameter(edge.value, parameter.shape, kind)
+
+    # -- values ------------------------------------------------------------------------------
+
+    def _parameter(self, name: str, shape: tuple[int, ...], kind: str, groups: int = 1) -> str:
+        """The value of a parameter; another one, copied, where it is already of another kind."""
+        known = self.step.values.get(name)
+        parameter = self.workload.parameters.get(name)
+        trained = parameter is None or parameter.trained
+        if known is None:
+            (self.step.parameters if trained else self.step.fixed).append(name)
+            self.trained[name] = trained
+            return self.step.value(Value(name, shape, FP32, kind, groups))
+        if (known.kind, known.groups, known.shape) == (kind, groups, shape):
+            return name
+        copy = f"{name}.{kind}" if groups == 1 else f"{name}.{kind}.{groups}"
+        if copy not in self.step.values:
+            self.step.value(Value(copy, shape, FP32, kind, groups))
+            self._copy(name, copy, "forward")
+            self.trained[copy] = trained
+        return copy
+
+    def _copy(self, source: str, target: str, phase: str) -> None:
+        """Note a copy of a value into another of as many elements."""
+        self.step.operations.append(
+            Operation(f"{target}.copy", "copies", phase, None, COPY, (source,), (target,))
+        )
+
+    def _view(self, name: str, shape: tuple[int, ...], kind: str, count: int, phase: str) -> str:
+        """A value with other axes, or the value itself where it has these."""
+        value = self.step.values[name]
+        if (value.shape, value.kind, value.count) == (shape, kind, count):
+            return name
+        sizes = "x".join(map(str, shape))
+        view = f"{name}@{count}x{sizes}" if count > 1 else f"{name}@{sizes}"
+        if view not in self.step.values:
+            self.step.value(value._replace(name=view, shape=shape, kind=kind, count=count))
+            self.step.views[view] = name
+            self.step.operations.append(
+                Operation(view, "views", phase, None, VIEW, (name,), (view,))
+            )
+        return view
+
+    def _operand(self, node: Node, edge: Edge, shape: tuple[int, ...]) -> str:
+        """The value that a node reads along an edge, with the axes that its kernel needs.
+
+        Kernels that go through memory element by element, or row by row, take any axes.
+        """
+        value = self.step.values[edge.value]
+        if value.kind == "indices":
+            return edge.value
+        if node.count > 1 or value.count > 1:
+            return self._view(edge.value, shape, _kind(shape, node.layer), node.count, "forward")
+        if value.shape == edge.shape or not _needs_axes(node):
+            return edge.value
+        return self._view(edge.value, edge.shape, _kind(edge.shape, node.layer), 1, "forward")
 
     # -- forward -----------------------------------------------------------------------------
 
     def forward(self) -> None:
         for node in self.workload.nodes:
-            shapes = [self.step.values[name].shape for name in node.inputs]
-            rule = self.rules[node.name] = rule_of(node.layer, shapes)
-            self.trained[node.name] = bool(rule.parameters) or any(
-                self.trained[name] for name in node.inputs
-            )
+            shapes = [edge.shape for edge in node.reads]
+            rule = self.rules[node.name] = rule_of(node, shapes)
             group = self.splits.get(node.name, (node,))
             if node is not group[0]:
                 continue
-            self.symbols |= {one.name: self._named(one, rule) for one in group}
+            self.symbols |= {member.name: self._named(member, rule) for member in group}
             for form in rule.forward:
                 self._note(node, self._whole(form, group, "y", "split"), "forward")
 
@@ -187,8 +272,8 @@ class _Builder:
         """
         if len(group) < 2:
             return form
-        own = [self.symbols[one.name] for one in in_turn(group)]
-        names = {f"{symbol}{i}": each[symbol] for i, each in enumerate(own) if symbol in each}
+        members = [self.symbols[member.name] for member in in_turn(group)]
+        names = {f"{symbol}{i}": each[symbol] for i, each in enumerate(members) if symbol in each}
         self.symbols[group[0].name] |= names
         reads, writes = (
             tuple(names) if words == (symbol,) else words for words in (form.reads, form.writes)
@@ -197,26 +282,15 @@ class _Builder:
 
     def _named(self, node: Node, rule: Rule) -> dict[str, str]:
         """Values by the symbols of the rule: inputs, the output, parameters, what is kept."""
-        layer, batch = node.layer, self.batch
-        names = {f"x{i}": name for i, name in enumerate(node.inputs, 1)}
-        names |= dict(zip(("x",), node.inputs, strict=False))
-        read, shape = (
-            {word for form in rule.forward for word in form.reads},
-            _shape_in(layer, batch),
-        )
-        for symbol in sorted(read & {"x", "x1", "x2"} - names.keys()):
-            # What nobody computes is a constant, as the first state of a recurrent cell.
-            constant = Value(f"{node.name}.{symbol}", shape, self.kinds.maps, _kind(shape, layer))
-            names[symbol] = self.step.value(constant)
-        out = _shape_out(layer, batch)
-        names["y"] = self.step.value(Value(node.name, out, self.kinds.maps, _kind(out, layer)))
+        layer = node.layer
+        names = self._operands(node)
+        out = shape_out(layer)
+        value = Value(node.name, out, self.kinds.maps, _kind(out, layer), count=node.count)
+        names["y"] = self.step.value(value)
         for symbol, kind in rule.parameters.items():
-            if symbol == "b" and not getattr(layer, "bias", False):
+            if symbol in names or (symbol == "b" and not getattr(layer, "bias", False)):
                 continue
-            groups = getattr(layer, "groups", 1) if kind == "weight" else 1
-            value = Value(f"{node.name}.{symbol}", _parameter(layer, kind), FP32, kind, groups)
-            names[symbol] = self.step.value(value)
-            self.step.parameters.append(value.name)
+            names[symbol] = self._own_parameter(node, symbol, kind)
         for symbol, text in rule.kept.items():
             kind, _, of = text.partition(" of ")
             like = self.step.values[names[of or "y"]]
@@ -225,14 +299,56 @@ class _Builder:
                 window = getattr(layer, "kernel", ()) or self.step.values[names["x"]].shape[2:]
                 shape = (prod(window), *shape)
             types = {"channels": FP32, "images": FP32, "bits": INT8, "masks": INT8}
-            value = Value(f"{node.name}.{symbol}", shape, types.get(kind, like.dtype), kind)
-            names[symbol] = self.step.value(value)
+            dtype = types.get(kind, like.dtype)
+            kept = Value(f"{node.name}.{symbol}", shape, dtype, kind, count=node.count)
+            names[symbol] = self.step.value(kept)
         return names
 
-    def _note(self, node: Node, form: Form, phase: str) -> None:
+    def _operands(self, node: Node) -> dict[str, str]:
+        """What a node reads by symbols: x1, x2, ...; x is the first; w are computed weights."""
+        layer, names = node.layer, {}
+        shapes = _operand_shapes(node)
+        weighted = isinstance(layer, ConvLayer) or (
+            isinstance(layer, LinearLayer) and not layer.products
+        )
+        for number, (edge, shape) in enumerate(zip(node.reads, shapes, strict=True), 1):
+            if weighted and number == 2:
+                names["w"] = self._computed_weight(node, edge)
+            else:
+                names[f"x{number}"] = self._operand(node, edge, shape)
+        names["x"] = names["x1"]
+        return names
+
+    def _computed_weight(self, node: Node, edge: Edge) -> str:
+        """The weights of a layer that the network computes, in the type that the cube takes."""
+        layer = node.layer
+        kind = "weight" if isinstance(layer, ConvLayer) else "matrix"
+        groups = layer.groups if isinstance(layer, ConvLayer) else 1
+        value = Value(f"{node.name}.w", _parameter(layer, kind), self.kinds.cube, kind, groups)
+        self._copy(edge.value, self.step.value(value), "forward")
+        return value.name
+
+    def _own_parameter(self, node: Node, symbol: str, kind: str) -> str:
+        """The value of a parameter that a node has, by the symbol of its rule.
+
+        Where the network has none there (a normalisation without scale and shift) it is a constant.
+        """
+        layer = node.layer
+        groups = getattr(layer, "groups", 1) if kind == "weight" else 1
+        shape = _parameter(layer, kind)
+        named = f"{node.name}.{symbol}"
+        if node.parameters is None:
+            return self._parameter(named, shape, kind, groups)
+        if symbol in node.parameters:
+            return self._parameter(node.parameters[symbol], shape, kind, groups)
+        self.step.fixed.append(named)
+        self.trained[named] = False
+        return self.step.value(Value(named, shape, FP32, kind, groups))
+
+    def _note(self, node: Node, form: Form, phase: str, count: int | None = None) -> None:
         """One operation of a node, with casts of what it computes in another type."""
         names, layer = self.symbols[node.name], node.layer
-        many = [s for s in names if s[0] == "x" and s[1:]]
+        many = [s for s in names if s[0] == "x" and s[1:].isdigit()]
         reads = [s for word in form.reads for s in (many if word == "x*" else [word])]
         reads = [s for s in reads if s in names]
         kind = self._type(form)
@@ -247,10 +363,13 @@ class _Builder:
                 made[s] = self.step.value(value._replace(name=f"{value.name}.{wide}", dtype=wide))
                 casts.append((made[s], names[s]))
                 self.copies[value.name, wide] = made[s]
-        self._operation(f"{node.name}.{form.name}", form, phase, layer, given, made)
+        repeats = node.count if count is None else count
+        self._operation(f"{node.name}.{form.name}", form, phase, layer, given, made, repeats)
         for source, target in casts:
             chain = chain_of("cast", {"x": source, "y": target}, target)
-            self.step.operations.append(Operation(target, "cast", phase, chain=chain))
+            self.step.operations.append(
+                Operation(target, "cast", phase, chain=chain, count=repeats)
+            )
 
     def _operation(
         self,
@@ -260,6 +379,7 @@ class _Builder:
         layer: Layer | ElementwiseLayer | None,
         given: Mapping[str, str],
         made: Mapping[str, str],
+        count: int,
     ) -> None:
         """Note an operation: a chain where there is a row of it, else a kernel of its own."""
         if form.op == "add" or form.op in tables().chains:
@@ -267,11 +387,13 @@ class _Builder:
             elements = like.shape[0] * prod(like.shape[2:])
             settings = {**self.settings, **named_numbers(layer)}
             chain = chain_of(form.op, {**given, **made}, name, elements, settings, like.dtype)
-            one = Operation(name, form.kind, phase, layer, chain=chain)
+            operation = Operation(name, form.kind, phase, layer, chain=chain, count=count)
         else:
-            core = tuple(given.values()), tuple(made.values())
-            one = Operation(name, form.kind, phase, layer, form.op, *core)
-        self.step.operations.append(one)
+            operation = Operation(
+                name, form.kind, phase, layer, form.op,
+                tuple(given.values()), tuple(made.values()), count=count,
+            )  # fmt: skip
+        self.step.operations.append(operation)
 
     def _type(self, form: Form) -> DType | None:
         """The type that an operation computes maps in; None for any."""
@@ -285,15 +407,19 @@ class _Builder:
         if (
             kind is None
             or value.dtype is kind
-            or value.kind in ("vector", "channels", "images", "bits", "masks")
+            or value.kind in ("vector", "channels", "images", "bits", "masks", "indices")
         ):
             return name
         if (name, kind) not in self.copies:
             target = self.step.value(value._replace(name=f"{name}.{kind}", dtype=kind))
             chain = chain_of("cast", {"x": name, "y": target}, target)
-            weights = name in self.step.parameters
-            one = Operation(target, "cast of weights" if weights else "cast", phase, chain=chain)
-            self.step.operations.append(one)
+            weights = self.step.home(name) in (*self.step.parameters, *self.step.fixed)
+            self.step.operations.append(
+                Operation(
+                    target, "cast of weights" if weights else "cast", phase, chain=chain,
+                    count=value.count,
+                )  # fmt: skip
+            )
             self.copies[name, kind] = target
         return self.copies[name, kind]
 
@@ -301,24 +427,37 @@ class _Builder:
 
     def backward(self) -> None:
         read = {name for node in self.workload.nodes for name in node.inputs}
-        for end in (node.name for node in self.workload.nodes if node.name not in read):
-            self._loss(end)
+        for node in self.workload.nodes:
+            if node.name not in read and node.trained:
+                self._loss(node.name)
         for node in reversed(self.workload.nodes):
-            if not self.trained[node.name]:
+            if not node.trained:
                 continue
-            rule, names = self.rules[node.name], self.symbols[node.name]
+            names = self.symbols[node.name]
             dy = self._gradient(node.name)
             if dy is not None:
                 names["dy"] = dy
             group = self.splits.get(node.name, (node,))
             if node is not group[0] or all("dy" not in self.symbols[one.name] for one in group):
                 continue  # it is read with the first of them, or nothing has a gradient
-            for i, name in enumerate(node.inputs, 1):
-                if {"x*", f"x{i}"} & {*rule.passes_on}:
-                    self._add_gradient(name, names["dy"])
-            wanted = [f"x{i}" for i, name in enumerate(node.inputs, 1) if self.trained[name]]
-            for form in rule.backward:
-                self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
+            self._backward_of(node, group)
+        for name in self.step.parameters:
+            self._parameter_gradient(name)
+
+    def _backward_of(self, node: Node, group: Sequence[Node]) -> None:
+        """The gradients of what a node reads and has."""
+        rule, names = self.rules[node.name], self.symbols[node.name]
+        edges = {f"x{number}": edge for number, edge in enumerate(node.reads, 1)}
+        wanted = [
+            symbol
+            for symbol, edge in edges.items()
+            if symbol in names and edge.gradient and self.trained[edge.value]
+        ]
+        for symbol in wanted:
+            if {"x*", symbol} & {*rule.passes_on}:
+                self._add_gradient(edges[symbol].value, names["dy"])
+        for form in rule.backward:
+            self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
 
     def _loss(self, end: str) -> None:
         """The gradient of a value that ends the network: of softmax with cross-entropy, or given.
@@ -340,47 +479,162 @@ class _Builder:
 
     def _backward(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
         """An operation of the gradients, where somebody wants one of its results."""
-        names = self.symbols[node.name]
-        writes = []
+        names, writes, weights = self.symbols[node.name], [], []
         for word in form.writes:
-            for symbol in wanted if word == "dx*" else [word]:
-                if word in ("dx*", "dx", "dx1", "dx2"):
-                    at = symbol.removeprefix("d") if symbol != "dx" else "x1"
-                    if at not in wanted:
-                        continue
-                    source = self.step.values[names[at]]
-                    made = f"{source.name}.gradient.{node.name}"
-                    made += ".2" * (made in self.step.values)  # both operands are one value
-                    key = f"d{at}" if symbol != "dx" else "dx"
-                    names[key] = self.step.value(source._replace(name=made))
-                    self._add_gradient(source.name, made)
-                    writes.append(key)
-                elif word in self.rules[node.name].kept:
+            if word in ("dx*", "dx", "dx1", "dx2"):
+                symbols = wanted if word == "dx*" else [word[1:] if word != "dx" else "x1"]
+                for symbol in symbols:
+                    if symbol in wanted:
+                        key = "dx" if word == "dx" else f"d{symbol}"
+                        self._value_gradient(node, symbol, key)
+                        writes.append(key)
+            elif word in self.rules[node.name].kept:
+                writes.append(word)
+            elif word.startswith("d") and word[1:] in names:
+                if self._parameter_part(node, word[1:], word):
                     writes.append(word)
-                elif word.startswith("d") and word[1:] in names:
-                    source = self.step.values[names[word[1:]]]
-                    names[word] = self.step.value(
-                        source._replace(name=f"{source.name}.gradient", dtype=FP32)
-                    )
-                    writes.append(word)
-        if writes:
+                    weights.append(word)
+        if not writes:
+            return
+        if weights and node.count > 1:
+            self._repeated_gradient(node, form._replace(writes=tuple(writes)), weights)
+        else:
             self._note(node, form._replace(writes=tuple(writes)), "backward")
+        for word in writes:
+            if word[1:] in ("x", *wanted) and word.startswith("d"):
+                self._flow(node, word)
+            elif word in weights:
+                self._flow_to_weight(node, word)
+
+    def _value_gradient(self, node: Node, symbol: str, key: str) -> None:
+        """Name the gradient of an operand."""
+        names = self.symbols[node.name]
+        source = self.step.values[names[symbol]]
+        name = f"{source.name}.gradient.{node.name}"
+        while name in self.step.values:  # both operands are one value
+            name += ".2"
+        dtype = self.kinds.maps if source.dtype is FP32 else source.dtype
+        names[key] = self.step.value(source._replace(name=name, dtype=dtype))
+
+    def _flow(self, node: Node, key: str) -> None:
+        """Add the gradient of an operand to those of the value that it is."""
+        number = 1 if key == "dx" else int(key[2:])
+        self._add_gradient(node.reads[number - 1].value, self.symbols[node.name][key])
+
+    def _parameter_part(self, node: Node, symbol: str, key: str) -> bool:
+        """Name the gradient of a parameter; False where it has none."""
+        names = self.symbols[node.name]
+        source = self.step.values[names[symbol]]
+        computed = symbol == "w" and len(node.reads) > 1
+        if computed:
+            edge = node.reads[1]
+            if not (edge.gradient and self.trained[edge.value]):
+                return False
+        elif not self.trained[source.name]:
+            return False
+        shared = computed or source.name in self._shared
+        name = f"{source.name}.gradient"
+        if shared and not computed:
+            name = f"{name}.{node.name}"
+        while name in self.step.values:
+            name += ".2"
+        names[key] = self.step.value(source._replace(name=name, dtype=FP32))
+        return True
+
+    def _flow_to_weight(self, node: Node, key: str) -> None:
+        """Add the gradient of a layer's weights to those of the parameter, or of their value."""
+        names = self.symbols[node.name]
+        source, gradient = self.step.values[names[key[1:]]], names[key]
+        if key == "dw" and len(node.reads) > 1:
+            like = self.step.values[node.reads[1].value]
+            dtype = self.kinds.maps if like.dtype is FP32 else like.dtype
+            flat = like._replace(name=f"{gradient}.copy", dtype=dtype)
+            self._copy(gradient, self.step.value(flat), "backward")
+            self._add_gradient(like.name, flat.name)
+        else:
+            self.gradients.setdefault(source.name, []).append(gradient)
+
+    def _repeated_gradient(self, node: Node, form: Form, weights: Sequence[str]) -> None:
+        """The gradients of parameters that an operation uses again and again: a sum of them all."""
+        names = self.symbols[node.name]
+        totals = {word: names[word] for word in weights}
+        for word, total in totals.items():
+            value = self.step.values[total]
+            names[word] = self.step.value(value._replace(name=f"{total}.first"))
+        self._note(node, form, "backward", 1)
+        firsts = {word: names[word] for word in weights}
+        for word, total in totals.items():
+            value = self.step.values[total]
+            names[word] = self.step.value(value._replace(name=f"{total}.next"))
+        self._note(node, form, "backward", node.count - 1)
+        for word, total in totals.items():
+            given = {"x1": firsts[word], "x2": names[word]}
+            chain = chain_of("add", {**given, "y": total}, total, maps=FP32)
+            self.step.operations.append(
+                Operation(
+                    total, "sum of gradients", "backward", chain=chain, count=node.count - 1
+                )
+            )
+            names[word] = total
+
+    @cached_property
+    def _shared(self) -> set[str]:
+        """Values of parameters that several nodes have."""
+        used: Counter[str] = Counter()
+        for node in self.workload.nodes:
+            names = self.symbols[node.name]
+            used.update({names[s] for s in self.rules[node.name].parameters if s in names})
+        used.update(name for node in self.workload.nodes for name in {*node.inputs})
+        return {name for name, n in used.items() if n > 1}
 
     def _add_gradient(self, name: str, gradient: str) -> None:
-        if self.trained[name]:
-            self.gradients.setdefault(name, []).append(gradient)
+        """Note a part of the gradient of a value, with the axes that the value has."""
+        if not self.trained[name]:
+            return
+        value = self.step.values[name]
+        viewed = self._view(gradient, value.shape, value.kind, value.count, "backward")
+        self.gradients.setdefault(name, []).append(viewed)
 
     def _gradient(self, name: str) -> str | None:
         """The gradient of a value: that of its one reader, or the sum of all."""
         parts = self.gradients.get(name, [])
         if len(parts) < 2:
             return parts[0] if parts else None
-        total = self.step.value(self.step.values[name]._replace(name=f"{name}.gradient"))
+        like = self.step.values[parts[0]]
+        return self._sum(name, parts, self.step.values[name].dtype, like.dtype)
+
+    def _sum(self, name: str, parts: Sequence[str], dtype: DType, maps: DType) -> str:
+        """The sum of the parts of a value's gradient."""
+        value = self.step.values[name]
+        total = self.step.value(value._replace(name=f"{name}.gradient", dtype=dtype))
         given = {f"x{i}": part for i, part in enumerate(parts, 1)}
-        maps = self.step.values[name].dtype
         chain = chain_of("add", {**given, "y": total}, total, maps=maps)
-        self.step.operations.append(Operation(total, "sum of gradients", "backward", chain=chain))
+        self.step.operations.append(
+            Operation(total, "sum of gradients", "backward", chain=chain, count=value.count)
+        )
         return total
+
+    def _parameter_gradient(self, name: str) -> None:
+        """The gradient of a parameter in fp32, as the optimizer takes it."""
+        parts = list(self.gradients.get(name, []))
+        gradient = f"{name}.gradient"
+        if not parts or parts == [gradient]:
+            return
+        value = self.step.values[name]
+        for at, part in enumerate(parts):
+            source = self.step.values[part]
+            if source.kind != value.kind or source.groups != value.groups:
+                like = self.step.value(value._replace(name=f"{part}.copy"))
+                self._copy(part, like, "backward")
+                parts[at] = like
+            elif source.dtype is not FP32:
+                parts[at] = self._cast(part, FP32, "backward")
+        if len(parts) > 1:
+            self._sum(name, parts, FP32, FP32)
+        else:
+            self.step.value(value._replace(name=gradient))
+            chain = chain_of("cast", {"x": parts[0], "y": gradient}, gradient)
+            self.step.operations.append(Operation(gradient, "cast", "backward", chain=chain))
 
     # -- optimizer ---------------------------------------------------------------------------
 
@@ -407,20 +661,23 @@ class _Builder:
                 gradient = named.get("g_new", gradient)
 
 
-def _shape_in(layer: Layer | ElementwiseLayer, batch: int) -> tuple[int, ...]:
-    if isinstance(layer, ConvLayer):
-        return replace(layer, n=batch).x_shape
+def _operand_shapes(node: Node) -> list[tuple[int, ...]]:
+    """The shapes in which a node reads its operands, each time that it runs."""
+    if node.count == 1:
+        return [edge.shape for edge in node.reads]
+    layer = node.layer
+    first = shape_in(layer)
     if isinstance(layer, LinearLayer):
-        return (batch * layer.rows, layer.cin)
-    return (batch, *layer.shape)
+        right = (layer.stack * layer.cin, layer.cout)
+        return [first, right][: len(node.reads)]
+    return [first] * len(node.reads)
 
 
-def _shape_out(layer: Layer | ElementwiseLayer, batch: int) -> tuple[int, ...]:
-    if isinstance(layer, ConvLayer):
-        return replace(layer, n=batch).dy_shape
-    if isinstance(layer, LinearLayer):
-        return (batch * max(1, layer.products) * layer.rows, layer.cout)
-    return (batch, *layer.out)
+def _needs_axes(node: Node) -> bool:
+    """Whether a node's kernels know the axes of what they read."""
+    if isinstance(node.layer, LinearLayer):
+        return False
+    return isinstance(node.layer, ConvLayer) or by_axes(node.layer)
 
 
 def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
@@ -428,7 +685,7 @@ def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
         return layer.w_shape if kind == "weight" else (layer.cout,)
     if isinstance(layer, LinearLayer):
         return (layer.cout, layer.cin) if kind == "matrix" else (layer.cout,)
-    return (prod(layer.weight or layer.shape[-1:] if kind == "vector" else layer.shape[:1]),)
+    return (prod(layer.weight or layer.shape[-1:] if kind == "vector" else layer.shape[1:2]),)
 
 
 def _kind(shape: tuple[int, ...], layer: Layer | ElementwiseLayer) -> str:

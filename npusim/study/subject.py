@@ -273,7 +273,7 @@ def _of_step(result: Any) -> Row:
     return {
         **times,
         "launch_us": sum(row["launch_us"] for row in rows),
-        "layout_us": sum(one.timed.us for one in result.conversions),
+        "layout_us": sum(one.us for one in result.conversions),
         "kept_bytes": result.kept_bytes,
     }
 

@@ -6,9 +6,9 @@ from npusim.workloads.files import load_workload as load_workload
 from npusim.workloads.files import read_network as read_network
 from npusim.workloads.files import workload_yaml as workload_yaml
 from npusim.workloads.files import workloads as workloads
-from npusim.workloads.layers import INPUT as INPUT
+from npusim.workloads.graph import INPUT as INPUT
+from npusim.workloads.graph import Node as Node
+from npusim.workloads.graph import Workload as Workload
 from npusim.workloads.layers import ConvLayer as ConvLayer
 from npusim.workloads.layers import Layer as Layer
 from npusim.workloads.layers import LinearLayer as LinearLayer
-from npusim.workloads.layers import Node as Node
-from npusim.workloads.layers import Workload as Workload
