@@ -179,7 +179,8 @@ class _Builder:
         self.gradients: dict[str, list[str]] = {}
         self.copies: dict[tuple[str, DType], str] = {}
         self.splits = splits(workload.nodes)
-        self.trained = {node.name: node.trained for node in workload.nodes}
+        self.trained = {item.name: False for item in workload.inputs}
+        self.trained |= {node.name: node.trained for node in workload.nodes}
         linear = {
             edge.value
             for node in workload.nodes

@@ -18,7 +18,8 @@ from npusim.base.yamltree import Node as Tree
 from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import output_sizes
 from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
-from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Node
+from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
+from npusim.workloads.graph import INPUT, Node
 from npusim.workloads.numbers import FEW, USUAL
 from npusim.workloads.recorder import Recorder
 

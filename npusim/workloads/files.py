@@ -34,8 +34,9 @@ from npusim.base.yamltree import Node, TextFile, load_tree, suggest
 from npusim.workloads import topology
 from npusim.workloads.chains import SEVERAL, Sizes, Value, fits, given, inferred, read_chains, taken
 from npusim.workloads.elementwise import WEIGHTED, ElementwiseLayer
-from npusim.workloads.layers import INPUT, ConvLayer, Layer, LinearLayer, Workload
-from npusim.workloads.layers import Node as Step
+from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
+from npusim.workloads.graph import INPUT, Workload
+from npusim.workloads.graph import Node as Step
 from npusim.workloads.numbers import FEW
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ def _file_of(given: str | PathLike[str]) -> Path | None:
 
 
 def read_network(
-    source: Any, input_shape: Sequence[int] | None = None, *, padding: str | None = None
+    source: Any, input_shape: Sequence[int] | None = None, *, padding: str | None = None, inputs=None, batch=1, unrolled=False
 ) -> Workload:
     """The layers of a workload (by name, path or itself), a file or a ``torch.nn.Module``.
 
@@ -133,7 +134,7 @@ def read_network(
             f"input_shape is {tuple(input_shape)}, but a workload states its sizes; leave it out"
         )
     if isinstance(source, Workload):
-        return source
+        return source.for_batch(batch)
     return _loaded(source if isinstance(source, str) else Path(source), padding)
 
 

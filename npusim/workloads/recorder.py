@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from npusim.base.objects import replace
 from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
-from npusim.workloads.layers import INPUT, Layer, LinearLayer, Node
+from npusim.workloads.layers import Layer, LinearLayer
+from npusim.workloads.graph import INPUT, Node
 
 
 class Part(NamedTuple):
