@@ -34,7 +34,7 @@ from npusim.networks.parts import parts_of
 from npusim.networks.step_result import CONVERSIONS, Launched
 from npusim.networks.training import COPY, PHASES, VIEW, Operation, Training
 from npusim.reuse.cache import answers_in
-from npusim.workloads import ConvLayer
+from npusim.workloads import ConvLayer, ElementwiseLayer
 
 
 class Attempt(Struct, frozen=True):
@@ -325,6 +325,14 @@ def tasks(
         yield one, what, sizes
 
 
+def _label(operation: Operation | None) -> str:
+    """What the kind of an operation's layer is called in notes."""
+    layer = operation.layer if operation is not None else None
+    if isinstance(layer, ElementwiseLayer):
+        return layer.called or layer.kind
+    return operation.kind if operation is not None else ""
+
+
 def launched(
     step: Training,
     todo: Sequence[tuple[Launch, Task, dict[str, int]]],
@@ -347,4 +355,5 @@ def launched(
             value=one.value,
             format=one.format,
             count=op.count if op else step.values[one.value].count,
+            label=_label(op),
         )

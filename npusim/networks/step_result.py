@@ -57,7 +57,8 @@ class Launched(Struct, frozen=True, kw_only=True):
     """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
 
     ``sizes`` are the bytes of the values that it reads and writes. It runs ``count`` times in a row,
-    each time on other numbers; ``timed`` is one of them.
+    each time on other numbers; ``timed`` is one of them. ``label`` is what the kind of its layer is
+    called.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Launched(Struct, frozen=True, kw_only=True):
     value: str = ""
     format: str = ""
     count: int = 1
+    label: str = ""
 
     @property
     def cycles(self) -> int:
@@ -124,6 +126,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     def __repr__(self) -> str:
         """One line: network, device, mode, time, and how much of it is missing."""
         missing = f", {len(self.failed)} not simulated" if self.failed else ""
+        missing += ", partial" if self.workload.unknown_products else ""
         return (
             f"<StepResult {self.workload.name} on {self.device.name}, {self.setting.mode} mode: "
             f"{self.time_us:.3f} us, {len(self.launched)} operations{missing}>"
@@ -136,8 +139,8 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def complete(self) -> bool:
-        """Whether the totals lack no operation."""
-        return not self.failed
+        """Whether the totals lack no operation, and none that multiplies is known by name alone."""
+        return not self.failed and not self.workload.unknown_products
 
     @cached_property
     def cycles(self) -> int:
@@ -306,7 +309,9 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         only = [one for one in self.launched if any(r.name == TRAFFIC for r in one.timed.runs)]
         if only:
             us = sum(one.us for one in only)
-            counts = Counter(one.name.rpartition(".")[0] or one.kind for one in only)
+            counts: Counter[str] = Counter()
+            for one in only:
+                counts[one.label] += one.count
             yield (
                 f"{us_text(us)} us are traffic only, bytes at the rates of main memory, because "
                 f"there is no kernel: {times_text(counts.items())}"
@@ -334,6 +339,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             "optimizer": setting.optimizer,
             "cards": setting.cards,
             "complete": self.complete,
+            "unknown_products": dict(self.workload.unknown_products),
             "cycles": self.cycles,
             "compute_us": self.compute_us,
             "time_us": self.time_us,

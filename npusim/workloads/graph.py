@@ -30,6 +30,10 @@ Sizes = tuple[int, ...]
 #: The network's own input, among the names of values.
 INPUT = "input"
 
+#: What an unknown operation that multiplies is called, before its name: a network or a step with one
+#: is partial, for its time is no matter of the bytes that it moves.
+MULTIPLIES = "multiplies: "
+
 
 class Input(NamedTuple):
     """A value that a network gets for each batch; ``integers`` are indices such as tokens."""
@@ -170,7 +174,20 @@ class Workload:
     @cached_property
     def untimed(self) -> tuple[tuple[str, int], ...]:
         """Operations of which only the name is known, and how often each occurs."""
-        return tuple(Counter(one.called for one in self._others if one.kind == UNKNOWN).items())
+        counts: Counter[str] = Counter()
+        for layer in self._others:
+            if layer.kind == UNKNOWN:
+                counts[layer.called] += layer.count
+        return tuple(counts.items())
+
+    @cached_property
+    def unknown_products(self) -> tuple[tuple[str, int], ...]:
+        """Those of them that multiply, and how often each occurs: no result of these is complete."""
+        return tuple(
+            (name.removeprefix(MULTIPLIES), count)
+            for name, count in self.untimed
+            if name.startswith(MULTIPLIES)
+        )
 
     @property
     def _others(self) -> list[ElementwiseLayer]:
