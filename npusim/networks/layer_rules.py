@@ -8,7 +8,8 @@ from math import prod
 from npusim.networks.rules import Rule, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer
 from npusim.workloads.graph import Node
-from npusim.workloads.numbers import FEW, USUAL
+from npusim.workloads.kinds import USUAL
+from npusim.workloads.numbers import FEW
 
 #: Normalisations of each image by itself, over channels of a group or one, and all positions.
 OF_IMAGES = ("group_norm", "instance_norm")

@@ -86,7 +86,11 @@ def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
     else:
         sides = [sign * side for sides in layer.padding for side in sides]
         place, inner = tuple(sides[::2]), dict.fromkeys(names, small)
-        if layer.stride or min(sides, default=-1) < 0 or prod(own[names[0]]) != prod(inner[names[0]]):
+        if (
+            layer.stride
+            or min(sides, default=-1) < 0
+            or prod(own[names[0]]) != prod(inner[names[0]])
+        ):
             return None
     return Parts(whole, shape, inner, axis, place, (values[whole].shape, own) == (shape, inner))
 

@@ -56,9 +56,9 @@ class Setting(Struct, frozen=True, kw_only=True):
 class Launched(Struct, frozen=True, kw_only=True):
     """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
 
-    ``sizes`` are the bytes of the values that it reads and writes. It runs ``count`` times in a row,
-    each time on other numbers; ``timed`` is one of them. ``label`` is what the kind of its layer is
-    called.
+    ``sizes`` are the bytes of the values that it reads and writes. It runs ``count`` times in a
+    row, each time on other numbers; ``timed`` is one of them. ``label`` is what the kind of its
+    layer is called.
     """
 
     name: str

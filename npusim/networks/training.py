@@ -417,7 +417,10 @@ class _Builder:
             weights = self.step.home(name) in (*self.step.parameters, *self.step.fixed)
             self.step.operations.append(
                 Operation(
-                    target, "cast of weights" if weights else "cast", phase, chain=chain,
+                    target,
+                    "cast of weights" if weights else "cast",
+                    phase,
+                    chain=chain,
                     count=value.count,
                 )  # fmt: skip
             )
@@ -572,9 +575,7 @@ class _Builder:
             given = {"x1": firsts[word], "x2": names[word]}
             chain = chain_of("add", {**given, "y": total}, total, maps=FP32)
             self.step.operations.append(
-                Operation(
-                    total, "sum of gradients", "backward", chain=chain, count=node.count - 1
-                )
+                Operation(total, "sum of gradients", "backward", chain=chain, count=node.count - 1)
             )
             names[word] = total
 

@@ -17,10 +17,11 @@ from npusim.base.objects import replace
 from npusim.base.yamltree import Node as Tree
 from npusim.base.yamltree import suggest
 from npusim.shapes.convolution import output_sizes
-from npusim.workloads.elementwise import KINDS, UNKNOWN, WEIGHTED, ElementwiseLayer
-from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
+from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.graph import INPUT, Node
-from npusim.workloads.numbers import FEW, USUAL
+from npusim.workloads.kinds import KINDS, UNKNOWN, USUAL, WEIGHTED
+from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
+from npusim.workloads.numbers import FEW
 from npusim.workloads.recorder import Recorder
 
 Sizes = tuple[int, ...]

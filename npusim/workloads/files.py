@@ -33,10 +33,11 @@ from npusim.base.resources import configs
 from npusim.base.yamltree import Node, TextFile, load_tree, suggest
 from npusim.workloads import topology
 from npusim.workloads.chains import SEVERAL, Sizes, Value, fits, given, inferred, read_chains, taken
-from npusim.workloads.elementwise import WEIGHTED, ElementwiseLayer
-from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
+from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.graph import INPUT, Workload
 from npusim.workloads.graph import Node as Step
+from npusim.workloads.kinds import WEIGHTED
+from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
 from npusim.workloads.numbers import FEW
 
 T = TypeVar("T")
@@ -98,7 +99,13 @@ def _file_of(given: str | PathLike[str]) -> Path | None:
 
 
 def read_network(
-    source: Any, input_shape: Sequence[int] | None = None, *, padding: str | None = None, inputs=None, batch=1, unrolled=False
+    source: Any,
+    input_shape: Sequence[int] | None = None,
+    *,
+    padding: str | None = None,
+    inputs=None,
+    batch=1,
+    unrolled=False,
 ) -> Workload:
     """The layers of a workload (by name, path or itself), a file or a ``torch.nn.Module``.
 

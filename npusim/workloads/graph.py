@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
-from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, together
+from npusim.workloads.elementwise import ElementwiseLayer, together
+from npusim.workloads.kinds import KINDS, UNKNOWN
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
 
 Sizes = tuple[int, ...]
