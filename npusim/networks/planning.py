@@ -109,11 +109,13 @@ class Formats:
         several = {name: formats_of(value) for name, value in values.items()}
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
-        if one.core in (VIEW, COPY):
-            return [plain]
         parts = parts_of(one, values)
+        if one.core in (VIEW, COPY) or (
+            parts is not None and not parts.in_blocks(self.times.launcher.c0)
+        ):
+            return [plain]
         if parts is not None:
-            return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
+            return [plain, blocked]
         core = one.core.removesuffix("_gradient")
         if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
             return _as_matrices(one, plain, blocked)

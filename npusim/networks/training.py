@@ -36,8 +36,8 @@ class Value(NamedTuple):
     linear layer), "vector" (a bias, or numbers for the elements of a row), "channels" (a number for
     each channel of whole blocks), "images" (one for each image and channel, in fp32), "bits" (one
     for each element of a map), "masks" (of bits, for each tap of a window) or "indices". A weight
-    and what is made of it have the ``groups`` of its convolution, by which fractals are shared. What
-    an operation that runs ``count`` times in a row makes is there so many times.
+    and what is made of it have the ``groups`` of its convolution, by which fractals are shared.
+    What an operation that runs ``count`` times in a row makes is there so many times.
     """
 
     name: str
@@ -422,7 +422,7 @@ class _Builder:
                     phase,
                     chain=chain,
                     count=value.count,
-                )  # fmt: skip
+                )
             )
             self.copies[name, kind] = target
         return self.copies[name, kind]
@@ -483,32 +483,51 @@ class _Builder:
 
     def _backward(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
         """An operation of the gradients, where somebody wants one of its results."""
-        names, writes, weights = self.symbols[node.name], [], []
-        for word in form.writes:
-            if word in ("dx*", "dx", "dx1", "dx2"):
-                symbols = wanted if word == "dx*" else [word[1:] if word != "dx" else "x1"]
-                for symbol in symbols:
-                    if symbol in wanted:
-                        key = "dx" if word == "dx" else f"d{symbol}"
-                        self._value_gradient(node, symbol, key)
-                        writes.append(key)
-            elif word in self.rules[node.name].kept:
-                writes.append(word)
-            elif word.startswith("d") and word[1:] in names:
-                if self._parameter_part(node, word[1:], word):
-                    writes.append(word)
-                    weights.append(word)
-        if not writes:
+        operands = self._operand_gradients(node, form, wanted)
+        weights = self._weight_gradients(node, form)
+        kept = [word for word in form.writes if word in self.rules[node.name].kept]
+        wanted_words = (*operands, *weights, *kept)
+        if not wanted_words:
             return
+        form = form._replace(writes=wanted_words)
         if weights and node.count > 1:
-            self._repeated_gradient(node, form._replace(writes=tuple(writes)), weights)
+            self._repeated_gradient(node, form, weights)
         else:
-            self._note(node, form._replace(writes=tuple(writes)), "backward")
-        for word in writes:
-            if word[1:] in ("x", *wanted) and word.startswith("d"):
-                self._flow(node, word)
-            elif word in weights:
-                self._flow_to_weight(node, word)
+            self._note(node, form, "backward")
+        for word in operands:
+            self._flow(node, word)
+        for word in weights:
+            self._flow_to_weight(node, word)
+
+    def _operand_gradients(self, node: Node, form: Form, wanted: Sequence[str]) -> list[str]:
+        """The gradients of operands that an operation computes, named, by their symbols."""
+        keys = []
+        for word in form.writes:
+            if word == "dx*":
+                symbols = list(wanted)
+            elif word in ("dx", "dx1", "dx2"):
+                symbols = ["x1" if word == "dx" else word[1:]]
+            else:
+                continue
+            for symbol in symbols:
+                if symbol in wanted:
+                    key = "dx" if word == "dx" else f"d{symbol}"
+                    self._value_gradient(node, symbol, key)
+                    keys.append(key)
+        return keys
+
+    def _weight_gradients(self, node: Node, form: Form) -> list[str]:
+        """The gradients of parameters that an operation computes, named, by their symbols."""
+        names = self.symbols[node.name]
+        operands = ("dx*", "dx", "dx1", "dx2")
+        return [
+            word
+            for word in form.writes
+            if word not in operands
+            and word not in self.rules[node.name].kept
+            and word[1:] in names
+            and self._parameter_part(node, word[1:], word)
+        ]
 
     def _value_gradient(self, node: Node, symbol: str, key: str) -> None:
         """Name the gradient of an operand."""
