@@ -17,7 +17,11 @@ from npusim.base.errors import NpusimError, StoreError
 from npusim.base.objects import replace
 from npusim.base.workers import Workers
 from npusim.device.spec import Device
-from npusim.networks.launches import (
+from npusim.networks.network import Timed
+from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.rules.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.launches import (
     FRACTAL,
     PLAIN,
     Launcher,
@@ -28,11 +32,7 @@ from npusim.networks.launches import (
     multiplies,
     task,
 )
-from npusim.networks.layouts import Plan, Problem, Way
-from npusim.networks.network import Timed
-from npusim.networks.parts import parts_of
-from npusim.networks.step_result import CONVERSIONS, Launched
-from npusim.networks.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.run.step_result import CONVERSIONS, Launched
 from npusim.reuse.cache import answers_in
 from npusim.workloads import ConvLayer, ElementwiseLayer
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from npusim.call.call import Call
 from npusim.isa.operands import Tensor
 from npusim.kernels.concat import Concat
-from npusim.networks.training import Operation, Value
+from npusim.networks.rules.training import Operation, Value
 from npusim.workloads import ElementwiseLayer
 
 #: Cores of such operations; of the last two a value is taken apart.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from npusim.networks.rules import Rule, tables
+from npusim.networks.rules.table import Rule, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer
 from npusim.workloads.graph import Node
 from npusim.workloads.kinds import USUAL

@@ -30,11 +30,11 @@ from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.networks import along
-from npusim.networks.chains import elementwise
-from npusim.networks.parts import parts_of
-from npusim.networks.traffic import traffic_run
-from npusim.networks.training import COPY, Operation, Value
+from npusim.networks.rules.training import COPY, Operation, Value
+from npusim.networks.run import interpolation
+from npusim.networks.run.chains import elementwise
+from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.traffic import traffic_run
 from npusim.ops import gradients, linear
 from npusim.ops.blocked import fractal_columns
 from npusim.ops.layer_products import layer_product
@@ -207,7 +207,7 @@ class Launcher(Struct, frozen=True):
         else:
             launch = _KERNELS.get(core) if self._known(what) else None
             if launch is None and self._along(what):
-                along.launch(call, one, tensors)
+                interpolation.launch(call, one, tensors)
             else:
                 (launch or Launcher.traffic)(self, call, one, tensors)
         outputs = {name: call.arrays.get(name) for name in one.writes}

@@ -19,9 +19,9 @@ from msgspec import Struct, field
 from npusim.base.dtypes import FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
-from npusim.networks.layer_rules import by_axes, named_numbers, rule_of
-from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
-from npusim.networks.splits import in_turn, splits
+from npusim.networks.rules.choice import by_axes, named_numbers, rule_of
+from npusim.networks.rules.splits import in_turn, splits
+from npusim.networks.rules.table import Chain, Form, Rule, Update, chain_of, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
 from npusim.workloads.graph import Edge, Node, shape_in, shape_out
 
