@@ -229,9 +229,14 @@ class Launch(NamedTuple):
 
 
 def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
-    """What is launched where every operation takes plain values and leaves plain ones."""
+    """What is launched where every operation takes plain values and leaves plain ones.
+
+    Bits alone may lie in blocks, where an operation makes or reads them so, because no kernel
+    converts them: all that use them then take their other values in blocks too.
+    """
+    bits = formats_of_bits(step, formats)
     for one in step.operations:
-        way = formats.ways(one)[0]
+        way = _taking(formats.ways(one), bits)[0]
         for name in one.reads:
             if way[name] != PLAIN and formats.conversion(name, way[name]):
                 yield Launch(None, {}, step.views, name, PLAIN, way[name])
@@ -239,6 +244,33 @@ def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
         for name in one.writes:
             if way[name] != PLAIN and formats.conversion(name, PLAIN):
                 yield Launch(None, {}, step.views, name, way[name], PLAIN)
+
+
+def formats_of_bits(step: Training, formats: Formats) -> dict[str, str]:
+    """The formats of bits by name, of those for which an operation leaves no choice.
+
+    What one operation settles may leave another that uses the same bits no choice of its others, so
+    that operations are asked until nothing new is settled.
+    """
+    users = []
+    for one in step.operations:
+        bits = [name for name in (*one.reads, *one.writes) if step.values[name].kind == "bits"]
+        if bits:
+            users.append((formats.ways(one), bits))
+    settled: dict[str, str] = {}
+    while True:
+        before = len(settled)
+        for ways, bits in users:
+            first, *others = _taking(ways, settled)
+            alike = (name for name in bits if all(way[name] == first[name] for way in others))
+            settled |= {name: first[name] for name in alike}
+        if len(settled) == before:
+            return settled
+
+
+def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
+    """The ways of an operation that take ``bits`` in these formats."""
+    return [way for way in ways if all(way[name] == bits[name] for name in bits.keys() & way)]
 
 
 def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
