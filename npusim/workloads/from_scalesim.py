@@ -20,7 +20,8 @@ from npusim.base.content import bare
 from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.integers import digits
 from npusim.base.yamltree import nearest, suggest, unreadable
-from npusim.workloads.layers import ConvLayer, Layer, LinearLayer, Workload
+from npusim.workloads.graph import Workload
+from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
 
 #: How the padding of convolutions is taken, and what a note says of it.
 PADDINGS: Mapping[str, str] = {
