@@ -195,11 +195,18 @@ def wrapped(parts: Iterable[str], first: str, others: str) -> list[str]:
 
 
 @cache
-def _symbols(kind: str) -> frozenset[str]:
-    """The symbols of the parameters that a layer of an element-wise kind has."""
+def _symbols(kind: str, *, weights: bool) -> frozenset[str]:
+    """The symbols of the parameters that layers of an element-wise kind have.
+
+    A scale or a shift has them only if its numbers are ``weights``.
+    """
     table = load_tree(configs() / "operations.yaml").mapping()["layers"].mapping()
-    row = table[kind].mapping() if kind in table else {}
-    return frozenset(row["parameters"].mapping()) if "parameters" in row else frozenset()
+    symbols: set[str] = set()
+    for name, row in table.items():
+        if name == kind or (weights and name.startswith(f"{kind} by weights of ")):
+            fields = row.mapping()
+            symbols.update(fields["parameters"].mapping() if "parameters" in fields else ())
+    return frozenset(symbols)
 
 
 class _Parameters:
@@ -259,7 +266,8 @@ class _Parameters:
         if parameters is None or (not parameters and not layer.has_parameters):
             return
         trained = all(self.network.parameters[name].trained for name in parameters.values())
-        usual = layer.has_parameters and set(parameters) == _symbols(layer.kind)
+        symbols = _symbols(layer.kind, weights=bool(layer.weight))
+        usual = layer.has_parameters and set(parameters) == symbols
         if not (usual and trained and self._alone(parameters.values(), 1)):
             self._name_all(node)
 
