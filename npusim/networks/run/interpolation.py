@@ -15,7 +15,7 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.blend import Blend, widest_step
 from npusim.kernels.blend_periods import BlendPeriods, Periods, Terms
 from npusim.kernels.tilings.work import Floats
-from npusim.networks.training import Operation
+from npusim.networks.rules.training import Operation
 from npusim.program.kernel import Kernel
 from npusim.workloads import ElementwiseLayer
 
