@@ -15,9 +15,9 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.device.catalog import devices, load_device
 from npusim.networks import step as steps
-from npusim.networks.launches import PLAIN
-from npusim.networks.rules import tables
-from npusim.networks.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
+from npusim.networks.run.launches import PLAIN
+from npusim.networks.rules.table import tables
+from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
 from npusim.workloads.elementwise import KINDS
 from tests.drawn import some
@@ -34,7 +34,7 @@ BATCH = 2
 class Times:
     """Times of tasks by their text and a ``seed``: nothing is simulated.
 
-    It stands for ``npusim.networks.planning.Simulated``.
+    It stands for ``npusim.networks.plan.launch_order.Simulated``.
     """
 
     def __init__(self, seed: int, launcher: Any) -> None:
