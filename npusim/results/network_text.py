@@ -241,6 +241,8 @@ def _step_header(facts: Row) -> Iterator[str]:
     if facts["cards"] > 1:
         what += f", {facts['cards']} cards"
     yield from _of_network(facts, what, mode=asked(facts))
+    if not facts["complete"]:
+        yield from fact("partial", f"{step_missing(facts)}; the times below lack it")
     yield from fact("step", f"{us_text(facts['time_us'])} us = {_cycles(facts)}" + _added(facts))
     cached, cold = facts["at_least_us"]
     least = f"{us_text(cached)} us (operands in the L2), {us_text(cold)} us (from main memory)"
@@ -254,6 +256,16 @@ def _step_header(facts: Row) -> Iterator[str]:
         yield from fact("plan", plan_text(facts))
     yield from fact("memory", f"{bytes_text(facts['kept_bytes'])} of values at most at once")
     yield from _energy(facts, " a card")
+
+
+def step_missing(facts: Row) -> str:
+    """What the time of a step lacks: operations without one, and unknown ones that multiply."""
+    failed = sum(bool(row["error"]) for row in facts["operations"])
+    texts = [f"{failed} operations not simulated"] if failed else []
+    if facts["unknown_products"]:
+        names = times_text(facts["unknown_products"].items())
+        texts.append(f"operations that multiply and are not known: {names}")
+    return "; ".join(texts)
 
 
 def _added(facts: Row) -> str:

@@ -93,7 +93,7 @@ def save_step(result: Any, path: Path) -> None:
         now, ends = 0, dict[str, list[int]]()
         for one in result.launched:
             first = now
-            for run in one.timed.runs:
+            for run in one.runs:
                 start, args = now + run.launch_cycles, {"tiling": run.tiling, "cores": run.cores}
                 yield _slice(clock, (DEVICE_PID, 3), f"launch {run.name}", now, start, {})
                 now = start + run.cycles

@@ -5,38 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.resources import files
 
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
-from npusim.base.yamltree import load_tree, suggest
-
-_FILE = load_tree(files("npusim.workloads") / "kinds.yaml", "kinds.yaml").mapping()
-_ROWS = {kind: row.mapping() for kind, row in _FILE["kinds"].mapping().items()}
-
-#: Every kind of element-wise layer.
-KINDS = tuple(_ROWS)
-
-#: Kinds that have weights of their own, so that a training step has their backward pass anyway.
-WEIGHTED = tuple(kind for kind, row in _ROWS.items() if "weighted" in row)
-
-#: Kinds that work on rows, the elements along the last axis.
-BY_ROW = ("softmax", "log_softmax", "layer_norm")
-
-#: The kind of an operation of which only the name is known.
-UNKNOWN = "unknown"
-
-
-def kinds_in(framework: str) -> dict[str, str]:
-    """Kinds of operations by their names in a framework, where these are others."""
-    named = {kind: row[framework].text() for kind, row in _ROWS.items() if framework in row}
-    return {name: kind for kind, names in named.items() for name in names.split()}
-
-
-def listed(what: str, framework: str) -> tuple[str, ...]:
-    """Names of a framework's operations that are "moves" or "constant"."""
-    return tuple(_FILE[what].mapping()[framework].text().split())
-
+from npusim.base.yamltree import suggest
+from npusim.workloads.kinds import KINDS, UNKNOWN, WEIGHTED
 
 #: (before, after) of each axis of an image.
 Sides = tuple[tuple[int, int], ...]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
 from npusim.base.resources import optional
-from npusim.workloads.elementwise import BY_ROW, KINDS, UNKNOWN, ElementwiseLayer, kinds_in, listed
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.kinds import BY_ROW, KINDS, UNKNOWN, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.numbers import FEW, numbers_of
 from npusim.workloads.recorder import Part, Recorder

@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+from npusim.workloads.kinds import USUAL
+
 #: What a sum, a product or the like is called whose other operand is a number, or a map of fewer
 #: elements; of those the latter only if it is a sum or a product.
 FEW = {"add": "shift", "sub": "shift", "mul": "scale", "div": "scale"}
-
-#: The usual numbers of kinds of which a layer may have others.
-USUAL = {
-    **{"clip": (0.0, 6.0), "leaky_relu": (0.01,), "hard_sigmoid": (1 / 6, 0.5), "elu": (1.0, 1.0)},
-    **dict.fromkeys(("batch_norm", "instance_norm", "layer_norm"), (1e-5,)),
-    **{"group_norm": (32.0, 1e-5), "interpolate": (0.0,)},
-}
 
 
 def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[float, ...]:

@@ -13,15 +13,8 @@ import numpy as np
 from npusim.base.errors import ArgumentError, shown, told_as
 from npusim.base.objects import replace
 from npusim.base.resources import optional
-from npusim.workloads.elementwise import (
-    BY_ROW,
-    KINDS,
-    UNKNOWN,
-    WEIGHTED,
-    ElementwiseLayer,
-    kinds_in,
-    listed,
-)
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.kinds import BY_ROW, KINDS, UNKNOWN, WEIGHTED, kinds_in, listed
 from npusim.workloads.layers import INPUT, ConvLayer, LinearLayer, Workload
 from npusim.workloads.numbers import FEW, numbers_of, single
 from npusim.workloads.onnx_sizes import SMALL, sized, value_sizes

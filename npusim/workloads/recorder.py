@@ -10,8 +10,10 @@ from operator import add
 from typing import NamedTuple
 
 from npusim.base.objects import replace
-from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer
-from npusim.workloads.layers import INPUT, Layer, LinearLayer, Node
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.graph import INPUT, Node
+from npusim.workloads.kinds import KINDS, UNKNOWN
+from npusim.workloads.layers import Layer, LinearLayer
 
 
 class Part(NamedTuple):

@@ -196,7 +196,7 @@ def of_step(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
 
     ``facts`` are those of ``StepResult.to_json``, ``launched`` its operations as they ran.
     """
-    runs = [run for one in launched for run in one.timed.runs]
+    runs = [run for one in launched for run in one.runs]
     failed = [f"{row['operation']}: {row['error']}" for row in facts["operations"] if row["error"]]
     return Report(
         title=f"{facts['workload']} {facts['pass']} step on {device.name}",

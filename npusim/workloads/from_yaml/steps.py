@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from npusim.base.yamltree import suggest
-from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, Sides
+from npusim.workloads.elementwise import ElementwiseLayer, Sides
 from npusim.workloads.from_yaml.shapes import (
     NUMBER,
     SIZES,
@@ -23,7 +23,7 @@ from npusim.workloads.from_yaml.shapes import (
     sizes_text,
 )
 from npusim.workloads.graph import Sizes
-from npusim.workloads.numbers import USUAL
+from npusim.workloads.kinds import KINDS, UNKNOWN, USUAL
 
 #: Kinds that read several values.
 SEVERAL = ("add", "sub", "mul", "div", "scale", "shift", "concat", "embedding", UNKNOWN)

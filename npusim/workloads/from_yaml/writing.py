@@ -200,9 +200,9 @@ def _symbols(kind: str, *, weights: bool) -> frozenset[str]:
 
     A scale or a shift has them only if its numbers are ``weights``.
     """
-    table = load_tree(configs() / "operations.yaml").mapping()["layers"].mapping()
+    tables = load_tree(configs() / "operations.yaml").mapping()
     symbols: set[str] = set()
-    for name, row in table.items():
+    for name, row in (*tables["kinds"].mapping().items(), *tables["layers"].mapping().items()):
         if name == kind or (weights and name.startswith(f"{kind} by weights of ")):
             fields = row.mapping()
             symbols.update(fields["parameters"].mapping() if "parameters" in fields else ())

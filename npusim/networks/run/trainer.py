@@ -13,15 +13,14 @@ from npusim.base.objects import replace
 from npusim.base.shown import Shown
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
-from npusim.networks.launches import PLAIN, Placed, conversion_task
 from npusim.networks.network import Timed
-from npusim.networks.planning import Launch
-from npusim.networks.step import options_of, prepared, setting
-from npusim.networks.step_result import StepResult
-from npusim.networks.training import Value
+from npusim.networks.plan.launch_order import Launch
+from npusim.networks.rules.training import Value
+from npusim.networks.run.launches import PLAIN, Placed, conversion_task
+from npusim.networks.run.step import options_of, prepared, setting
+from npusim.networks.run.step_result import StepResult
 from npusim.results import Result
 from npusim.workloads import read_network
-from npusim.workloads.layers import INPUT
 
 
 class Trainer(Shown):
@@ -39,6 +38,7 @@ class Trainer(Shown):
         workload: Any,
         input_shape: Any = None,
         *,
+        inputs: Any = None,
         device: Any,
         batch: int,
         mode: str = "graph",
@@ -51,7 +51,7 @@ class Trainer(Shown):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        net = read_network(workload, input_shape)
+        net = read_network(workload, input_shape, inputs=inputs, batch=batch, unrolled=True)
         given = options_of(type(self), mode, {**options, "device": device})
         how = setting(
             given.machine,
@@ -64,7 +64,7 @@ class Trainer(Shown):
             norm=normalisation,
             cards=1,
         )
-        self._ready = prepared(net, given, how, batch=batch, settings=settings)
+        self._ready = prepared(net, given, how, settings=settings)
         if "labels" not in self._ready.step.values:
             raise ArgumentError(
                 f"{net.name} ends in a map; a Trainer needs a linear layer last, whose rows are "
@@ -75,8 +75,12 @@ class Trainer(Shown):
         self.steps: list[StepResult] = []  # what every step took
         self.losses: list[float] = []  # the mean of each batch, before its step
         generator = np.random.default_rng(seed)
-        for name in self._ready.step.parameters:
-            self[name] = _begun(self._ready.step.values[name], generator)
+        step = self._ready.step
+        for name in (*step.parameters, *step.fixed):
+            if name in self._homes:
+                known = net.parameters.get(name)
+                data = known.data if known is not None else None
+                self[name] = _begun(step.values[name], generator) if data is None else data
 
     def __repr__(self) -> str:
         """One line: the network, how far it is, and what a step takes."""
@@ -89,6 +93,11 @@ class Trainer(Shown):
     def parameters(self) -> tuple[str, ...]:
         """Names of what is trained."""
         return tuple(self._ready.step.parameters)
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Names of frozen parameters, buffers and constants, which may be read and set too."""
+        return tuple(name for name in self._ready.step.fixed if name in self._homes)
 
     def __getitem__(self, name: str) -> Array:
         """A parameter as it is now, plain; ``ArgumentError`` for an unknown name."""
@@ -115,20 +124,19 @@ class Trainer(Shown):
     def step(self, images: Any, labels: Any) -> float:
         """Train on one batch: ``images`` (batch, ...) and the classes of each; returns the loss.
 
+        A network of several inputs takes a sequence of arrays, in their order.
         The loss is the mean over the batch, before the step. ``steps`` has what the step took.
         """
         ready, values = self._ready, self._ready.step.values
         now = dict(self._kept)
-        shape, classes = values[INPUT].shape, np.asarray(labels)
-        if np.shape(images) != shape:
-            raise ArgumentError(f"images have shape {shape}, got {np.shape(images)}")
+        now.update(self._inputs(images))
+        classes = np.asarray(labels)
         hot = np.zeros(values["labels"].shape, values["labels"].dtype.numpy)
         known = classes.shape == hot.shape[:1] and classes.dtype.kind in "iu"
         if not known or not 0 <= classes.min() <= classes.max() < hot.shape[1]:
             raise ArgumentError(
-                f"labels are {hot.shape[0]} integers from 0 to {hot.shape[1] - 1}, one an image"
+                f"labels are {hot.shape[0]} integers from 0 to {hot.shape[1] - 1}, one for each row"
             )
-        now[INPUT, PLAIN] = np.ascontiguousarray(images, dtype=values[INPUT].dtype.numpy)
         hot[np.arange(len(hot)), classes] = 1
         now["labels", PLAIN] = hot
         for name, format in self._homes.items():  # the optimizer's state begins with zeros
@@ -138,7 +146,7 @@ class Trainer(Shown):
         timed: dict[Any, Timed] = {}
         for one, what, _ in ready.todo:
             timed[what] = self._run(one, what, now)
-        self._kept = {
+        self._kept |= {
             (name.removesuffix("_new"), format): array
             for (name, format), array in now.items()
             if name.endswith("_new") and not name.endswith(".g_new")
@@ -149,12 +157,30 @@ class Trainer(Shown):
 
     # -- values ------------------------------------------------------------------------------
 
+    def _inputs(self, images: Any) -> dict[tuple[str, str], Array]:
+        """The arrays of a batch by the names of the network's inputs."""
+        names, values = self._ready.step.inputs, self._ready.step.values
+        arrays = [images] if len(names) == 1 else list(images)
+        if len(arrays) != len(names):
+            raise ArgumentError(f"the network takes {len(names)} inputs, got {len(arrays)}")
+        for name, array in zip(names, arrays, strict=True):
+            if np.shape(array) != values[name].shape:
+                label = "images have" if len(names) == 1 else f"{name} has"
+                raise ArgumentError(f"{label} shape {values[name].shape}, got {np.shape(array)}")
+        return {
+            (name, PLAIN): np.ascontiguousarray(array, dtype=values[name].dtype.numpy)
+            for name, array in zip(names, arrays, strict=True)
+        }
+
     @property
     def _c0(self) -> int:
         return self._ready.formats.times.launcher.c0
 
     def _placed(self, name: str, format: str) -> Placed:
-        return Placed(self._ready.step.values[name], format, self._c0)
+        return self._placed_value(self._ready.step.values[name], format)
+
+    def _placed_value(self, value: Value, format: str) -> Placed:
+        return Placed(value, format, self._c0)
 
     def _given(self) -> Iterator[tuple[str, str]]:
         """Values that are there before a step, with the format in which they are."""
@@ -167,8 +193,8 @@ class Trainer(Shown):
             made |= {name for name, _ in one.writes}
 
     def _home(self, name: str) -> tuple[str, Value]:
-        if name not in self._ready.step.parameters:
-            known = self._ready.step.parameters
+        if name not in self._homes or name not in (*self.parameters, *self.fixed):
+            known = (*self.parameters, *self.fixed)
             raise ArgumentError(f"there is no parameter {name!r}{suggest(name, known)}")
         return self._homes[name], self._ready.step.values[name]
 
@@ -181,7 +207,10 @@ class Trainer(Shown):
 
     def _run(self, one: Launch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
         """Launch what is next on the values as they are now."""
-        given = {f"v{i}": now[key] for i, key in enumerate(one.reads)}
+        given = {
+            value.name: now[key].reshape(self._placed_value(value, format).shape)
+            for value, format, key in zip(what.values, what.formats, one.reads, strict=False)
+        }
         result = self._ready.formats.times.launcher.run(what, given)
         now.update(zip(one.writes, _outputs(result), strict=True))
         return Timed(replace(result, outputs=None))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from npusim.call.call import Call
 from npusim.isa.operands import Tensor
 from npusim.kernels.concat import Concat
-from npusim.networks.training import Operation, Value
+from npusim.networks.rules.training import Operation, Value
 from npusim.workloads import ElementwiseLayer
 
 #: Cores of such operations; of the last two a value is taken apart.
@@ -75,8 +75,7 @@ def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
     sign, small, large = 1, layer.shape, layer.out
     if layer.kind == "slice":
         sign, small, large = -1, layer.out, layer.shape
-    batch = prod(values[whole].shape) // prod(large)
-    shape = (batch, *large)
+    shape = large
     axis, inner = 1, own
     place: tuple[int, ...] = ()
     if one.core in ("concat", "split"):
@@ -86,8 +85,12 @@ def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
         axis = axes[0]
     else:
         sides = [sign * side for sides in layer.padding for side in sides]
-        place, inner = (0, *sides[::2]), dict.fromkeys(names, (batch, *small))
-        if min(sides, default=-1) < 0 or prod(own[names[0]]) != prod(inner[names[0]]):
+        place, inner = tuple(sides[::2]), dict.fromkeys(names, small)
+        if (
+            layer.stride
+            or min(sides, default=-1) < 0
+            or prod(own[names[0]]) != prod(inner[names[0]])
+        ):
             return None
     return Parts(whole, shape, inner, axis, place, (values[whole].shape, own) == (shape, inner))
 

@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from npusim.networks.rules import Rule, tables
+from npusim.networks.rules.table import Rule, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer
-from npusim.workloads.numbers import FEW, USUAL
+from npusim.workloads.graph import Node
+from npusim.workloads.kinds import USUAL
+from npusim.workloads.numbers import FEW
 
 #: Normalisations of each image by itself, over channels of a group or one, and all positions.
 OF_IMAGES = ("group_norm", "instance_norm")
 
 
-def rule_of(layer: Layer | ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> Rule:
-    """The row of a layer that reads values of these shapes, of a batch."""
-    rules = tables().rules
+#: Kinds whose kernels know the axes of a map, besides normalisations and factors by channel.
+_WITH_AXES = (
+    *("max_pool", "avg_pool", "upsample", "interpolate", "concat", "pad", "slice"),
+    *("permute", "expand", "roll", "prelu", "batch_norm", *OF_IMAGES),
+)
+
+
+def by_axes(layer: ElementwiseLayer) -> bool:
+    """Whether a layer's kernels know the axes of what they read."""
+    return layer.kind in _WITH_AXES or (layer.kind in FEW.values() and not layer.numbers)
+
+
+def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:
+    """The row of a node that reads values in these shapes."""
+    rules, layer = tables().rules, node.layer
     if isinstance(layer, ConvLayer):
         return rules["biased convolution" if layer.bias else "convolution"]
     if isinstance(layer, LinearLayer):
@@ -24,23 +38,18 @@ def rule_of(layer: Layer | ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) 
     if kind in FEW.values() and not layer.numbers:
         kind = f"{kind} by {_by(layer, shapes)}"
     rule = rules.get(kind, rules["traffic"])
-    seen, own = ((one[:1], prod(one)) for one in (shapes[0][1:], layer.shape))
-    other = "channels" in rule.parameters.values() and seen != own  # a view of other channels
-    flat = kind in OF_IMAGES and len(layer.shape) < 2
-    return rules["traffic"] if other or flat else rule
+    flat = kind in OF_IMAGES and len(layer.shape) < 3
+    return rules["traffic"] if flat else rule
 
 
 def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
     """Of what there is a factor or term each, "" where no kernel takes them."""
-    weight, shape = layer.weight, layer.shape
+    weight, image = layer.weight, layer.shape[1:]
     if not weight:
         return "channel" if _by_channel(shapes) else ""
-    if len(shape) > 1 and weight == (shape[0], *(1 for _ in shape[1:])):
-        turned = len(shapes[0]) == 2 and shapes[0][-1] == prod(weight)  # rows, each of all channels
-        if not turned:
-            return "weights of channels"
-        weight = shape = weight[:1]
-    return "weights of rows" if prod(weight) % 8 == 0 and shape[-len(weight) :] == weight else ""
+    if len(image) > 1 and weight == (image[0], *(1 for _ in image[1:])):
+        return "weights of channels"
+    return "weights of rows" if prod(weight) % 8 == 0 and image[-len(weight) :] == weight else ""
 
 
 def _by_channel(shapes: Sequence[tuple[int, ...]]) -> bool:
@@ -58,6 +67,7 @@ def named_numbers(layer: Layer | ElementwiseLayer | None) -> dict[str, float]:
     numbers = layer.numbers or USUAL.get(layer.kind, ())
     named = dict(zip(tables().rules[layer.kind].numbers, numbers, strict=False))
     if layer.kind in OF_IMAGES:
-        width = layer.shape[0] // int(named.get("groups", layer.shape[0]))
-        return {**named, "width": width, "1/n": 1 / (width * prod(layer.shape[1:]))}
+        channels = layer.shape[1]
+        width = channels // int(named.get("groups", channels))
+        return {**named, "width": width, "1/n": 1 / (width * prod(layer.shape[2:]))}
     return {**named, "width": layer.shape[-1], "1/w": 1 / layer.shape[-1]}

@@ -24,20 +24,20 @@ from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.conv_backprop_input import ConvBackpropInput
 from npusim.kernels.conv_forward import ConvForward
 from npusim.kernels.library_trans_data import LibraryTransData
-from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.parts.epilogue import PRODUCT, Epilogue
 from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.networks import along
-from npusim.networks.chains import elementwise
-from npusim.networks.parts import parts_of
-from npusim.networks.traffic import traffic_run
-from npusim.networks.training import Operation, Value
+from npusim.networks.rules.training import COPY, Operation, Value
+from npusim.networks.run import interpolation
+from npusim.networks.run.chains import elementwise
+from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.traffic import traffic_run
 from npusim.ops import gradients, linear
 from npusim.ops.blocked import fractal_columns
+from npusim.ops.layer_products import layer_product
 from npusim.ops.window_products import WindowMatrices
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
@@ -134,7 +134,11 @@ def task(
     names = {name: f"v{i}" for i, name in enumerate(used)}
     layer, chain = one.layer, one.chain
     if isinstance(layer, ConvLayer | LinearLayer):
-        layer = replace(layer, name="", input_gradient=True)
+        layer = replace(
+            layer, name="", input_gradient=True, weight_gradient=True, bias_gradient=True
+        )
+    elif layer is not None:
+        layer = replace(layer, input_gradient=True)
     if chain is not None:
         chain = chain.renamed(names)
         layer = layer if one.core else None
@@ -143,17 +147,17 @@ def task(
         return tuple(names[word] for word in words)
 
     alike = replace(
-        one, name="", phase="", layer=layer, chain=chain,
+        one, name="", phase="", layer=layer, chain=chain, count=1,
         inputs=each(one.inputs), outputs=each(one.outputs),
     )  # fmt: skip
-    own = tuple(values[name]._replace(name=names[name]) for name in used)
+    own = tuple(values[name]._replace(name=names[name], count=1) for name in used)
     held = tuple(name in warm for name in used) if warm else ()
     return Task(alike, own, tuple(formats[name] for name in used), held)
 
 
 def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
     """The task that brings a value from its other format to ``format``."""
-    own = (value._replace(name="v0"), value._replace(name="v1"))
+    own = (value._replace(name="v0", count=1), value._replace(name="v1", count=1))
     formats = formats_of(value) if format != PLAIN else formats_of(value)[::-1]
     kind = "from_" * (format == PLAIN) or "to_"
     kind += "fracz" if FRACTAL in formats else "blocked"
@@ -162,14 +166,13 @@ def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
 
 
 class Launcher(Struct, frozen=True):
-    """Times tasks, or computes their numbers, under ``options``, for ``batch`` images.
+    """Times tasks, or computes their numbers, under ``options``.
 
     ``c0`` is the number of channels to a block. With ``plain`` every value is plain between
     operations.
     """
 
     options: Options
-    batch: int
     c0: int = 16
     plain: bool = False
 
@@ -204,7 +207,7 @@ class Launcher(Struct, frozen=True):
         else:
             launch = _KERNELS.get(core) if self._known(what) else None
             if launch is None and self._along(what):
-                along.launch(call, one, tensors)
+                interpolation.launch(call, one, tensors)
             else:
                 (launch or Launcher.traffic)(self, call, one, tensors)
         outputs = {name: call.arrays.get(name) for name in one.writes}
@@ -261,7 +264,7 @@ class Launcher(Struct, frozen=True):
         """A product of a convolution, with what follows it in the drain."""
         layer = one.layer
         assert isinstance(layer, ConvLayer)
-        s = replace(layer, n=self.batch).plain().lifted(self.c0)
+        s = layer.plain().lifted(self.c0)
         result = one.core.partition(".")[2]
         first, second = (tensors[name] for name in one.inputs)
         if multiplies(one) and len(first.shape) == layer.dims + 2:  # a map in blocks has six axes
@@ -361,6 +364,12 @@ class Launcher(Struct, frozen=True):
             call.clear(db)
         gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts")
 
+    def copy(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """A copy of a plain value, in another type if its target has one."""
+        source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
+        same = call.view(source, target.shape)
+        call.launch_spread(cast(same, target, saturate=call.device.saturates))
+
     def chain(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A chain of element-wise steps on maps."""
         assert one.chain is not None
@@ -379,27 +388,20 @@ class Launcher(Struct, frozen=True):
         layer = one.layer
         assert isinstance(layer, LinearLayer)
         own, result = layer.products > 0, one.core.partition(".")[2]
-        count = max(1, layer.products * self.batch)
-        rows = layer.rows * (1 if own else self.batch)
-        sizes = {
-            "x": (count * rows, layer.cin),
-            "w": (count * layer.cin, layer.cout) if own else (layer.cout, layer.cin),
-            "y": (count * rows, layer.cout),
-        }
-        kernel, roles, layouts = _PRODUCTS[result, own]
-        given = [tensors[name] for name in (*one.inputs[:2], one.outputs[0])]
-        fractals = not own and result != "weight" and len(given[1].shape) == 4
-        for tensor, role in zip(given, roles, strict=True):
-            if not (fractals and role == "w") and prod(tensor.shape) != prod(sizes[role]):
-                told = f"the product takes {sizes[role]}, and gets {tensor.shape} of {tensor.name}"
-                raise ArgumentError(f"{one.kind}: {told}; state the part that it takes by a slice")
-        a, b, c = (
-            tensor if fractals and role == "w" else call.view(tensor, sizes[role])
-            for tensor, role in zip(given, roles, strict=True)
-        )
+        product = layer_product(layer, result)
+        roles = ("x", "y") if own and result == "weight" else _ROLES[result]
+        operands = dict(zip(roles, (tensors[name] for name in one.inputs), strict=False))
+        operands[product.result] = tensors[one.outputs[0]]
+        fractals = not own and result != "weight" and len(operands["w"].shape) == 4
+        for role, tensor in operands.items():
+            if not (fractals and role == "w"):
+                operands[role] = call.view(tensor, product.shapes[role])
+        a, b = (operands[role] for role in product.operands)
+        c = operands[product.result]
+        layouts = product.layouts
         if fractals:
             a, layouts = self._fractals(call, a), ("NZ", layouts[1].replace("ND", "NZ"))
-        made = kernel(linear.START, a, b, c, layouts, groups=count)
+        made = product.kernel(linear.START, a, b, c, layouts, groups=layer.stack)
         bias = tensors[one.inputs[2]] if len(one.inputs) > 2 else None
         if bias is not None and bias.dtype is not c.dtype:
             bias = linear.converted(call, bias, c.dtype)
@@ -448,16 +450,8 @@ def _drained(
     )
 
 
-#: Kernels of products by result, and whether both operands are computed: what their operands and
-#: results are, and how these lie (see ``npusim.kernels.linear``).
-_PRODUCTS = {
-    ("output", False): (LinearForward, "xwy", ("ND", "ND_nk")),
-    ("input", False): (LinearBackpropInput, "ywx", ("ND", "ND")),
-    ("weight", False): (LinearBackpropWeight, "yxw", ("ND_km", "ND")),
-    ("output", True): (LinearForward, "xwy", ("ND", "ND")),
-    ("input", True): (LinearBackpropInput, "ywx", ("ND", "ND_nk")),
-    ("weight", True): (LinearBackpropWeight, "xyw", ("ND_km", "ND")),
-}
+#: What the operands of a product's operation are, in the order of the table of operations.
+_ROLES = {"output": ("x", "w"), "input": ("y", "w"), "weight": ("y", "x")}
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -475,6 +469,7 @@ def _planar(sizes: Sequence[T], fill: T) -> tuple[T, T]:
 _KERNELS: Mapping[str, Callable[[Launcher, Call, Operation, Mapping[str, Tensor]], None]] = {
     "": Launcher.chain,
     "layout": Launcher.layout,
+    COPY: Launcher.copy,
     **{f"convolution.{name}": Launcher.convolution for name in ("output", "input", "weight")},
     **{f"{kind}_pool{end}": Launcher.pool for kind in ("max", "avg") for end in ("", "_gradient")},
     **dict.fromkeys(("upsample", "upsample_gradient"), Launcher.pool),

@@ -165,7 +165,10 @@ class Tables(Struct, frozen=True):
 def tables() -> Tables:
     """The tables that ship; ``ConfigError`` names the line of one that is not as it should be."""
     root = load_tree(configs() / "operations.yaml", "operations.yaml")
-    parts = root.mapping(("settings", "optimizers", "layers", "chains", "fusions"))
+    parts = root.mapping(
+        ("settings", "optimizers", "layers", "kinds", "moves", "constant", "chains", "fusions")
+    )
+    rows = {**parts["layers"].mapping(), **parts["kinds"].mapping()}
     chains = {name: _row(node) for name, node in parts["chains"].mapping().items()}
     return Tables(
         {name: _number(node) for name, node in parts["settings"].mapping().items()},
@@ -173,7 +176,7 @@ def tables() -> Tables:
             name: tuple(_update(op, one, chains) for op, one in node.mapping().items())
             for name, node in parts["optimizers"].mapping().items()
         },
-        {name: _rule(node) for name, node in parts["layers"].mapping().items()},
+        {name: _rule(node) for name, node in rows.items() if _computes(node)},
         chains,
         tuple(_fusion(name, node) for name, node in parts["fusions"].mapping().items()),
     )
@@ -193,8 +196,13 @@ def _update(op: str, node: Node, chains: Mapping[str, Row]) -> Update:
     return Update(op, tuple(state), whose == "weights")
 
 
+def _computes(node: Node) -> bool:
+    """Whether a row says what its kind computes; what else has the rule of traffic."""
+    return "forward" in node.mapping()
+
+
 def _rule(node: Node) -> Rule:
-    keys = ("parameters", "keeps", "numbers", "forward", "backward", "passes_on")
+    keys = ("torch", "onnx", "numbers", "parameters", "keeps", "forward", "backward", "passes_on")
     parts = node.mapping((), keys)
 
     def words(key: str) -> dict[str, str]:
@@ -208,8 +216,14 @@ def _rule(node: Node) -> Rule:
     def listed(key: str) -> tuple[str, ...]:
         return tuple(parts[key].text().split()) if key in parts else ()
 
-    kept = words("parameters"), words("keeps")
-    return Rule(forms("forward"), forms("backward"), *kept, listed("numbers"), listed("passes_on"))
+    return Rule(
+        forms("forward"),
+        forms("backward"),
+        words("parameters"),
+        words("keeps"),
+        tuple(words("numbers")),
+        listed("passes_on"),
+    )
 
 
 def _form(name: str, node: Node) -> Form:

@@ -17,7 +17,11 @@ from npusim.base.errors import NpusimError, StoreError
 from npusim.base.objects import replace
 from npusim.base.workers import Workers
 from npusim.device.spec import Device
-from npusim.networks.launches import (
+from npusim.networks.network import Timed
+from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.rules.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.launches import (
     FRACTAL,
     PLAIN,
     Launcher,
@@ -28,14 +32,9 @@ from npusim.networks.launches import (
     multiplies,
     task,
 )
-from npusim.networks.layouts import Plan, Problem, Way
-from npusim.networks.network import Timed
-from npusim.networks.parts import parts_of
-from npusim.networks.step_result import CONVERSIONS, Launched
-from npusim.networks.training import PHASES, Operation, Training
+from npusim.networks.run.step_result import CONVERSIONS, Launched
 from npusim.reuse.cache import answers_in
-from npusim.workloads import ConvLayer
-from npusim.workloads.layers import INPUT
+from npusim.workloads import ConvLayer, ElementwiseLayer
 
 
 class Attempt(Struct, frozen=True):
@@ -111,8 +110,12 @@ class Formats:
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
         parts = parts_of(one, values)
+        if one.core in (VIEW, COPY) or (
+            parts is not None and not parts.in_blocks(self.times.launcher.c0)
+        ):
+            return [plain]
         if parts is not None:
-            return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
+            return [plain, blocked]
         core = one.core.removesuffix("_gradient")
         if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
             return _as_matrices(one, plain, blocked)
@@ -121,7 +124,7 @@ class Formats:
             return [plain, plain | {weights: FRACTAL}]
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
         own = one.core != "traffic" if one.core else one.chain is not None and one.chain.by_row
-        if own or len(maps) > 1 or INPUT in values:
+        if own or len(maps) > 1 or values.keys() & {*self.step.inputs}:
             return [plain]  # blocks of other axes hold other elements; data are cast as they come
         if any(value.kind == "rows" for value in values.values()):
             bits = {name for name, value in values.items() if value.kind == "bits"}
@@ -139,19 +142,25 @@ class Formats:
             return None
         return conversion_task(value, format, warm=warm)
 
+    def us(self, one: Operation, formats: Mapping[str, str]) -> float:
+        """Microseconds of an operation, each time that it runs, in these formats."""
+        return 0.0 if one.core == VIEW else one.count * self.times[self.task(one, formats)].us
+
     def size(self, name: str, format: str) -> int:
-        """Bytes of a value in a format."""
-        return Placed(self.step.values[name], format, self.times.launcher.c0).size_bytes
+        """Bytes of a value in a format, each time that it is there."""
+        value = self.step.values[name]
+        return value.count * Placed(value, format, self.times.launcher.c0).size_bytes
 
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
-        ways = ((one, way) for one in self.step.operations for way in self.ways(one)[-fixed:])
+        computed = (one for one in self.step.operations if one.core != VIEW)
+        ways = ((one, way) for one in computed for way in self.ways(one)[-fixed:])
         self.times.all((one.name, self.task(one, way)) for one, way in ways)
 
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
-        return None if what is None else self.times[what].us
+        return None if what is None else self.step.values[name].count * self.times[what].us
 
 
 def _as_matrices(
@@ -183,10 +192,14 @@ _BLOCKED = ("max_pool", "avg_pool", "upsample", "interpolate")
 
 
 class Launch(NamedTuple):
-    """What is launched: an operation with the formats of its values, or a conversion of one."""
+    """What is launched: an operation with the formats of its values, or a conversion of one.
+
+    Plain ``views`` lie where the values lie that they are views of.
+    """
 
     operation: Operation | None
     formats: Mapping[str, str]
+    views: Mapping[str, str]
     value: str = ""
     home: str = ""
     format: str = ""
@@ -200,7 +213,13 @@ class Launch(NamedTuple):
     def reads(self) -> list[tuple[str, str]]:
         """What it reads, with formats."""
         op = self.operation
-        return [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
+        read = [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
+        return [(self._home(name) if format == PLAIN else name, format) for name, format in read]
+
+    def _home(self, name: str) -> str:
+        while name in self.views:
+            name = self.views[name]
+        return name
 
     @property
     def writes(self) -> list[tuple[str, str]]:
@@ -210,16 +229,48 @@ class Launch(NamedTuple):
 
 
 def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
-    """What is launched where every operation takes plain values and leaves plain ones."""
+    """What is launched where every operation takes plain values and leaves plain ones.
+
+    Bits alone may lie in blocks, where an operation makes or reads them so, because no kernel
+    converts them: all that use them then take their other values in blocks too.
+    """
+    bits = formats_of_bits(step, formats)
     for one in step.operations:
-        way = formats.ways(one)[0]
+        way = _taking(formats.ways(one), bits)[0]
         for name in one.reads:
             if way[name] != PLAIN and formats.conversion(name, way[name]):
-                yield Launch(None, {}, name, PLAIN, way[name])
-        yield Launch(one, way)
+                yield Launch(None, {}, step.views, name, PLAIN, way[name])
+        yield Launch(one, way, step.views)
         for name in one.writes:
             if way[name] != PLAIN and formats.conversion(name, PLAIN):
-                yield Launch(None, {}, name, way[name], PLAIN)
+                yield Launch(None, {}, step.views, name, way[name], PLAIN)
+
+
+def formats_of_bits(step: Training, formats: Formats) -> dict[str, str]:
+    """The formats of bits by name, of those for which an operation leaves no choice.
+
+    What one operation settles may leave another that uses the same bits no choice of its others, so
+    that operations are asked until nothing new is settled.
+    """
+    users = []
+    for one in step.operations:
+        bits = [name for name in (*one.reads, *one.writes) if step.values[name].kind == "bits"]
+        if bits:
+            users.append((formats.ways(one), bits))
+    settled: dict[str, str] = {}
+    while True:
+        before = len(settled)
+        for ways, bits in users:
+            first, *others = _taking(ways, settled)
+            alike = (name for name in bits if all(way[name] == first[name] for way in others))
+            settled |= {name: first[name] for name in alike}
+        if len(settled) == before:
+            return settled
+
+
+def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
+    """The ways of an operation that take ``bits`` in these formats."""
+    return [way for way in ways if all(way[name] == bits[name] for name in bits.keys() & way)]
 
 
 def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
@@ -234,7 +285,7 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
         ways.append(
             [
                 Way(
-                    formats.times[formats.task(one, way)].us,
+                    formats.us(one, way),
                     {name: way[name] for name in one.reads},
                     {name: way[name] for name in one.writes},
                 )
@@ -260,8 +311,8 @@ def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Ite
         for name in one.reads:
             if (name, way[name]) in left:
                 left.discard((name, way[name]))
-                yield Launch(None, {}, name, plan.homes[name], way[name])
-        yield Launch(one, way)
+                yield Launch(None, {}, step.views, name, plan.homes[name], way[name])
+        yield Launch(one, way, step.views)
 
 
 class Cache:
@@ -291,9 +342,13 @@ def tasks(
     """
     cache = Cache(device)
     for one in launches:
+        if one.operation is not None and one.operation.core == VIEW:
+            continue
         warm = [name for name, format in one.reads if (name, format) in cache.held]
         if one.operation is not None:
-            what: Task | None = formats.task(one.operation, one.formats, warm)
+            read = zip(one.operation.reads, one.reads, strict=True)
+            names = [name for name, (home, _) in read if home in warm]
+            what: Task | None = formats.task(one.operation, one.formats, names)
         else:
             what = formats.conversion(one.value, one.format, warm=bool(warm))
         sizes = {}
@@ -304,8 +359,18 @@ def tasks(
         yield one, what, sizes
 
 
+def _label(operation: Operation | None) -> str:
+    """What the kind of an operation's layer is called in notes."""
+    layer = operation.layer if operation is not None else None
+    if isinstance(layer, ElementwiseLayer):
+        return layer.called or layer.kind
+    return operation.kind if operation is not None else ""
+
+
 def launched(
-    todo: Sequence[tuple[Launch, Task, dict[str, int]]], times: Mapping[Task, Timed]
+    step: Training,
+    todo: Sequence[tuple[Launch, Task, dict[str, int]]],
+    times: Mapping[Task, Timed],
 ) -> Iterator[Launched]:
     """The launches with their times."""
     phase = PHASES[0]
@@ -323,4 +388,6 @@ def launched(
             sizes=sizes,
             value=one.value,
             format=one.format,
+            count=op.count if op else step.values[one.value].count,
+            label=_label(op),
         )

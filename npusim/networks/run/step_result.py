@@ -17,10 +17,10 @@ from npusim.call.in_turn import notes_of
 from npusim.device.spec import Device
 from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.mem_set import MemSet
-from npusim.networks.cards import Reduced
-from npusim.networks.layouts import Plan
 from npusim.networks.network import Timed
-from npusim.networks.training import PHASES, Kinds, Training
+from npusim.networks.plan.formats import Plan
+from npusim.networks.rules.training import PHASES, Kinds, Training
+from npusim.networks.run.all_reduce import Reduced
 from npusim.results.answer import Reported
 from npusim.results.bounded import Ends, in_turn
 from npusim.results.energy import Energy, energy_of
@@ -56,7 +56,9 @@ class Setting(Struct, frozen=True, kw_only=True):
 class Launched(Struct, frozen=True, kw_only=True):
     """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
 
-    ``sizes`` are the bytes of the values that it reads and writes.
+    ``sizes`` are the bytes of the values that it reads and writes. It runs ``count`` times in a
+    row, each time on other numbers; ``timed`` is one of them. ``label`` is what the kind of its
+    layer is called.
     """
 
     name: str
@@ -69,6 +71,23 @@ class Launched(Struct, frozen=True, kw_only=True):
     sizes: Mapping[str, int]
     value: str = ""
     format: str = ""
+    count: int = 1
+    label: str = ""
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of all times that it runs, with launches."""
+        return self.count * self.timed.cycles
+
+    @property
+    def us(self) -> float:
+        """Microseconds of all times that it runs, with launches."""
+        return self.count * self.timed.us
+
+    @property
+    def runs(self) -> tuple[KernelRun, ...]:
+        """The kernels of all times that it runs."""
+        return self.count * self.timed.runs
 
     @property
     def read_bytes(self) -> int:
@@ -83,7 +102,7 @@ class Launched(Struct, frozen=True, kw_only=True):
     @property
     def parts(self) -> Iterator[tuple[str, KernelRun]]:
         """Its kernels by kind: what clears is counted apart."""
-        for run in self.timed.runs:
+        for run in self.runs:
             yield (CLEARING if run.name in (MemSet.name, ClearBlocks.name) else self.kind), run
 
 
@@ -107,6 +126,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     def __repr__(self) -> str:
         """One line: network, device, mode, time, and how much of it is missing."""
         missing = f", {len(self.failed)} not simulated" if self.failed else ""
+        missing += ", partial" if self.workload.unknown_products else ""
         return (
             f"<StepResult {self.workload.name} on {self.device.name}, {self.setting.mode} mode: "
             f"{self.time_us:.3f} us, {len(self.launched)} operations{missing}>"
@@ -119,13 +139,13 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def complete(self) -> bool:
-        """Whether the totals lack no operation."""
-        return not self.failed
+        """Whether the totals lack no operation, and none that multiplies is known by name alone."""
+        return not self.failed and not self.workload.unknown_products
 
     @cached_property
     def cycles(self) -> int:
         """Cycles of all kernels and launches of one card."""
-        return sum(one.timed.cycles for one in self.launched)
+        return sum(one.cycles for one in self.launched)
 
     @property
     def compute_us(self) -> float:
@@ -143,8 +163,13 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
         Conversions of layouts and the exchange of gradients are none of them.
         """
-        results = (one.timed.result for one in self.launched if not one.value)
-        return in_turn(result.at_least for result in results if result is not None)
+        operations = (one for one in self.launched if not one.value)
+        return in_turn(
+            one.timed.result.at_least
+            for one in operations
+            if one.timed.result is not None
+            for _ in range(one.count)
+        )
 
     @property
     def images_per_second(self) -> float:
@@ -176,7 +201,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def spent(self) -> Energy:
         """The energy of one card by figure of the device."""
-        runs = (run for one in self.launched for run in one.timed.runs)
+        runs = (run for one in self.launched for run in one.runs)
         return energy_of(self.device, runs, self.time_us)
 
     @property
@@ -190,8 +215,8 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         """``operations`` as plain values."""
         rows, now = [], 0
         for one in self.launched:
-            launch = sum(run.launch_cycles for run in one.timed.runs)
-            start, now = now, now + one.timed.cycles
+            launch = sum(run.launch_cycles for run in one.runs)
+            start, now = now, now + one.cycles
             rows.append(
                 {
                     "operation": one.name,
@@ -199,8 +224,9 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
                     "phase": one.phase,
                     "layer": one.layer,
                     "kernels": [run.name for run in one.timed.runs],
+                    "count": one.count,
                     "start_us": self.device.time_us(start),
-                    "us": self.device.time_us(one.timed.cycles),
+                    "us": self.device.time_us(one.cycles),
                     "launch_us": self.device.time_us(launch),
                     "read_bytes": one.read_bytes,
                     "written_bytes": one.written_bytes,
@@ -282,8 +308,10 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             )
         only = [one for one in self.launched if any(r.name == TRAFFIC for r in one.timed.runs)]
         if only:
-            us = sum(one.timed.us for one in only)
-            counts = Counter(one.name.rpartition(".")[0] or one.kind for one in only)
+            us = sum(one.us for one in only)
+            counts: Counter[str] = Counter()
+            for one in only:
+                counts[one.label] += one.count
             yield (
                 f"{us_text(us)} us are traffic only, bytes at the rates of main memory, because "
                 f"there is no kernel: {times_text(counts.items())}"
@@ -311,6 +339,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             "optimizer": setting.optimizer,
             "cards": setting.cards,
             "complete": self.complete,
+            "unknown_products": dict(self.workload.unknown_products),
             "cycles": self.cycles,
             "compute_us": self.compute_us,
             "time_us": self.time_us,

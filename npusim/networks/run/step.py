@@ -7,9 +7,7 @@ by itself (``launches``), equal ones once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,10 @@ from npusim.base.workers import Workers, check_jobs
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.spec import Device
-from npusim.networks.cards import Reduced, all_reduce, figures_of
-from npusim.networks.launches import Launcher, Task
-from npusim.networks.layouts import Plan
 from npusim.networks.network import Timed
-from npusim.networks.planning import (
+from npusim.networks.plan.formats import Plan
+from npusim.networks.plan.fusions import chosen, fused
+from npusim.networks.plan.launch_order import (
     Formats,
     Launch,
     Simulated,
@@ -37,10 +34,11 @@ from npusim.networks.planning import (
     problem,
     tasks,
 )
-from npusim.networks.rules import Fusion, tables
-from npusim.networks.step_result import Launched, Setting, StepResult
-from npusim.networks.training import Kinds, Operation, Training, training
-from npusim.workloads import ConvLayer, Workload, read_network
+from npusim.networks.rules.training import Kinds, Training, training
+from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
+from npusim.networks.run.launches import Launcher, Task
+from npusim.networks.run.step_result import Launched, Setting, StepResult
+from npusim.workloads import Workload, read_network
 
 #: How a step runs, and what its launches and layouts are unless asked for otherwise.
 MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framework", "usual")}
@@ -53,6 +51,7 @@ def step(
     workload: Any,
     input_shape: Sequence[int] | None = None,
     *,
+    inputs: Any = None,
     batch: int = 1,
     mode: str = "graph",
     passes: str = "training",
@@ -94,7 +93,7 @@ def step(
     usual_of(mode)
     if passes not in ("training", "forward", "backward"):
         raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
-    net = read_network(workload, input_shape)
+    net = read_network(workload, input_shape, inputs=inputs, batch=batch)
     given = options_of(step, mode, options)
     how = setting(
         given.machine,
@@ -108,7 +107,7 @@ def step(
         cards=cards,
     )
     with Workers(jobs) as workers:
-        ready = prepared(net, given, how, batch=batch, workers=workers, store=store)
+        ready = prepared(net, given, how, workers=workers, store=store)
         times = ready.formats.times
         times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
@@ -179,7 +178,6 @@ class Prepared(Struct, frozen=True):
     """A step that is planned: what it computes, and what is launched for it, in order."""
 
     workload: Workload
-    batch: int
     setting: Setting
     step: Training
     formats: Formats
@@ -190,11 +188,11 @@ class Prepared(Struct, frozen=True):
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
         device, cards = self.formats.times.launcher.options.machine, self.setting.cards
-        done = tuple(launched(self.todo, times))
+        done = tuple(launched(self.step, self.todo, times))
         return StepResult(
             workload=self.workload,
             device=device,
-            batch=self.batch,
+            batch=self.workload.batch,
             setting=self.setting,
             step=self.step,
             launched=done,
@@ -209,7 +207,6 @@ def prepared(
     options: Options,
     setting: Setting,
     *,
-    batch: int,
     workers: Workers | None = None,
     store: str | Path | None = None,
     settings: Mapping[str, float] | None = None,
@@ -220,7 +217,6 @@ def prepared(
     """
     step = training(
         workload,
-        batch,
         setting.kinds,
         passes=setting.passes,
         optimizer=setting.optimizer,
@@ -229,7 +225,7 @@ def prepared(
     device = options.machine
     made = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    launcher = Launcher(options, batch, plain=plain)
+    launcher = Launcher(options, plain=plain)
     formats = Formats(step, Simulated(launcher, store, workers or Workers(1)))
     fixed, plan = setting.layouts == "as_framework", None
     if plain:
@@ -242,7 +238,7 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return Prepared(workload, batch, setting, step, formats, made, plan, todo)
+    return Prepared(workload, setting, step, formats, made, plan, todo)
 
 
 def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched]) -> Reduced:
@@ -250,91 +246,8 @@ def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched
     wanted = {f"{name}.gradient" for name in step.parameters}
     now, end, ready = 0, 0, []
     for one in done:
-        now += one.timed.cycles
+        now += one.cycles
         end = now if one.phase != "optimizer" else end
         found = [(device.time_us(now), one.sizes[name]) for name in one.writes if name in wanted]
         ready += found if not one.value else []
     return all_reduce(device, cards, ready, device.time_us(end))
-
-
-# -- fusions: which operations one kernel computes together -------------------------------------
-
-
-def chosen(fusions: str | Collection[str]) -> tuple[Fusion, ...]:
-    """The rows of "usual", "all", "none", or of names; ``ArgumentError`` for an unknown name."""
-    known = tables().fusions
-    if fusions == "none":
-        return ()
-    if fusions in ("usual", "all"):
-        return tuple(one for one in known if one.usual or fusions == "all")
-    names = fusions.split(",") if isinstance(fusions, str) else list(fusions)
-    for name in names:
-        words = ("usual", "all", "none", *(one.name for one in known))
-        if name not in words:
-            raise ArgumentError(
-                f"fusions: unknown name {name!r}{suggest(name, words)}; known are "
-                f"{', '.join(words)}"
-            )
-    return tuple(one for one in known if one.name in names)
-
-
-def fused(step: Training, fusions: Collection[Fusion], device: Device) -> dict[str, int]:
-    """Rewrite the operations of a step; returns how often each fusion was made."""
-    made: dict[str, int] = {}
-    through_ub, readers = not device.has_path("L0C", "GM"), step.readers()
-    for fusion in fusions:
-        done = True
-        while done:
-            done = any(
-                _join(step, at, fusion, readers, through_ub=through_ub)
-                for at in range(len(step.operations) - 1, -1, -1)
-            )
-            made[fusion.name] = made.get(fusion.name, 0) + done
-    return {name: count for name, count in made.items() if count}
-
-
-def _join(
-    step: Training, at: int, fusion: Fusion, readers: Counter[str], *, through_ub: bool
-) -> bool:
-    """Make the operation at this place part of the one before it, if the fusion applies."""
-    second = step.operations[at]
-    if second.kind != fusion.second or second.chain is None:
-        return False
-    reads = second.reads
-    values = [step.values[name] for name in (*reads, *second.writes)]
-    if len({value.shape for value in values if value.kind in ("map", "rows")}) > 1:
-        return False  # blocks of other axes hold other elements
-    for place in range(at - 1, -1, -1):
-        first = step.operations[place]
-        if first.kind not in fusion.first or (first.core and not through_ub):
-            continue
-        inner = [name for name in first.writes if name in reads]
-        if not (inner and (fusion.kept or readers[inner[0]] == 1) and _dense(first)):
-            continue
-        between = step.operations[place + 1 : at]
-        if any(set(first.writes) & set(one.reads) for one in between) and not fusion.kept:
-            continue
-        chain = second.chain
-        if first.chain is not None:
-            chain = first.chain.then(second.chain, inner[0], kept=fusion.kept)
-        kind, stored = f"{first.kind} + {second.kind}", first.stored and fusion.kept
-        one = replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
-        readers.subtract((*first.reads, *reads))
-        readers.update(one.reads)
-        where = place if fusion.kept else at
-        step.operations[where] = one
-        del step.operations[at if fusion.kept else place]
-        return True
-    return False
-
-
-def _dense(one: Operation) -> bool:
-    """Whether a product leaves its result in one piece, of blocks of channels.
-
-    A strided gradient does so by phases; of a filter that is the whole input the product is one of
-    plain matrices, which takes less time by more than what comes after it.
-    """
-    if isinstance(one.layer, ConvLayer) and one.layer.one_window and prod(one.layer.kernel) > 1:
-        return False
-    strided = isinstance(one.layer, ConvLayer) and set(one.layer.stride) != {1}
-    return not (strided and one.core == "convolution.input")
