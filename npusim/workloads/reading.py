@@ -90,9 +90,9 @@ def read_network(
     they hold. The network has the sizes that it has for ``batch`` images. ``input_shape`` is that
     of one image without the batch, ``inputs`` are the inputs where there are several or one is no
     image (``npusim.workloads.from_torch``, ``from_onnx``): a module needs one of them, an ONNX file
-    where it leaves sizes open. ``loss`` and ``targets`` are those of a module's training step.
-    With ``unrolled`` each step of a module's recurrent layers is a node of its own, as a run of
-    numbers needs it. ``padding`` says how that of a topology is taken, "none" (usual), "included" or "same"
+    where it leaves sizes open. The cells of recurrent layers are one node with a count, or
+    ``unrolled`` into as many. ``loss`` and ``targets`` are those of a module's training step.
+    ``padding`` says how that of a topology is taken, "none" (usual), "included" or "same"
     (``npusim.workloads.from_scalesim.PADDINGS``). Raises ``ArgumentError`` where one of them is
     missing or has no meaning, and for a file of another kind.
     """
@@ -106,7 +106,6 @@ def read_network(
         raise ArgumentError(
             f"padding is {padding!r}, but only a SCALE-Sim topology leaves it open; leave it out"
         )
-    steps = {"unrolled": True} if unrolled else {}
     is_module = not isinstance(source, (str, PathLike, Workload))
     if not is_module and (loss is not None or targets is not None):
         raise ArgumentError("loss and targets are those of a torch.nn.Module; leave them out")
@@ -120,13 +119,13 @@ def read_network(
                 "as (3, 224, 224), or inputs, one for each that its forward takes"
             )
         return from_torch.workload(
-            source, given, batch=batch, loss=loss, targets=targets, **steps
+            source, given, batch=batch, loss=loss, targets=targets, unrolled=unrolled
         )
     if path is not None and (content is Content.ONNX or path.suffix.lower() == ".onnx"):
         from npusim.workloads import from_onnx  # noqa: PLC0415  # so is the package
 
         require_content(path, (Content.ONNX,), "an ONNX file")
-        return from_onnx.workload(path, input_shape, inputs=inputs, batch=batch, **steps)
+        return from_onnx.workload(path, input_shape, inputs=inputs, batch=batch, unrolled=unrolled)
     if input_shape is not None:
         raise ArgumentError(
             f"input_shape is {tuple(input_shape)}, but a workload states its sizes; leave it out"

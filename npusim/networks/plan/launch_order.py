@@ -297,7 +297,9 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
     for name in (n for one in step.operations for n in one.reads if n not in made):
         several, kind = formats_of(step.values[name]), step.values[name].kind
         usual = several[-1:] if kind == "weight" else several[:1]
-        free = kind == "bits" or (kind == "weight" and not fixed)  # bits are drawn as they are read
+        free = kind == "bits"  # they are drawn as they are read
+        free |= kind == "weight" and not fixed
+        free |= kind == "map" and name not in step.inputs  # a parameter that is read as a map
         given[name] = several if free else usual
     pairs = [(name.removesuffix("_new"), name) for name in made if name.endswith("_new")]
     return Problem(ways, formats.cost, given, [pair for pair in pairs if pair[0] in given])

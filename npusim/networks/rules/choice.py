@@ -18,7 +18,7 @@ OF_IMAGES = ("group_norm", "instance_norm")
 #: Kinds whose kernels know the axes of a map, besides normalisations and factors by channel.
 _WITH_AXES = (
     *("max_pool", "avg_pool", "upsample", "interpolate", "concat", "pad", "slice"),
-    *("permute", "expand", "roll", "prelu", "batch_norm", *OF_IMAGES),
+    *("permute", "expand", "roll", "reduce_sum", "prelu", "batch_norm", *OF_IMAGES),
 )
 
 

@@ -105,7 +105,8 @@ class Trainer(Shown):
         array = self._kept[name, format]
         if value.kind == "channels":
             return array[: value.shape[0]]
-        return array if format == PLAIN else self._converted(name, PLAIN, array)
+        plain = array if format == PLAIN else self._converted(name, PLAIN, array)
+        return plain.reshape(value.shape)
 
     def __setitem__(self, name: str, array: Any) -> None:
         """Set a parameter; ``ArgumentError`` for an unknown name or another shape."""
@@ -228,4 +229,7 @@ def _begun(value: Value, generator: np.random.Generator) -> Array:
         numbers = generator.standard_normal(value.shape) * (2 / width) ** 0.5
         begun: Array = numbers.astype(np.float32)
         return begun
+    if value.kind in ("map", "rows"):
+        small: Array = (0.02 * generator.standard_normal(value.shape)).astype(np.float32)
+        return small
     return np.full(value.shape, float(value.name.endswith(".gamma")), np.float32)

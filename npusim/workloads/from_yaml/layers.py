@@ -88,9 +88,7 @@ def _linear(fields: Mapping[str, Node], common: Mapping[str, Any]) -> LinearLaye
     return LinearLayer(**common, **sizes, **lies)
 
 
-def _convolution(
-    node: Node, fields: Mapping[str, Node], common: Mapping[str, Any]
-) -> ConvLayer:
+def _convolution(node: Node, fields: Mapping[str, Node], common: Mapping[str, Any]) -> ConvLayer:
     """Read a convolution and check that its numbers fit each other."""
     spatial = tuple(_positive(item) for item in fields["spatial"].items())
     dims = len(spatial)

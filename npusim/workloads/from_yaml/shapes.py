@@ -24,7 +24,7 @@ NUMBER = r"[1-9]\d{0,8}"
 SIZES = rf"(?:{NUMBER} x \[(?:{NUMBER}(?:, ?{NUMBER})*)?\]|\[{NUMBER}(?:, ?{NUMBER})*\]|number)"
 
 #: Kinds whose results have sizes that do not follow.
-_STATED = ("upsample", "interpolate", "expand", "embedding")
+_STATED = ("upsample", "interpolate", "expand", "reduce_sum", "embedding")
 
 #: Kinds whose operands of fewer axes are repeated along the axes that they lack.
 _REPEATED = ("add", "sub", "mul", "div", "scale", "shift")

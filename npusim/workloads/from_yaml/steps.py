@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from npusim.base.yamltree import suggest
 from npusim.workloads.elementwise import ElementwiseLayer, Sides
@@ -29,7 +29,7 @@ from npusim.workloads.kinds import KINDS, UNKNOWN, USUAL
 SEVERAL = ("add", "sub", "mul", "div", "scale", "shift", "concat", "embedding", UNKNOWN)
 
 #: Kinds that go along some axes, which stand behind "along".
-_ALONG = ("concat", "roll", UNKNOWN)
+_ALONG = ("concat", "roll", "reduce_sum", UNKNOWN)
 
 _POOL = " [KERNEL[/STRIDE] [pPADDING]]"
 _SIDES = " [pPADDING]"
@@ -48,6 +48,7 @@ _FORMS = {
     "roll": " (SHIFTS) along (AXES)",
     "concat": " [along (AXIS)]",
     **dict.fromkeys(USUAL, _NUMBERS),
+    "reduce_sum": _NUMBERS + " along (AXES)",
     **dict.fromkeys(("scale", "shift"), _WEIGHT),
     UNKNOWN: " (NAME)",
 }
@@ -69,6 +70,7 @@ _TIMES = re.compile(r"(?P<times>[1-9]\d{0,5}) times (?P<step>.+)")
 _WITH = re.compile(r"(?P<step>.+) with (?P<names>none|\w+=[\w.-]+(?: \w+=[\w.-]+)*)")
 
 Fail = Callable[[str], Exception]
+T = TypeVar("T")
 
 
 class Surrounded(NamedTuple):
@@ -201,6 +203,8 @@ def _has_only(match: re.Match[str], kind: str, form: str) -> bool:
         return bool(match["numbers"] and re.fullmatch(r"\d+(?:, ?\d+)*", match["numbers"]))
     if kind == "roll":
         return bool(match["numbers"] and match["axes"])
+    if kind == "reduce_sum":
+        return bool(match["axes"])
     return not match["numbers"] or _NUMBERS in form
 
 
@@ -218,7 +222,7 @@ def _windows(match: re.Match[str], dims: int) -> tuple[Sizes, Sizes, Sides]:
     return kernel, stride, padding
 
 
-def _all_axes(entries: tuple, usual: object, axes: int) -> tuple:  # type: ignore[type-arg]
+def _all_axes(entries: tuple[T, ...], usual: T, axes: int) -> tuple[T, ...]:
     """Entries for all axes of a shape, with the ``usual`` one for those that are not stated.
 
     One entry is for all axes but images and channels, and so many as an image has axes for these.

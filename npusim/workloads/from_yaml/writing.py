@@ -43,7 +43,9 @@ def workload_yaml(workload: Workload) -> str:
     try:
         again = read(text, network.name)
     except ConfigError as error:
-        raise ArgumentError(f"{network.name} cannot be written as a workload file: {error}") from error
+        raise ArgumentError(
+            f"{network.name} cannot be written as a workload file: {error}"
+        ) from error
     _compare(network, again)
     return text
 
@@ -355,9 +357,7 @@ class _Chains:
             last = node
         texts += self._closed(last, chain)
         return [
-            line
-            for text in texts
-            for line in wrapped(re.split(" (?=>)", text), "  - ", "      ")
+            line for text in texts for line in wrapped(re.split(" (?=>)", text), "  - ", "      ")
         ]
 
     def _closed(self, last: Node | None, chain: Sequence[str]) -> list[str]:
@@ -405,9 +405,7 @@ class _Chains:
         wanted = [edge.shape for edge in node.reads]
         if self._read(node, shapes) == wanted:
             return [None] * len(wanted)
-        seen = [
-            None if shape == edge else edge for shape, edge in zip(shapes, wanted, strict=True)
-        ]
+        seen = [None if shape == edge else edge for shape, edge in zip(shapes, wanted, strict=True)]
         if self._read(node, wanted) == wanted:
             return seen
         raise ArgumentError(

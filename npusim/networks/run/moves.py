@@ -30,7 +30,7 @@ from npusim.kernels.parts.rearrangement import dense_strides
 from npusim.kernels.strided_copy import Contiguous, ViewCopy
 from npusim.kernels.trans_data import Conversion, TransData
 from npusim.kernels.transpose import Transpose
-from npusim.networks.chains import WIDEST
+from npusim.networks.run.chains import WIDEST
 from npusim.program.kernel import Kernel
 
 Sizes = tuple[int, ...]
