@@ -66,9 +66,7 @@ def linear_layer(
         product = layer_product(layer, result)
         a, b = (operand(_READ[name], product.shapes[name], math.dtype) for name in product.operands)
         c = call.output(_MADE[result], product.shapes[product.result], dtype)
-        kernel = product.kernel(
-            START, a, b, c, product.layouts, groups=layer.stack, hf32=math.hf32
-        )
+        kernel = product.kernel(START, a, b, c, product.layouts, groups=layer.stack, hf32=math.hf32)
         if isinstance(kernel, LinearBackpropWeight):
             launch_weight_product(call, kernel)
             continue
@@ -82,7 +80,9 @@ def linear_layer(
     if not call.runs:
         raise ArgumentError(f"layer {layer.name}: none of its results is among {results}")
     rows = f"{layer.all_rows} rows"
-    what = f"{layer.stack} products, each of {rows}" if layer.products else f"a linear layer, {rows}"
+    what = (
+        f"{layer.stack} products, each of {rows}" if layer.products else f"a linear layer, {rows}"
+    )
     problem = f"{what}, {layer.cin} -> {layer.cout} features; {dtype}"
     return call.result({}, problem, dtype, math.name)
 

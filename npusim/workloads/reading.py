@@ -12,7 +12,8 @@ from npusim.base.content import Content, content_of, require_content
 from npusim.base.errors import ArgumentError, shown
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest
-from npusim.workloads import from_scalesim, from_yaml
+from npusim.workloads.from_scalesim import workload as from_topology
+from npusim.workloads.from_yaml.files import workload as from_layers
 from npusim.workloads.graph import Workload
 from npusim.workloads.layers import ConvLayer, LinearLayer
 
@@ -51,14 +52,14 @@ def _loaded(name_or_path: str | Path, padding: str | None = None) -> Workload:
         return _shipped(str(name_or_path))
     require_content(path, _NETWORKS, "a network")
     if content_of(path) is Content.TOPOLOGY or path.suffix.lower() == ".csv":
-        return from_scalesim.workload(path, padding)
-    return from_yaml.workload(path, shown(path.stem))
+        return from_topology(path, padding)
+    return from_layers(path, shown(path.stem))
 
 
 @lru_cache(maxsize=16)
 def _shipped(name: str) -> Workload:
     """A workload that ships; its file is read once."""
-    return from_yaml.workload(_FOLDER / (name + _SUFFIX), name)
+    return from_layers(_FOLDER / (name + _SUFFIX), name)
 
 
 def _file_of(source: str | PathLike[str]) -> Path | None:
@@ -110,7 +111,9 @@ def read_network(
     if not is_module and (loss is not None or targets is not None):
         raise ArgumentError("loss and targets are those of a torch.nn.Module; leave them out")
     if is_module:
-        from npusim.workloads import from_torch  # noqa: PLC0415  # PyTorch is heavy
+        from npusim.workloads.from_torch import (  # noqa: PLC0415  # PyTorch is heavy
+            workload as from_module,
+        )
 
         given = inputs if inputs is not None else input_shape
         if given is None:
@@ -118,14 +121,16 @@ def read_network(
                 "a torch.nn.Module needs input_shape, that of one image without the batch, such "
                 "as (3, 224, 224), or inputs, one for each that its forward takes"
             )
-        return from_torch.workload(
+        return from_module(
             source, given, batch=batch, loss=loss, targets=targets, unrolled=unrolled
         )
     if path is not None and (content is Content.ONNX or path.suffix.lower() == ".onnx"):
-        from npusim.workloads import from_onnx  # noqa: PLC0415  # so is the package
+        from npusim.workloads.from_onnx import (  # noqa: PLC0415  # so is the package
+            workload as from_file,
+        )
 
         require_content(path, (Content.ONNX,), "an ONNX file")
-        return from_onnx.workload(path, input_shape, inputs=inputs, batch=batch, unrolled=unrolled)
+        return from_file(path, input_shape, inputs=inputs, batch=batch, unrolled=unrolled)
     if input_shape is not None:
         raise ArgumentError(
             f"input_shape is {tuple(input_shape)}, but a workload states its sizes; leave it out"

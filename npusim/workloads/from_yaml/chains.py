@@ -296,10 +296,13 @@ class _Chains:
         reads = operands(layer, shapes, step.count) if len(shapes) == len(values) else None
         if reads is None:
             takes = [first_operand(layer), second_operand(layer)][: len(values)]
+            way_out = "or put > [] > before it where the value is seen in other sizes"
+            if len(values) > 1 and not is_product(layer):
+                way_out = "or give it one value: a second one is its weights"
             raise item.fail(
                 f"{layer.name} takes {' and '.join(map(sizes_text, takes))}, and gets "
                 f"{' and '.join(sizes_text(value.shape) for value in values)}; correct its sizes, "
-                "or put > [] > before it where the value is seen in other sizes"
+                f"{way_out}"
             )
         if step.parameters is None:
             step = step._replace(parameters=self._parameters(stated, computed=len(values) > 1))
