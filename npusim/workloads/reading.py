@@ -101,31 +101,24 @@ def read_network(
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
     if input_shape is not None and inputs is not None:
         raise ArgumentError("input_shape and inputs both say what the network gets; leave one out")
-    path = _file_of(source) if isinstance(source, (str, PathLike)) else None
-    content = content_of(path) if path is not None else None
-    if padding is not None and content is not Content.TOPOLOGY:
-        raise ArgumentError(
-            f"padding is {padding!r}, but only a SCALE-Sim topology leaves it open; leave it out"
+    if not isinstance(source, (str, PathLike, Workload)):
+        _refuse_padding(padding)
+        return _of_module(
+            source,
+            inputs if inputs is not None else input_shape,
+            batch=batch,
+            loss=loss,
+            targets=targets,
+            unrolled=unrolled,
         )
-    is_module = not isinstance(source, (str, PathLike, Workload))
-    if not is_module and (loss is not None or targets is not None):
+    if loss is not None or targets is not None:
         raise ArgumentError("loss and targets are those of a torch.nn.Module; leave them out")
-    if is_module:
-        from npusim.workloads.from_torch import (  # noqa: PLC0415  # PyTorch is heavy
-            workload as from_module,
-        )
-
-        given = inputs if inputs is not None else input_shape
-        if given is None:
-            raise ArgumentError(
-                "a torch.nn.Module needs input_shape, that of one image without the batch, such "
-                "as (3, 224, 224), or inputs, one for each that its forward takes"
-            )
-        return from_module(
-            source, given, batch=batch, loss=loss, targets=targets, unrolled=unrolled
-        )
+    path = None if isinstance(source, Workload) else _file_of(source)
+    content = content_of(path) if path is not None else None
+    if content is not Content.TOPOLOGY:
+        _refuse_padding(padding)
     if path is not None and (content is Content.ONNX or path.suffix.lower() == ".onnx"):
-        from npusim.workloads.from_onnx import (  # noqa: PLC0415  # so is the package
+        from npusim.workloads.from_onnx import (  # noqa: PLC0415  # the package is heavy
             workload as from_file,
         )
 
@@ -140,6 +133,27 @@ def read_network(
     if isinstance(source, Workload):
         return source.for_batch(batch)
     return _loaded(source if isinstance(source, str) else Path(source), padding).for_batch(batch)
+
+
+def _of_module(module: Any, given: Any, **more: Any) -> Workload:
+    """The network of a module by the inputs that it is ``given``."""
+    from npusim.workloads.from_torch import (  # noqa: PLC0415  # PyTorch is heavy
+        workload as from_module,
+    )
+
+    if given is None:
+        raise ArgumentError(
+            "a torch.nn.Module needs input_shape, that of one image without the batch, such as "
+            "(3, 224, 224), or inputs, one for each that its forward takes"
+        )
+    return from_module(module, given, **more)
+
+
+def _refuse_padding(padding: str | None) -> None:
+    if padding is not None:
+        raise ArgumentError(
+            f"padding is {padding!r}, but only a SCALE-Sim topology leaves it open; leave it out"
+        )
 
 
 def find_layer(place: str) -> ConvLayer:
