@@ -15,7 +15,7 @@ from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.arguments import shared_option
 from npusim.results.progress import ProgressBar
 from npusim.workloads import read_network
-from npusim.workloads.topology import PADDINGS
+from npusim.workloads.from_scalesim import PADDINGS
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.
 TIMED = "batch dtype passes gradients cube_math_type every_input"

@@ -84,7 +84,7 @@ class Node:
     name: str
     layer: Layer | ElementwiseLayer
     reads: tuple[Edge, ...]
-    parameters: Mapping[str, str] | None = None
+    parameters: Mapping[str, str] | None = field(default=None, hash=False)
     count: int = 1
     trained: bool = True
     place: str = ""
@@ -135,7 +135,7 @@ class Workload:
     layers: tuple[Layer, ...]
     nodes: tuple[Node, ...] = ()
     inputs: tuple[Input, ...] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
     batch: int = 1
     notes: tuple[str, ...] = ()
     reread: Callable[[int], Workload] | None = field(default=None, compare=False, repr=False)
