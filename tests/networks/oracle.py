@@ -147,7 +147,7 @@ class ProductCounter:
         self.transforms: Counter[str] = Counter()
         self._stacked: dict[Any, Product] = {}
 
-    def see(self, name: str, arguments: Sequence[Any], result: Any, keys: Any) -> None:
+    def see(self, name: str, arguments: Sequence[Any], keys: Any) -> None:
         """Note a call of ``name``, such as "bmm", with tensors among its ``arguments``.
 
         ``keys`` are what its first argument and its result are known by: the same for what is a
@@ -318,8 +318,8 @@ def joint_products(
         first = node.args[0] if node.args else None
         roots[node] = roots.get(first, first) if name in VIEWS else node
         if name != "getitem":
-            arguments = torch.fx.node.map_arg(node.args, lambda each: each.meta["val"])
-            counter.see(name, arguments, node.meta["val"], (roots.get(first, first), roots[node]))
+            arguments = torch.fx.node.map_arg(node.args, lambda each: each.meta.get("val"))
+            counter.see(name, arguments, (roots.get(first, first), roots[node]))
         if node.name == signature.user_outputs[0]:
             counter = backward
     names = signature.backward_signature.gradients_to_parameters.values()
@@ -363,8 +363,8 @@ def _name_of(target: Any) -> str:
     return name
 
 
-class _Dispatched(TorchDispatchMode):  # type: ignore[misc]
-    """Shows every operation that is called to a counter."""
+class counted(TorchDispatchMode):  # type: ignore[misc]  # noqa: N801  # a context, as a verb
+    """A context that shows every operation called within it to a counter."""
 
     def __init__(self, counter: ProductCounter) -> None:
         super().__init__()
@@ -379,7 +379,7 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[misc]
         if name in ("bmm", "baddbmm"):
             self.kept.append(result)
         keys = (_place(arguments[0] if arguments else None), _place(result))
-        self.counter.see(name, arguments, result, keys)
+        self.counter.see(name, arguments, keys)
         return result
 
 
@@ -397,9 +397,9 @@ def dispatched_products(
     forward, backward = ProductCounter(), ProductCounter()
     module.zero_grad()
     with _plainly(module):
-        with _Dispatched(forward):
+        with counted(forward):
             (value,) = _Loss(module, loss)(*inputs)
-        with _Dispatched(backward):
+        with counted(backward):
             value.backward()
     gradients = {name for name, weight in module.named_parameters() if weight.grad is not None}
     return Step(
