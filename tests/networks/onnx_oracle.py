@@ -52,9 +52,7 @@ def onnx_layers(
     """
     model = source if isinstance(source, onnx.ModelProto) else onnx.load(str(source))
     counter = ProductCounter()
-    feeds = {
-        each.name: _feed(each, batch, shapes or {}, values or {}) for each in _inputs(model)
-    }
+    feeds = {each.name: _feed(each, batch, shapes or {}, values or {}) for each in _inputs(model)}
     evaluator = ReferenceEvaluator(model, new_ops=_operators(counter))
     with np.errstate(all="ignore"):  # of zeros there may be quotients
         evaluator.run(None, feeds)
@@ -197,8 +195,7 @@ def _sides(named: Mapping[str, Any], sizes: Sequence[int], reach: Sequence[int])
     if automatic == "VALID":
         return [0] * axes, [0] * axes
     wanted = [
-        max((ceil(x / s) - 1) * s + r - x, 0)
-        for x, s, r in zip(sizes, strides, reach, strict=True)
+        max((ceil(x / s) - 1) * s + r - x, 0) for x, s, r in zip(sizes, strides, reach, strict=True)
     ]
     less, more = [each // 2 for each in wanted], [each - each // 2 for each in wanted]
     return (less, more) if automatic == "SAME_UPPER" else (more, less)
@@ -326,9 +323,7 @@ def _recurrent(
     return y, last, last
 
 
-def _attention(
-    counter: ProductCounter, operands: Sequence[Array], named: Mapping[str, Any]
-) -> Any:
+def _attention(counter: ProductCounter, operands: Sequence[Array], named: Mapping[str, Any]) -> Any:
     """ONNX Runtime's attention: one product for queries, keys and values, and two of each head."""
     x, w = operands[:2]
     batch, length, width = x.shape

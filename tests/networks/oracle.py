@@ -339,9 +339,7 @@ def _without_gradient(wrapped: _Loss, fakes: tuple[Tensor, ...], mode: Any) -> l
     copies = {name: mode.from_tensor(each) for name, each in wrapped.named_parameters()}
     buffers = {name: mode.from_tensor(each) for name, each in wrapped.named_buffers()}
     (loss,) = torch.func.functional_call(wrapped, copies | buffers, fakes, tie_weights=True)
-    gradients = torch.autograd.grad(
-        loss, [copies[name] for name in trainable], allow_unused=True
-    )
+    gradients = torch.autograd.grad(loss, [copies[name] for name in trainable], allow_unused=True)
     pairs = zip(trainable.values(), gradients, strict=True)
     return [weight for weight, gradient in pairs if gradient is None]
 
