@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -84,77 +85,85 @@ def _feed(
 # -- operators that note their operands ------------------------------------------------------
 
 
-def _operators(counter: ProductCounter) -> list[Any]:
-    """Classes for the reference evaluator, of which each counts or only gives a shape."""
+class _Nodes:
+    """Nodes that multiply: each notes its operands in ``counter`` and gives zeros."""
 
-    def convolution(x: Array, w: Array, bias: Array = None, *rest: Array, **named: Any) -> Any:
-        return (_convolution(counter, x, w, named, x.dtype),)
+    def __init__(self, counter: ProductCounter) -> None:
+        self.counter = counter
 
-    def transposed(x: Array, w: Array, bias: Array = None, **named: Any) -> Any:
-        return (_transposed(counter, x, w, named),)
+    def convolution(self, x: Array, w: Array, *rest: Array, **named: Any) -> Any:
+        return (_convolution(self.counter, x, w, named, x.dtype),)
 
-    def convolution_of_integers(x: Array, w: Array, *points: Array, **named: Any) -> Any:
-        return (_convolution(counter, x, w, named, np.int32),)
+    def transposed(self, x: Array, w: Array, *rest: Array, **named: Any) -> Any:
+        return (_transposed(self.counter, x, w, named),)
 
-    def quantized_convolution(*operands: Array, **named: Any) -> Any:
+    def convolution_of_integers(self, x: Array, w: Array, *points: Array, **named: Any) -> Any:
+        return (_convolution(self.counter, x, w, named, np.int32),)
+
+    def quantized_convolution(self, *operands: Array, **named: Any) -> Any:
         x, w, y_point = operands[0], operands[3], operands[7]
-        return (_convolution(counter, x, w, named, y_point.dtype),)
+        return (_convolution(self.counter, x, w, named, y_point.dtype),)
 
-    def matrices(left: Array, right: Array, **named: Any) -> Any:
-        return (_by_torch(counter, torch.matmul, left.dtype, left, right),)
+    def matrices(self, left: Array, right: Array) -> Any:
+        return (_by_torch(self.counter, torch.matmul, left.dtype, left, right),)
 
-    def matrices_of_integers(left: Array, right: Array, *points: Array) -> Any:
-        return (_by_torch(counter, torch.matmul, np.int32, left, right),)
+    def matrices_of_integers(self, left: Array, right: Array, *points: Array) -> Any:
+        return (_by_torch(self.counter, torch.matmul, np.int32, left, right),)
 
-    def quantized_matrices(*operands: Array) -> Any:
+    def quantized_matrices(self, *operands: Array) -> Any:
         left, right, y_point = operands[0], operands[3], operands[7]
-        return (_by_torch(counter, torch.matmul, y_point.dtype, left, right),)
+        return (_by_torch(self.counter, torch.matmul, y_point.dtype, left, right),)
 
-    def gemm(left: Array, right: Array, bias: Array = None, **named: Any) -> Any:
+    def gemm(self, left: Array, right: Array, *bias: Array, **named: Any) -> Any:
         left = left.T if named.get("transA") else left
         right = right.T if named.get("transB") else right
-        return (_by_torch(counter, torch.matmul, left.dtype, left, right),)
+        return (_by_torch(self.counter, torch.matmul, left.dtype, left, right),)
 
-    def einsum(*operands: Array, equation: str) -> Any:
-        def by_equation(*tensors: Any) -> Any:
-            return torch.einsum(equation, *tensors)
+    def einsum(self, *operands: Array, equation: str) -> Any:
+        function = partial(torch.einsum, equation)
+        return (_by_torch(self.counter, function, operands[0].dtype, *operands),)
 
-        return (_by_torch(counter, by_equation, operands[0].dtype, *operands),)
+    def lstm(self, x: Array, w: Array, r: Array, *rest: Array, **named: Any) -> Any:
+        return _recurrent(self.counter, 4, x, r, named)
 
-    def recurrent(gates: int) -> Callable[..., Any]:
-        def layer(x: Array, w: Array, r: Array, *rest: Array, **named: Any) -> Any:
-            return _recurrent(counter, gates, (x, w, r), named)
+    def gru(self, x: Array, w: Array, r: Array, *rest: Array, **named: Any) -> Any:
+        return _recurrent(self.counter, 3, x, r, named)
 
-        return layer
+    def rnn(self, x: Array, w: Array, r: Array, *rest: Array, **named: Any) -> Any:
+        return _recurrent(self.counter, 1, x, r, named)
 
-    def attention(*operands: Array, **named: Any) -> Any:
-        return _attention(counter, operands, named)
+    def attention(self, x: Array, w: Array, *rest: Array, **named: Any) -> Any:
+        return _attention(self.counter, x, w, named)
 
-    def attention_of_projected(*operands: Array, **named: Any) -> Any:
-        return _attention_of_projected(counter, operands, named)
+    def attention_of_projected(self, *operands: Array, **named: Any) -> Any:
+        return _attention_of_projected(self.counter, operands, named)
 
-    def refused(*operands: Array, **named: Any) -> Any:
+    def refused(self, *operands: Array, **named: Any) -> Any:
         raise NotImplementedError("a node multiplies, and the oracle does not count it")
 
+
+def _operators(counter: ProductCounter) -> list[Any]:
+    """Classes for the reference evaluator, of which each counts or only gives a shape."""
+    nodes = _Nodes(counter)
     return [
-        _operator("Conv", convolution),
-        _operator("FusedConv", convolution, CONTRIBUTED),
-        _operator("ConvInteger", convolution_of_integers),
-        _operator("QLinearConv", quantized_convolution),
-        _operator("ConvTranspose", transposed),
-        _operator("MatMul", matrices),
-        _operator("FusedMatMul", refused, CONTRIBUTED),
-        _operator("MatMulInteger", matrices_of_integers),
-        _operator("QLinearMatMul", quantized_matrices),
-        _operator("Gemm", gemm),
-        _operator("FusedGemm", gemm, CONTRIBUTED),
-        _operator("Einsum", einsum),
-        _operator("LSTM", recurrent(4)),
-        _operator("GRU", recurrent(3)),
-        _operator("RNN", recurrent(1)),
-        _operator("Attention", attention_of_projected),
-        _operator("Attention", attention, CONTRIBUTED),
-        _operator("DeformConv", refused),
+        _operator("Conv", nodes.convolution),
+        _operator("FusedConv", nodes.convolution, CONTRIBUTED),
+        _operator("ConvInteger", nodes.convolution_of_integers),
+        _operator("QLinearConv", nodes.quantized_convolution),
+        _operator("ConvTranspose", nodes.transposed),
+        _operator("MatMul", nodes.matrices),
+        _operator("FusedMatMul", nodes.refused, CONTRIBUTED),
+        _operator("MatMulInteger", nodes.matrices_of_integers),
+        _operator("QLinearMatMul", nodes.quantized_matrices),
+        _operator("Gemm", nodes.gemm),
+        _operator("FusedGemm", nodes.gemm, CONTRIBUTED),
+        _operator("Einsum", nodes.einsum),
+        _operator("LSTM", nodes.lstm),
+        _operator("GRU", nodes.gru),
+        _operator("RNN", nodes.rnn),
+        _operator("Attention", nodes.attention_of_projected),
+        _operator("Attention", nodes.attention, CONTRIBUTED),
+        _operator("DeformConv", nodes.refused),
         _operator("MaxPool", _pooled),
         _operator("AveragePool", _pooled),
         _operator("Resize", _resized),
@@ -165,7 +174,7 @@ def _operator(name: str, function: Callable[..., Any], domain: str = STANDARD) -
     """A class of the reference evaluator that calls ``function`` with operands and attributes."""
 
     def run(node: Any, *operands: Array, **named: Any) -> Any:
-        results = function(*operands, **{key: each for key, each in named.items()})
+        results = function(*operands, **named)
         return tuple(results[: len(node.onnx_node.output)])
 
     return type(name, (OpRun,), {"op_domain": domain, "_run": run})
@@ -208,7 +217,7 @@ def _reach(kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
 def _places(
     sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int], *, up: bool = False
 ) -> list[int]:
-    """How many windows fit on each axis; with ``up`` also one that begins within and ends beyond."""
+    """How many windows fit on each axis; with ``up`` also one that ends beyond it."""
     places = []
     for x, r, s in zip(sizes, reach, strides, strict=True):
         more = s - 1 if up else 0
@@ -305,10 +314,9 @@ def _resized(
 
 
 def _recurrent(
-    counter: ProductCounter, gates: int, operands: Sequence[Array], named: Mapping[str, Any]
+    counter: ProductCounter, gates: int, x: Array, r: Array, named: Mapping[str, Any]
 ) -> Any:
     """A recurrent layer: a product for all inputs, and one for the state of every step."""
-    x, w, r = operands
     swapped = bool(named.get("layout"))
     steps, batch = (x.shape[1], x.shape[0]) if swapped else x.shape[:2]
     directions, width, hidden = r.shape
@@ -323,9 +331,8 @@ def _recurrent(
     return y, last, last
 
 
-def _attention(counter: ProductCounter, operands: Sequence[Array], named: Mapping[str, Any]) -> Any:
+def _attention(counter: ProductCounter, x: Array, w: Array, named: Mapping[str, Any]) -> Any:
     """ONNX Runtime's attention: one product for queries, keys and values, and two of each head."""
-    x, w = operands[:2]
     batch, length, width = x.shape
     heads = named["num_heads"]
     sizes = named.get("qkv_hidden_sizes") or [w.shape[1] // 3] * 3

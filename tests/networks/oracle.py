@@ -90,7 +90,7 @@ def multiply_adds(operations: Mapping[Operation, int]) -> int:
     """Multiply-adds of the products and of the convolutions that go forward.
 
     A convolution multiplies at every place of its filter, also over padding. A complex product is
-    four real ones. ``ValueError`` for a backward convolution, which has several parts.
+    four real ones. ``TypeError`` for a backward convolution, which has several parts.
     """
     return sum(count * _multiply_adds(operation) for operation, count in operations.items())
 
@@ -100,7 +100,7 @@ def _multiply_adds(operation: Operation) -> int:
         real = operation.stack * operation.m * operation.k * operation.n
         return 4 * real if operation.is_complex else real
     if isinstance(operation, ConvolutionBackward):
-        raise ValueError(f"multiply-adds are counted of forward operations; got {operation}")
+        raise TypeError(f"multiply-adds are counted of forward operations; got {operation}")
     taps = prod(operation.w[1:])
     if operation.transposed:  # every element of the input meets the filters of its group
         return prod(operation.x) * taps
