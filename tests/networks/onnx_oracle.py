@@ -1,6 +1,6 @@
 """What an ONNX file multiplies, counted by running it: the judge of files that are read.
 
-The reference evaluator of ``onnx`` runs the file on zeros. Nodes that multiply, pool or resize are
+The reference evaluator of ``onnx`` runs the file on zeros. Nodes that multiply, pool, resize or quantize are
 replaced by others that note the shapes of their operands and give zeros of the right shape, so that
 large files take seconds; all else is computed, so that sizes, conditions of ``If`` and numbers of
 iterations are what they are.
@@ -167,6 +167,8 @@ def _operators(counter: ProductCounter) -> list[Any]:
         _operator("MaxPool", _pooled),
         _operator("AveragePool", _pooled),
         _operator("Resize", _resized),
+        _operator("QuantizeLinear", _quantized),
+        _operator("DequantizeLinear", _plain),
     ]
 
 
@@ -308,6 +310,14 @@ def _resized(
     for axis, number in zip(axes, sizes if by_size else scales, strict=True):
         shape[axis] = int(number) if by_size else int(np.floor(x.shape[axis] * number))
     return (np.zeros(shape, x.dtype),)
+
+
+def _quantized(x: Array, scale: Array, point: Array = None, **named: Any) -> Any:
+    return (np.zeros(x.shape, np.uint8 if point is None else point.dtype),)
+
+
+def _plain(x: Array, *scale: Array, **named: Any) -> Any:
+    return (np.zeros(x.shape, np.float32),)
 
 
 # -- layers of several products ----------------------------------------------------------------
