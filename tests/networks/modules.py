@@ -1822,7 +1822,7 @@ CASES: dict[str, Case] = {
 }
 
 #: Cases of which PyTorch 2.13 makes no joint graph. The gradient of a real inverse transform
-#: doubles a part of a complex spectrum in place, whose functional form, ``slice_scatter``, "does not
+#: doubles a part of a complex spectrum in place; ``slice_scatter``, its functional form, "does not
 #: support automatic differentiation for outputs with complex dtype". A real step runs.
 WITHOUT_JOINT_GRAPH = frozenset({"fourier", "neural_operator"})
 

@@ -1,9 +1,9 @@
 """What an ONNX file multiplies, counted by running it: the judge of files that are read.
 
-The reference evaluator of ``onnx`` runs the file on zeros. Nodes that multiply, pool, resize or quantize are
-replaced by others that note the shapes of their operands and give zeros of the right shape, so that
-large files take seconds; all else is computed, so that sizes, conditions of ``If`` and numbers of
-iterations are what they are.
+The reference evaluator of ``onnx`` runs the file on zeros. Nodes that multiply, pool, resize or
+quantize are replaced by others that note the shapes of their operands and give zeros of the right
+shape, so that large files take seconds; all else is computed, so that sizes, conditions of ``If``
+and numbers of iterations are what they are.
 """
 
 from __future__ import annotations
