@@ -205,7 +205,9 @@ def test_backward_convolutions_have_no_single_count() -> None:
 def test_complex_products_are_four_real_ones() -> None:
     step = dispatched_products(CASES["neural_operator"].build(), CASES["neural_operator"].inputs(2))
     assert step.forward[Product(16, 2, 8, 8, is_complex=True)] == 1
-    assert step.transforms == Counter(_fft_r2c=3, _fft_c2r=3)
+    # Forward there and back; the gradient of each is one of the other kind, of which that of the
+    # real transform is complex.
+    assert step.transforms == Counter(_fft_r2c=2, _fft_c2r=1, _fft_c2c=1)
 
 
 #: Cases whose recurrent layers or many products take more than some seconds.
@@ -260,13 +262,20 @@ def test_files_have_the_multiply_adds_that_are_worked_out(name: str) -> None:
     assert multiply_adds(onnx_layers(model, values=case.values)) == case.macs
 
 
-#: Cases of which an export for inference has other products, or which the exporter refuses.
-NOT_EXPORTED: dict[str, str] = {}
+#: Cases that PyTorch's older exporter refuses, and the operation that it does not know.
+NOT_EXPORTED = {
+    "spectral": "vdot",
+    "fourier": "fft_rfft2",
+    "neural_operator": "fft_rfft2",
+    "radiance": "cumprod",
+}
+
+EXPORTED = [name for name in CASES if name not in NOT_EXPORTED]
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
 @pytest.mark.parametrize(
-    "name", [slow_if(name in LONG, name) for name in CASES if name not in NOT_EXPORTED]
+    "name", [slow_if(index % 4 > 0 or name in LONG, name) for index, name in enumerate(EXPORTED)]
 )
 def test_an_exported_case_multiplies_what_the_case_does(name: str, tmp_path: Path) -> None:
     case = CASES[name]
