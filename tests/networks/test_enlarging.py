@@ -11,7 +11,6 @@ import npusim
 from npusim.base.dtypes import FP16
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.networks.run import interpolation
 from npusim.networks.rules.training import Operation
 from npusim.workloads import ElementwiseLayer, load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
@@ -153,5 +152,5 @@ def test_instructions_follow_periods_and_not_outputs(back: bool) -> None:
         "y": call.output("y", written, FP16),
     }
     core = "interpolate_gradient" if back else "interpolate"
-    along.launch(call, Operation("", "", "", layer, core, ("x",), ("y",)), tensors)
+    interpolation.launch(call, Operation("", "", "", layer, core, ("x",), ("y",)), tensors)
     assert sum(run.instructions for run in call.runs) < 90_000

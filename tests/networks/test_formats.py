@@ -15,8 +15,8 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.device.catalog import devices, load_device
 from npusim.networks import step as steps
-from npusim.networks.run.launches import PLAIN
 from npusim.networks.rules.table import tables
+from npusim.networks.run.launches import PLAIN
 from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
 from npusim.workloads.elementwise import KINDS
