@@ -262,8 +262,12 @@ class GraphBuilder:
         parameters: Mapping[str, str] | None = None,
         count: int = 1,
         place: str = "",
+        frozen: bool = False,
     ) -> str:
         """Note an operation, and return the name of its value.
+
+        No gradient flows to one that is ``frozen``, nor to its parameters for its sake, as in a
+        region under ``no_grad``.
 
         It is called ``name``, with a number where that is taken; what a chain of a workload file
         cannot have in a word becomes "_", and no layer is called like a kind of element-wise layer.
@@ -278,7 +282,7 @@ class GraphBuilder:
             place=place,
         )  # fmt: skip
         self._check(node)
-        node = self._with_gradients(node)
+        node = _without_gradients(node) if frozen else self._with_gradients(node)
         self.nodes.append(node)
         self.shapes[name], self.trained[name] = node.shape, node.trained
         return name
@@ -368,6 +372,17 @@ class GraphBuilder:
             return True
         name = node.parameters.get(symbol)
         return name is not None and self.parameters[name].trained
+
+
+def _without_gradients(node: Node) -> Node:
+    """The node as one that computes no gradient."""
+    layer = node.layer
+    if isinstance(layer, ElementwiseLayer):
+        return replace(node, layer=replace(layer, input_gradient=False), trained=False)
+    layer = replace(
+        layer, input_gradient=False, weight_gradient=False, bias_gradient=not layer.bias
+    )
+    return replace(node, layer=layer, trained=False)
 
 
 def _misfit(node: Node) -> str:
