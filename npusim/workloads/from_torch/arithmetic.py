@@ -81,7 +81,8 @@ def prelu(reader: Reader, call: Call) -> Value:
 def dropout(reader: Reader, call: Call) -> Value:
     """Elements left out at random, in training."""
     value = call["input"]
-    return unary(reader, "dropout", value) if call["train"] and call["p"] else value
+    made = unary(reader, "dropout", value) if call["train"] and call["p"] else value
+    return (made, None) if isinstance(call.results, (list, tuple)) else made
 
 
 def by_number(reader: Reader, kind: str, value: Value, number: float) -> Value:
@@ -223,18 +224,25 @@ def _of_equals(
     return _as_it_lay(reader.value(reader.add(name, layer, edges), lying), left)
 
 
+def _permuted(value: Value, axes: Sequence[int]) -> Value:
+    constant = value.constant
+    return value.seen(
+        value.view.permute(axes), None if constant is None else constant.permute(axes)
+    )
+
+
 def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
     """A value with factors or terms of fewer elements, in the order in which the value lies."""
     large = reader.cut(large)
-    if large.lies.repeated:
-        large = reader.plain(large)
+    if large.lies.repeated or not _permuted(few, large.lies.axes).is_plain:
+        large = reader.plain(large)  # rather than the numbers, which may be weights
     order = large.lies
-    few = few.seen(few.view.permute(order.axes))
+    few = _permuted(few, order.axes)
     symbol = "gamma" if kind == "scale" else "beta"
     edge = Edge(large.source(), order.sizes, large.gradient)
     parameter = reader.parameter(few)
     trained = parameter is not None and reader.builder.parameters[parameter].trained
-    in_region = not large.gradient and not few.gradient
+    in_region = not reader.flows(large) and not reader.flows(few)
     if parameter is not None and (few.gradient or not trained or in_region):
         sizes = few.shape
         while len(sizes) > 1 and sizes[0] == 1:
@@ -282,9 +290,10 @@ def inverse(reader: Reader, call: Call) -> Value:
     return reader.named(call) if call["self"].is_complex else reciprocal(reader, call["self"])
 
 
-def filled(reader: Reader, call: Call) -> Value:
-    """A value with another number where a mask says so: known by name."""
-    return reader.result(reader.unknown(call.name, call.tensors, call.shape), call)
+def by_name(reader: Reader, call: Call) -> Value:
+    """An operation that is known by name, and not taken apart."""
+    called = call.name.removeprefix("_")
+    return reader.result(reader.unknown(called, call.tensors, call.shape), call)
 
 
 def copied(reader: Reader, call: Call) -> Value:

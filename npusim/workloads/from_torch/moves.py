@@ -8,7 +8,7 @@ from typing import Any
 
 from npusim.base.objects import replace
 from npusim.workloads.elementwise import ElementwiseLayer
-from npusim.workloads.from_torch.reader import Call, Reader
+from npusim.workloads.from_torch.reader import Call, Reader, split_arguments
 from npusim.workloads.from_torch.values import Value, narrowed, sizes_of, whole
 
 
@@ -34,17 +34,17 @@ def view(reader: Reader, call: Call) -> Any:
     whose elements overlap or leave gaps is known by name.
     """
     value = call.tensors[0]
-    shown = _applied(reader, call, value)
+    shown = _applied(call, value.view)
     views = shown if isinstance(shown, (list, tuple)) else [shown]
     if any(one.untyped_storage()._cdata != value.view.untyped_storage()._cdata for one in views):
         value = reader.plain(value)
-        shown = _applied(reader, call, value)
+        shown = _applied(call, value.view)
         views = shown if isinstance(shown, (list, tuple)) else [shown]
     if not all(_is_dense(value, one) for one in views):
         return reader.named(call)
     constants = [None] * len(views)
     if value.constant is not None:
-        made = _constant(reader, call, value)
+        made = _applied(call, value.constant)
         constants = list(made) if isinstance(made, (list, tuple)) else [made]
     results = [
         value.seen(one, constant) for one, constant in zip(views, constants, strict=True)
@@ -57,16 +57,11 @@ def reshape(reader: Reader, call: Call) -> Value:
     return reshaped(reader, call.tensors[0], call.shape)
 
 
-def _applied(reader: Reader, call: Call, value: Value) -> Any:
-    """The operation on the tensor without data."""
-    arguments = [value.view, *call.values[1:]]
-    others = [one.view if isinstance(one, Value) else one for one in arguments]
-    return call.target(*others)
-
-
-def _constant(reader: Reader, call: Call, value: Value) -> Any:
+def _applied(call: Call, tensor: Any) -> Any:
+    """The operation on a tensor in place of its first operand."""
     others = [one.view if isinstance(one, Value) else one for one in call.values[1:]]
-    return call.target(value.constant, *others)
+    placed, named = split_arguments(call.target, [tensor, *others])
+    return call.target(*placed, **named)
 
 
 def _is_dense(value: Value, seen: Any) -> bool:
@@ -280,15 +275,17 @@ def repeat(reader: Reader, call: Call) -> Value:
         return value.seen(
             value.view.reshape(shape), None if constant is None else constant.reshape(shape)
         )
-    value = reader.plain(value)
-    apart = [size for one in shape for size in (1, one)]
-    many = [size for pair in zip(times, shape, strict=True) for size in pair]
-    seen = value.seen(value.view.view(apart).expand(many))
-    out = [one * size for one, size in zip(times, shape, strict=True)]
-    if all(size == 1 or one == 1 for one, size in zip(times, shape, strict=True)):
-        return seen.seen(value.view.view(shape).expand(out))
-    made = reader.plain(seen)
-    return made.seen(made.view.view(out))
+    apart: list[int] = []
+    many: list[int] = []
+    for count, size in zip(times, shape, strict=True):
+        if count > 1 and size > 1:
+            apart += [1, size]
+            many += [count, size]
+        else:  # an axis of one element is repeated as it is
+            apart.append(size)
+            many.append(count * size)
+    value = reshaped(reader, value, apart)
+    return reshaped(reader, value.seen(value.view.expand(many)), call.shape)
 
 
 def roll(reader: Reader, call: Call) -> Value:

@@ -24,9 +24,9 @@ def _own(reader: Reader, value: Value | None) -> bool:
     return value.gradient or not reader.builder.parameters[name].trained
 
 
-def _in_region(values: Sequence[Value | None]) -> bool:
+def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
     """Whether no gradient flows to any operand, as under ``no_grad``."""
-    return not any(value.gradient for value in values if value is not None)
+    return not any(reader.flows(value) for value in values)
 
 
 # -- convolutions ----------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def _weighted(
     ``computed`` are the weights as they are read in that case. A bias that is no parameter is
     added by a node of its own, in the shape ``bias_shape``.
     """
-    region = _in_region([x, w, bias])
+    region = _in_region(reader, [x, w, bias])
     reads = [reader.read(x)]
     own: dict[str, Value] = {}
     if _own(reader, w) or (region and reader.parameter(w)):
@@ -143,7 +143,7 @@ def by_matrix(reader: Reader, left: Value, right: Value, bias: Value | None = No
     cin, cout = right.shape
     n = left.shape[0]
     lies = right.seen(right.view.t())  # (cout, cin), as the weights of a linear layer
-    mine = _own(reader, lies) or (_in_region([left, right, bias]) and reader.parameter(lies))
+    mine = _own(reader, lies) or (_in_region(reader, [left, right, bias]) and reader.parameter(lies))
     exchanged = not mine and not right.is_plain and lies.is_plain
     layer = LinearLayer(
         name="",
@@ -221,7 +221,8 @@ def stacked(reader: Reader, left: Value, right: Value, what: str = "product") ->
     operands, exchanged = [], []
     for one in (left, right):
         turned = one.seen(one.view.transpose(-1, -2))
-        exchanged.append(turned.is_plain and not one.is_plain)
+        inner = turned.view.stride()[-1] == 1 != one.view.stride()[-1]
+        exchanged.append(not one.is_plain and (turned.is_plain or inner))
         operands.append(reader.read(turned if exchanged[-1] else one))
     *stack, rows_, cin = left.shape
     layer = LinearLayer(

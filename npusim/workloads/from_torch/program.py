@@ -44,13 +44,15 @@ class Program:
 
     ``names`` has the user's name of each parameter, buffer or constant by that of its placeholder,
     ``tensors`` these tensors by the user's name, ``inputs`` the user's names of the other
-    placeholders.
+    placeholders. ``traces`` are where in the user's code operations stand, by their names in the
+    graph as it was first.
     """
 
     module: Any
     names: Mapping[str, str]
     tensors: Mapping[str, Any]
     inputs: Mapping[str, str]
+    traces: Mapping[str, str]
 
 
 def exported(
@@ -66,10 +68,12 @@ def exported(
     arguments += tuple(targets.named.values())
     with _as_it_was(torch, model), _plainly(torch):
         program = torch.export.export(called, arguments, strict=False)
+        traces: dict[str, str] = {}
         if _writes_parts(program.graph_module):
+            traces = _traces(program.graph_module)
             _detach_regions(torch, program.graph_module)
             program = program.run_decompositions({})
-    return _named(torch, model, program, _input_names(model, inputs, targets))
+    return _named(model, program, _input_names(model, inputs, targets), traces)
 
 
 def refusal(title: str, error: BaseException, inputs: Any) -> ArgumentError:
@@ -180,7 +184,7 @@ def _input_names(model: Any, inputs: Inputs, targets: Inputs) -> list[str]:
     return [*placed[:count], *inputs.named, *aims, *targets.named]
 
 
-def _named(torch: Any, model: Any, program: Any, inputs: list[str]) -> Program:
+def _named(model: Any, program: Any, inputs: list[str], traces: Mapping[str, str]) -> Program:
     """The program with the user's names: a tensor that two modules share has the first."""
     first: dict[int, str] = {}
     tensors: dict[str, Any] = {}
@@ -202,7 +206,7 @@ def _named(torch: Any, model: Any, program: Any, inputs: list[str]) -> Program:
         else:
             tensors[name] = _constant(program, spec.target)
         names[spec.arg.name] = name
-    return Program(program.graph_module, names, tensors, others)
+    return Program(program.graph_module, names, tensors, others, traces)
 
 
 def _constant(program: Any, target: str) -> Any:
@@ -218,6 +222,16 @@ def _graphs(module: Any) -> Iterator[Any]:
     for part in module.modules():
         if hasattr(part, "graph"):
             yield part.graph
+
+
+def _traces(module: Any) -> dict[str, str]:
+    """Where operations stand in the user's code, by their names."""
+    return {
+        node.name: node.meta["stack_trace"]
+        for graph in _graphs(module)
+        for node in graph.nodes
+        if node.meta.get("stack_trace")
+    }
 
 
 def _writes_parts(module: Any) -> bool:

@@ -16,11 +16,14 @@ from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch.program import REGIONS, Program, is_view, written_by
 from npusim.workloads.from_torch.values import Later, Sizes, Value, sizes_of, whole
 from npusim.workloads.graph import MULTIPLIES, Edge, GraphBuilder
-from npusim.workloads.kinds import UNKNOWN
+from npusim.workloads.kinds import UNKNOWN, listed
 from npusim.workloads.layers import Layer
 
 #: The most elements of a constant whose numbers are kept.
 KNOWN_ELEMENTS = 10**6
+
+#: Operations whose result is the same whatever tensors they get, of which only the sizes matter.
+_CONSTANT = listed("constant", "torch")
 
 #: Words in names of operations that multiply matrices, of which no row tells more.
 _PRODUCTS = re.compile(r"conv|linear(?!_)|matmul|_mm|mm_|^mm|attention|lstm|gru|rnn|gemm|solve")
@@ -67,7 +70,7 @@ class Reader:
     """What has been read of a program: the graph so far, and what its rows need to go on.
 
     ``table`` has a function of the reader and a ``Call`` for each operation, which returns its
-    result. ``names`` are those of modules by their paths, "" of the outermost.
+    result. ``traces`` are the places of operations that a decomposition has made others of.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class Reader:
         *,
         model: Any,
         unrolled: bool,
+        traces: Mapping[str, str],
     ) -> None:
         self.torch, self.builder, self.table, self.unrolled = torch, builder, table, unrolled
+        self._traces = traces
         self.aten = torch.ops.aten
         self.notes: list[str] = []
         self._model = model
@@ -134,6 +139,10 @@ class Reader:
         name = value.source()
         return name if name in self.builder.parameters else None
 
+    def flows(self, value: Value | None) -> bool:
+        """Whether a gradient flows back to a tensor."""
+        return value is not None and value.gradient and self.builder.trained[value.source()]
+
     def read(self, value: Value) -> Edge:
         """The edge that reads a tensor in its own shape and order, by nodes that bring it there."""
         return self._edge(self.plain(value), value)
@@ -146,6 +155,8 @@ class Reader:
         """The tensor in its own order: its window, its permutation, its expansion made."""
         if value.is_plain:
             return value
+        if value.constant is not None and value.elements <= KNOWN_ELEMENTS:
+            return self._arranged(value)
         value = self.cut(value)
         order = value.lies
         if order.axes != tuple(sorted(order.axes)):
@@ -153,6 +164,11 @@ class Reader:
         if order.repeated:
             value = self._expanded(value)
         return value
+
+    def _arranged(self, value: Value) -> Value:
+        """A constant as another one, whose numbers lie in the order of the tensor."""
+        name = f"{value.source()}.part"
+        return self.constant(value.constant.contiguous(), name)
 
     def cut(self, value: Value) -> Value:
         """The tensor as one of all elements of a value: its window is a node of its own."""
@@ -236,8 +252,8 @@ class Reader:
         by their symbols; one of which nothing asks a gradient leaves the node without any.
         """
         own = parameters or {}
-        frozen = not any(edge.gradient for edge in reads)
-        frozen = frozen and not any(value.gradient for value in own.values())
+        frozen = not any(edge.gradient and self.builder.trained[edge.value] for edge in reads)
+        frozen = frozen and not any(self.flows(value) for value in own.values())
         return self.builder.add(
             self.name(what),
             layer,
@@ -292,8 +308,10 @@ class Reader:
     def place(self) -> str:
         """The line of the user's code, such as "model.py:12", "" where none is known."""
         text = self._node.meta.get("stack_trace") if self._node is not None else None
+        if text is None and self._node is not None:
+            text = self._traces.get(_origin(self._node))
         for file, line in reversed(re.findall(r'File "(.+?)", line (\d+)', text or "")):
-            if not file.startswith((self._library, self._here)):
+            if not file.startswith((self._library, self._here, "<")):
                 return f"{PurePath(file).name}:{line}"
         return ""
 
@@ -385,6 +403,7 @@ class Reader:
 
     def operation(self, call: Call, *, is_factory: bool = False) -> Any:
         """The result of a call, by its row or by what is known of any operation."""
+        is_factory = is_factory or call.name in _CONSTANT
         folded = self._folded(call, is_factory=is_factory)
         if folded is not None:
             return folded
@@ -424,7 +443,7 @@ class Reader:
     def _folded(self, call: Call, *, is_factory: bool) -> Any:
         """The result of an operation on constants, computed, None of any other."""
         tensors = call.tensors
-        if any(value.constant is None for value in tensors):
+        if any(value.constant is None for value in tensors) and not is_factory:
             return None
         results = call.results if isinstance(call.results, (list, tuple)) else [call.results]
         if any(not hasattr(one, "numel") or one.numel() > KNOWN_ELEMENTS for one in results):
@@ -434,19 +453,23 @@ class Reader:
         made = self._computed(call)
         several = isinstance(made, (list, tuple))
         values = tuple(
-            self.constant(one, self.name(call.name)) for one in (made if several else [made])
+            self.constant(one, self._numbers(call)) for one in (made if several else [made])
         )
         return values if several else values[0]
+
+    def _numbers(self, call: Call) -> str:
+        """The name of a constant that an operation makes."""
+        return f"{self.name(call.name).removesuffix('.' + call.name)}.{call.name}"
 
     def _computed(self, call: Call) -> Any:
         """What PyTorch computes of constants, with the same random numbers each time."""
         with self.torch.random.fork_rng(devices=[]), self.torch.no_grad():
             self.torch.manual_seed(0)
-            return computed(call.target, call)
+            return computed(self.torch, call)
 
     def _unkept(self, call: Call) -> Value:
         """A constant of so many elements that its numbers are not kept."""
-        name = self.name(call.name)
+        name = self._numbers(call)
         result = call.results
 
         def noted() -> str:
@@ -464,7 +487,7 @@ class Reader:
         flat = _replaced(call.values, shown)
 
         def composed(*tensors: Any) -> Any:
-            placed, named = _arguments(call.target, _replaced(flat, iter(tensors)))
+            placed, named = split_arguments(call.target, _replaced(flat, iter(tensors)))
             return call.target.decompose(*placed, **named)
 
         graph = make_fx(composed)(*[one for one in _flat(flat) if hasattr(one, "stride")])
@@ -507,16 +530,24 @@ class Reader:
         return tuple(made) if several else made[0]
 
 
-def computed(target: Any, call: Call) -> Any:
-    """What an operation computes of tensors with data; none of its operands is written."""
-    given = [value.constant.clone() for value in call.tensors]
-    placed, named = _arguments(target, _replaced(call.values, iter(given)))
+def computed(torch: Any, call: Call) -> Any:
+    """What an operation computes of constants; none of them is written.
+
+    Of a tensor that is no constant only the sizes matter to it.
+    """
+    given = [
+        torch.zeros(value.shape, dtype=value.dtype)
+        if value.constant is None
+        else value.constant.clone()
+        for value in call.tensors
+    ]
+    placed, named = split_arguments(call.target, _replaced(call.values, iter(given)))
     if "device" in named:
         named["device"] = "cpu"
-    return target(*placed, **named)
+    return call.target(*placed, **named)
 
 
-def _arguments(target: Any, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+def split_arguments(target: Any, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call by place, and those by name."""
     placed: list[Any] = []
     named: dict[str, Any] = {}
@@ -544,6 +575,12 @@ def _flat(values: Any) -> list[Any]:
 def _shown(torch: Any, value: Value) -> Any:
     """A tensor without data of the sizes of a value, of the sort that its numbers are."""
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+
+def _origin(node: Any) -> str:
+    """The name of the operation that a decomposition has made this one of."""
+    sources = node.meta.get("from_node") or ()
+    return sources[0].name if sources else ""
 
 
 def _floats(made: Any) -> bool:
