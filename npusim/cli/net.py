@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> None:
     run: Any = network
     _refuse(arguments, _STEP if mode is None else _LAYERS)
     if mode is not None:
-        from npusim.networks.step import step as run  # noqa: PLC0415 - it takes time to import
+        from npusim.networks.run.step import step as run  # noqa: PLC0415 - it takes time to import
 
         names = f"mode {_STEP} {OPTIONS}"
     given = {name: value for name, value in picked(arguments, names).items() if value is not None}

@@ -33,9 +33,8 @@ def layer_product(layer: LinearLayer, result: str) -> LayerProduct:
     turned = {"x": layer.left_transposed, "w": not layer.products or layer.right_transposed}
     sizes = {"x": (rows, layer.cin), "w": (layer.cin, layer.cout), "y": (rows, layer.cout)}
     shapes = {}
-    for name, (height, width) in sizes.items():
-        if turned.get(name, False):
-            height, width = width, height
+    for name, size in sizes.items():
+        height, width = size[::-1] if turned.get(name, False) else size
         shapes[name] = (stack * height, width)
     left, right = turned["x"], turned["w"]
     if result == "output":

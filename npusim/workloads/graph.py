@@ -31,8 +31,8 @@ Sizes = tuple[int, ...]
 #: The network's own input, among the names of values.
 INPUT = "input"
 
-#: What an unknown operation that multiplies is called, before its name: a network or a step with one
-#: is partial, for its time is no matter of the bytes that it moves.
+#: What an unknown operation that multiplies is called, before its name: a network or a step with
+#: one is partial, for its time is no matter of the bytes that it moves.
 MULTIPLIES = "multiplies: "
 
 
@@ -183,7 +183,7 @@ class Workload:
 
     @cached_property
     def unknown_products(self) -> tuple[tuple[str, int], ...]:
-        """Those of them that multiply, and how often each occurs: no result of these is complete."""
+        """Unknown operations that multiply, and how often each occurs: no result is complete."""
         return tuple(
             (name.removeprefix(MULTIPLIES), count)
             for name, count in self.untimed
@@ -387,28 +387,39 @@ def _without_gradients(node: Node) -> Node:
 
 def _misfit(node: Node) -> str:
     """What is wrong with the shapes in which a node reads its operands, "" if they fit."""
-    layer, shapes = node.layer, [edge.shape for edge in node.reads]
+    shapes = [edge.shape for edge in node.reads]
     if not shapes:
         return "reads nothing"
-    first = shapes[0]
-    if isinstance(layer, ConvLayer):
-        if first != layer.x_shape:
-            return f"is a convolution of {list(layer.x_shape)}"
-        if len(shapes) > 1 and prod(shapes[1]) != prod(layer.w_shape):
-            return f"is a convolution with weights {list(layer.w_shape)}"
-        return ""
-    if isinstance(layer, LinearLayer):
-        rows = layer.stack * layer.all_rows
-        if node.count == 1 and prod(first) != rows * layer.cin:
-            return f"multiplies {rows:,} rows of {layer.cin}"
-        right = layer.stack * layer.cin * layer.cout
-        if len(shapes) > 1 and prod(shapes[1]) != right:
-            return f"multiplies with {right:,} numbers"
-        return ""
+    if isinstance(node.layer, ConvLayer):
+        return _misfit_of_convolution(node.layer, shapes)
     if node.count > 1:
-        return ""
+        return ""  # each time that it runs it reads a part
+    if isinstance(node.layer, LinearLayer):
+        return _misfit_of_product(node.layer, shapes)
+    return _misfit_of_other(node.layer, shapes)
+
+
+def _misfit_of_convolution(layer: ConvLayer, shapes: Sequence[Sizes]) -> str:
+    if shapes[0] != layer.x_shape:
+        return f"is a convolution of {list(layer.x_shape)}"
+    if len(shapes) > 1 and prod(shapes[1]) != prod(layer.w_shape):
+        return f"is a convolution with weights {list(layer.w_shape)}"
+    return ""
+
+
+def _misfit_of_product(layer: LinearLayer, shapes: Sequence[Sizes]) -> str:
+    rows = layer.stack * layer.all_rows
+    if prod(shapes[0]) != rows * layer.cin:
+        return f"multiplies {rows:,} rows of {layer.cin}"
+    right = layer.stack * layer.cin * layer.cout
+    if len(shapes) > 1 and prod(shapes[1]) != right:
+        return f"multiplies with {right:,} numbers"
+    return ""
+
+
+def _misfit_of_other(layer: ElementwiseLayer, shapes: Sequence[Sizes]) -> str:
     if layer.kind == "concat":
-        total = sum(prod(shape) for shape in shapes)
+        total = sum(map(prod, shapes))
         return "" if total == prod(layer.out) else f"leaves {list(layer.out)}"
     if max(map(prod, shapes)) != prod(layer.shape):
         return f"is a {layer.kind} of {list(layer.shape)}"

@@ -8,7 +8,7 @@ from math import prod
 from npusim.call.call import Call
 from npusim.isa.operands import Tensor
 from npusim.kernels.blend import Blend
-from npusim.networks.training import Operation
+from npusim.networks.rules.training import Operation
 from npusim.workloads import ElementwiseLayer
 
 #: The inputs that each output rests on, with their weights.

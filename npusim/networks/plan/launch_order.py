@@ -17,7 +17,11 @@ from npusim.base.errors import NpusimError, StoreError
 from npusim.base.objects import replace
 from npusim.base.workers import Workers
 from npusim.device.spec import Device
-from npusim.networks.launches import (
+from npusim.networks.network import Timed
+from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.rules.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.launches import (
     FRACTAL,
     PLAIN,
     Launcher,
@@ -28,11 +32,7 @@ from npusim.networks.launches import (
     multiplies,
     task,
 )
-from npusim.networks.layouts import Plan, Problem, Way
-from npusim.networks.network import Timed
-from npusim.networks.parts import parts_of
-from npusim.networks.step_result import CONVERSIONS, Launched
-from npusim.networks.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.run.step_result import CONVERSIONS, Launched
 from npusim.reuse.cache import answers_in
 from npusim.workloads import ConvLayer, ElementwiseLayer
 
@@ -109,11 +109,13 @@ class Formats:
         several = {name: formats_of(value) for name, value in values.items()}
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
-        if one.core in (VIEW, COPY):
-            return [plain]
         parts = parts_of(one, values)
+        if one.core in (VIEW, COPY) or (
+            parts is not None and not parts.in_blocks(self.times.launcher.c0)
+        ):
+            return [plain]
         if parts is not None:
-            return [plain, blocked] if parts.in_blocks(self.times.launcher.c0) else [plain]
+            return [plain, blocked]
         core = one.core.removesuffix("_gradient")
         if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
             return _as_matrices(one, plain, blocked)
@@ -227,9 +229,14 @@ class Launch(NamedTuple):
 
 
 def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
-    """What is launched where every operation takes plain values and leaves plain ones."""
+    """What is launched where every operation takes plain values and leaves plain ones.
+
+    Bits alone may lie in blocks, where an operation makes or reads them so, because no kernel
+    converts them: all that use them then take their other values in blocks too.
+    """
+    bits = formats_of_bits(step, formats)
     for one in step.operations:
-        way = formats.ways(one)[0]
+        way = _taking(formats.ways(one), bits)[0]
         for name in one.reads:
             if way[name] != PLAIN and formats.conversion(name, way[name]):
                 yield Launch(None, {}, step.views, name, PLAIN, way[name])
@@ -237,6 +244,33 @@ def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
         for name in one.writes:
             if way[name] != PLAIN and formats.conversion(name, PLAIN):
                 yield Launch(None, {}, step.views, name, way[name], PLAIN)
+
+
+def formats_of_bits(step: Training, formats: Formats) -> dict[str, str]:
+    """The formats of bits by name, of those for which an operation leaves no choice.
+
+    What one operation settles may leave another that uses the same bits no choice of its others, so
+    that operations are asked until nothing new is settled.
+    """
+    users = []
+    for one in step.operations:
+        bits = [name for name in (*one.reads, *one.writes) if step.values[name].kind == "bits"]
+        if bits:
+            users.append((formats.ways(one), bits))
+    settled: dict[str, str] = {}
+    while True:
+        before = len(settled)
+        for ways, bits in users:
+            first, *others = _taking(ways, settled)
+            alike = (name for name in bits if all(way[name] == first[name] for way in others))
+            settled |= {name: first[name] for name in alike}
+        if len(settled) == before:
+            return settled
+
+
+def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
+    """The ways of an operation that take ``bits`` in these formats."""
+    return [way for way in ways if all(way[name] == bits[name] for name in bits.keys() & way)]
 
 
 def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
@@ -263,7 +297,9 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
     for name in (n for one in step.operations for n in one.reads if n not in made):
         several, kind = formats_of(step.values[name]), step.values[name].kind
         usual = several[-1:] if kind == "weight" else several[:1]
-        free = kind == "bits" or (kind == "weight" and not fixed)  # bits are drawn as they are read
+        free = kind == "bits"  # they are drawn as they are read
+        free |= kind == "weight" and not fixed
+        free |= kind == "map" and name not in step.inputs  # a parameter that is read as a map
         given[name] = several if free else usual
     pairs = [(name.removesuffix("_new"), name) for name in made if name.endswith("_new")]
     return Problem(ways, formats.cost, given, [pair for pair in pairs if pair[0] in given])

@@ -19,9 +19,9 @@ from msgspec import Struct, field
 from npusim.base.dtypes import FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
-from npusim.networks.layer_rules import by_axes, named_numbers, rule_of
-from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
-from npusim.networks.splits import in_turn, splits
+from npusim.networks.rules.choice import by_axes, named_numbers, rule_of
+from npusim.networks.rules.splits import in_turn, splits
+from npusim.networks.rules.table import Chain, Form, Rule, Update, chain_of, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
 from npusim.workloads.graph import Edge, Node, shape_in, shape_out
 
@@ -36,8 +36,8 @@ class Value(NamedTuple):
     linear layer), "vector" (a bias, or numbers for the elements of a row), "channels" (a number for
     each channel of whole blocks), "images" (one for each image and channel, in fp32), "bits" (one
     for each element of a map), "masks" (of bits, for each tap of a window) or "indices". A weight
-    and what is made of it have the ``groups`` of its convolution, by which fractals are shared. What
-    an operation that runs ``count`` times in a row makes is there so many times.
+    and what is made of it have the ``groups`` of its convolution, by which fractals are shared.
+    What an operation that runs ``count`` times in a row makes is there so many times.
     """
 
     name: str
@@ -233,11 +233,13 @@ class _Builder:
         view = f"{name}@{count}x{sizes}" if count > 1 else f"{name}@{sizes}"
         if view not in self.step.values:
             self.step.value(value._replace(name=view, shape=shape, kind=kind, count=count))
-            self.step.views[view] = name
-            self.step.operations.append(
-                Operation(view, "views", phase, None, VIEW, (name,), (view,))
-            )
+            self._note_view(name, view, phase)
         return view
+
+    def _note_view(self, name: str, view: str, phase: str) -> None:
+        """Note that a value lies where another lies."""
+        self.step.views[view] = name
+        self.step.operations.append(Operation(view, "views", phase, None, VIEW, (name,), (view,)))
 
     def _operand(self, node: Node, edge: Edge, shape: tuple[int, ...]) -> str:
         """The value that a node reads along an edge, with the axes that its kernel needs.
@@ -325,8 +327,13 @@ class _Builder:
         layer = node.layer
         kind = "weight" if isinstance(layer, ConvLayer) else "matrix"
         groups = layer.groups if isinstance(layer, ConvLayer) else 1
+        computed = self.step.values[edge.value]
         value = Value(f"{node.name}.w", _parameter(layer, kind), self.kinds.cube, kind, groups)
-        self._copy(edge.value, self.step.value(value), "forward")
+        self.step.value(value)
+        if computed.dtype is value.dtype:
+            self._note_view(edge.value, value.name, "forward")
+        else:
+            self._copy(edge.value, value.name, "forward")
         return value.name
 
     def _own_parameter(self, node: Node, symbol: str, kind: str) -> str:
@@ -422,7 +429,7 @@ class _Builder:
                     phase,
                     chain=chain,
                     count=value.count,
-                )  # fmt: skip
+                )
             )
             self.copies[name, kind] = target
         return self.copies[name, kind]
@@ -483,32 +490,51 @@ class _Builder:
 
     def _backward(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
         """An operation of the gradients, where somebody wants one of its results."""
-        names, writes, weights = self.symbols[node.name], [], []
-        for word in form.writes:
-            if word in ("dx*", "dx", "dx1", "dx2"):
-                symbols = wanted if word == "dx*" else [word[1:] if word != "dx" else "x1"]
-                for symbol in symbols:
-                    if symbol in wanted:
-                        key = "dx" if word == "dx" else f"d{symbol}"
-                        self._value_gradient(node, symbol, key)
-                        writes.append(key)
-            elif word in self.rules[node.name].kept:
-                writes.append(word)
-            elif word.startswith("d") and word[1:] in names:
-                if self._parameter_part(node, word[1:], word):
-                    writes.append(word)
-                    weights.append(word)
-        if not writes:
+        operands = self._operand_gradients(node, form, wanted)
+        weights = self._weight_gradients(node, form)
+        kept = [word for word in form.writes if word in self.rules[node.name].kept]
+        wanted_words = (*operands, *weights, *kept)
+        if not wanted_words:
             return
+        form = form._replace(writes=wanted_words)
         if weights and node.count > 1:
-            self._repeated_gradient(node, form._replace(writes=tuple(writes)), weights)
+            self._repeated_gradient(node, form, weights)
         else:
-            self._note(node, form._replace(writes=tuple(writes)), "backward")
-        for word in writes:
-            if word[1:] in ("x", *wanted) and word.startswith("d"):
-                self._flow(node, word)
-            elif word in weights:
-                self._flow_to_weight(node, word)
+            self._note(node, form, "backward")
+        for word in operands:
+            self._flow(node, word)
+        for word in weights:
+            self._flow_to_weight(node, word)
+
+    def _operand_gradients(self, node: Node, form: Form, wanted: Sequence[str]) -> list[str]:
+        """The gradients of operands that an operation computes, named, by their symbols."""
+        keys = []
+        for word in form.writes:
+            if word == "dx*":
+                symbols = list(wanted)
+            elif word in ("dx", "dx1", "dx2"):
+                symbols = ["x1" if word == "dx" else word[1:]]
+            else:
+                continue
+            for symbol in symbols:
+                if symbol in wanted:
+                    key = "dx" if word == "dx" else f"d{symbol}"
+                    self._value_gradient(node, symbol, key)
+                    keys.append(key)
+        return keys
+
+    def _weight_gradients(self, node: Node, form: Form) -> list[str]:
+        """The gradients of parameters that an operation computes, named, by their symbols."""
+        names = self.symbols[node.name]
+        operands = ("dx*", "dx", "dx1", "dx2")
+        return [
+            word
+            for word in form.writes
+            if word not in operands
+            and word not in self.rules[node.name].kept
+            and word[1:] in names
+            and self._parameter_part(node, word[1:], word)
+        ]
 
     def _value_gradient(self, node: Node, symbol: str, key: str) -> None:
         """Name the gradient of an operand."""
@@ -626,15 +652,17 @@ class _Builder:
         for at, part in enumerate(parts):
             source = self.step.values[part]
             if source.kind != value.kind or source.groups != value.groups:
-                like = self.step.value(value._replace(name=f"{part}.copy"))
-                self._copy(part, like, "backward")
-                parts[at] = like
-            elif source.dtype is not FP32:
+                parts[at] = self.step.value(value._replace(name=f"{part}.copy"))
+                self._copy(part, parts[at], "backward")
+            elif source.dtype is not FP32 and len(parts) > 1:
                 parts[at] = self._cast(part, FP32, "backward")
         if len(parts) > 1:
             self._sum(name, parts, FP32, FP32)
+            return
+        self.step.value(value._replace(name=gradient))
+        if self.step.values[parts[0]].dtype is FP32:
+            self._note_view(parts[0], gradient, "backward")
         else:
-            self.step.value(value._replace(name=gradient))
             chain = chain_of("cast", {"x": parts[0], "y": gradient}, gradient)
             self.step.operations.append(Operation(gradient, "cast", "backward", chain=chain))
 
