@@ -129,6 +129,6 @@ def _tensor(reader: Reader, name: str, tensor: Any, shown: Any) -> Value:
     shape = (*shown.shape, 2) if shown.dtype.is_complex else tuple(shown.shape)
     data = None
     if constant is not None and constant.dtype != reader.torch.bfloat16:
-        data = constant.numpy()
+        data = (reader.torch.view_as_real(constant) if constant.is_complex() else constant).numpy()
     noted = reader.builder.parameter(name, shape, trained=trained, data=data)
     return reader.value(noted, shown.shape, dtype=shown.dtype, constant=constant)

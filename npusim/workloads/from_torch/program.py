@@ -8,6 +8,7 @@ region under ``no_grad`` or ``autocast`` or behind a checkpoint is a graph of it
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -151,14 +152,18 @@ def _plainly(torch: Any) -> Iterator[None]:
     functional = import_module("torch.nn.functional")
     check = functional._verify_batch_size
     fast = torch.backends.mha.get_fastpath_enabled()
+    logged = logging.getLogger("torch._subclasses.fake_tensor")  # what it raises besides
+    level = logged.level
     # One image of one position has no variance in training, which says nothing about its sizes.
     functional._verify_batch_size = lambda size: None
     torch.backends.mha.set_fastpath_enabled(False)
+    logged.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")  # of attributes that the module sets as it runs
             yield
     finally:
+        logged.setLevel(level)
         functional._verify_batch_size = check
         torch.backends.mha.set_fastpath_enabled(fast)
 

@@ -118,9 +118,12 @@ class Reader:
         """A constant, which becomes one of the graph when it is read; its name tells its use."""
 
         def noted() -> str:
-            data = tensor.detach().numpy() if tensor.numel() <= KNOWN_ELEMENTS else None
+            real = self.torch.view_as_real(tensor) if tensor.is_complex() else tensor
+            data = None
+            if tensor.numel() <= KNOWN_ELEMENTS and tensor.dtype != self.torch.bfloat16:
+                data = real.detach().resolve_conj().numpy()
             return self.builder.parameter(
-                self._unused(name), tuple(tensor.shape), trained=False, data=data
+                self._unused(name), tuple(real.shape), trained=False, data=data
             )
 
         return self.value(Later(noted), tensor.shape, dtype=tensor.dtype, constant=tensor)
@@ -434,7 +437,8 @@ class Reader:
             try:
                 if row is not None:
                     return self.read(row(self, call)).value
-                return self.unknown(call.name, call.tensors, tuple(result.shape))
+                operands = [value.detached() for value in call.tensors]
+                return self.unknown(call.name, operands, tuple(result.shape))
             finally:
                 self._node = before
 
@@ -514,7 +518,8 @@ class Reader:
         called = f"{MULTIPLIES}{call.name}" if multiplies else call.name
         several = isinstance(call.results, (list, tuple))
         results = call.results if several else [call.results]
-        if any(one.is_complex() for one in results) or any(one.is_complex for one in tensors):
+        known = [result for result in results if hasattr(result, "shape")]
+        if any(one.is_complex() for one in known) or any(one.is_complex for one in tensors):
             called = f"{called} (complex)"
         made = []
         for result in results:
