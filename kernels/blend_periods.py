@@ -55,14 +55,14 @@ _PIECE_BYTES = 512
 
 
 class Periods(NamedTuple):
-    """Weights that repeat: ``count`` periods of as many outputs as ``phases`` has.
+    """Weights that repeat: so many ``times`` a period of as many outputs as ``phases`` has.
 
     Inputs are numbered as in the first period; in each later one they lie ``inputs`` further.
     Outputs ``before`` and ``after`` the periods have terms of their own.
     """
 
     phases: Terms
-    count: int
+    times: int
     inputs: int
     before: Terms = ()
     after: Terms = ()
@@ -70,7 +70,7 @@ class Periods(NamedTuple):
     @property
     def outputs(self) -> int:
         """All outputs."""
-        return len(self.before) + self.count * len(self.phases) + len(self.after)
+        return len(self.before) + self.times * len(self.phases) + len(self.after)
 
     @property
     def listed(self) -> int:
@@ -128,14 +128,14 @@ class BlendPeriods(Spread):
     def __post_init__(self) -> None:
         x, y, periods = self.read, self.out, self.periods
         planes, inputs, q = x.shape
-        behind = (periods.count - 1) * periods.inputs
+        behind = (periods.times - 1) * periods.inputs
         reached = [i for terms in (*periods.before, *periods.after) for i, _ in terms]
         reached += [i + behind for terms in periods.phases for i, _ in terms]
         last = max(reached, default=0)
-        if y.shape != (planes, periods.outputs, q) or last >= inputs or periods.count < 1:
+        if y.shape != (planes, periods.outputs, q) or last >= inputs or periods.times < 1:
             raise ArgumentError(
                 f"blend_periods: {x.name} has shape {x.shape}, {y.name} {y.shape}; with "
-                f"{periods.count} periods and {periods.outputs} outputs in all, of inputs up to "
+                f"{periods.times} periods and {periods.outputs} outputs in all, of inputs up to "
                 f"{last}, they must be (planes, inputs, q) and (planes, outputs, q)"
             )
         if x.dtype != y.dtype or x.dtype.kind != "float" or q * x.dtype.bytes % 32 or not planes:
@@ -147,7 +147,7 @@ class BlendPeriods(Spread):
     @property
     def tiling_text(self) -> str:
         periods = self.periods
-        return f"{periods.count} periods of {periods.inputs} to {len(periods.phases)}"
+        return f"{periods.times} periods of {periods.inputs} to {len(periods.phases)}"
 
     @cached_property
     def strips(self) -> tuple[Strip, ...]:
@@ -155,11 +155,11 @@ class BlendPeriods(Spread):
         periods, planes = self.periods, self.read.shape[0]
         inputs, outputs = self.read.shape[1], self.out.shape[1]
         first = len(periods.before)
-        behind = first + periods.count * len(periods.phases)
+        behind = first + periods.times * len(periods.phases)
         period = len(periods.phases)
         strips = (
             Strip(periods.before, 0, planes, inputs, outputs, 1),
-            Strip(periods.phases, first, periods.count, periods.inputs, period, planes),
+            Strip(periods.phases, first, periods.times, periods.inputs, period, planes),
             Strip(periods.after, behind, planes, inputs, outputs, 1),
         )
         return tuple(strip for strip in strips if strip.terms)
@@ -283,11 +283,11 @@ class BlendPeriods(Spread):
         made = sums.at(0, u.lines * u.outputs * row)
         made = converted(k, made, (FP32, dtype), held.get("narrow"), saturate=self.saturate)
         if strip.outputs_apart == u.outputs:  # lines lie side by side
-            target = self.out.at(0, u.lines * u.outputs * size, base="y")
+            result = self.out.at(0, u.lines * u.outputs * size, base="y")
         else:
             pitch = strip.outputs_apart * size
-            target = self.out.at(0, u.outputs * size, base="y", rows=u.lines, pitch=pitch)
-        k.data_move(target, made, dtype)
+            result = self.out.at(0, u.outputs * size, base="y", rows=u.lines, pitch=pitch)
+        k.data_move(result, made, dtype)
 
     def _sum(self, sums: Slot, u: Tile, output: int) -> SlotRegion:
         """The sums of an output on all lines of a tile."""

@@ -91,7 +91,7 @@ def periods(outputs: int, inputs: int, before: int, after: int, count: int) -> P
 
     return Periods(
         phases=tuple(terms(1, 2 * inputs + 2, a) for a in range(1, outputs + 1)),
-        count=count,
+        times=count,
         inputs=inputs,
         before=tuple(terms(0, 3, a) for a in range(before)),
         after=tuple(terms(count * inputs, 2, a) for a in range(after)),
@@ -102,7 +102,7 @@ def listed(periods: Periods) -> Any:
     """The terms of all outputs."""
     between = [
         tuple((i + j * periods.inputs, weight) for i, weight in terms)
-        for j in range(periods.count)
+        for j in range(periods.times)
         for terms in periods.phases
     ]
     return (*periods.before, *between, *periods.after)
@@ -125,7 +125,7 @@ REPEATED = (
 def test_periods_have_the_sums_of_their_outputs(case: Any, dtype: Any, device: str) -> None:
     planes, row, sizes = case
     repeated = periods(*sizes)
-    shape = (planes, repeated.count * repeated.inputs + repeated.inputs + 3, row)
+    shape = (planes, repeated.times * repeated.inputs + repeated.inputs + 3, row)
     read = Tensor("x", shape, dtype, "in")
     out = Tensor("y", (planes, repeated.outputs, row), dtype, "out")
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)

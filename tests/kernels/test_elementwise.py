@@ -161,6 +161,7 @@ def test_sums_of_rows_in_blocks_that_no_256_elements_divide(device: str) -> None
     kernel = Elementwise("row_sums", (), (dy,), sums=(db,), summed=("dy",))
     result = npusim.simulate(kernel, device, x, np.zeros(3000, np.float32), timeline=False)
     assert result.outputs is not None
+    assert result.outputs[0] is not None
     want = x.astype(np.float64).sum(0).reshape(3000)
     np.testing.assert_allclose(result.outputs[0], want, rtol=1e-5, atol=1e-4)
 

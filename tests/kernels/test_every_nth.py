@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import npusim
@@ -13,11 +14,21 @@ from npusim.base.errors import ArgumentError
 from npusim.isa.operands import Tensor
 from npusim.kernels.copy_boxes import Box, CopyBoxes
 from npusim.kernels.every_nth import EveryNth
+from npusim.program.kernel import Kernel
+
+Array = npt.NDArray[Any]
 
 DEVICES = ("ascend310", "ascend910", "ascend910b2", "ascend950pr")
 
 #: Elements of the part, step, the first element: less than a line, odd ends, many tiles.
 CASES = ((1, 2, 1), (100, 2, 0), (777, 4, 1), (5000, 3, 2), (4100, 9, 3), (200_000, 2, 1))
+
+
+def ran(kernel: Kernel, device: str, *arrays: Array) -> Array:
+    """The only output of a kernel."""
+    outputs = npusim.simulate(kernel, device, *arrays, check=True).outputs
+    assert outputs is not None
+    return np.asarray(outputs[0])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -29,11 +40,11 @@ def test_elements_are_picked_and_put_among_zeros(
     count, step, first = case
     x = np.random.default_rng(count).standard_normal(count * step).astype(dtype.numpy)
     whole, part = Tensor("whole", x.shape, dtype), Tensor("part", (count,), dtype, "out")
-    (picked,) = npusim.simulate(EveryNth(whole, part, step, first), device, x, check=True).outputs
+    picked = ran(EveryNth(whole, part, step, first), device, x)
     np.testing.assert_array_equal(picked, x[first::step])
     whole, part = Tensor("whole", x.shape, dtype, "out"), Tensor("part", (count,), dtype)
     back = EveryNth(whole, part, step, first)
-    (spread,) = npusim.simulate(back, device, np.asarray(picked), check=True).outputs
+    spread = ran(back, device, picked)
     want = np.zeros_like(x)
     want[first::step] = x[first::step]
     np.testing.assert_array_equal(spread, want)
@@ -80,8 +91,7 @@ def test_boxes_are_copied_to_other_places(device: str) -> None:
         want[written] = x[read]
     target = Tensor("y", want.shape, FP16, "inout")
     kernel = CopyBoxes(Tensor("x", x.shape, FP16), target, boxes)
-    (found,) = npusim.simulate(kernel, device, x, np.zeros_like(want)).outputs
-    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(ran(kernel, device, x, np.zeros_like(want)), want)
 
 
 @pytest.mark.parametrize(

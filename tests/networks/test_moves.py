@@ -39,6 +39,15 @@ def moved(
     return np.asarray(call.arrays["y"]).reshape(shape)
 
 
+def given(function: Callable[..., None], *arguments: Any) -> Move:
+    """A move with these arguments behind its tensors."""
+
+    def move(call: Call, source: Tensor, target: Tensor) -> None:
+        function(call, source, target, *arguments)
+
+    return move
+
+
 def timed(
     device: str, move: Move, read: Sequence[int], written: Sequence[int]
 ) -> tuple[Call, float]:
@@ -73,9 +82,7 @@ def test_axes_are_permuted(dtype: DType, device: str) -> None:
     for shape, axes in PERMUTED:
         x = drawn(shape, dtype)
         want = np.transpose(x, axes)
-        found = moved(
-            device, lambda c, s, t, a=axes: moves.permute(c, s, t, a), x, want.shape, dtype, dtype
-        )
+        found = moved(device, given(moves.permute, axes), x, want.shape, dtype, dtype)
         np.testing.assert_array_equal(found, want, err_msg=f"{shape} by {axes}")
 
 
@@ -98,7 +105,7 @@ def test_a_permutation_takes_up_to_three_times_the_bytes(
     shape: tuple[int, ...], axes: tuple[int, ...], device: str
 ) -> None:
     target = tuple(shape[axis] for axis in axes)
-    call, time = timed(device, lambda c, s, t: moves.permute(c, s, t, axes), shape, target)
+    call, time = timed(device, given(moves.permute, axes), shape, target)
     size = 2 * 2 * prod(shape)
     assert time <= 3 * call.device.time_us(size / call.device.main_read_rate)
 
@@ -106,7 +113,7 @@ def test_a_permutation_takes_up_to_three_times_the_bytes(
 def test_of_two_ways_the_faster_one_is_launched() -> None:
     def kernels(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[str]:
         target = tuple(shape[axis] for axis in axes)
-        permuted = timed("ascend910b2", lambda c, s, t: moves.permute(c, s, t, axes), shape, target)
+        permuted = timed("ascend910b2", given(moves.permute, axes), shape, target)
         return [run.name for run in permuted[0].runs]
 
     assert kernels((8, 64, 64, 64), (0, 2, 3, 1)) == ["transpose"]
@@ -141,13 +148,7 @@ def test_parts_are_taken_out_and_put_back_among_zeros(dtype: DType, device: str)
         slices = index if isinstance(index, tuple) else (index,)
         begin = [one.start or 0 for one in slices]
         step = [one.step or 1 for one in slices]
-
-        def crop(c: Call, s: Tensor, t: Tensor, b: Any = begin, n: Any = step) -> None:
-            moves.crop(c, s, t, b, n)
-
-        def uncrop(c: Call, s: Tensor, t: Tensor, b: Any = begin, n: Any = step) -> None:
-            moves.uncrop(c, s, t, b, n)
-
+        crop, uncrop = given(moves.crop, begin, step), given(moves.uncrop, begin, step)
         part = np.ascontiguousarray(x[slices])
         np.testing.assert_array_equal(moved(device, crop, x, part.shape, dtype, dtype), part)
         whole = np.zeros_like(x)
@@ -159,14 +160,10 @@ def test_every_second_element_takes_no_longer_than_three_times_the_bytes() -> No
     # Moved one by one, as rows of a strided move, they took 533 us.
     wide, narrow = (16, 64, 16000), (16, 64, 8000)
     origin, step = (0, 0, 0), (1, 1, 2)
-    call, time = timed(
-        "ascend910b2", lambda c, s, t: moves.crop(c, s, t, origin, step), wide, narrow
-    )
+    call, time = timed("ascend910b2", given(moves.crop, origin, step), wide, narrow)
     size = 2 * (prod(wide) + prod(narrow))
     assert time <= 3 * call.device.time_us(size / call.device.main_read_rate)
-    call, time = timed(
-        "ascend910b2", lambda c, s, t: moves.uncrop(c, s, t, origin, step), narrow, wide
-    )
+    call, time = timed("ascend910b2", given(moves.uncrop, origin, step), narrow, wide)
     assert time <= 3 * call.device.time_us(size / call.device.main_read_rate)
 
 
@@ -218,10 +215,7 @@ def test_elements_are_shifted_cyclically(device: str) -> None:
         ((5, 6), (2, 3), (0, 0)),
     ):
         x = drawn(shape)
-
-        def roll(c: Call, s: Tensor, t: Tensor, n: Any = shifts, a: Any = axes) -> None:
-            moves.roll(c, s, t, n, a)
-
+        roll = given(moves.roll, shifts, axes)
         np.testing.assert_array_equal(moved(device, roll, x, shape), np.roll(x, shifts, axes))
 
 
@@ -253,9 +247,7 @@ def test_axes_are_repeated_and_summed_over(device: str) -> None:
         want = dy.astype(np.float64).sum(axes, keepdims=True).reshape(small)
         dx = moved(device, moves.reduce_expanded, dy, small)
         np.testing.assert_array_equal(dx, _nearly(dx, want))
-        precise = moved(
-            device, lambda c, s, t, a=axes: moves.sum_axes(c, s, t, a, 0.25), dy, small, FP32
-        )
+        precise = moved(device, given(moves.sum_axes, axes, 0.25), dy, small, FP32)
         np.testing.assert_allclose(precise, want / 4, rtol=1e-4, atol=1e-4)
 
 
@@ -273,7 +265,7 @@ def test_means_of_rows_and_columns(device: str) -> None:
         count = x.size // max(1, prod(shape))
         found = moved(
             device,
-            lambda c, s, t, a=axes, n=count: moves.sum_axes(c, s, t, a, 1 / n),
+            given(moves.sum_axes, axes, 1 / count),
             x,
             shape or (1,),
             FP32,

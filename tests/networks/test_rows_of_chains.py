@@ -47,11 +47,11 @@ def erf(x: Array) -> Array:
     for n in range(1, 80):
         term = -term * x * x / n
         total = total + term / (2 * n + 1)
-    return np.clip(2 / np.sqrt(np.pi) * total, -1, 1)
+    return np.asarray(np.clip(2 / np.sqrt(np.pi) * total, -1, 1))
 
 
 def celu(x: Array) -> Array:
-    return np.maximum(x, 0) + np.minimum(0, 1.5 * np.expm1(x / 1.5))
+    return np.asarray(np.maximum(x, 0) + np.minimum(0, 1.5 * np.expm1(x / 1.5)))
 
 
 def gelu(x: Array) -> Array:
@@ -59,14 +59,14 @@ def gelu(x: Array) -> Array:
 
 
 def normalized(x: Array) -> Array:
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 0.5)
+    return np.asarray(x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 0.5))
 
 
 def normalized_gradient(dy: Array, x: Array) -> Array:
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     y = normalized(x)
     along = np.where(norm > 0.5, (dy * y).sum(1, keepdims=True), 0)
-    return (dy - y * along) / np.maximum(norm, 0.5)
+    return np.asarray((dy - y * along) / np.maximum(norm, 0.5))
 
 
 #: Functions with their slopes; whether they take positive numbers alone; numbers of the row.
