@@ -334,16 +334,19 @@ class Cache:
     def __init__(self, device: Device) -> None:
         self.room = device.l2.size_bytes if device.l2 is not None else 0
         self.held: dict[tuple[str, str], int] = {}  # by value and format, the oldest first
+        self.taken = 0  # bytes of what is held
 
     def touch(self, name: str, format: str, size: int) -> None:
         """A kernel has read or written the value."""
-        self.held.pop((name, format), None)
+        self.taken -= self.held.pop((name, format), 0)
         if size > self.room:
             self.held.clear()
+            self.taken = 0
             return
         self.held[name, format] = size
-        while sum(self.held.values()) > self.room:
-            self.held.pop(next(iter(self.held)))
+        self.taken += size
+        while self.taken > self.room:
+            self.taken -= self.held.pop(next(iter(self.held)))
 
 
 def tasks(
