@@ -42,7 +42,7 @@ from npusim.call.spec import Array
 from npusim.device.spec import Device
 from npusim.results.progress import ProgressBar
 from npusim.torch.log import SETTINGS, ConvCall, Evidence, Log
-from npusim.workloads.module import Made, Product, computed, products
+from npusim.torch.products import Made, Product, computed, products
 
 _TENSORS = ("grad_output", "input", "weight")
 _GRADIENTS = ("grad_input", "grad_weight")

@@ -98,7 +98,9 @@ def arithmetic(reader: Reader, call: Call) -> Any:
     name, alpha = call.name, call.get("alpha", 1)
     if call.get("rounding_mode") is not None:
         return reader.named(call)
-    if isinstance(right, Value) and right.is_complex or isinstance(left, Value) and left.is_complex:
+    if (isinstance(right, Value) and right.is_complex) or (
+        isinstance(left, Value) and left.is_complex
+    ):
         return _complex(reader, call)
     if name == "rsub":
         left, right, name = right, left, "sub"
@@ -211,9 +213,7 @@ def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
     return weights and value.shape[0] == 1
 
 
-def _of_equals(
-    reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]
-) -> Value:
+def _of_equals(reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]) -> Value:
     """An operation on two values of one shape, in the order in which both lie if that is one."""
     left, right = reader.cut(left), reader.cut(right)
     if left.lies != right.lies or left.lies.repeated:
@@ -258,7 +258,9 @@ def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
 def power(reader: Reader, call: Call) -> Any:
     """A power: a square is a product."""
     value, exponent = call.values[:2]
-    number = None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
+    number = (
+        None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
+    )
     if isinstance(value, Value) and number == 2 and not value.is_complex:
         return binary(reader, "mul", value, value)
     return reader.named(call)

@@ -13,7 +13,7 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.workloads.elementwise import ElementwiseLayer
-from npusim.workloads.from_torch.program import REGIONS, Program, is_view, written_by
+from npusim.workloads.from_torch.program import REGIONS, is_view, written_by
 from npusim.workloads.from_torch.values import Later, Sizes, Value, sizes_of, whole
 from npusim.workloads.graph import MULTIPLIES, Edge, GraphBuilder
 from npusim.workloads.kinds import UNKNOWN, listed
@@ -477,9 +477,7 @@ class Reader:
         result = call.results
 
         def noted() -> str:
-            return self.builder.parameter(
-                self._unused(name), tuple(result.shape), trained=False
-            )
+            return self.builder.parameter(self._unused(name), tuple(result.shape), trained=False)
 
         return self.value(Later(noted), result.shape, dtype=result.dtype)
 
