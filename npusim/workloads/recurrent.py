@@ -127,7 +127,9 @@ class _Writer:
         if len(states) == 1:
             return states[0].value
         ordered = states[::-1] if self.layer.reverse else states
-        reads = [Edge(one.value, self.builder.shapes[one.value]) for one in ordered]
+        reads = [
+            Edge(one.value, self.builder.shapes[one.value]) for one in ordered
+        ]
         shape = (self.layer.steps * self.layer.batch, self.layer.out)
         return self._add("output", ElementwiseLayer(kind="concat", shape=shape), *reads)
 
@@ -210,7 +212,8 @@ class _Writer:
             for letter in "rzn"
         }
         reset, update = (
-            self._of("sigmoid", "gate", self._of("add", "gates", *parts[letter])) for letter in "rz"
+            self._of("sigmoid", "gate", self._of("add", "gates", *parts[letter]))
+            for letter in "rz"
         )
         new, old = parts["n"]
         new = self._of("add", "new", new, self._of("mul", "reset", reset, old))
@@ -262,7 +265,9 @@ class _Writer:
     def _of(self, kind: str, what: str, *reads: Edge) -> Edge:
         """A function of elements of one step."""
         width = reads[0].shape[-1]
-        name = self._add(what, ElementwiseLayer(kind=kind, shape=(self.layer.batch, width)), *reads)
+        name = self._add(
+            what, ElementwiseLayer(kind=kind, shape=(self.layer.batch, width)), *reads
+        )
         return self._edge(name, width)
 
     def _edge(self, name: str, width: int) -> Edge:
@@ -274,3 +279,4 @@ class _Writer:
             f"{self.name}.{what}", layer, reads, parameters={}, count=self.count,
             place=self.place,
         )  # fmt: skip
+

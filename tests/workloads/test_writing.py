@@ -46,9 +46,13 @@ def clip() -> Workload:
         "beta": builder.parameter("bn.bias", (4,), trained=False),
     }
     first = builder.add("bn", norm, [Edge(first, FRAMES)], parameters=frozen)
-    second = builder.add("bn", norm, [Edge(second, FRAMES, gradient=False)], parameters={})
+    second = builder.add("bn", norm, [Edge(second, FRAMES)], parameters={})
     total = ElementwiseLayer(kind="add", shape=FRAMES)
-    builder.add("add", total, [Edge(first, FRAMES), Edge(second, FRAMES)])
+    total_value = builder.add("add", total, [Edge(first, FRAMES), Edge(second, FRAMES)])
+    gate = ElementwiseLayer(kind="sigmoid", shape=FRAMES)
+    gate_value = builder.add("gate", gate, [Edge(first, FRAMES, gradient=False)])
+    product = ElementwiseLayer(kind="mul", shape=FRAMES)
+    builder.add("mul", product, [Edge(total_value, FRAMES), Edge(gate_value, FRAMES)])
     return builder.workload("a clip")
 
 
@@ -120,7 +124,8 @@ def test_shared_frozen_and_folded_layers_say_so() -> None:
     text = workload_yaml(clip())
     assert "images: 8, bias: yes, shared: yes}" in text
     assert "batch_norm with gamma=bn.weight beta=bn.bias" in text
-    assert "detach > batch_norm with none" in text
+    assert "batch_norm with none" in text
+    assert " detach > sigmoid" in text
     assert "bn.weight: 4 x [] untrained" in text
 
 

@@ -211,7 +211,9 @@ def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
     return weights and value.shape[0] == 1
 
 
-def _of_equals(reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]) -> Value:
+def _of_equals(
+    reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]
+) -> Value:
     """An operation on two values of one shape, in the order in which both lie if that is one."""
     left, right = reader.cut(left), reader.cut(right)
     if left.lies != right.lies or left.lies.repeated:
@@ -256,9 +258,7 @@ def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
 def power(reader: Reader, call: Call) -> Any:
     """A power: a square is a product."""
     value, exponent = call.values[:2]
-    number = (
-        None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
-    )
+    number = None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
     if isinstance(value, Value) and number == 2 and not value.is_complex:
         return binary(reader, "mul", value, value)
     return reader.named(call)

@@ -43,7 +43,9 @@ def workload(
     title = name or type(model).__name__
     program = _program(torch, model, title, inputs, batch, loss, targets)
     builder = GraphBuilder(title)
-    reader = Reader(torch, builder, TABLE, model=model, unrolled=unrolled, traces=program.traces)
+    reader = Reader(
+        torch, builder, TABLE, model=model, unrolled=unrolled, traces=program.traces
+    )
     reader.walk(program.module, _placeholders(reader, program))
 
     def again(other: int) -> Workload:

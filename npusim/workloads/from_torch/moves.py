@@ -46,7 +46,9 @@ def view(reader: Reader, call: Call) -> Any:
     if value.constant is not None:
         made = _applied(call, value.constant)
         constants = list(made) if isinstance(made, (list, tuple)) else [made]
-    results = [value.seen(one, constant) for one, constant in zip(views, constants, strict=True)]
+    results = [
+        value.seen(one, constant) for one, constant in zip(views, constants, strict=True)
+    ]
     return tuple(results) if isinstance(shown, (list, tuple)) else results[0]
 
 
@@ -163,7 +165,9 @@ def slice_(reader: Reader, call: Call) -> Value:
     """Every ``step``-th element of a range."""
     value = call["self"]
     axis = _axis(value, call["dim"])
-    first, behind, step = slice(call["start"], call["end"], call["step"]).indices(value.shape[axis])
+    first, behind, step = slice(call["start"], call["end"], call["step"]).indices(
+        value.shape[axis]
+    )
     return part(reader, value, axis, first, max(first, behind), step)
 
 
@@ -306,12 +310,16 @@ def pad(reader: Reader, call: Call) -> Value:
     value = call["self"]
     mode, number = call.get("mode", "constant"), call.get("value", 0) or 0
     if mode != "constant":
-        return reader.of(reader.unknown(f"{mode} pad", [value], call.shape), call.results)
+        return reader.of(
+            reader.unknown(f"{mode} pad", [value], call.shape), call.results
+        )
     counts = [int(one) for one in call["pad"]]
     sides = [(0, 0)] * (len(value.shape) - len(counts) // 2)
     sides += list(zip(counts[::2], counts[1::2], strict=True))[::-1]
     for axis, (before, behind) in enumerate(sides):
-        value = part(reader, value, axis, max(0, -before), value.shape[axis] + min(0, behind))
+        value = part(
+            reader, value, axis, max(0, -before), value.shape[axis] + min(0, behind)
+        )
     added = tuple((max(0, before), max(0, behind)) for before, behind in sides)
     if not any(before or behind for before, behind in added):
         return value

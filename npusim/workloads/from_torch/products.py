@@ -67,9 +67,7 @@ def convolution(reader: Reader, call: Call) -> Value:
 def _padding(given: Any, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
     """(before, after) of each axis, of numbers or of PyTorch's words."""
     if isinstance(given, str):
-        reach = [
-            d * (k - 1) if given == "same" else 0 for k, d in zip(kernel, dilation, strict=True)
-        ]
+        reach = [d * (k - 1) if given == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
         return tuple((total // 2, total - total // 2) for total in reach)
     return tuple((pad, pad) for pad in each(given, len(kernel)))
 
@@ -110,9 +108,7 @@ def _weighted(
     )  # fmt: skip
     made = reader.value(name, shape)
     if apart and bias is not None:
-        sized = moves.reshaped(
-            reader, bias, [bias.elements if one < 0 else 1 for one in bias_shape]
-        )
+        sized = moves.reshaped(reader, bias, [bias.elements if one < 0 else 1 for one in bias_shape])
         made = arithmetic.binary(reader, "add", made, sized)
     return made
 
@@ -147,9 +143,7 @@ def by_matrix(reader: Reader, left: Value, right: Value, bias: Value | None = No
     cin, cout = right.shape
     n = left.shape[0]
     lies = right.seen(right.view.t())  # (cout, cin), as the weights of a linear layer
-    mine = _own(reader, lies) or (
-        _in_region(reader, [left, right, bias]) and reader.parameter(lies)
-    )
+    mine = _own(reader, lies) or (_in_region(reader, [left, right, bias]) and reader.parameter(lies))
     exchanged = not mine and not right.is_plain and lies.is_plain
     layer = LinearLayer(
         name="",
@@ -193,7 +187,9 @@ def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) 
             _stretched(left, right), _stretched(right, left), strict=True
         )
     )  # fmt: skip
-    left, right = (one.seen(one.view.expand(*stack, *one.shape[-2:])) for one in (left, right))
+    left, right = (
+        one.seen(one.view.expand(*stack, *one.shape[-2:])) for one in (left, right)
+    )
     made = stacked(reader, left, right)
     return moves.reshaped(reader, made, shape)
 
@@ -312,3 +308,4 @@ def einsum(reader: Reader, call: Call) -> Any:
     if any(value.is_complex for value in call.tensors):
         return complex_product(reader, call)
     return reader.decomposed(call)
+

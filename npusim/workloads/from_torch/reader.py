@@ -477,7 +477,9 @@ class Reader:
         result = call.results
 
         def noted() -> str:
-            return self.builder.parameter(self._unused(name), tuple(result.shape), trained=False)
+            return self.builder.parameter(
+                self._unused(name), tuple(result.shape), trained=False
+            )
 
         return self.value(Later(noted), result.shape, dtype=result.dtype)
 

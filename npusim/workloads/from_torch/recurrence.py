@@ -119,7 +119,9 @@ def _one(
     return made, reader.value(made.output, (steps, batch, out))
 
 
-def _last_states(reader: Reader, call: Call, states: Sequence[States], batch: int) -> list[Value]:
+def _last_states(
+    reader: Reader, call: Call, states: Sequence[States], batch: int
+) -> list[Value]:
     """The last state of all layers, and the last cell; made when something reads them."""
     from npusim.workloads.from_torch.values import Later  # noqa: PLC0415
 
@@ -134,7 +136,9 @@ def _last_states(reader: Reader, call: Call, states: Sequence[States], batch: in
                 assert last is not None
                 value, count, number = last
                 whole = reader.value(value, (count * batch, shape[-1]))
-                parts.append(moves.part(reader, whole, 0, number * batch, (number + 1) * batch))
+                parts.append(
+                    moves.part(reader, whole, 0, number * batch, (number + 1) * batch)
+                )
             return reader.read(moves.joined(reader, parts, 0)).value
 
         found.append(reader.value(Later(noted), shape))

@@ -45,6 +45,7 @@ from npusim.workloads.graph import (
     Sizes,
     Workload,
     of_nodes,
+    reached,
 )
 from npusim.workloads.layers import ConvLayer, Layer
 
@@ -128,7 +129,7 @@ class _Chains:
         variants: dict[str, list[Layer]] = {name: [] for name in self.layers}
         names: dict[Layer, str] = {}
         nodes: list[Node] = []
-        for node in self.builder.nodes:
+        for node in reached(self.builder.nodes):
             layer = node.layer
             if isinstance(layer, ElementwiseLayer):
                 nodes.append(node)
