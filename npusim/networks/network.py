@@ -49,7 +49,7 @@ PASSES = ("forward", "backward", "training")
 #: Columns of ``NetworkResult.layers``; a promise to users.
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *("groups", "transposed", "rows", "products"),
+    *("groups", "transposed", "rows", "products", "n"),
     *("output_us", "input_us", "weight_us", "bias_us", "other_us"),
     *("launch_us", "layout_us", "one_us"),
     *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
@@ -192,6 +192,9 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def layers(self) -> DataFrame:
         """One row per layer: ``total_us`` of all ``count``, every other time of one of them.
+
+        ``n`` are the images of one call: those of the batch, times the frames or patches that the
+        network folds into each. ``rows`` and ``products`` are those of one of these.
 
         ``total_us`` adds up to the network's ``time_us``; ``one_us`` is its ``count``th part.
         ``input_us``, ``weight_us`` and ``bias_us`` are the kernels that compute this gradient,

@@ -19,7 +19,7 @@ from npusim.networks.rules.table import tables
 from npusim.networks.run.launches import PLAIN
 from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
-from npusim.workloads.elementwise import KINDS
+from npusim.workloads.kinds import KINDS
 from tests.drawn import some
 
 torch = pytest.importorskip("torch")

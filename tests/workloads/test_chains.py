@@ -45,7 +45,7 @@ def test_chains_by_hand(tmp_path: Path) -> None:
     - x = x > max_pool 2/1 p1:0 > unknown (sin of {k})
   - y = x > [6, 8, 6]
   - y, x [6, 6, 8] > mix > [8, 6, 8] > upsample [8, 12, 16] > avg_pool 2x1 [8,
-      6, 8] > fc > detach > softmax
+      6, 8] > fc > softmax
 """,
     )
     assert edges(found) == {
@@ -81,7 +81,7 @@ def test_chains_by_hand(tmp_path: Path) -> None:
         stride=(2, 2),
         padding=((0, 1), (0, 1)),
     )
-    last = ElementwiseLayer(kind="softmax", shape=(1, 10), input_gradient=False)
+    last = ElementwiseLayer(kind="softmax", shape=(1, 10))
     assert {small, pool, last} < set(found.elementwise)
     assert [x.shape for x in found.elementwise if x.kind == "add"] == [(1, 8, 6, 6)]
     assert found.untimed == (("sin of one", 1), ("sin of two", 1))
@@ -170,3 +170,10 @@ def test_twins_are_told_apart_by_their_readers() -> None:
 
     assert canonical(graph("a", "b")) == canonical(graph("b", "a"))
     assert canonical(graph("a", "b")) != canonical(graph("a", "a"))
+
+
+def test_what_only_a_detached_value_leads_to_is_not_trained(tmp_path: Path) -> None:
+    chain = "  - x = input > one > max_pool 2 > two\n  - x, x > mix > detach > fc\n"
+    network = net(tmp_path, chain)
+    trained = {node.name: node.trained for node in network.nodes}
+    assert trained == {"one": False, "max_pool": False, "two": False, "mix": False, "fc": True}

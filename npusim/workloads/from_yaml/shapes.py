@@ -219,6 +219,6 @@ def made_by(layer: ElementwiseLayer, shapes: Sequence[Sizes]) -> Sizes | None:
     )
 
 
-def is_product(layer: Layer) -> bool:
+def is_product(layer: Layer | ElementwiseLayer) -> bool:
     """Whether a layer multiplies two computed matrices."""
     return isinstance(layer, LinearLayer) and layer.products > 0

@@ -81,7 +81,7 @@ class Surrounded(NamedTuple):
     """
 
     text: str
-    count: int = 1
+    rounds: int = 1
     parameters: Mapping[str, str] | None = None
 
 
@@ -103,8 +103,8 @@ def without_surroundings(text: str) -> Surrounded:
 def surrounded(step: Surrounded) -> str:
     """The text of a step with what stands around it."""
     text = step.text
-    if step.count > 1:
-        text = f"{step.count} times {text}"
+    if step.rounds > 1:
+        text = f"{step.rounds} times {text}"
     if step.parameters is None:
         return text
     names = " ".join(f"{symbol}={name}" for symbol, name in step.parameters.items())
