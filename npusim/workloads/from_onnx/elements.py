@@ -111,6 +111,12 @@ def combined(
     """
     size = prod(out)
     images = first.images or second.images
+    if kind in ("add", "mul") and first.weight and not second.weight:
+        first, second = second, first
+    if kind in ("add", "mul") and second.weight and not first.weight and prod(first.shape) == size:
+        weight = _weight(second, out)
+        if weight:
+            return _with_weight(values, step, kind, first, second, weight, part=part)
     if prod(first.shape) == size and prod(second.shape) == size:
         layer = ElementwiseLayer(kind=kind, shape=out)
         reads = [values.edge(first, step, out), values.edge(second, step, out)]
@@ -125,17 +131,20 @@ def combined(
         layer = ElementwiseLayer(kind=UNKNOWN, called=f"{kind} of few elements", shape=out)
         reads = [values.edge(first, step), values.edge(second, step)]
         return values.add(step, layer, reads, part=part, images=images)
-    reads = [values.edge(many, step, out)]
-    weight = _weight(few, out) if few.weight else ()
-    if weight:
-        symbol = "beta" if kind == "add" else "gamma"
-        layer = ElementwiseLayer(kind=FEW[kind], shape=out, weight=weight)
-        parameters = {symbol: few.name}
-        return values.add(step, layer, reads, parameters=parameters, part=part, images=many.images)
     shape = (1,) * (len(out) - len(few.shape)) + few.shape
     layer = ElementwiseLayer(kind=FEW[kind], shape=out)
-    reads.append(values.edge(few, step, shape))
+    reads = [values.edge(many, step, out), values.edge(few, step, shape)]
     return values.add(step, layer, reads, part=part, images=images)
+
+
+def _with_weight(
+    values: Values, step: Step, kind: str, value: Value, few: Value, weight: Sizes, *, part: str
+) -> Value:
+    """A value with a parameter added or multiplied that belongs to the node."""
+    layer = ElementwiseLayer(kind=FEW[kind], shape=value.shape, weight=weight)
+    parameters = {"beta" if kind == "add" else "gamma": few.name}
+    reads = [values.edge(value, step)]
+    return values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
 
 
 def _weight(few: Value, out: Sizes) -> Sizes:

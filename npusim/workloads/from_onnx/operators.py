@@ -34,7 +34,7 @@ _READERS: Mapping[str, Reader] = {
     "MatMulNBits": products.narrow_matmul,
     "Einsum": products.einsum,
     "MultiHeadAttention": attention.several_heads,
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent.recurrent),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recurrent.recurrent_layer),
     **dict.fromkeys(elements.ACTIVATIONS, elements.activation),
     **dict.fromkeys(elements.BINARY, elements.binary),
     "Sum": elements.total,

@@ -17,8 +17,9 @@ from npusim.workloads.from_onnx.inputs import (
     input_sizes,
     stated_shapes,
 )
+from npusim.workloads.from_onnx.nodes import Step
 from npusim.workloads.from_onnx.operators import read
-from npusim.workloads.from_onnx.sizes import Sized, sized
+from npusim.workloads.from_onnx.sizes import Sized, batch_place, sized
 from npusim.workloads.from_onnx.values import Value, Values
 from npusim.workloads.graph import GraphBuilder, Workload
 
@@ -90,7 +91,7 @@ class _Source:
             return self._read(self._sized(batch), batch)
         there = self._sized(own)
         try:
-            moved = self._sized(batch)
+            moved = self._sized(batch, there)
             if follows(there, moved):
                 return self._read(moved, batch)
         except ArgumentError:
@@ -100,10 +101,10 @@ class _Source:
             return found
         return found.for_batch(batch)
 
-    def _sized(self, batch: int) -> Sized:
+    def _sized(self, batch: int, there: Sized | None = None) -> Sized:
         shapes = input_sizes(self.inputs, self.stated, batch, self.file)
         elements = {one.name: one.element for one in self.inputs}
-        return sized(self.onnx, self.model, shapes, elements, self.file)
+        return sized(self.onnx, self.model, shapes, elements, self.file, there=there)
 
     def _read(self, found: Sized, batch: int) -> Workload:
         """The network whose values have these sizes."""
@@ -154,32 +155,26 @@ def _notes(values: Values) -> tuple[str, ...]:
 
 
 def follows(there: Sized, moved: Sized) -> bool:
-    """Whether all sizes of a file are those of another batch, each view with the batch in place.
+    """Whether all sizes of a file are those of another batch, in the same place of each view.
 
-    A view that states the old batch, and takes the rest for another axis, would put the images of
-    a batch beside each other there.
+    A node that states sizes of the old batch would leave images out, or put them beside each other
+    on another axis.
     """
-    known = there.shapes.keys() & moved.shapes.keys()
-    if len(there.steps) != len(moved.steps) or any(
-        name not in known for name in there.shapes if name in there.outputs
-    ):
+    if [step.outputs for step in there.steps] != [step.outputs for step in moved.steps]:
         return False
-    for step in there.steps:
-        if step.kind not in ("Reshape", "Flatten"):
-            continue
-        read_name, made_name = step.inputs[0], step.outputs[0]
-        if read_name not in known or made_name not in known:
-            continue
-        before = _place(there.shapes[read_name], moved.shapes[read_name])
-        behind = _place(there.shapes[made_name], moved.shapes[made_name])
-        if before is not None and before != behind:
-            return False
-    return True
+    return all(_moves_along(step, there, moved) for step in there.steps)
 
 
-def _place(there: Sizes, moved: Sizes) -> int | None:
-    """How many elements lie before the axis that differs, None where none does."""
-    for axis, (one, other) in enumerate(zip(there, moved, strict=False)):
-        if one != other:
-            return prod(there[:axis])
-    return None
+def _moves_along(step: Step, there: Sized, moved: Sized) -> bool:
+    """Whether what a node computes has the other batch if what it reads has."""
+    made = step.outputs[0]
+    if made not in there.shapes or made not in moved.shapes:
+        return made not in there.shapes
+    names = [name for name in step.values if name in there.shapes and name in moved.shapes]
+    places = [batch_place(there.shapes[name], moved.shapes[name]) for name in names]
+    if all(place is None for place in places):
+        return True
+    behind = batch_place(there.shapes[made], moved.shapes[made])
+    if step.kind in ("Reshape", "Flatten"):
+        return places[0] == behind
+    return behind is not None

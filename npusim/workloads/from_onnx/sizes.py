@@ -71,10 +71,19 @@ class Sized:
 
 
 def sized(
-    onnx: Any, model: Any, inputs: Mapping[str, Sizes], elements: Mapping[str, int], file: Path
+    onnx: Any,
+    model: Any,
+    inputs: Mapping[str, Sizes],
+    elements: Mapping[str, int],
+    file: Path,
+    *,
+    there: Sized | None = None,
 ) -> Sized:
-    """The values of a model whose inputs have these sizes, without nodes that nothing needs."""
-    walk = _Walk(onnx, model, file)
+    """The values of a model whose inputs have these sizes, without nodes that nothing needs.
+
+    ``there`` are the sizes that the file has at its own batch, where this is another one.
+    """
+    walk = _Walk(onnx, model, file, there)
     for name, shape in inputs.items():
         walk.found.inputs[name] = shape
         walk.note(name, shape, elements[name] or 1)
@@ -87,8 +96,8 @@ def sized(
 class _Walk:
     """The nodes of a file one after the other, and what is known of their values so far."""
 
-    def __init__(self, onnx: Any, model: Any, file: Path) -> None:
-        self.onnx, self.model, self.file = onnx, model, file
+    def __init__(self, onnx: Any, model: Any, file: Path, there: Sized | None) -> None:
+        self.onnx, self.model, self.file, self.there = onnx, model, file, there
         self.folding = Folding(onnx, model)
         self.versions = {one.domain: one.version for one in model.opset_import}
         self.types: dict[str, Any] = {}
@@ -164,6 +173,8 @@ class _Walk:
                     self.note(name, shape, element)
         else:
             self._inferred(step)
+        if step.kind == "Reshape" and self.there is not None:
+            self._move_batch(step, self.there)
         for name in step.outputs:
             if not name or name in self.found.shapes:
                 continue
@@ -216,6 +227,23 @@ class _Walk:
                 sizes = tuple(dim.dim_value for dim in dims)
                 if all(dim.HasField("dim_value") for dim in dims):
                     self.note(name, sizes, tensor.elem_type)
+
+    def _move_batch(self, step: Step, there: Sized) -> None:
+        """Give a view that states the batch of the file the other one, where its images lie."""
+        read, made = step.inputs[0], step.outputs[0]
+        shapes = self.found.shapes
+        if read not in there.shapes or made not in there.shapes or read not in shapes:
+            return
+        before, now = there.shapes[read], shapes[read]
+        place, out = batch_place(before, now), there.shapes[made]
+        if place is None or batch_place(out, shapes.get(made, out)) == place:
+            return
+        starts = [prod(out[:axis]) for axis in range(len(out))]
+        if place not in starts or prod(out) != prod(before):
+            raise fault(self.file, step, "its sizes hold for the batch of the file only")
+        axis = starts.index(place)
+        size = out[axis] * prod(now) // prod(before)
+        self.note(made, (*out[:axis], size, *out[axis + 1 :]), self.found.elements[made])
 
     def _stated(self, name: str) -> tuple[Sizes, int] | None:
         """The shape that the file states of a value, if it states all sizes."""
@@ -327,6 +355,14 @@ class _Walk:
             "inputs; where numbers decide, fix the input to the value meant (make it an "
             "initialiser) and simplify the file (onnxsim), or export the branch"
         )
+
+
+def batch_place(there: Sizes, moved: Sizes) -> int | None:
+    """How many elements lie before the axis that differs, None where none does."""
+    for axis, (one, other) in enumerate(zip(there, moved, strict=False)):
+        if one != other:
+            return prod(there[:axis])
+    return None
 
 
 def multiplies(step: Step) -> bool:
