@@ -160,7 +160,8 @@ def follows(there: Sized, moved: Sized) -> bool:
     A node that states sizes of the old batch would leave images out, or put them beside each other
     on another axis.
     """
-    if [step.outputs for step in there.steps] != [step.outputs for step in moved.steps]:
+    steps = [step.outputs for step in moved.steps if step.outputs[0] in there.shapes]
+    if [step.outputs for step in there.steps] != steps:
         return False
     return all(_moves_along(step, there, moved) for step in there.steps)
 

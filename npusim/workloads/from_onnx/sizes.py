@@ -136,6 +136,8 @@ class _Walk:
         if step.kind == "Shape" and step.inputs[0] in self.found.shapes:
             self._constant(step.outputs[0], self._shape_of(step), pure=True)
             return
+        if step.kind == "Concat" and self.there is not None:
+            step = self._joined_for_each(step, self.there)
         self._sizes(step)
         elements = max(
             (prod(self.found.shapes.get(name, (0,))) for name in step.outputs if name), default=0
@@ -239,11 +241,45 @@ class _Walk:
         if place is None or batch_place(out, shapes.get(made, out)) == place:
             return
         starts = [prod(out[:axis]) for axis in range(len(out))]
-        if place not in starts or prod(out) != prod(before):
+        axis = starts.index(place) if place in starts else 0
+        # Behind another axis images may lie with those before them, or with those behind.
+        alone = out[axis] == before[[prod(before[:one]) for one in range(len(before))].index(place)]
+        if place not in starts or prod(out) != prod(before) or (place > 1 and not alone):
             raise fault(self.file, step, "its sizes hold for the batch of the file only")
-        axis = starts.index(place)
         size = out[axis] * prod(now) // prod(before)
         self.note(made, (*out[:axis], size, *out[axis + 1 :]), self.found.elements[made])
+
+    def _joined_for_each(self, step: Step, there: Sized) -> Step:
+        """A join whose operands for one image, such as class tokens, are repeated for all."""
+        shapes, names = self.found.shapes, list(step.inputs)
+        moved = [
+            axis
+            for name in names
+            if name in there.shapes and name in shapes
+            for axis, size in enumerate(shapes[name])
+            if size != there.shapes[name][axis]
+        ]
+        if not moved or moved[0] == step.attributes["axis"] % len(shapes[names[0]]):
+            return step
+        axis = moved[0]
+        size = next(shapes[name][axis] for name in names if shapes[name] != there.shapes[name])
+        for place, name in enumerate(names):
+            if shapes[name][axis] == 1:
+                names[place] = self._expanded(step, name, axis, size)
+        return step._replace(
+            inputs=tuple(names),
+            proto=_renamed(step.proto, dict(zip(step.inputs, names, strict=True))),
+        )
+
+    def _expanded(self, step: Step, name: str, axis: int, size: int) -> str:
+        """The name of a value of which one axis is repeated to a size."""
+        shape = self.found.shapes[name]
+        whole = np.array((*shape[:axis], size, *shape[axis + 1 :]), np.int64)
+        made, stated = f"{name}.{step.name}", f"{name}.{step.name}.shape"
+        self._constant(stated, whole, pure=True)
+        proto = self.onnx.helper.make_node("Expand", [name, stated], [made], name=made)
+        self._read(step_of(self.onnx, proto))
+        return made
 
     def _stated(self, name: str) -> tuple[Sizes, int] | None:
         """The shape that the file states of a value, if it states all sizes."""
