@@ -216,7 +216,9 @@ class Elementwise(Expression, _Called):
         pieces = ceil_div(everywhere, round_up(ceil_div(share, c0), grain))
         positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain), most // c0)
         run = 1
-        if positions == everywhere:
+        # Sums are halved by positions, so that images have to lie whole positions apart.
+        aligned = not self.sums or round_up(everywhere * c0, GRAIN) % c0 == 0
+        if positions == everywhere and aligned:
             run = max(1, min(grouped, share // round_up(everywhere * c0, GRAIN)))
         axes = (blocks, 1), (self.groups, 1), (grouped, run), (everywhere, positions)
         (c1, group, image, position), (_, _, some, extent) = in_pieces(*axes)

@@ -1,9 +1,9 @@
 """Copies between a view with gaps or with its axes in another order, and a tensor without gaps.
 
-    contiguous:  y[i0, i1, ...] = x[i0 * s0 + i1 * s1 + ...]
-    view_copy:   y[i0 * s0 + i1 * s1 + ...] = x[i0, i1, ...]
+    contiguous:  y[i0, i1, ...] = x[first + i0 * s0 + i1 * s1 + ...]
+    view_copy:   y[first + i0 * s0 + i1 * s1 + ...] = x[i0, i1, ...]
 
-The view is a storage and the strides s of its axes, in elements; the other tensor is row-major. Of
+The view is a storage, the strides s of its axes and its first element; the other is row-major. Of
 a view that is read, an axis may repeat its elements (stride 0).
 ``npusim.kernels.parts.rearrangement`` has the loop nest.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+from npusim.base.objects import replace
 from npusim.kernels.parts.rearrangement import Axes, Rearrangement, dense_strides
 from npusim.language import ArgumentError, Tensor
 
@@ -53,12 +54,16 @@ def between(shape: Sizes, x: Sizes, y: Sizes) -> Axes:
 
 @dataclass(frozen=True)
 class _StridedCopy(Rearrangement):
-    """A copy between a view of ``shape`` with these ``strides`` and a tensor without gaps."""
+    """A copy between a view of ``shape`` with these ``strides`` and a tensor without gaps.
+
+    The view begins at element ``first`` of its storage.
+    """
 
     shape: Sizes
     strides: Sizes
     x: Tensor
     y: Tensor
+    first: int = 0
 
     def _require(self, view: Tensor, plain: Tensor) -> None:
         """Raise ``ArgumentError`` unless the view lies in its storage and both have equal size."""
@@ -75,10 +80,11 @@ class _StridedCopy(Rearrangement):
                 f"{plain.shape} is {plain.dtype}; both need one type, as many elements, and one at "
                 "least"
             )
-        spanned = elements_spanned(self.shape, self.strides)
-        if spanned > prod(view.shape):
+        spanned = self.first + elements_spanned(self.shape, self.strides)
+        if self.first < 0 or spanned > prod(view.shape):
+            begin = f" from element {self.first} on" if self.first else ""
             raise ArgumentError(
-                f"{name}: shape {self.shape} with strides {self.strides} reaches element "
+                f"{name}: shape {self.shape} with strides {self.strides}{begin} reaches element "
                 f"{spanned - 1} of {view.name}, which has {prod(view.shape)}"
             )
 
@@ -88,7 +94,8 @@ class _StridedCopy(Rearrangement):
 
     @property
     def tiling_text(self) -> str:
-        return f"shape {self.shape}, strides {self.strides}"
+        begin = f", from element {self.first} on" if self.first else ""
+        return f"shape {self.shape}, strides {self.strides}{begin}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,8 @@ class Contiguous(_StridedCopy):
 
     @property
     def axes(self) -> Axes:
-        return between(self.shape, self.strides, self._plain_strides)
+        axes = between(self.shape, self.strides, self._plain_strides)
+        return replace(axes, x_first=self.first)
 
 
 @dataclass(frozen=True)
@@ -127,4 +135,5 @@ class ViewCopy(_StridedCopy):
 
     @property
     def axes(self) -> Axes:
-        return between(self.shape, self._plain_strides, self.strides)
+        axes = between(self.shape, self._plain_strides, self.strides)
+        return replace(axes, y_first=self.first)

@@ -25,8 +25,8 @@ from npusim.kernels.tilings.cann import load_cann_tiling as load_cann_tiling
 from npusim.kernels.tilings.imported import ascendc_tiling as ascendc_tiling
 from npusim.kernels.tilings.imported import catlass_tiling as catlass_tiling
 from npusim.networks.network import network as network
-from npusim.networks.step import step as step
-from npusim.networks.trainer import Trainer as Trainer
+from npusim.networks.run.step import step as step
+from npusim.networks.run.trainer import Trainer as Trainer
 from npusim.ops import operators as operators
 from npusim.program.build import Fit as Fit
 from npusim.program.build import candidates as candidates

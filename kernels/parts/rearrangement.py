@@ -72,13 +72,16 @@ class Axes(Struct, frozen=True):
 
     ``sizes`` are those of x's axes, slowest first; ``perm`` names them in the order of y. ``x`` and
     ``y`` are the elements between neighbours along each axis, None in a tensor without gaps. Axes
-    along which x repeats its elements have 0 in ``x``; they come first.
+    along which x repeats its elements have 0 in ``x``; they come first. ``x_first`` and ``y_first``
+    are the elements before the first one on each side.
     """
 
     sizes: tuple[int, ...]
     perm: tuple[int, ...]
     x: tuple[int, ...] | None = None
     y: tuple[int, ...] | None = None
+    x_first: int = 0
+    y_first: int = 0
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -357,8 +360,8 @@ class Rearrangement(Spread):
             Box,
             {"extents": which.reshape(-1)},
             {
-                self.x.name: places @ (np.array(axes.x_strides) * e),
-                self.y.name: places @ (np.array(axes.y_strides) * e),
+                self.x.name: places @ (np.array(axes.x_strides) * e) + axes.x_first * e,
+                self.y.name: places @ (np.array(axes.y_strides) * e) + axes.y_first * e,
             },
         )
         return found.tolist(), tasks

@@ -218,6 +218,31 @@ class _Trial:
         return _Tried(work, made)
 
 
+def fastest(
+    plans: Sequence[Sequence[Kernel]], device: Device, groups: tuple[int, ...]
+) -> Sequence[Kernel]:
+    """The plan whose kernels, launched one after another, take the least simulated time.
+
+    Plans do the same work; of equal times the earlier plan wins. A plan that has no room on the
+    device is passed over; raises its ``CapacityError`` where no plan has.
+    """
+    trial = _Trial(device, groups, ())
+    best, least = None, inf
+    failed: CapacityError | None = None
+    for plan in plans:
+        try:
+            tried = trial.run(plan, MOST_INSTRUCTIONS)
+        except CapacityError as error:
+            failed = error
+            continue
+        cycles = inf if tried.cycles is None else tried.cycles
+        if best is None or cycles < least:
+            best, least = plan, cycles
+    if best is None:
+        raise failed or CapacityError("there is no plan to choose from")
+    return best
+
+
 class _Tried(NamedTuple):
     """What it took to build and time some kernels, and their cycles.
 

@@ -15,7 +15,7 @@ from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.arguments import shared_option
 from npusim.results.progress import ProgressBar
 from npusim.workloads import read_network
-from npusim.workloads.topology import PADDINGS
+from npusim.workloads.from_scalesim import PADDINGS
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.
 TIMED = "batch dtype passes gradients cube_math_type every_input"
@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> None:
     run: Any = network
     _refuse(arguments, _STEP if mode is None else _LAYERS)
     if mode is not None:
-        from npusim.networks.step import step as run  # noqa: PLC0415 - it takes time to import
+        from npusim.networks.run.step import step as run  # noqa: PLC0415 - it takes time to import
 
         names = f"mode {_STEP} {OPTIONS}"
     given = {name: value for name, value in picked(arguments, names).items() if value is not None}

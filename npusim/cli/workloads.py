@@ -17,7 +17,7 @@ from npusim.workloads import (
     workload_yaml,
     workloads,
 )
-from npusim.workloads.topology import PADDINGS
+from npusim.workloads.from_scalesim import PADDINGS
 
 
 def add_arguments(parser: Parser) -> None:

@@ -231,7 +231,7 @@ def _network(parts: Split) -> Row:
     own = {"passes" if k == "pass" else k: v for k, v in parts.options.items() if k in _NET}
     result: Any
     if "mode" in own:
-        from npusim.networks.step import step  # noqa: PLC0415 - it takes time to import
+        from npusim.networks.run.step import step  # noqa: PLC0415 - it takes time to import
 
         result = step(parts.options[NETWORK], **own, **options)
         timed, what = [(one.name, one.timed) for one in result.launched], "operations"

@@ -20,8 +20,8 @@ from npusim.kernels.matmul import Matmul
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.trans_data import TransData
 from npusim.kernels.transpose import Transpose
-from npusim.networks.step import step
-from npusim.networks.step_result import CLEARING, CONVERSIONS
+from npusim.networks.run.step import step
+from npusim.networks.run.step_result import CLEARING, CONVERSIONS
 from npusim.ops import convolution_backward, matmul
 from npusim.ops.convolution_backward import arguments
 from npusim.results import Result

@@ -1,10 +1,18 @@
-"""Networks as graphs of layers: from the files that ship, from one's own, from ONNX and PyTorch.
+"""Networks as graphs of layers: from the files that ship, from one's own, from ONNX and PyTorch."""
 
-The stub beside this file lists the names.
-"""
-
-from __future__ import annotations
-
-from npusim.base.public import attached
-
-__getattr__, __dir__, __all__ = attached(__name__, __file__)
+from npusim.workloads.elementwise import ElementwiseLayer as ElementwiseLayer
+from npusim.workloads.from_yaml import workload_yaml as workload_yaml
+from npusim.workloads.graph import INPUT as INPUT
+from npusim.workloads.graph import Edge as Edge
+from npusim.workloads.graph import GraphBuilder as GraphBuilder
+from npusim.workloads.graph import Input as Input
+from npusim.workloads.graph import Node as Node
+from npusim.workloads.graph import Parameter as Parameter
+from npusim.workloads.graph import Workload as Workload
+from npusim.workloads.layers import ConvLayer as ConvLayer
+from npusim.workloads.layers import Layer as Layer
+from npusim.workloads.layers import LinearLayer as LinearLayer
+from npusim.workloads.reading import find_layer as find_layer
+from npusim.workloads.reading import load_workload as load_workload
+from npusim.workloads.reading import read_network as read_network
+from npusim.workloads.reading import workloads as workloads

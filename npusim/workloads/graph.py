@@ -84,7 +84,7 @@ class Node:
     name: str
     layer: Layer | ElementwiseLayer
     reads: tuple[Edge, ...]
-    parameters: Mapping[str, str] | None = None
+    parameters: Mapping[str, str] | None = field(default=None, hash=False)
     count: int = 1
     trained: bool = True
     place: str = ""
@@ -135,7 +135,7 @@ class Workload:
     layers: tuple[Layer, ...]
     nodes: tuple[Node, ...] = ()
     inputs: tuple[Input, ...] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
     batch: int = 1
     notes: tuple[str, ...] = ()
     reread: Callable[[int], Workload] | None = field(default=None, compare=False, repr=False)
@@ -262,8 +262,12 @@ class GraphBuilder:
         parameters: Mapping[str, str] | None = None,
         count: int = 1,
         place: str = "",
+        frozen: bool = False,
     ) -> str:
         """Note an operation, and return the name of its value.
+
+        No gradient flows to one that is ``frozen``, nor to its parameters for its sake, as in a
+        region under ``no_grad``.
 
         It is called ``name``, with a number where that is taken; what a chain of a workload file
         cannot have in a word becomes "_", and no layer is called like a kind of element-wise layer.
@@ -278,7 +282,7 @@ class GraphBuilder:
             place=place,
         )  # fmt: skip
         self._check(node)
-        node = self._with_gradients(node)
+        node = _without_gradients(node) if frozen else self._with_gradients(node)
         self.nodes.append(node)
         self.shapes[name], self.trained[name] = node.shape, node.trained
         return name
@@ -287,7 +291,7 @@ class GraphBuilder:
         """The network; layers of one shape are one with a count, called after the first."""
         names: dict[tuple[Layer, Any], str] = {}
         nodes = []
-        for node in self.nodes:
+        for node in _reached(self.nodes):
             layer = node.layer
             if not isinstance(layer, ElementwiseLayer):
                 alike = replace(layer, name="")
@@ -368,6 +372,32 @@ class GraphBuilder:
             return True
         name = node.parameters.get(symbol)
         return name is not None and self.parameters[name].trained
+
+
+def _reached(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, without gradients where none comes back to them.
+
+    One comes to what nothing reads, which is a result of the network, and along edges that pass it
+    on from nodes that have one.
+    """
+    read = {name for node in nodes for name in node.inputs}
+    reached: set[str] = set()
+    for node in reversed(nodes):
+        if node.trained and (node.name not in read or node.name in reached):
+            reached.add(node.name)
+            reached.update(edge.value for edge in node.reads if edge.gradient)
+    return [node if node.name in reached else _without_gradients(node) for node in nodes]
+
+
+def _without_gradients(node: Node) -> Node:
+    """The node as one that computes no gradient."""
+    layer = node.layer
+    if isinstance(layer, ElementwiseLayer):
+        return replace(node, layer=replace(layer, input_gradient=False), trained=False)
+    layer = replace(
+        layer, input_gradient=False, weight_gradient=False, bias_gradient=not layer.bias
+    )
+    return replace(node, layer=layer, trained=False)
 
 
 def _misfit(node: Node) -> str:

@@ -149,7 +149,7 @@ def test_every_option_of_a_step_reaches_the_library(block: str, capfd: Capture) 
 def test_an_operation_that_was_not_simulated_is_named(
     block: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npusim.networks.launches import Launcher  # noqa: PLC0415 - what the command imports late
+    from npusim.networks.run.launches import Launcher  # noqa: PLC0415 - what the command imports late
 
     run = Launcher.run
 

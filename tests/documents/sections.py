@@ -20,7 +20,7 @@ from typing import Any
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
-from npusim.networks.rules import tables
+from npusim.networks.rules.table import tables
 from npusim.validation.sheet import shipped_steps
 from npusim.workloads.elementwise import KINDS
 from tests.documents import kernels_910, tilings_table

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from npusim.networks.rules import Chain
+from npusim.networks.rules.table import Chain
 from npusim.workloads import Workload, load_workload
 from tests.texts import text_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from npusim.networks.rules import tables
+from npusim.networks.rules.table import tables
 from npusim.workloads import ConvLayer, LinearLayer, Workload
 from npusim.workloads.layers import INPUT
 from tests.networks.blocks import Array

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.networks.step_result import StepResult
+from npusim.networks.run.step_result import StepResult
 from npusim.results.network_text import TRAFFIC
 
 torch = pytest.importorskip("torch")

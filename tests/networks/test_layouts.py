@@ -17,11 +17,11 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.device.catalog import load_device
-from npusim.networks.launches import BLOCKED, FRACTAL, PLAIN
-from npusim.networks.layouts import Plan, Problem, Way
-from npusim.networks.planning import Cache, Formats, each_call, planned, problem, tasks
-from npusim.networks.step import chosen, fused
-from npusim.networks.training import training
+from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.plan.launch_order import Cache, Formats, each_call, planned, problem, tasks
+from npusim.networks.rules.training import training
+from npusim.networks.run.launches import BLOCKED, FRACTAL, PLAIN
+from npusim.networks.run.step import chosen, fused
 from npusim.workloads import Workload, load_workload, workloads
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, network
 

@@ -8,7 +8,7 @@ import pytest
 
 import npusim
 from npusim.base.objects import replace
-from npusim.networks.training import training
+from npusim.networks.rules.training import training
 from npusim.validation.sheet import PARTS, NetworkRow
 from npusim.validation.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload

@@ -30,11 +30,11 @@ from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.networks import along
-from npusim.networks.chains import elementwise
-from npusim.networks.parts import parts_of
-from npusim.networks.traffic import traffic_run
-from npusim.networks.training import COPY, Operation, Value
+from npusim.networks.rules.training import COPY, Operation, Value
+from npusim.networks.run import interpolation, moves
+from npusim.networks.run.chains import elementwise
+from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.traffic import traffic_run
 from npusim.ops import gradients, linear
 from npusim.ops.blocked import fractal_columns
 from npusim.ops.layer_products import layer_product
@@ -207,7 +207,7 @@ class Launcher(Struct, frozen=True):
         else:
             launch = _KERNELS.get(core) if self._known(what) else None
             if launch is None and self._along(what):
-                along.launch(call, one, tensors)
+                interpolation.launch(call, one, tensors)
             else:
                 (launch or Launcher.traffic)(self, call, one, tensors)
         outputs = {name: call.arrays.get(name) for name in one.writes}
@@ -341,6 +341,33 @@ class Launcher(Struct, frozen=True):
         for part in [made] if back or maximum or made.fits(call.device) else _means(call, made):
             call.launch_spread(part)
 
+    def move(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """A change of the order of elements, a shift, a repeat, a sum along axes; gradients too."""
+        layer = one.layer
+        assert isinstance(layer, ElementwiseLayer)
+        core = one.core.removesuffix("_gradient")
+        back = one.core.endswith("gradient")
+        read, written = (layer.out, layer.shape) if back else (layer.shape, layer.out)
+        source = call.view(tensors[one.inputs[0]], read)
+        target = call.view(tensors[one.outputs[0]], written)
+        factor = layer.numbers[0] if layer.numbers else 1.0
+        if core == "permute":
+            inverse = [layer.axes.index(axis) for axis in range(len(layer.axes))]
+            moves.permute(call, source, target, inverse if back else layer.axes)
+        elif core == "roll":
+            shifts = [int(-shift if back else shift) for shift in layer.numbers]
+            moves.roll(call, source, target, shifts, layer.axes)
+        elif core == "reduce_sum" and not back:
+            moves.sum_axes(call, source, target, layer.axes, factor)
+        elif core == "expand" and back:
+            moves.reduce_expanded(call, source, target)
+        else:
+            if back and factor != 1:
+                scaled = call.workspace("scaled", source.shape, source.dtype)
+                moves.sum_axes(call, source, scaled, (), factor)
+                source = replace(scaled, role="in")
+            moves.expand(call, call.view(source, _kept_axes(layer, back=back)), target)
+
     def loss(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Softmax with cross-entropy, and its gradient of the mean over the batch."""
         x, labels, loss, grad = (tensors[name] for name in (*one.inputs, *one.outputs))
@@ -367,8 +394,7 @@ class Launcher(Struct, frozen=True):
     def copy(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A copy of a plain value, in another type if its target has one."""
         source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        same = call.view(source, target.shape)
-        call.launch_spread(cast(same, target, saturate=call.device.saturates))
+        moves.sum_axes(call, call.view(source, target.shape), target, ())
 
     def chain(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A chain of element-wise steps on maps."""
@@ -465,10 +491,23 @@ def _planar(sizes: Sequence[T], fill: T) -> tuple[T, T]:
     return first, last
 
 
+def _kept_axes(layer: ElementwiseLayer, *, back: bool) -> tuple[int, ...]:
+    """The shape of what is repeated, with an axis of size 1 where it is."""
+    if not back:
+        return layer.shape
+    summed = {axis % len(layer.shape) for axis in layer.axes}
+    return tuple(1 if axis in summed else size for axis, size in enumerate(layer.shape))
+
+
+#: Kinds that move, repeat or add up elements along axes.
+_MOVES = ("permute", "roll", "expand", "reduce_sum")
+
+
 #: How operations are launched, by core; chains have none.
 _KERNELS: Mapping[str, Callable[[Launcher, Call, Operation, Mapping[str, Tensor]], None]] = {
     "": Launcher.chain,
     "layout": Launcher.layout,
+    **{f"{kind}{end}": Launcher.move for kind in _MOVES for end in ("", "_gradient")},
     COPY: Launcher.copy,
     **{f"convolution.{name}": Launcher.convolution for name in ("output", "input", "weight")},
     **{f"{kind}_pool{end}": Launcher.pool for kind in ("max", "avg") for end in ("", "_gradient")},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from npusim.networks.rules import Rule, tables
+from npusim.networks.rules.table import Rule, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer
 from npusim.workloads.graph import Node
 from npusim.workloads.kinds import USUAL
@@ -18,7 +18,7 @@ OF_IMAGES = ("group_norm", "instance_norm")
 #: Kinds whose kernels know the axes of a map, besides normalisations and factors by channel.
 _WITH_AXES = (
     *("max_pool", "avg_pool", "upsample", "interpolate", "concat", "pad", "slice"),
-    *("permute", "expand", "roll", "prelu", "batch_norm", *OF_IMAGES),
+    *("permute", "expand", "roll", "reduce_sum", "prelu", "batch_norm", *OF_IMAGES),
 )
 
 

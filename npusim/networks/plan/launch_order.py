@@ -17,7 +17,11 @@ from npusim.base.errors import NpusimError, StoreError
 from npusim.base.objects import replace
 from npusim.base.workers import Workers
 from npusim.device.spec import Device
-from npusim.networks.launches import (
+from npusim.networks.network import Timed
+from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.rules.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.launches import (
     FRACTAL,
     PLAIN,
     Launcher,
@@ -28,11 +32,7 @@ from npusim.networks.launches import (
     multiplies,
     task,
 )
-from npusim.networks.layouts import Plan, Problem, Way
-from npusim.networks.network import Timed
-from npusim.networks.parts import parts_of
-from npusim.networks.step_result import CONVERSIONS, Launched
-from npusim.networks.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.run.step_result import CONVERSIONS, Launched
 from npusim.reuse.cache import answers_in
 from npusim.workloads import ConvLayer, ElementwiseLayer
 
@@ -101,9 +101,43 @@ class Formats:
         self.step, self.times = step, times
         #: What operations leave that take blocks of channels for the sake of numbers by channel.
         self.by_channel = {v for one in step.operations if _by_channel(one) for v in one.writes}
+        #: The formats of bits for which an operation leaves no choice.
+        self.bits = self._settled()
 
     def ways(self, one: Operation) -> list[dict[str, str]]:
-        """The formats of all values of an operation, for each way to run it."""
+        """The formats of all values of an operation, for each way to run it.
+
+        Bits have the same format in all operations that use them, because no kernel converts them:
+        where one of these takes only blocks, or only plain values, so do the others. Bits that are
+        not settled in this way are plain in the first way of every operation that uses them, and in
+        blocks in the last.
+        """
+        return _taking(self._possible(one), self.bits)
+
+    def _settled(self) -> dict[str, str]:
+        """The formats of bits by name, of those for which an operation leaves no choice.
+
+        What one operation settles may leave another no choice of its other bits, so that operations
+        are asked until nothing new is settled.
+        """
+        users = []
+        for one in self.step.operations:
+            used = (*one.reads, *one.writes)
+            bits = [name for name in used if self.step.values[name].kind == "bits"]
+            if bits:
+                users.append((self._possible(one), bits))
+        settled: dict[str, str] = {}
+        while True:
+            before = len(settled)
+            for ways, bits in users:
+                first, *others = _taking(ways, settled)
+                alike = (name for name in bits if all(way[name] == first[name] for way in others))
+                settled |= {name: first[name] for name in alike}
+            if len(settled) == before:
+                return settled
+
+    def _possible(self, one: Operation) -> list[dict[str, str]]:
+        """The ways of an operation by itself, whatever others do with its values."""
         names = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
         values = {name: self.step.values[name] for name in names}
         several = {name: formats_of(value) for name, value in values.items()}
@@ -161,6 +195,11 @@ class Formats:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
         return None if what is None else self.step.values[name].count * self.times[what].us
+
+
+def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
+    """The ways that have ``bits``, those among their values, in these formats."""
+    return [way for way in ways if all(way[name] == bits[name] for name in bits.keys() & way)]
 
 
 def _as_matrices(
@@ -229,7 +268,11 @@ class Launch(NamedTuple):
 
 
 def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
-    """What is launched where every operation takes plain values and leaves plain ones."""
+    """What is launched where every operation takes plain values and leaves plain ones.
+
+    Bits that an operation makes or reads in blocks alone lie so, and all that use them take their
+    other values in blocks too.
+    """
     for one in step.operations:
         way = formats.ways(one)[0]
         for name in one.reads:
@@ -265,7 +308,9 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
     for name in (n for one in step.operations for n in one.reads if n not in made):
         several, kind = formats_of(step.values[name]), step.values[name].kind
         usual = several[-1:] if kind == "weight" else several[:1]
-        free = kind == "bits" or (kind == "weight" and not fixed)  # bits are drawn as they are read
+        free = kind == "bits"  # they are drawn as they are read
+        free |= kind == "weight" and not fixed
+        free |= kind == "map" and name not in step.inputs  # a parameter that is read as a map
         given[name] = several if free else usual
     pairs = [(name.removesuffix("_new"), name) for name in made if name.endswith("_new")]
     return Problem(ways, formats.cost, given, [pair for pair in pairs if pair[0] in given])

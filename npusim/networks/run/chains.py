@@ -9,7 +9,7 @@ from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.isa.operands import Tensor
 from npusim.kernels.elementwise import Elementwise
-from npusim.networks.training import Operation
+from npusim.networks.rules.training import Operation
 
 #: Most elements of a row that share vectors in UB.
 WIDEST = 2048

@@ -13,12 +13,12 @@ from npusim.base.objects import replace
 from npusim.base.shown import Shown
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
-from npusim.networks.launches import PLAIN, Placed, conversion_task
 from npusim.networks.network import Timed
-from npusim.networks.planning import Launch
-from npusim.networks.step import options_of, prepared, setting
-from npusim.networks.step_result import StepResult
-from npusim.networks.training import Value
+from npusim.networks.plan.launch_order import Launch
+from npusim.networks.rules.training import Value
+from npusim.networks.run.launches import PLAIN, Placed, conversion_task
+from npusim.networks.run.step import options_of, prepared, setting
+from npusim.networks.run.step_result import StepResult
 from npusim.results import Result
 from npusim.workloads import read_network
 
@@ -105,7 +105,8 @@ class Trainer(Shown):
         array = self._kept[name, format]
         if value.kind == "channels":
             return array[: value.shape[0]]
-        return array if format == PLAIN else self._converted(name, PLAIN, array)
+        plain = array if format == PLAIN else self._converted(name, PLAIN, array)
+        return plain.reshape(value.shape)
 
     def __setitem__(self, name: str, array: Any) -> None:
         """Set a parameter; ``ArgumentError`` for an unknown name or another shape."""
@@ -228,4 +229,7 @@ def _begun(value: Value, generator: np.random.Generator) -> Array:
         numbers = generator.standard_normal(value.shape) * (2 / width) ** 0.5
         begun: Array = numbers.astype(np.float32)
         return begun
+    if value.kind in ("map", "rows"):
+        small: Array = (0.02 * generator.standard_normal(value.shape)).astype(np.float32)
+        return small
     return np.full(value.shape, float(value.name.endswith(".gamma")), np.float32)

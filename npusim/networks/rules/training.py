@@ -19,9 +19,9 @@ from msgspec import Struct, field
 from npusim.base.dtypes import FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
-from npusim.networks.layer_rules import by_axes, named_numbers, rule_of
-from npusim.networks.rules import Chain, Form, Rule, Update, chain_of, tables
-from npusim.networks.splits import in_turn, splits
+from npusim.networks.rules.choice import by_axes, named_numbers, rule_of
+from npusim.networks.rules.splits import in_turn, splits
+from npusim.networks.rules.table import Chain, Form, Rule, Update, chain_of, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
 from npusim.workloads.graph import Edge, Node, shape_in, shape_out
 
@@ -233,11 +233,13 @@ class _Builder:
         view = f"{name}@{count}x{sizes}" if count > 1 else f"{name}@{sizes}"
         if view not in self.step.values:
             self.step.value(value._replace(name=view, shape=shape, kind=kind, count=count))
-            self.step.views[view] = name
-            self.step.operations.append(
-                Operation(view, "views", phase, None, VIEW, (name,), (view,))
-            )
+            self._note_view(name, view, phase)
         return view
+
+    def _note_view(self, name: str, view: str, phase: str) -> None:
+        """Note that a value lies where another lies."""
+        self.step.views[view] = name
+        self.step.operations.append(Operation(view, "views", phase, None, VIEW, (name,), (view,)))
 
     def _operand(self, node: Node, edge: Edge, shape: tuple[int, ...]) -> str:
         """The value that a node reads along an edge, with the axes that its kernel needs.
@@ -325,8 +327,13 @@ class _Builder:
         layer = node.layer
         kind = "weight" if isinstance(layer, ConvLayer) else "matrix"
         groups = layer.groups if isinstance(layer, ConvLayer) else 1
+        computed = self.step.values[edge.value]
         value = Value(f"{node.name}.w", _parameter(layer, kind), self.kinds.cube, kind, groups)
-        self._copy(edge.value, self.step.value(value), "forward")
+        self.step.value(value)
+        if computed.dtype is value.dtype:
+            self._note_view(edge.value, value.name, "forward")
+        else:
+            self._copy(edge.value, value.name, "forward")
         return value.name
 
     def _own_parameter(self, node: Node, symbol: str, kind: str) -> str:
@@ -645,15 +652,17 @@ class _Builder:
         for at, part in enumerate(parts):
             source = self.step.values[part]
             if source.kind != value.kind or source.groups != value.groups:
-                like = self.step.value(value._replace(name=f"{part}.copy"))
-                self._copy(part, like, "backward")
-                parts[at] = like
-            elif source.dtype is not FP32:
+                parts[at] = self.step.value(value._replace(name=f"{part}.copy"))
+                self._copy(part, parts[at], "backward")
+            elif source.dtype is not FP32 and len(parts) > 1:
                 parts[at] = self._cast(part, FP32, "backward")
         if len(parts) > 1:
             self._sum(name, parts, FP32, FP32)
+            return
+        self.step.value(value._replace(name=gradient))
+        if self.step.values[parts[0]].dtype is FP32:
+            self._note_view(parts[0], gradient, "backward")
         else:
-            self.step.value(value._replace(name=gradient))
             chain = chain_of("cast", {"x": parts[0], "y": gradient}, gradient)
             self.step.operations.append(Operation(gradient, "cast", "backward", chain=chain))
 

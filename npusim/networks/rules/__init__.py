@@ -1,0 +1,1 @@
+"""What the operations of a network compute: the table of kinds, and a step derived from a graph."""

@@ -1,0 +1,319 @@
+"""Sums, products and other functions of elements, of equal shapes or with one that is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, prod
+from typing import Any
+
+from npusim.base.objects import replace
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.from_torch import moves
+from npusim.workloads.from_torch.reader import Call, Reader
+from npusim.workloads.from_torch.values import Value
+from npusim.workloads.graph import Edge
+from npusim.workloads.kinds import KINDS, kinds_in
+from npusim.workloads.numbers import FEW, numbers_of
+
+#: Kinds by PyTorch's names of their operations, where these are others.
+_KINDS = kinds_in("torch")
+
+
+def kind_of(name: str) -> str:
+    """The kind of an element-wise operation by PyTorch's name of it, "" where there is none."""
+    kind = _KINDS.get(name, name)
+    return kind if kind in KINDS else ""
+
+
+def unary(
+    reader: Reader, kind: str, value: Value, *, numbers: Sequence[float] = (), what: str = ""
+) -> Value:
+    """A function of each element, computed in the order in which they lie."""
+    value = reader.cut(value)
+    order = value.lies
+    lying = (*order.sizes, 2) if value.is_complex else order.sizes
+    edge = Edge(value.source(), lying, value.gradient)
+    layer = ElementwiseLayer(kind=kind, shape=lying or (1,), numbers=tuple(numbers))
+    made = reader.value(reader.add(what or kind, layer, [edge]), order.sizes)
+    return _as_it_lay(made, value)
+
+
+def _as_it_lay(made: Value, before: Value) -> Value:
+    """A result that lies as an operand did, in the order of the operand's axes."""
+    order = before.lies
+    back = [order.axes.index(axis) for axis in range(len(order.axes))]
+    return made.seen(made.view.permute(back).expand(before.shape))
+
+
+def function(reader: Reader, call: Call) -> Value:
+    """An activation or another function with numbers of its own."""
+    value, kind = call.tensors[0], kind_of(call.name)
+    others = call.values[1:]
+    if any(isinstance(one, Value) for one in others) or value.is_complex:
+        return reader.named(call)
+    given = [one for one in others if isinstance(one, (int, float)) or one is None]
+    if kind == "clip" and call.name == "relu6":
+        given = [0.0, 6.0]
+    if kind == "elu":  # the share of the exponential, the factor of all
+        given = [float(call["alpha"]), float(call["scale"])]
+    if kind == "softplus" and float(call["beta"]) != 1:
+        return reader.named(call)
+    if kind in ("celu", "gelu", "silu", "mish", "softplus", "selu"):
+        given = []
+    return unary(reader, kind, value, numbers=numbers_of(kind, call.name, given))
+
+
+def relu6(reader: Reader, call: Call) -> Value:
+    """A clip to 0 and 6."""
+    return unary(reader, "clip", call.tensors[0])
+
+
+def prelu(reader: Reader, call: Call) -> Value:
+    """A leaky ReLU whose slopes are trained."""
+    value, weight = call["self"], call["weight"]
+    if not reader.parameter(weight):
+        return reader.named(call)
+    layer = ElementwiseLayer(kind="prelu", shape=value.shape)
+    name = reader.add("prelu", layer, [reader.read(value)], {"slope": weight})
+    return reader.value(name, value.shape)
+
+
+def dropout(reader: Reader, call: Call) -> Value:
+    """Elements left out at random, in training."""
+    value = call["input"]
+    made = unary(reader, "dropout", value) if call["train"] and call["p"] else value
+    return (made, None) if isinstance(call.results, (list, tuple)) else made
+
+
+def by_number(reader: Reader, kind: str, value: Value, number: float) -> Value:
+    """A value times a number ("scale"), or and a number ("shift")."""
+    if number == (1 if kind == "scale" else 0):
+        return value
+    return unary(reader, kind, value, numbers=(number,))
+
+
+def arithmetic(reader: Reader, call: Call) -> Any:
+    """A sum, difference, product or quotient of two values, or of one and a number."""
+    left, right = call.values[0], call.values[1]
+    name, alpha = call.name, call.get("alpha", 1)
+    if call.get("rounding_mode") is not None:
+        return reader.named(call)
+    if isinstance(right, Value) and right.is_complex or isinstance(left, Value) and left.is_complex:
+        return _complex(reader, call)
+    if name == "rsub":
+        left, right, name = right, left, "sub"
+    if isinstance(right, Value) and alpha != 1:
+        right = by_number(reader, "scale", right, float(alpha))
+    elif alpha != 1:
+        right = float(right) * float(alpha)
+    return binary(reader, name, left, right)
+
+
+def _complex(reader: Reader, call: Call) -> Any:
+    result = call.results
+    name = reader.unknown(f"complex {call.name}", call.tensors, (*result.shape, 2), what=call.name)
+    return reader.of(name, result)
+
+
+def _number(value: Any) -> float | None:
+    """The number that an operand is, None where it is a value of several or of unknown ones."""
+    if not isinstance(value, Value):
+        return float(value)
+    if value.constant is not None and value.elements == 1 and not value.constant.is_complex():
+        return float(value.constant.reshape(()))
+    return None
+
+
+def binary(reader: Reader, name: str, left: Any, right: Any) -> Any:
+    """A sum ("add"), difference ("sub"), product ("mul") or quotient ("div")."""
+    first, second = _number(left), _number(right)
+    if second is not None and isinstance(left, Value):
+        shape = _together(left, right)
+        made = _with_number(reader, name, left, second)
+        return made.seen(made.view.expand(shape))
+    if first is not None and isinstance(right, Value):
+        shape = _together(right, left)
+        if name in ("add", "mul"):
+            made = _with_number(reader, name, right, first)
+        elif name == "sub":
+            made = by_number(reader, "scale", right, -1.0)
+            made = by_number(reader, "shift", made, first)
+        else:
+            made = by_number(reader, "scale", reciprocal(reader, right), first)
+        return made.seen(made.view.expand(shape))
+    return _of_values(reader, name, left, right)
+
+
+def _together(value: Value, other: Any) -> tuple[int, ...]:
+    """The shape of two operands together, of which the other has one element."""
+    axes = len(other.shape) if isinstance(other, Value) else 0
+    return (1,) * max(0, axes - len(value.shape)) + value.shape
+
+
+def _with_number(reader: Reader, name: str, value: Value, number: float) -> Value:
+    if name == "add":
+        return by_number(reader, "shift", value, number)
+    if name == "sub":
+        return by_number(reader, "shift", value, -number)
+    factor = number if name == "mul" else 1 / number if number else inf
+    return by_number(reader, "scale", value, factor)
+
+
+def reciprocal(reader: Reader, value: Value) -> Value:
+    """One divided by each element."""
+    value = reader.plain(value)
+    ones = reader.constant(reader.torch.ones(value.shape), "ones")
+    layer = ElementwiseLayer(kind="div", shape=value.shape or (1,))
+    name = reader.add("div", layer, [reader.read(ones), reader.read(value)])
+    return reader.value(name, value.shape)
+
+
+def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
+    """An operation on two values; one that is repeated for the other is a factor or a term."""
+    shape = tuple(reader.torch.broadcast_shapes(left.shape, right.shape))
+    left, right = (_unrepeated(one, len(shape)) for one in (left, right))
+    few = [_is_few(reader, one, shape) for one in (left, right)]
+    if not any(few):
+        return _of_equals(reader, name, left, right, shape)
+    if all(few):
+        larger = 0 if left.elements >= right.elements else 1
+        if larger:
+            right = right.seen(right.view.expand(shape))
+        else:
+            left = left.seen(left.view.expand(shape))
+        few = [bool(larger), not larger]
+    if few[0]:
+        if name == "sub":
+            right, name = by_number(reader, "scale", right, -1.0), "add"
+        elif name == "div":
+            right, name = reciprocal(reader, right), "mul"
+        left, right = right, left
+    elif name == "sub":
+        right, name = by_number(reader, "scale", right, -1.0), "add"
+    elif name == "div":
+        right, name = reciprocal(reader, right), "mul"
+    return _with_few(reader, FEW[name], left, right)
+
+
+def _unrepeated(value: Value, axes: int) -> Value:
+    """A value with as many axes as the result, and 1 for those along which it is repeated."""
+    seen = value.view
+    for axis in value.lies.repeated:
+        seen = seen.narrow(axis, 0, 1)
+    return value.seen(seen.reshape((1,) * (axes - seen.dim()) + tuple(seen.shape)))
+
+
+def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
+    """Whether an operand has fewer elements than the result, or would at another batch."""
+    if value.elements < prod(shape):
+        return True
+    weights = reader.parameter(value) is not None and len(shape) > 1
+    return weights and value.shape[0] == 1
+
+
+def _of_equals(
+    reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]
+) -> Value:
+    """An operation on two values of one shape, in the order in which both lie if that is one."""
+    left, right = reader.cut(left), reader.cut(right)
+    if left.lies != right.lies or left.lies.repeated:
+        left, right = reader.plain(left), reader.plain(right)
+    lying = left.lies.sizes
+    edges = [Edge(one.source(), lying, one.gradient) for one in (left, right)]
+    layer = ElementwiseLayer(kind=name, shape=lying or (1,))
+    return _as_it_lay(reader.value(reader.add(name, layer, edges), lying), left)
+
+
+def _permuted(value: Value, axes: Sequence[int]) -> Value:
+    constant = value.constant
+    return value.seen(
+        value.view.permute(axes), None if constant is None else constant.permute(axes)
+    )
+
+
+def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
+    """A value with factors or terms of fewer elements, in the order in which the value lies."""
+    large = reader.cut(large)
+    if large.lies.repeated or not _permuted(few, large.lies.axes).is_plain:
+        large = reader.plain(large)  # rather than the numbers, which may be weights
+    order = large.lies
+    few = _permuted(few, order.axes)
+    symbol = "gamma" if kind == "scale" else "beta"
+    edge = Edge(large.source(), order.sizes, large.gradient)
+    parameter = reader.parameter(few)
+    trained = parameter is not None and reader.builder.parameters[parameter].trained
+    in_region = not reader.flows(large) and not reader.flows(few)
+    if parameter is not None and (few.gradient or not trained or in_region):
+        sizes = few.shape
+        while len(sizes) > 1 and sizes[0] == 1:
+            sizes = sizes[1:]
+        layer = ElementwiseLayer(kind=kind, shape=order.sizes, weight=sizes or (1,))
+        name = reader.add(kind, layer, [edge], {symbol: few})
+    else:
+        layer = ElementwiseLayer(kind=kind, shape=order.sizes)
+        name = reader.add(kind, layer, [edge, reader.read(few)])
+    return _as_it_lay(reader.value(name, order.sizes), large)
+
+
+def power(reader: Reader, call: Call) -> Any:
+    """A power: a square is a product."""
+    value, exponent = call.values[:2]
+    number = None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
+    if isinstance(value, Value) and number == 2 and not value.is_complex:
+        return binary(reader, "mul", value, value)
+    return reader.named(call)
+
+
+def square(reader: Reader, call: Call) -> Any:
+    """A value times itself."""
+    value = call["self"]
+    return reader.named(call) if value.is_complex else binary(reader, "mul", value, value)
+
+
+def gated(reader: Reader, call: Call) -> Value:
+    """One half of a value times the sigmoid of the other (GLU)."""
+    value = call["self"]
+    axis = int(call["dim"]) % len(value.shape)
+    middle = value.shape[axis] // 2
+    first = moves.part(reader, value, axis, 0, middle)
+    second = moves.part(reader, value, axis, middle, value.shape[axis])
+    return binary(reader, "mul", first, unary(reader, "sigmoid", second))
+
+
+def negative(reader: Reader, call: Call) -> Value:
+    """A value with the other sign."""
+    return by_number(reader, "scale", call["self"], -1.0)
+
+
+def inverse(reader: Reader, call: Call) -> Value:
+    """One divided by a value."""
+    return reader.named(call) if call["self"].is_complex else reciprocal(reader, call["self"])
+
+
+def by_name(reader: Reader, call: Call) -> Value:
+    """An operation that is known by name, and not taken apart."""
+    called = call.name.removeprefix("_")
+    return reader.result(reader.unknown(called, call.tensors, call.shape), call)
+
+
+def copied(reader: Reader, call: Call) -> Value:
+    """What is copied into a value, repeated to its shape."""
+    source = call["src"]
+    made = source.seen(source.view.expand(call.shape))
+    return replace(made, dtype=call.results.dtype)
+
+
+def lerp(reader: Reader, call: Call) -> Any:
+    """A value on the way to another."""
+    start, end, weight = call["self"], call["end"], call["weight"]
+    difference = binary(reader, "sub", end, start)
+    return binary(reader, "add", start, binary(reader, "mul", difference, weight))
+
+
+def with_product(reader: Reader, call: Call) -> Any:
+    """A value and the product or quotient of two others, times a number."""
+    name = "mul" if call.name == "addcmul" else "div"
+    made = binary(reader, name, call["tensor1"], call["tensor2"])
+    if isinstance(made, Value):
+        made = by_number(reader, "scale", made, float(call["value"]))
+    return binary(reader, "add", call["self"], made)

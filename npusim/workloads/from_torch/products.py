@@ -1,0 +1,311 @@
+"""Operations that multiply: convolutions, linear layers, products of matrices, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod, sqrt
+from typing import Any
+
+from npusim.base.objects import replace
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.from_torch import arithmetic, moves, rows
+from npusim.workloads.from_torch.reader import Call, Reader
+from npusim.workloads.from_torch.rows import each
+from npusim.workloads.from_torch.values import Value
+from npusim.workloads.graph import MULTIPLIES
+from npusim.workloads.layers import ConvLayer, LinearLayer
+
+
+def _own(reader: Reader, value: Value | None) -> bool:
+    """Whether an operand is a parameter of the node: as it lies, and trained if it is anywhere."""
+    name = reader.parameter(value)
+    if name is None or value is None:
+        return False
+    return value.gradient or not reader.builder.parameters[name].trained
+
+
+def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
+    """Whether no gradient flows to any operand, as under ``no_grad``."""
+    return not any(reader.flows(value) for value in values)
+
+
+# -- convolutions ----------------------------------------------------------------------------
+
+
+def convolution(reader: Reader, call: Call) -> Value:
+    """A convolution of one to three axes, or a transposed one, with sizes as the framework's."""
+    x, w, bias = call["input"], call["weight"], call["bias"]
+    if x.is_complex or w.is_complex:
+        return complex_product(reader, call)
+    dims = len(w.shape) - 2
+    single = len(x.shape) == dims + 1
+    if single:
+        x = x.seen(x.view.unsqueeze(0))
+    transposed = call.name.startswith("conv_transpose") or bool(call.get("transposed", False))
+    groups = int(call["groups"])
+    stride, dilation = (each(call[name], dims) for name in ("stride", "dilation"))
+    extra = each(call.get("output_padding", [0]), dims) if transposed else ()
+    layer = ConvLayer(
+        name="",
+        n=x.shape[0],
+        cin=x.shape[1],
+        cout=w.shape[1] * groups if transposed else w.shape[0],
+        spatial=x.shape[2:],
+        kernel=w.shape[2:],
+        stride=stride,
+        padding=_padding(call["padding"], w.shape[2:], dilation),
+        dilation=dilation,
+        groups=groups,
+        transposed=transposed,
+        output_padding=extra if any(extra) else (),
+        bias=bias is not None,
+    )
+    made = _weighted(reader, "convolution", layer, x, w, bias, (1, -1, *(1,) * dims))
+    return made.seen(made.view.reshape(call.shape))
+
+
+def _padding(given: Any, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
+    """(before, after) of each axis, of numbers or of PyTorch's words."""
+    if isinstance(given, str):
+        reach = [d * (k - 1) if given == "same" else 0 for k, d in zip(kernel, dilation, strict=True)]
+        return tuple((total // 2, total - total // 2) for total in reach)
+    return tuple((pad, pad) for pad in each(given, len(kernel)))
+
+
+def _weighted(
+    reader: Reader,
+    what: str,
+    layer: ConvLayer | LinearLayer,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    bias_shape: Sequence[int],
+    *,
+    computed: Value | None = None,
+) -> Value:
+    """The node of a layer with weights; those that are computed are a second operand.
+
+    ``computed`` are the weights as they are read in that case. A bias that is no parameter is
+    added by a node of its own, in the shape ``bias_shape``.
+    """
+    region = _in_region(reader, [x, w, bias])
+    reads = [reader.read(x)]
+    own: dict[str, Value] = {}
+    if _own(reader, w) or (region and reader.parameter(w)):
+        own["w"] = w
+    else:
+        reads.append(reader.read(w if computed is None else computed))
+    apart = bias is not None and not (
+        _own(reader, bias) or (region and reader.parameter(bias) is not None)
+    )
+    if bias is not None and not apart:
+        own["b"] = bias
+    if apart:
+        layer = replace(layer, bias=False)
+    name = reader.add(what, layer, reads, own)
+    shape = layer.dy_shape if isinstance(layer, ConvLayer) else (
+        *x.shape[:-1], layer.cout
+    )  # fmt: skip
+    made = reader.value(name, shape)
+    if apart and bias is not None:
+        sized = moves.reshaped(reader, bias, [bias.elements if one < 0 else 1 for one in bias_shape])
+        made = arithmetic.binary(reader, "add", made, sized)
+    return made
+
+
+# -- products of matrices --------------------------------------------------------------------
+
+
+def complex_product(reader: Reader, call: Call) -> Any:
+    """A product of complex values, which no layer is: known by name."""
+    result = call.results
+    name = reader.unknown(
+        f"{MULTIPLIES}complex {call.name}", call.tensors, (*result.shape, 2), what=call.name
+    )
+    return reader.of(name, result)
+
+
+def linear(reader: Reader, call: Call) -> Value:
+    """Rows times a matrix of weights (features out, features in), and a bias."""
+    x, w, bias = call["input"], call["weight"], call["bias"]
+    if x.is_complex or w.is_complex:
+        return complex_product(reader, call)
+    made = by_matrix(reader, x, w.seen(w.view.t() if len(w.shape) > 1 else w.view), bias)
+    return moves.reshaped(reader, made, call.shape)
+
+
+def by_matrix(reader: Reader, left: Value, right: Value, bias: Value | None = None) -> Value:
+    """Rows of ``left`` (..., cin) times one matrix ``right`` (cin, cout) for all of them."""
+    if len(left.shape) == 1:
+        left = left.seen(left.view.unsqueeze(0))
+    if len(right.shape) == 1:
+        right = right.seen(right.view.unsqueeze(1))
+    cin, cout = right.shape
+    n = left.shape[0]
+    lies = right.seen(right.view.t())  # (cout, cin), as the weights of a linear layer
+    mine = _own(reader, lies) or (_in_region(reader, [left, right, bias]) and reader.parameter(lies))
+    exchanged = not mine and not right.is_plain and lies.is_plain
+    layer = LinearLayer(
+        name="",
+        cin=cin,
+        cout=cout,
+        n=n,
+        rows=prod(left.shape[1:-1]),
+        right_transposed=exchanged,
+        bias=bias is not None,
+    )
+    return _weighted(
+        reader, "linear", layer, left, lies, bias, (-1,), computed=lies if exchanged else right
+    )
+
+
+def matmul(reader: Reader, call: Call) -> Value:
+    """A product of two values of any number of axes, by PyTorch's rules of ``matmul``."""
+    left, right = call.tensors[:2]
+    if left.is_complex or right.is_complex:
+        return complex_product(reader, call)
+    return multiplied(reader, left, right, call.shape)
+
+
+def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) -> Value:
+    """The product of two values, which has ``shape``."""
+    if len(left.shape) == 1:
+        left = left.seen(left.view.unsqueeze(0))
+    if len(right.shape) == 1:
+        right = right.seen(right.view.unsqueeze(-1))
+    if _shared(right):
+        right = _first(right)
+        return moves.reshaped(reader, by_matrix(reader, left, right), shape)
+    if _shared(left):
+        # One matrix times those of a stack: the rows of the transposed ones times its transposed.
+        columns = right.seen(right.view.transpose(-1, -2))
+        matrix = _first(left)
+        made = by_matrix(reader, columns, matrix.seen(matrix.view.t()))
+        return moves.reshaped(reader, made.seen(made.view.transpose(-1, -2)), shape)
+    stack = tuple(
+        max(a, b) for a, b in zip(
+            _stretched(left, right), _stretched(right, left), strict=True
+        )
+    )  # fmt: skip
+    left, right = (
+        one.seen(one.view.expand(*stack, *one.shape[-2:])) for one in (left, right)
+    )
+    made = stacked(reader, left, right)
+    return moves.reshaped(reader, made, shape)
+
+
+def _stretched(value: Value, other: Value) -> tuple[int, ...]:
+    """The sizes of a stack with 1 in front for those that only the other has."""
+    missing = max(0, len(other.shape) - len(value.shape))
+    return (1,) * missing + value.shape[:-2]
+
+
+def _shared(value: Value) -> bool:
+    """Whether a stack has one matrix for all of it."""
+    return all(
+        size == 1 or stride == 0
+        for size, stride in zip(value.view.shape[:-2], value.view.stride()[:-2], strict=True)
+    )
+
+
+def _first(value: Value) -> Value:
+    """The only matrix of a stack."""
+    seen = value.view
+    while seen.dim() > 2:
+        seen = seen.select(0, 0)
+    return value.seen(seen)
+
+
+def stacked(reader: Reader, left: Value, right: Value, what: str = "product") -> Value:
+    """Products of two stacks (..., rows, cin) and (..., cin, cout) with the same axes in front."""
+    operands, exchanged = [], []
+    for one in (left, right):
+        turned = one.seen(one.view.transpose(-1, -2))
+        inner = turned.view.stride()[-1] == 1 != one.view.stride()[-1]
+        exchanged.append(not one.is_plain and (turned.is_plain or inner))
+        operands.append(reader.read(turned if exchanged[-1] else one))
+    *stack, rows_, cin = left.shape
+    layer = LinearLayer(
+        name="",
+        cin=cin,
+        cout=right.shape[-1],
+        rows=rows_,
+        n=stack[0] if stack else 1,
+        products=prod(stack[1:]),
+        left_transposed=exchanged[0],
+        right_transposed=exchanged[1],
+    )
+    return reader.value(reader.add(what, layer, operands), (*stack, rows_, right.shape[-1]))
+
+
+def addmm(reader: Reader, call: Call) -> Value:
+    """A product and what is added to it, each times a number."""
+    added = call["self"]
+    left, right = call.tensors[1:3]
+    if left.is_complex or right.is_complex:
+        return complex_product(reader, call)
+    alpha, beta = float(call["alpha"]), float(call["beta"])
+    simple = call.name in ("addmm", "addmv") and alpha == beta == 1 and len(right.shape) == 2
+    if simple and added.shape == (right.shape[1],):
+        made = by_matrix(reader, left, right, added)
+        return moves.reshaped(reader, made, call.shape)
+    made = multiplied(reader, left, right, call.shape)
+    if alpha != 1:
+        made = arithmetic.by_number(reader, "scale", made, alpha)
+    if beta == 0:
+        return made
+    if beta != 1:
+        added = arithmetic.by_number(reader, "scale", added, beta)
+    return arithmetic.binary(reader, "add", made, added)
+
+
+def attention(reader: Reader, call: Call) -> Value:
+    """Queries times keys, scaled and masked, their softmax, and that times values."""
+    q, k, v = call["query"], call["key"], call["value"]
+    scale = call.get("scale")
+    factor = float(scale) if scale is not None else 1 / sqrt(q.shape[-1])
+    if k.shape[:-2] != q.shape[:-2] and len(q.shape) > 2 and call.get("enable_gqa"):
+        k, v = (_grouped(reader, one, q.shape[-3]) for one in (k, v))
+    keys = k.seen(k.view.transpose(-1, -2))
+    scores = (*q.shape[:-1], k.shape[-2])
+    made = multiplied(reader, q, keys, scores)
+    made = arithmetic.by_number(reader, "scale", made, factor)
+    mask = call.get("attn_mask")
+    if call.get("is_causal"):
+        lower = reader.torch.ones(scores[-2:], dtype=reader.torch.bool).tril()
+        mask = reader.constant(lower, f"{reader.name('product')}.mask")
+    if mask is not None:
+        made = arithmetic.binary(reader, "add", made, _added_mask(reader, mask))
+    made = rows.softmax_of(reader, "softmax", made, -1)
+    if call.get("dropout_p"):
+        layer = ElementwiseLayer(kind="dropout", shape=made.shape)
+        made = reader.value(reader.add("dropout", layer, [reader.read(made)]), made.shape)
+    return multiplied(reader, made, v, call.shape)
+
+
+def _grouped(reader: Reader, value: Value, heads: int) -> Value:
+    """Keys or values that several heads share, for each of these."""
+    *front, own, keys, width = value.shape
+    shape = (*front, own, heads // own, keys, width)
+    seen = value.seen(value.view.unsqueeze(-3).expand(shape))
+    return moves.reshaped(reader, seen, (*front, heads, keys, width))
+
+
+def _added_mask(reader: Reader, mask: Value) -> Value:
+    """What a mask adds to scores: nothing where it lets through, minus infinity where not."""
+    if mask.floats:
+        return mask
+    if mask.constant is not None:
+        numbers = reader.torch.zeros(mask.constant.shape)
+        numbers = numbers.masked_fill(~mask.constant, float("-inf"))
+        return reader.constant(numbers, f"{reader.name('product')}.mask")
+    name = reader.unknown("mask", [mask], mask.shape)
+    return reader.value(name, mask.shape)
+
+
+def einsum(reader: Reader, call: Call) -> Any:
+    """Products of two values by letters of their axes; PyTorch composes those of more."""
+    if any(value.is_complex for value in call.tensors):
+        return complex_product(reader, call)
+    return reader.decomposed(call)
+

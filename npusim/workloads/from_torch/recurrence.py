@@ -1,0 +1,167 @@
+"""Recurrent layers and cells of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from npusim.base.errors import ArgumentError
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.from_torch import moves
+from npusim.workloads.from_torch.reader import Call, Reader
+from npusim.workloads.from_torch.values import Value
+from npusim.workloads.recurrent import GATES, Recurrent, States, recurrent
+
+
+def layer(reader: Reader, call: Call) -> tuple[Any, ...]:
+    """An LSTM, GRU or RNN of any number of layers and directions; its output and last states."""
+    kind = call.name
+    if "batch_sizes" in call._arguments:
+        return _packed(reader, call)
+    x, hx = call["input"], call["hx"]
+    if x.is_complex:
+        raise ArgumentError(f"{reader.builder.title}: {kind} of complex values")
+    firsts = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    if call["batch_first"]:
+        x = x.seen(x.view.transpose(0, 1))
+    outputs, lasts = _stacked(reader, call, kind, x, firsts)
+    if call["batch_first"]:
+        outputs = outputs.seen(outputs.view.transpose(0, 1))
+    return (outputs, *lasts)
+
+
+def _packed(reader: Reader, call: Call) -> tuple[Any, ...]:
+    """The same of packed sequences, whose batch differs from step to step."""
+    raise ArgumentError(
+        f"{reader.builder.title}: {call.name} ({reader.place}) of packed sequences has other sizes "
+        "for each batch; read the module on padded ones"
+    )
+
+
+def _stacked(
+    reader: Reader, call: Call, kind: str, x: Value, firsts: Sequence[Value]
+) -> tuple[Value, list[Any]]:
+    """All layers, one behind the other; ``x`` is (steps, batch, width)."""
+    directions = 2 if call["bidirectional"] else 1
+    layers = int(call["num_layers"])
+    parameters = list(call["params"])
+    each = len(parameters) // (layers * directions)
+    states: list[States] = []
+    for number in range(layers):
+        outputs = []
+        for direction in range(directions):
+            place = number * directions + direction
+            own = parameters[place * each : (place + 1) * each]
+            initial = [moves._selected(reader, one, 0, place) for one in firsts]
+            suffix = f"l{number}" + ("_reverse" if direction else "")
+            made, output = _one(
+                reader, kind, x, initial, own, bool(call["has_biases"]), suffix,
+                reverse=bool(direction),
+            )  # fmt: skip
+            states.append(made)
+            outputs.append(output)
+        x = moves.joined(reader, outputs, 2)
+        if call["train"] and call["dropout"] and number < layers - 1:
+            dropped = ElementwiseLayer(kind="dropout", shape=x.shape)
+            x = reader.value(reader.add("dropout", dropped, [reader.read(x)]), x.shape)
+    return x, _last_states(reader, call, states, x.shape[1])
+
+
+def _one(
+    reader: Reader,
+    kind: str,
+    x: Value,
+    initial: Sequence[Value],
+    own: Sequence[Value],
+    biased: bool,  # noqa: FBT001  # as PyTorch has it
+    suffix: str,
+    *,
+    reverse: bool = False,
+) -> tuple[States, Value]:
+    """One direction of one layer, and its output (steps, batch, out)."""
+    symbols = ["w_ih", "w_hh"] + (["b_ih", "b_hh"] if biased else [])
+    if len(own) > len(symbols):
+        symbols.append("w_hr")
+    names = {}
+    for symbol, value in zip(symbols, own, strict=True):
+        name = reader.parameter(value)
+        if name is None:
+            raise ArgumentError(
+                f"{reader.builder.title}: {reader.name(kind)} ({reader.place}) has weights that "
+                "are computed; make them parameters, for example by "
+                "torch.nn.utils.parametrize.remove_parametrizations"
+            )
+        names[symbol] = name
+    steps, batch, width = x.shape
+    out = initial[0].shape[-1]
+    described = Recurrent(
+        kind=kind,
+        steps=steps,
+        batch=batch,
+        width=width,
+        hidden=own[1].shape[0] // len(GATES[kind]),
+        projected=out if "w_hr" in names else 0,
+        parameters=names,
+        reverse=reverse,
+    )
+    reads = [reader.read(one) for one in initial]
+    word = reader.name(kind) + (f".{suffix}" if suffix else "")
+    made = recurrent(
+        reader.builder,
+        word,
+        described,
+        reader.read(x),
+        reads[0],
+        reads[1] if len(reads) > 1 else None,
+        unrolled=reader.unrolled,
+        place=reader.place,
+    )
+    return made, reader.value(made.output, (steps, batch, out))
+
+
+def _last_states(
+    reader: Reader, call: Call, states: Sequence[States], batch: int
+) -> list[Value]:
+    """The last state of all layers, and the last cell; made when something reads them."""
+    from npusim.workloads.from_torch.values import Later  # noqa: PLC0415
+
+    found = []
+    for place, result in enumerate(call.results[1:]):
+        shape = tuple(int(size) for size in result.shape)
+
+        def noted(place: int = place, shape: tuple[int, ...] = shape) -> str:
+            parts = []
+            for one in states:
+                last = one.last_cell if place else one.last
+                assert last is not None
+                value, count, number = last
+                whole = reader.value(value, (count * batch, shape[-1]))
+                parts.append(
+                    moves.part(reader, whole, 0, number * batch, (number + 1) * batch)
+                )
+            return reader.read(moves.joined(reader, parts, 0)).value
+
+        found.append(reader.value(Later(noted), shape))
+    return found
+
+
+def cell(reader: Reader, call: Call) -> Any:
+    """One step of a recurrent layer."""
+    kind = call.name.removesuffix("_cell")
+    x, hx = call["input"], call["hx"]
+    initial = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    single = len(x.shape) == 1
+    if single:
+        x = x.seen(x.view.unsqueeze(0))
+        initial = [one.seen(one.view.unsqueeze(0)) for one in initial]
+    own = [call[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
+    biased = own[2] is not None
+    made, output = _one(
+        reader, kind, x.seen(x.view.unsqueeze(0)), initial, own if biased else own[:2], biased, ""
+    )
+    shape = (x.shape[0], output.shape[-1])
+    out = (shape[-1],) if single else shape
+    state = moves.reshaped(reader, output, out)
+    if kind != "lstm" or made.last_cell is None:
+        return state
+    return state, reader.value(made.last_cell[0], out)

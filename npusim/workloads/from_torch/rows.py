@@ -1,0 +1,261 @@
+"""Operations along axes: normalisations, softmax, sums and means, pooling, enlarging."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.from_torch import arithmetic, moves
+from npusim.workloads.from_torch.reader import Call, Reader
+from npusim.workloads.from_torch.values import Value
+from npusim.workloads.numbers import numbers_of
+
+# -- normalisations --------------------------------------------------------------------------
+
+#: What a user should know of a batch normalisation in evaluation mode.
+NORMALISED = (
+    "batch normalisations of a module in evaluation mode are taken as those of a training step, "
+    "with the statistics of the batch"
+)
+
+
+def _normalised(
+    reader: Reader, kind: str, value: Value, call: Call, numbers: Sequence[float], like: Value
+) -> Value:
+    """A normalisation of ``value``; weights that are no parameters are a factor and a term.
+
+    ``like`` has the sizes of a weight among those of the value, 1 where it is repeated.
+    """
+    weight, bias = call.get("weight"), call.get("bias")
+    own = {}
+    if weight is not None and reader.parameter(weight):
+        own["gamma"] = weight
+    if bias is not None and reader.parameter(bias):
+        own["beta"] = bias
+    layer = ElementwiseLayer(
+        kind=kind, shape=value.shape, numbers=numbers_of(kind, call.name, list(numbers))
+    )
+    made = reader.value(reader.add(kind, layer, [reader.read(value)], own), value.shape)
+    if weight is not None and "gamma" not in own:
+        sized = moves.reshaped(reader, weight, like.shape)
+        made = arithmetic.binary(reader, "mul", made, sized)
+    if bias is not None and "beta" not in own:
+        sized = moves.reshaped(reader, bias, like.shape)
+        made = arithmetic.binary(reader, "add", made, sized)
+    return made
+
+
+def _by_channel(reader: Reader, value: Value) -> Value:
+    """A tensor of one element for each channel of a value."""
+    shape = [size if axis == 1 else 1 for axis, size in enumerate(value.shape)]
+    return value.seen(reader.torch.empty(shape, device="meta"))
+
+
+def batch_norm(reader: Reader, call: Call) -> Any:
+    """A batch normalisation, with the statistics of the batch."""
+    value = call["input"]
+    training = call.get("training", call.get("train", True))
+    if not training and NORMALISED not in reader.notes:
+        reader.notes.append(NORMALISED)
+    eps = float(call.get("eps", 1e-5))
+    made = _normalised(reader, "batch_norm", value, call, [eps], _by_channel(reader, value))
+    return _first_of(call, made)
+
+
+def instance_norm(reader: Reader, call: Call) -> Any:
+    """A normalisation of each channel of each image."""
+    value = call["input"]
+    eps = float(call["eps"])
+    return _normalised(reader, "instance_norm", value, call, [eps], _by_channel(reader, value))
+
+
+def group_norm(reader: Reader, call: Call) -> Any:
+    """A normalisation of each group of channels of each image."""
+    value = call["input"]
+    groups = int(call.get("num_groups", call.get("group", 1)))
+    numbers = [groups, float(call["eps"])]
+    made = _normalised(reader, "group_norm", value, call, numbers, _by_channel(reader, value))
+    return _first_of(call, made)
+
+
+def layer_norm(reader: Reader, call: Call) -> Any:
+    """A normalisation of rows, which may have several axes."""
+    value, sizes = call["input"], list(call["normalized_shape"])
+    width = prod(sizes)
+    joined = moves.reshaped(reader, value, (*value.shape[: len(value.shape) - len(sizes)], width))
+    like = joined.seen(reader.torch.empty((width,), device="meta"))
+    made = _normalised(reader, "layer_norm", joined, call, [float(call["eps"])], like)
+    made = moves.reshaped(reader, made, value.shape)
+    return _first_of(call, made)
+
+
+def _first_of(call: Call, made: Value) -> Any:
+    """The result where an operation returns statistics beside it, which nothing reads."""
+    if not isinstance(call.results, (list, tuple)):
+        return made
+    return (made, *(None for _ in call.results[1:]))
+
+
+# -- softmax, sums and means -----------------------------------------------------------------
+
+
+def softmax(reader: Reader, call: Call) -> Value:
+    """A softmax, or its logarithm, along any axis."""
+    kind = "log_softmax" if "log_softmax" in call.name else "softmax"
+    return softmax_of(reader, kind, call.tensors[0], int(call["dim"]))
+
+
+def softmax_of(reader: Reader, kind: str, value: Value, axis: int) -> Value:
+    """A softmax along an axis, computed along the last and put back."""
+    if not value.shape:
+        return value
+    moved, back = moves.moved_last(reader, value, [axis])
+    moved = reader.plain(moved)
+    layer = ElementwiseLayer(kind=kind, shape=moved.shape)
+    made = reader.value(reader.add(kind, layer, [reader.read(moved)]), moved.shape)
+    return made.seen(made.view.permute(back))
+
+
+def _axes(value: Value, given: Any) -> list[int]:
+    """The axes of a reduction, all where none are stated."""
+    count = len(value.shape)
+    if given is None or (isinstance(given, (list, tuple)) and not given):
+        return list(range(count))
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    return sorted(int(axis) % max(1, count) for axis in listed)
+
+
+def mean(reader: Reader, call: Call) -> Any:
+    """The mean along axes."""
+    return _reduced(reader, call, "avg_pool")
+
+
+def total(reader: Reader, call: Call) -> Any:
+    """The sum along axes: the mean, times the number of elements."""
+    value = call["self"]
+    made = _reduced(reader, call, "avg_pool")
+    if not isinstance(made, Value) or not value.elements or value.is_complex:
+        return made
+    count = value.elements // max(1, made.elements)
+    return arithmetic.by_number(reader, "scale", made, float(count))
+
+
+def largest(reader: Reader, call: Call) -> Any:
+    """The largest element along axes."""
+    if call.name == "max" and (len(call.values) > 1 and isinstance(call.values[1], Value)):
+        return reader.named(call)
+    made = _reduced(reader, call, "max_pool")
+    if isinstance(call.results, (list, tuple)):
+        return made, reader.later(call, call.results[1])
+    return made
+
+
+def _reduced(reader: Reader, call: Call, kind: str) -> Any:
+    """A pooling whose window is all of some axes, which stand behind the others for it."""
+    value = call.tensors[0]
+    if value.is_complex or not value.floats:
+        return reader.named(call)
+    if not value.shape:
+        return value
+    axes = _axes(value, call.get("dim"))
+    shape = call.shape
+    if all(value.shape[axis] == 1 for axis in axes):
+        return moves.reshaped(reader, value, shape)
+    moved, _ = moves.moved_last(reader, value, axes)
+    moved = reader.plain(moved)
+    left = moved.shape[: len(moved.shape) - len(axes)]
+    sizes = moved.shape[len(left) :]
+    if not left:
+        left = (1,)
+    if len(left) == 1:
+        left = (*left, 1)
+    if len(sizes) > 3:
+        sizes = (prod(sizes),)
+    layer = ElementwiseLayer(kind=kind, shape=(*left, *sizes), out=(*left, *(1,) * len(sizes)))
+    moved = moves.reshaped(reader, moved, layer.shape)
+    made = reader.value(reader.add(kind, layer, [reader.read(moved)]), layer.out)
+    return moves.reshaped(reader, made, shape)
+
+
+# -- pooling and enlarging -------------------------------------------------------------------
+
+
+def pool(reader: Reader, call: Call) -> Any:
+    """A pooling, of windows with a stride and padding, or of as many windows as asked for."""
+    value = call.tensors[0]
+    kind = "max_pool" if "max_pool" in call.name else "avg_pool"
+    dims = int(call.name.partition("pool")[2][:1])
+    single = len(value.shape) == dims + 1
+    if single:
+        value = value.seen(value.view.unsqueeze(0))
+    several = isinstance(call.results, (list, tuple))
+    shape = call.shape
+    out = (1, *shape) if single else shape
+    dilation = each(call.get("dilation", [1]), dims)
+    strange = call.get("divisor_override") is not None
+    if max(dilation) > 1 or strange:
+        called = f"dilated {kind}" if max(dilation) > 1 else f"{kind} of another divisor"
+        name = reader.unknown(called, [value], out, what=kind)
+    else:
+        fields = _windows(call, value.shape[-dims:], out[-dims:], dims)
+        layer = ElementwiseLayer(kind=kind, shape=value.shape, out=out, **fields)
+        name = reader.add(kind, layer, [reader.read(value)])
+    made = moves.reshaped(reader, reader.value(name, out), shape)
+    if several:
+        return made, reader.later(call, call.results[1])
+    return made
+
+
+def _windows(call: Call, x: Sequence[int], out: Sequence[int], dims: int) -> dict[str, Any]:
+    """Kernel, stride and padding of a pooling; none where windows differ, or are all of a map."""
+    if "kernel_size" not in call._arguments:
+        if prod(out) == 1 or any(size % made for size, made in zip(x, out, strict=True)):
+            return {}
+        return {"kernel": tuple(size // made for size, made in zip(x, out, strict=True))}
+    padding = each(call.get("padding", [0]), dims)
+    counted = any(padding) and bool(call.get("count_include_pad", False))
+    kernel = each(call["kernel_size"], dims)
+    return {
+        "numbers": (1.0,) if counted else (),
+        "kernel": kernel,
+        "stride": each(call.get("stride") or kernel, dims),
+        "padding": tuple((pad, pad) for pad in padding),
+    }
+
+
+def each(values: Any, dims: int) -> tuple[int, ...]:
+    """One number for each axis, of which only one may have been stated."""
+    listed = list(values) if isinstance(values, (list, tuple)) else [values]
+    return tuple(int(one) for one in listed) * (dims if len(listed) == 1 else 1)
+
+
+def enlarged(reader: Reader, call: Call) -> Value:
+    """Maps of another size, by the nearest element or between elements."""
+    value = call.tensors[0]
+    name = call.name.removeprefix("_")
+    if name.endswith("_aa") or not ("nearest" in name or "linear" in name):
+        return reader.named(call)
+    kind = "upsample" if "nearest" in name else "interpolate"
+    numbers = numbers_of(kind, name, [bool(call.get("align_corners", False))])
+    layer = ElementwiseLayer(
+        kind=kind,
+        shape=value.shape,
+        out=call.shape,
+        numbers=numbers if kind == "interpolate" else (),
+    )
+    return reader.result(reader.add(kind, layer, [reader.read(value)]), call)
+
+
+def norm(reader: Reader, call: Call) -> Any:
+    """The length of vectors along axes: known by name."""
+    return reader.named(call)
+
+
+def loss(reader: Reader, call: Call) -> Value:
+    """A loss, whose name tells what it is."""
+    name = call.name.removesuffix("_loss").removesuffix("_nd").removesuffix("2d")
+    values = [value for value in call.tensors]
+    made = reader.unknown(f"loss: {name}", values, call.shape, what="loss")
+    return reader.of(made, call.results)
