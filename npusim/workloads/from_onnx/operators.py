@@ -78,7 +78,7 @@ def read(values: Values, step: Step) -> None:
         return
     if not _computes(values, step):
         return
-    if not multiplies(step) and _unknown_sizes(values, step):
+    if not _may_multiply(values, step) and _unknown_sizes(values, step):
         values.unread[step.kind] += 1
         return
     _reader(values, step)(values, step)
@@ -109,15 +109,16 @@ def _reader(values: Values, step: Step) -> Reader:
 
 def _unknown(values: Values, step: Step) -> None:
     """Note a node by its name; one that may multiply says so."""
-    called = step.kind
-    strange = step.domain not in _KNOWN_DOMAINS
-    matrices = [
-        name
-        for name in step.inputs
-        if len(values.found.weights.get(name, ())) > 1 and name not in values.found.numbers
-    ]
-    if multiplies(step) or (strange and matrices):
-        called = f"{MULTIPLIES}{step.kind}"
-    if strange:
+    if step.domain not in _KNOWN_DOMAINS:
         values.strange[f"{step.domain}.{step.kind}"] += 1
-    values.unknown(step, called)
+    before = MULTIPLIES if _may_multiply(values, step) else ""
+    values.unknown(step, f"{before}{step.kind}")
+
+
+def _may_multiply(values: Values, step: Step) -> bool:
+    """Whether a node is a product, or one of an unknown domain that reads matrices of weights."""
+    weights, numbers = values.found.weights, values.found.numbers
+    matrices = [
+        name for name in step.inputs if len(weights.get(name, ())) > 1 and name not in numbers
+    ]
+    return multiplies(step) or (step.domain not in _KNOWN_DOMAINS and bool(matrices))

@@ -311,7 +311,11 @@ class _Walk:
         if condition is not None:
             return self._branch(step, "then_branch" if condition.reshape(-1)[0] else "else_branch")
         first, second = (self._branch(step, name) for name in ("then_branch", "else_branch"))
-        if self._multiplied(first) != self._multiplied(second):
+        try:
+            alike = self._multiplied(first) == self._multiplied(second)
+        except ArgumentError as error:  # of a branch that was never meant for these sizes
+            raise fault(self.file, step, self._choice(step)) from error
+        if not alike:
             raise fault(self.file, step, self._choice(step))
         self.found.notes.append(
             f"{step.name} (If) depends on data; both branches multiply alike, and the first is read"
