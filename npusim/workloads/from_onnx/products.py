@@ -97,7 +97,7 @@ def product(
             whole = values.expanded(value, step, (*stack, *value.shape[-2:]))
         laid, turned = values.exchanged(whole, step)
         operands.append(Operand(laid.name, turned, value.images))
-    sizes = (stack, *left.shape[-2:], right.shape[-1])
+    sizes = (stack, left.shape[-2], left.shape[-1], right.shape[-1])
     return stack_of_products(values, step, (operands[0], operands[1]), sizes, part=part)
 
 
@@ -351,11 +351,10 @@ def _contracted(
     term = "".join([*stack, *rows, *columns])
     shape = tuple(extent[letter] for letter in term)
     if not inner and not (rows and columns):
-        aligned = [
-            _aligned(values, step, left, left_term, term),
-            _aligned(values, step, right, right_term, term),
-        ]
-        return combined(values, step, "mul", *aligned, shape, part="mul"), term
+        first_factor = _aligned(values, step, left, left_term, term)
+        second_factor = _aligned(values, step, right, right_term, term)
+        made = combined(values, step, "mul", first_factor, second_factor, shape, part="mul")
+        return made, term
     groups = {"stack": stack, "rows": rows, "inner": inner, "columns": columns}
     sizes = {name: tuple(extent[one] for one in letters) for name, letters in groups.items()}
     if not stack and right.weight:
@@ -372,7 +371,7 @@ def _contracted(
         _operand(values, step, left, left_term, (stack, rows, inner)),
         _operand(values, step, right, right_term, (stack, inner, columns)),
     )
-    whole = (sizes["stack"], *(prod(sizes[one]) for one in ("rows", "inner", "columns")))
+    whole = (sizes["stack"], prod(sizes["rows"]), prod(sizes["inner"]), prod(sizes["columns"]))
     return stack_of_products(values, step, operands, whole).seen(shape), term
 
 

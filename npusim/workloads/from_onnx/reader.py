@@ -113,8 +113,8 @@ class _Source:
         values.unrolled = self.unrolled
         wanted = {name for step in found.steps for name in step.inputs}
         for one in self.inputs:
-            shape = found.inputs[one.name]
-            if one.name in wanted and prod(shape):
+            shape: Sizes = found.inputs[one.name]
+            if one.name in wanted and 0 not in shape:
                 name = builder.input(one.name, shape, integers=one.element in _INTEGERS)
                 values.put(one.name, Value(name, shape))
         with told_as(ArgumentError, f"{self.file}: "):
