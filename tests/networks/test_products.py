@@ -10,7 +10,6 @@ import pytest
 
 import npusim
 from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
-from tests.tables import rows
 
 torch = pytest.importorskip("torch")
 bridge = pytest.importorskip("npusim.torch")
