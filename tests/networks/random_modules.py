@@ -1,12 +1,13 @@
 """Random small trainable modules, their steps in float64, and what fp16 explains of a difference.
 
 ``python -m tests.networks.random_modules COUNT FIRST_SEED`` trains COUNT modules for a step with
-``npusim.Trainer`` and prints those whose loss or gradients are not PyTorch's, with their operations.
+``npusim.Trainer``, and prints those whose loss or gradients are not PyTorch's.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import random
 import sys
 import traceback
@@ -369,7 +370,7 @@ class Drawing:
         self._add("layer", norm if norm.weight is None else self._perhaps_frozen(norm))
 
     def _shared(self) -> None:
-        """A convolution that keeps the shape, twice or three times in all."""
+        """A convolution that keeps the shape, used several times, or another with its weight."""
         fits = [
             layer
             for layer in self.layers
@@ -382,6 +383,12 @@ class Drawing:
             )
         ]
         layer = self.random.choice(fits) if fits else self._same_size(self.channels)
+        if self.random.random() < 0.3:
+            twin = copy.deepcopy(layer)
+            twin.weight = layer.weight
+            self._add("layer", layer)
+            self._add("layer", twin)
+            return
         for _ in range(1 if fits else 2):
             self._add("layer", layer)
             if self.random.random() < 0.5:
@@ -613,7 +620,7 @@ SETTINGS = {"rate": 1.0, "decay": 0.0}
 
 
 class Verdict(NamedTuple):
-    """What of a trained module is not PyTorch's; cycles of its step and those of ``npusim.step``."""
+    """What of a step is not PyTorch's, its cycles, and those that ``npusim.step`` has."""
 
     differences: list[Difference]
     trained_cycles: int
