@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from npusim.networks.rules.table import tables
 from npusim.workloads import ConvLayer, LinearLayer, Workload
-from npusim.workloads.layers import INPUT
+from npusim.workloads import INPUT
 from tests.networks.blocks import Array
 
 

@@ -19,25 +19,15 @@ F = torch.nn.functional
 RATE = 0.05
 
 
-def own(name: str, trainer: npusim.Trainer) -> str:
-    """What a trainer calls a parameter of PyTorch."""
-    begin, _, end = name.rpartition(".")
-    norm = f"{begin}.gamma" in trainer.parameters
-    ends = {"weight": "gamma", "bias": "beta"} if norm else {"weight": "w", "bias": "b"}
-    called = f"{begin}.{ends[end]}"
-    others = (one for one in trainer.parameters if one.startswith(f"{begin}."))
-    return called if called in trainer.parameters else next(others)  # of a factor or term
-
-
 def by_torch(
     model: Any, trainer: npusim.Trainer, images: Any, labels: Any
 ) -> tuple[float, dict[str, Any]]:
     """The loss, and the weights after a step of PyTorch in float64 from those of the trainer."""
     with torch.no_grad():
         for name, weights in model.named_parameters():
-            begun = torch.from_numpy(trainer[own(name, trainer)].astype(np.float64))
+            begun = torch.from_numpy(trainer[name].astype(np.float64))
             weights.copy_(begun.reshape(weights.shape))
-    named = [(p, trainer[own(name, trainer)].ndim > 1) for name, p in model.named_parameters()]
+    named = [(p, trainer[name].ndim > 1) for name, p in model.named_parameters()]
     optimizer = torch.optim.SGD(
         [
             {"params": [p for p, many in named if many], "weight_decay": 1e-4},
@@ -65,10 +55,9 @@ def same_as_torch(make: Callable[[], Any], shape: tuple[int, ...], **options: An
     loss, weights = by_torch(make().double(), trainer, images, [1, 9, 4, 0])
     assert trainer.step(images, [1, 9, 4, 0]) == pytest.approx(loss, rel=2e-3)
     for name, wanted in weights.items():
-        called = own(name, trainer)
-        moved = np.abs(wanted - begun[called].reshape(wanted.shape)).max()
+        moved = np.abs(wanted - begun[name].reshape(wanted.shape)).max()
         assert moved > 0, name
-        found = trainer[called].reshape(wanted.shape)
+        found = trainer[name].reshape(wanted.shape)
         np.testing.assert_allclose(found, wanted, atol=0.02 * moved, err_msg=name)
     (step,) = trainer.steps
     assert step.complete

@@ -114,7 +114,7 @@ class Costs:
 
 
 def planning(workload: Workload, *, passes: str = "training") -> tuple[Formats, Problem]:
-    step = training(workload, 1, passes=passes)
+    step = training(workload, passes=passes)
     fused(step, chosen("usual"), DEVICE)
     formats = Formats(step, Costs())  # type: ignore[arg-type]
     return formats, problem(step, formats, fixed=False)

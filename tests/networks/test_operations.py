@@ -51,7 +51,7 @@ def test_the_operations_of_a_step_are_those_written_by_hand(block: Workload) -> 
         optimizer += decayed(f"{layer}.w") + updated(f"{norm}.gamma") + updated(f"{norm}.beta")
     optimizer += decayed("fc.w") + updated("fc.b")
     phases = {"forward": FORWARD, "backward": BACKWARD, "optimizer": optimizer}
-    step = training(block, 4)
+    step = training(block.for_batch(4))
     for phase, wanted in phases.items():
         found = "".join(
             f"{one.kind}: {' '.join(one.reads)} -> {' '.join(one.writes)}\n"
@@ -60,11 +60,11 @@ def test_the_operations_of_a_step_are_those_written_by_hand(block: Workload) -> 
         )
         assert found == wanted, phase
     for passes, want in (("forward", {"forward"}), ("backward", {"backward"})):
-        assert {one.phase for one in training(block, 4, passes=passes).operations} == want
+        assert {one.phase for one in training(block.for_batch(4), passes=passes).operations} == want
 
 
 def test_normalisations_in_fp32_cast_what_they_read_and_leave(block: Workload) -> None:
-    step = training(block, 4, Kinds(norm=FP32))
+    step = training(block.for_batch(4), Kinds(norm=FP32))
     casts = [one for one in step.operations if one.kind == "cast"]
     assert [(one.reads, one.writes) for one in casts if one.phase == "forward"] == [
         (("input",), ("input.fp16",)),
@@ -262,7 +262,7 @@ def test_how_often_fusions_are_made(
     device: str, fusions: str, count: dict[str, int], block: Workload
 ) -> None:
     """Behind a product only where L0C drains through UB; each takes one operation away."""
-    step, whole = training(block, 4), training(block, 4)
+    step, whole = training(block.for_batch(4)), training(block.for_batch(4))
     assert fused(step, chosen(fusions), load_device(device)) == count
     assert len(step.operations) == len(whole.operations) - sum(count.values())
     kept = {name for one in step.operations for name in one.writes}
@@ -276,7 +276,7 @@ def test_how_often_fusions_are_made(
 
 
 def test_a_fused_kernel_keeps_the_name_of_what_it_ends_with(block: Workload) -> None:
-    step = training(block, 4)
+    step = training(block.for_batch(4))
     fused(step, chosen("usual"), load_device("ascend910"))
     kinds = Counter(one.kind for one in step.operations)
     assert kinds["normalisation update + sum + activation"] == 1
@@ -294,12 +294,12 @@ def test_a_list_of_layers_has_no_step() -> None:
     with pytest.raises(
         ArgumentError, match=r"workload a only lists layers; .*give its file a `graph"
     ):
-        training(listed, 1)
+        training(listed)
 
 
 def test_an_unknown_optimizer_is_named(block: Workload) -> None:
     with pytest.raises(ArgumentError, match="optimizer is 'adm'; did you mean 'adam'"):
-        training(block, 1, optimizer="adm")
+        training(block, optimizer="adm")
 
 
 @mistakes("networks", "a_row_that_is_wrong_has_its_line")
@@ -322,7 +322,7 @@ def test_a_row_that_is_wrong_has_its_line(
 
 def test_maps_of_other_axes_are_not_fused() -> None:
     """ConvNeXt adds a gradient of (N, H, W, C) to that of a convolution: blocks hold others."""
-    step = training(load_workload("convnext_tiny"), 1)
+    step = training(load_workload("convnext_tiny"))
     fused(step, chosen("usual"), load_device("ascend910"))
     for one in step.operations:
         chain = one.chain if one.core.startswith("convolution") else None

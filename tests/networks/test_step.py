@@ -109,7 +109,7 @@ def test_windows_larger_than_ub_are_averaged_axis_by_axis() -> None:
     """The squeezed map of 112 x 112 of an EfficientNet, whose plane is larger than UB."""
     pool = ElementwiseLayer(kind="avg_pool", shape=(16, 112, 112), out=(16, 1, 1))
     workload = Workload.of_nodes("pool", "", [Node(name="p", layer=pool, inputs=("input",))])
-    step = training(workload, 2, passes="forward")
+    step = training(workload.for_batch(2), passes="forward")
     one = step.operations[-1]
     what = task(one, step.values, dict.fromkeys(step.values, "NC1HWC0"))
     x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 1, 112, 112, 16)).astype(np.float16)

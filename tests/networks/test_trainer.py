@@ -9,7 +9,7 @@ import pytest
 
 import npusim
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload
-from npusim.workloads.layers import INPUT, Node
+from npusim.workloads import INPUT, Node
 from tests.networks.blocks import TWO_BLOCKS, images, network
 from tests.networks.reference import Reference
 

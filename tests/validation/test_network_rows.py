@@ -66,7 +66,7 @@ def test_what_a_step_cannot_have_is_declined(
 
 
 def test_an_auxiliary_classifier_is_trained_too(row: NetworkRow) -> None:
-    step = training(load_workload(row.network), batch=4)
+    step = training(load_workload(row.network).for_batch(4))
     written = {name for one in step.operations for name in one.writes}
     assert {"side.w.gradient", "fc.w.gradient"} <= written
     assert [one.name for one in step.operations if one.kind == "loss"] == ["side.loss", "loss"]

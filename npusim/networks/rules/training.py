@@ -85,8 +85,9 @@ class Training(Struct):
     """The operations of a step in order, and their values.
 
     ``parameters`` are trained; ``fixed`` are frozen weights, buffers and constants, which are there
-    before the step as parameters are, ``inputs`` what it gets. ``views`` are values that lie where
-    another lies, with other axes.
+    before the step as parameters are, ``inputs`` what it gets. ``scales`` are the factors of
+    normalisations, which begin with ones. ``views`` are values that lie where another lies, with
+    other axes.
     """
 
     inputs: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ class Training(Struct):
     operations: list[Operation] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
+    scales: set[str] = field(default_factory=set)
     views: dict[str, str] = field(default_factory=dict)
 
     def home(self, name: str) -> str:
@@ -346,12 +348,16 @@ class _Builder:
         shape = _parameter(layer, kind)
         named = f"{node.name}.{symbol}"
         if node.parameters is None:
-            return self._parameter(named, shape, kind, groups)
-        if symbol in node.parameters:
-            return self._parameter(node.parameters[symbol], shape, kind, groups)
-        self.step.fixed.append(named)
-        self.trained[named] = False
-        return self.step.value(Value(named, shape, FP32, kind, groups))
+            name = self._parameter(named, shape, kind, groups)
+        elif symbol in node.parameters:
+            name = self._parameter(node.parameters[symbol], shape, kind, groups)
+        else:
+            self.step.fixed.append(named)
+            self.trained[named] = False
+            name = self.step.value(Value(named, shape, FP32, kind, groups))
+        if symbol == "gamma":
+            self.step.scales.add(name)
+        return name
 
     def _note(self, node: Node, form: Form, phase: str, count: int | None = None) -> None:
         """One operation of a node, with casts of what it computes in another type."""

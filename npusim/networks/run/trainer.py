@@ -80,7 +80,9 @@ class Trainer(Shown):
             if name in self._homes:
                 known = net.parameters.get(name)
                 data = known.data if known is not None else None
-                self[name] = _begun(step.values[name], generator) if data is None else data
+                if data is None:
+                    data = _begun(step.values[name], generator, scale=name in step.scales)
+                self[name] = data
 
     def __repr__(self) -> str:
         """One line: the network, how far it is, and what a step takes."""
@@ -222,7 +224,7 @@ def _outputs(result: Result) -> list[Array]:
     return [array for array in result.outputs or () if array is not None]
 
 
-def _begun(value: Value, generator: np.random.Generator) -> Array:
+def _begun(value: Value, generator: np.random.Generator, *, scale: bool) -> Array:
     """What a parameter begins with: numbers by the size of what they are multiplied with."""
     if value.kind in ("weight", "matrix"):
         width = prod(value.shape[1:])
@@ -232,4 +234,4 @@ def _begun(value: Value, generator: np.random.Generator) -> Array:
     if value.kind in ("map", "rows"):
         small: Array = (0.02 * generator.standard_normal(value.shape)).astype(np.float32)
         return small
-    return np.full(value.shape, float(value.name.endswith(".gamma")), np.float32)
+    return np.full(value.shape, float(scale), np.float32)
