@@ -118,9 +118,10 @@ def result(layer: Layer, shape: Sizes, count: int = 1) -> Sizes:
 def one_round(shape: Sizes, count: int) -> Sizes:
     """What a step that runs ``count`` times reads each time of a value of this ``shape``.
 
-    One that has as many parts along its first axis is read part by part, any other as a whole.
+    One that has as many parts along its first axis, or a few more, is read part by part, any other
+    as a whole.
     """
-    if not shape or shape[0] % count:
+    if not shape or shape[0] < count:
         return shape
     return (shape[0] // count, *shape[1:])
 
