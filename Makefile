@@ -14,7 +14,7 @@ ENGINE := build/engine/made
 QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
   tests/timing/test_timing_by_hand.py tests/timing/test_fabric.py tests/timing/test_l2.py \
   tests/test_architecture.py tests/test_dtypes.py \
-  tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/test_workloads.py \
+  tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/workloads \
   tests/test_yamltree.py
 
 .PHONY: demo engine quick test minima newest mutants replay gate check types assembled docs slow release bench speed steps scorecard clean

@@ -29,6 +29,7 @@ from npusim.language import (
     ArgumentError,
     BufferHandle,
     Device,
+    DType,
     GmRegion,
     Language,
     Plan,
@@ -42,6 +43,26 @@ from npusim.language import (
 
 #: Most elements of a row that a task has of q, and bytes of a task: its load has full bandwidth.
 _ROW, _LOAD = 2048, 32 * 1024
+
+
+def widest_step(device: Device, cores: int, read: Tensor, outputs: int) -> int:
+    """Planes of which UB holds all inputs and ``outputs``, at most the share of a core; 1 at least.
+
+    An instruction has the rows of so many planes.
+    """
+    planes, inputs, q = read.shape
+    row = min(q, _ROW)
+    held = _held(read.dtype, inputs * row, outputs * row, row)
+    each = sum(one.size for one in held.values())
+    return max(1, min(device.memory("UB").size_bytes // each, ceil_div(planes, cores)))
+
+
+def _held(dtype: DType, read: int, made: int, row: int) -> dict[str, Held]:
+    """What UB holds by name: elements that are read and made in one type, and a term of a row."""
+    held = {"image": Held(dtype, read, 2), "term": Held(FP32, row)}
+    if dtype != FP32:
+        held |= {"wide": Held(FP32, read), "narrow": Held(dtype, made, 2)}
+    return held | {"sums": Held(FP32, made, 1 if dtype != FP32 else 2)}
 
 
 class Tile(NamedTuple):
@@ -130,11 +151,7 @@ class Blend(Spread):
         """What UB holds by name, where a task has so many outputs, planes and elements of q."""
         parts = range(0, len(self.terms), outputs)
         inputs = max(self.reach(first, outputs)[1] for first in parts) * planes * row
-        made, dtype = outputs * planes * row, self.read.dtype
-        held = {"image": Held(dtype, inputs, 2), "term": Held(FP32, planes * row)}
-        if dtype != FP32:
-            held |= {"wide": Held(FP32, inputs), "narrow": Held(dtype, made, 2)}
-        return held | {"sums": Held(FP32, made, 1 if dtype != FP32 else 2)}
+        return _held(self.read.dtype, inputs, outputs * planes * row, planes * row)
 
     def _takes(self, outputs: int, planes: int, row: int) -> int:
         return sum(one.size for one in self._held(outputs, planes, row).values())

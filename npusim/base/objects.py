@@ -47,6 +47,13 @@ def field_names(one: object) -> tuple[str, ...]:
     return getattr(one, "__struct_fields__", ())
 
 
+def compared_fields(kind: type) -> tuple[str, ...]:
+    """The names of those fields of a class of records that comparisons of two of them look at."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
+    return field_names(kind)
+
+
 @contextmanager
 def growing() -> Iterator[None]:
     """Make many objects, none of which is garbage, without the search for cycles among them.

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from npusim.base.dtypes import DType
-from npusim.base.objects import field_names
+from npusim.base.objects import compared_fields
 from npusim.base.resources import configs
 from npusim.version import __version__
 
@@ -155,9 +155,10 @@ def own_modules(kind: type) -> list[ModuleType]:
 
 
 def content_of(value: Any) -> str:
-    """All that a value holds, as text: numbers, words, and records of npusim's own classes.
+    """All that a value holds, as text: numbers, words, arrays, and records of npusim's own classes.
 
-    Raises ``TypeError`` for anything else.
+    Fields that a record leaves out of comparisons are left out here. Raises ``TypeError`` for
+    anything else.
     """
     if isinstance(value, DType):
         return value.name
@@ -165,6 +166,12 @@ def content_of(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple):
         return f"({','.join(map(content_of, value))})"
+    if isinstance(value, Mapping):
+        pairs = (f"{content_of(key)}:{content_of(each)}" for key, each in value.items())
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, np.ndarray):
+        digest = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return f"{value.dtype}{value.shape}{digest}"
     return _record(value)
 
 
@@ -172,7 +179,7 @@ def content_of(value: Any) -> str:
 def _record(value: Any) -> str:
     """A kernel or what it is made of, of which others are made too."""
     kind = type(value)
-    names = field_names(value)
+    names = compared_fields(kind)
     if names and kind.__module__.startswith("npusim."):
         parts = (f"{name}={content_of(getattr(value, name))}" for name in names)
         return f"{kind.__module__}.{kind.__qualname__}({','.join(parts)})"

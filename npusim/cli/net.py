@@ -15,7 +15,7 @@ from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.arguments import shared_option
 from npusim.results.progress import ProgressBar
 from npusim.workloads import read_network
-from npusim.workloads.topology import PADDINGS
+from npusim.workloads.from_scalesim import PADDINGS
 
 #: Options that are keywords of what times a network, and those that are keywords of a call.
 TIMED = "batch dtype passes gradients cube_math_type every_input"
@@ -51,6 +51,14 @@ def add_network(parser: Parser, batch: int = 1) -> None:
     )
 
 
+def sizes_of_inputs(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The sizes that are given of one input, or of each of several, as keywords of a reader."""
+    shapes = arguments.input_shape
+    if len(shapes) > 1:
+        return {"inputs": shapes}
+    return {"input_shape": shapes[0]} if shapes else {}
+
+
 def _gradients(text: str) -> tuple[str, ...]:
     words = text.split(",")
     if len(set(words)) != len(words) or not set(words) <= set(GRADIENTS):
@@ -69,14 +77,14 @@ def execute(arguments: argparse.Namespace) -> None:
 
         names = f"mode {_STEP} {OPTIONS}"
     given = {name: value for name, value in picked(arguments, names).items() if value is not None}
-    workload, input_shape = arguments.workload, arguments.input_shape
+    workload: Any = arguments.workload
+    sizes = sizes_of_inputs(arguments)
     if arguments.padding is not None:
-        workload = read_network(workload, input_shape, padding=arguments.padding)
-        input_shape = None
+        workload, sizes = read_network(workload, **sizes, padding=arguments.padding), {}
     with ProgressBar() as progress:
         result = run(
             workload,
-            input_shape,
+            **sizes,
             device=load_device(arguments.device, collect("--set", arguments.set)),
             **given,
             progress=progress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from npusim.base.errors import ArgumentError
-from npusim.cli.net import TIMED, add_network
+from npusim.cli.net import TIMED, add_network, sizes_of_inputs
 from npusim.cli.options import Parser, add_options, collect, picked
 from npusim.results.progress import ProgressBar
 from npusim.reuse.cache import answers_in
@@ -38,7 +38,8 @@ def execute(arguments: argparse.Namespace) -> None:
                 workload,
                 arguments.device,
                 vary=collect("--vary", arguments.vary),
-                **picked(arguments, f"input_shape {TIMED}"),
+                **sizes_of_inputs(arguments),
+                **picked(arguments, TIMED),
                 progress=progress,
             )
 

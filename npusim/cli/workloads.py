@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from npusim.cli.files import print_json, print_table
+from npusim.cli.net import sizes_of_inputs
 from npusim.cli.options import Parser, add_options, add_show
 from npusim.results.lines import alike_text, sizes_text, wrap
 from npusim.workloads import (
@@ -17,7 +18,7 @@ from npusim.workloads import (
     workload_yaml,
     workloads,
 )
-from npusim.workloads.topology import PADDINGS
+from npusim.workloads.from_scalesim import PADDINGS
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,7 +31,8 @@ def add_arguments(parser: Parser) -> None:
 def execute(arguments: argparse.Namespace) -> None:
     """Print the table of workloads or the layers of one."""
     if arguments.action == "show":
-        workload = read_network(arguments.name, arguments.input_shape, padding=arguments.padding)
+        sizes = sizes_of_inputs(arguments)
+        workload = read_network(arguments.name, **sizes, padding=arguments.padding)
         if arguments.yaml:
             print(workload_yaml(workload), end="")
         else:
@@ -56,7 +58,8 @@ def _list(loaded: list[Workload], as_json: bool) -> None:
 #: What JSON tells of a layer besides its output; a promise to users.
 _KEYS = (
     *("name", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation", "groups"),
-    *("transposed", "output_padding", "rows", "products", "count", "input_gradient", "macs"),
+    *("transposed", "output_padding", "rows", "products", "n", "count"),
+    *("input_gradient", "weight_gradient", "macs"),
 )
 
 

@@ -49,7 +49,7 @@ PASSES = ("forward", "backward", "training")
 #: Columns of ``NetworkResult.layers``; a promise to users.
 LAYER_COLUMNS = (
     *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *("groups", "transposed", "rows", "products"),
+    *("groups", "transposed", "rows", "products", "n"),
     *("output_us", "input_us", "weight_us", "bias_us", "other_us"),
     *("launch_us", "layout_us", "one_us"),
     *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
@@ -99,7 +99,8 @@ class LayerTime(Timed, frozen=True, kw_only=True):
 class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
-    ``untrained`` are the layers whose input has no gradient, because nothing trained is before it.
+    ``untrained`` are the layers whose input has no gradient, because nothing trained is before it,
+    ``frozen`` those whose weight has none.
     """
 
     workload: Workload
@@ -110,6 +111,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     timed: tuple[LayerTime, ...]
     passes: str = "backward"
     untrained: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
@@ -131,8 +133,8 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def complete(self) -> bool:
-        """Whether the totals lack no layer, and nothing of which not even the traffic is known."""
-        return not self.failed and not self.workload.untimed
+        """Whether the totals lack no layer, and no unknown operation that multiplies."""
+        return not self.failed and not self.workload.unknown_products
 
     @property
     def cycles(self) -> int:
@@ -159,12 +161,23 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
         notes, figures = notes_of(self.device, [one.result for one in self.timed if one.result])
-        if self.untrained:
-            names = ", ".join(self.untrained)
-            first = f"without the input gradient of {names}, before which nothing is trained"
-            notes = [f"{first} (every_input=True, --every-input: with it)", *notes]
+        notes = [*self._without, *notes]
         notes = [*self.workload.notes, *notes]
         return (*notes, *self._slow_kernels, *network_text.left_out(self.workload), *figures)
+
+    @property
+    def _without(self) -> list[str]:
+        """Notes on gradients that a training step does without."""
+        notes = []
+        if self.untrained:
+            names = ", ".join(self.untrained)
+            notes.append(
+                f"without the input gradient of {names}, before which nothing is trained "
+                "(every_input=True, --every-input: with it)"
+            )
+        if self.frozen:
+            notes.append(f"without the weight gradient of {', '.join(self.frozen)}: frozen")
+        return notes
 
     @cached_property
     def _slow_kernels(self) -> tuple[str, ...]:
@@ -179,6 +192,9 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def layers(self) -> DataFrame:
         """One row per layer: ``total_us`` of all ``count``, every other time of one of them.
+
+        ``n`` are the images of one call: those of the batch, times the frames or patches that the
+        network folds into each. ``rows`` and ``products`` are those of one of these.
 
         ``total_us`` adds up to the network's ``time_us``; ``one_us`` is its ``count``th part.
         ``input_us``, ``weight_us`` and ``bias_us`` are the kernels that compute this gradient,
@@ -263,6 +279,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             "results": list(self.results),
             "complete": self.complete,
             "untimed": dict(self.workload.untimed),
+            "unknown_products": dict(self.workload.unknown_products),
             "cycles": self.cycles,
             "time_us": self.time_us,
             "time_range_us": self.known_range_us(),
@@ -334,6 +351,9 @@ def network(
     workload: Any,
     input_shape: Sequence[int] | None = None,
     *,
+    inputs: Any = None,
+    loss: Any = None,
+    targets: Any = None,
     batch: int = 1,
     dtype: Any = "fp16",
     passes: str = "backward",
@@ -350,9 +370,12 @@ def network(
 
     ``workload`` is the name of one that ships, a path to a YAML file or a ``Workload``; or a path
     to an ONNX file or a ``torch.nn.Module``, whose layers are found without data. A module needs
-    ``input_shape``, that of one image without the batch, an ONNX file where it leaves sizes open.
+    ``input_shape``, that of one image without the batch, or ``inputs``, one for each that it takes,
+    an ONNX file where it leaves sizes open; ``loss`` and ``targets`` are those of a module
+    (``npusim.workloads.read_network``).
     ``gradients`` are those computed, of "input", "weight" and "bias". As in training, the input of
-    a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it.
+    a layer before which nothing is trained has no gradient, unless ``every_input`` asks for it, and
+    frozen weights and biases have none.
     Layers with a bias add it going forward, and have its gradient where that is asked for.
     Different layers are simulated in ``jobs`` processes, with the same result; ``progress`` is
     then told of layers that are done.
@@ -367,7 +390,9 @@ def network(
     if batch < 1:
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
     check_jobs(jobs)
-    net = read_network(workload, input_shape)
+    net = read_network(
+        workload, input_shape, inputs=inputs, batch=batch, loss=loss, targets=targets
+    )
     wanted = replace(
         Options.of(network, options, without=("timeline", "check", "layouts")), timeline=False
     )
@@ -376,7 +401,6 @@ def network(
         net = replace(net, layers=tuple(replace(one, input_gradient=True) for one in net.layers))
     backward = LayerRuns(
         options=replace(wanted, device=probe.device, cores=probe.groups),
-        batch=batch,
         dtype=element_type(dtype),
         passes=_passes(passes),
         gradients=() if passes == "forward" else _gradients(gradients),
@@ -399,7 +423,7 @@ def network(
     return NetworkResult(
         workload=net,
         device=probe.device,
-        batch=backward.batch,
+        batch=batch,
         dtype=backward.dtype,
         gradients=backward.gradients,
         passes=backward.passes,
@@ -408,6 +432,11 @@ def network(
             one.name
             for one in net.layers
             if "input" in backward.gradients and not one.input_gradient
+        ),
+        frozen=tuple(
+            one.name
+            for one in net.layers
+            if "weight" in backward.gradients and not one.weight_gradient
         ),
     )
 

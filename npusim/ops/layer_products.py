@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
 from npusim.kernels.matmul import Matmul
-from npusim.workloads.layers import LinearLayer
+
+if TYPE_CHECKING:
+    from npusim.workloads.layers import LinearLayer
 
 
 class LayerProduct(NamedTuple):

@@ -17,12 +17,13 @@ from npusim.isa.operands import Tensor
 from npusim.kernels.bias_add import BiasAdd
 from npusim.kernels.bias_grad import BiasGrad
 from npusim.kernels.cast import cast
-from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
+from npusim.kernels.linear import LinearBackpropWeight
 from npusim.kernels.matmul import Matmul, Tiling
 from npusim.kernels.mem_set import MemSet
 from npusim.kernels.sum_parts import SumParts
 from npusim.kernels.tilings.imported import Imported
 from npusim.ops.arguments import cube_math
+from npusim.ops.layer_products import layer_product
 from npusim.program.kernel import Kernel
 from npusim.results import Result
 
@@ -44,59 +45,51 @@ def linear_layer(
 
     Operands are row-major: x (rows, Cin), w (Cout, Cin), dy (rows, Cout), with the rows of all
     ``layer.n`` images. Where a layer has ``products``, each has x, dy and a right matrix of its
-    own, which lies (Cin, Cout). Results and bias have the type of the operands. Raises
-    ``ArgumentError`` where the cube has no such arithmetic, and where no result is wanted.
+    own, which lies (Cin, Cout); with exchanged axes where the layer says so, and the gradient of
+    what lies so too. Results and bias have the type of the operands. Raises ``ArgumentError`` where
+    the cube has no such arithmetic, and where no result is wanted.
     """
     call = Call("linear_layer", options, timing_only=True)
     math = cube_math(dtype, cube_math_type, call.device)
-    groups, own = max(1, layer.products * layer.n), layer.products > 0
-    rows, cin, cout = layer.rows * (1 if own else layer.n), layer.cin, layer.cout
-    right = (groups * cin, cout) if own else (cout, cin)
-    sizes: dict[str, tuple[int, ...]] = {"output": (groups * rows, cout), "bias": (cout,)}
-    sizes |= {"input": (groups * rows, cin), "weight": right}
-    made: dict[tuple[str, DType], Tensor] = {}
+    operands: dict[tuple[str, DType], Tensor] = {}
 
-    def operand(name: str, kind: DType = dtype) -> Tensor:
-        if (name, kind) not in made:
-            shape = sizes[name.removeprefix("grad_")]
-            plain = made.get((name, dtype)) or call.input(name, Spec(shape, dtype), dtype)
-            made[name, dtype] = plain
-            made[name, kind] = converted(call, plain, kind)
-        return made[name, kind]
+    def operand(name: str, shape: tuple[int, ...], kind: DType = dtype) -> Tensor:
+        if (name, kind) not in operands:
+            plain = operands.get((name, dtype)) or call.input(name, Spec(shape, dtype), dtype)
+            operands[name, dtype] = plain
+            operands[name, kind] = converted(call, plain, kind)
+        return operands[name, kind]
 
-    for name, kind, factors, layouts in _products(own=own):
-        if name not in results:
+    for result in ("output", "input", "weight"):
+        if result not in results:
             continue
-        a, b = (operand(factor, math.dtype) for factor in factors)
-        c = call.output(name if name == "output" else f"grad_{name}", sizes[name], dtype)
-        kernel = kind(START, a, b, c, layouts, groups=groups, hf32=math.hf32)
+        product = layer_product(layer, result)
+        a, b = (operand(_READ[name], product.shapes[name], math.dtype) for name in product.operands)
+        c = call.output(_MADE[result], product.shapes[product.result], dtype)
+        kernel = product.kernel(START, a, b, c, product.layouts, groups=layer.stack, hf32=math.hf32)
         if isinstance(kernel, LinearBackpropWeight):
             launch_weight_product(call, kernel)
             continue
-        biased = layer.bias and name == "output"
-        launch_product(call, kernel, operand("bias") if biased else None, rounded=True)
+        bias = operand("bias", (layer.cout,)) if layer.bias and result == "output" else None
+        launch_product(call, kernel, bias, rounded=True)
     if "bias" in results:
         before = len(call.runs)
-        _sum_of_rows(call, operand("grad_output"), call.output("grad_bias", sizes["bias"], dtype))
+        dy = operand(_READ["y"], (layer.stack * layer.all_rows, layer.cout))
+        _sum_of_rows(call, dy, call.output("grad_bias", (layer.cout,), dtype))
         call.runs[before:] = [replace(run, computes="bias") for run in call.runs[before:]]
     if not call.runs:
         raise ArgumentError(f"layer {layer.name}: none of its results is among {results}")
-    what = f"{groups} products, each of {rows} rows" if own else f"a linear layer, {rows} rows"
-    problem = f"{what}, {cin} -> {cout} features; {dtype}"
+    rows = f"{layer.all_rows} rows"
+    what = (
+        f"{layer.stack} products, each of {rows}" if layer.products else f"a linear layer, {rows}"
+    )
+    problem = f"{what}, {layer.cin} -> {layer.cout} features; {dtype}"
     return call.result({}, problem, dtype, math.name)
 
 
-def _products(
-    *, own: bool
-) -> tuple[tuple[str, type[Matmul], tuple[str, str], tuple[str, str]], ...]:
-    """The products by their results: kernel, factors and how these lie."""
-    plain, turned = ("ND", "ND"), ("ND", "ND_nk")
-    both = ("input", "grad_output") if own else ("grad_output", "input")
-    return (
-        ("output", LinearForward, ("input", "weight"), plain if own else turned),
-        ("input", LinearBackpropInput, ("grad_output", "weight"), turned if own else plain),
-        ("weight", LinearBackpropWeight, both, ("ND_km", "ND")),
-    )
+#: Tensors of a call by the symbols of a product: what is read, and what is computed.
+_READ = {"x": "input", "w": "weight", "y": "grad_output"}
+_MADE = {"output": "output", "input": "grad_input", "weight": "grad_weight"}
 
 
 #: What a kernel is made with before its own tiling is known.

@@ -33,7 +33,6 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
     """
 
     options: Options
-    batch: int
     dtype: DType
     passes: str
     gradients: tuple[str, ...]
@@ -41,9 +40,13 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
     store: str | Path | None = None
 
     def of(self, layer: Layer) -> tuple[str, ...]:
-        """What is computed of a layer: gradients of the input and bias only where it has them."""
-        has = {"input": layer.input_gradient, "weight": True, "bias": layer.bias}
-        wanted = tuple(g for g in self.gradients if has[g])
+        """What is computed of a layer: only gradients that something trained needs."""
+        has = {
+            "input": layer.input_gradient,
+            "weight": layer.weight_gradient,
+            "bias": layer.bias and layer.bias_gradient,
+        }
+        wanted = tuple(name for name in self.gradients if has[name])
         return wanted if self.passes == "backward" else ("output", *wanted)
 
     def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:
@@ -81,12 +84,10 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
                 self.options.progress(f"{label} {kernel}", phase, done, total)
 
         options = replace(self.options, progress=labelled)
+        wanted = self.of(layer)
         if isinstance(layer, LinearLayer):
-            image = replace(layer, n=self.batch)
-            wanted = self.of(layer)
-            return linear_layer(image, self.dtype, wanted, options, self.cube_math_type)
-        c, wanted = replace(layer, n=self.batch), self.of(layer)
-        x, w = spec(c.x_shape, self.dtype), spec(c.w_shape, self.dtype)
+            return linear_layer(layer, self.dtype, wanted, options, self.cube_math_type)
+        x, w = spec(layer.x_shape, self.dtype), spec(layer.w_shape, self.dtype)
         common = {**arguments(layer), "cube_math_type": self.cube_math_type, **vars(options)}
         found = []
         if "output" in wanted:
@@ -98,7 +99,7 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
         mask = tuple(name.removeprefix("grad_") in wanted for name in GRADIENTS)
         if any(mask):
             sizes = (layer.cout,) if mask[2] else None
-            dy = spec(c.dy_shape, self.dtype)
+            dy = spec(layer.dy_shape, self.dtype)
             found.append(ops.convolution_backward(dy, x, w, sizes, output_mask=mask, **common))
         return found[0] if len(found) == 1 else in_turn(found)
 

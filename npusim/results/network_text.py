@@ -60,8 +60,10 @@ def missing_text(facts: Row) -> str:
     layers = facts["layers"]
     failed = sum(bool(row["error"]) for row in layers)
     texts = [f"{failed} of {len(layers)} layers not simulated"] if failed else []
-    if facts["untimed"]:
-        texts.append(f"without {times_text(facts['untimed'].items())}")
+    # Results of older versions count all unknown operations, and do not say which multiply.
+    unknown = facts.get("unknown_products", facts["untimed"])
+    if unknown:
+        texts.append(f"without {times_text(unknown.items())}, which multiply and are not known")
     return ", ".join(texts)
 
 

@@ -211,7 +211,6 @@ class Play:
         layer = self.layers[name].layer
         runs = LayerRuns(
             options=Options(device=self.device, rules=self._rules, timeline=timeline),
-            batch=self.base.batch,
             dtype=self.base.dtype,
             passes=self.base.passes,
             gradients=self.base.gradients,

@@ -139,7 +139,7 @@ class Split(Struct, frozen=True, dict=True):
             base=once((DEVICE, name), partial(load_device, name)),
             changed={k: v for k, v in setting.items() if k not in options and k != DEVICE},
             options={
-                k: once((*what, k, setting[k]), partial(_read, k, setting))
+                k: once((*what, k, setting[k], *_read_with(k, setting)), partial(_read, k, setting))
                 for k in options
                 if k in setting
             },
@@ -194,6 +194,11 @@ def split(setting: Setting) -> Split:
     return made
 
 
+def _read_with(name: str, setting: Setting) -> tuple[str, ...]:
+    """What else the value of an option depends on: a network has the sizes of a batch."""
+    return (setting.get("batch", "1"),) if name == NETWORK else ()
+
+
 def _is_edit(path: str, text: str) -> bool:
     """Whether a part of the device is dropped, left, or put in."""
     return part_name(path) is not None and (text in ("yes", "no") or text.startswith("{"))
@@ -202,7 +207,9 @@ def _is_edit(path: str, text: str) -> bool:
 def _read(name: str, setting: Setting) -> Any:
     readers: dict[str, Callable[[str], Any] | None] = dict(_SHARED)
     if NETWORK in setting:
-        readers |= {**_NET, NETWORK: read_network}
+        with told_as(ArgumentError, "batch: ", ArgumentError):
+            batch = integer(1)(setting.get("batch", "1"))
+        readers |= {**_NET, NETWORK: partial(read_network, batch=batch)}
     else:
         kinds = {kernel.name: made for kernel, made in card_of(setting).tilings.items()}
         readers |= {OPERATOR: str, "dtype": dtype, "tiling": partial(parse_tiling, kinds=kinds)}

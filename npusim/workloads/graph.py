@@ -84,7 +84,7 @@ class Node:
     name: str
     layer: Layer | ElementwiseLayer
     reads: tuple[Edge, ...]
-    parameters: Mapping[str, str] | None = None
+    parameters: Mapping[str, str] | None = field(default=None, hash=False)
     count: int = 1
     trained: bool = True
     place: str = ""
@@ -135,7 +135,7 @@ class Workload:
     layers: tuple[Layer, ...]
     nodes: tuple[Node, ...] = ()
     inputs: tuple[Input, ...] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
     batch: int = 1
     notes: tuple[str, ...] = ()
     reread: Callable[[int], Workload] | None = field(default=None, compare=False, repr=False)
@@ -291,7 +291,7 @@ class GraphBuilder:
         """The network; layers of one shape are one with a count, called after the first."""
         names: dict[tuple[Layer, Any], str] = {}
         nodes = []
-        for node in _reached(self.nodes):
+        for node in reached(self.nodes):
             layer = node.layer
             if not isinstance(layer, ElementwiseLayer):
                 alike = replace(layer, name="")
@@ -374,19 +374,19 @@ class GraphBuilder:
         return name is not None and self.parameters[name].trained
 
 
-def _reached(nodes: Sequence[Node]) -> list[Node]:
+def reached(nodes: Sequence[Node]) -> list[Node]:
     """The nodes, without gradients where none comes back to them.
 
     One comes to what nothing reads, which is a result of the network, and along edges that pass it
     on from nodes that have one.
     """
     read = {name for node in nodes for name in node.inputs}
-    reached: set[str] = set()
+    names: set[str] = set()
     for node in reversed(nodes):
-        if node.trained and (node.name not in read or node.name in reached):
-            reached.add(node.name)
-            reached.update(edge.value for edge in node.reads if edge.gradient)
-    return [node if node.name in reached else _without_gradients(node) for node in nodes]
+        if node.trained and (node.name not in read or node.name in names):
+            names.add(node.name)
+            names.update(edge.value for edge in node.reads if edge.gradient)
+    return [node if node.name in names else _without_gradients(node) for node in nodes]
 
 
 def _without_gradients(node: Node) -> Node:

@@ -12,7 +12,8 @@ from npusim.base.content import Content, content_of, require_content
 from npusim.base.errors import ArgumentError, shown
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest
-from npusim.workloads import from_scalesim, from_yaml
+from npusim.workloads.from_scalesim import workload as from_topology
+from npusim.workloads.from_yaml.files import workload as from_layers
 from npusim.workloads.graph import Workload
 from npusim.workloads.layers import ConvLayer, LinearLayer
 
@@ -51,14 +52,14 @@ def _loaded(name_or_path: str | Path, padding: str | None = None) -> Workload:
         return _shipped(str(name_or_path))
     require_content(path, _NETWORKS, "a network")
     if content_of(path) is Content.TOPOLOGY or path.suffix.lower() == ".csv":
-        return from_scalesim.workload(path, padding)
-    return from_yaml.workload(path, shown(path.stem))
+        return from_topology(path, padding)
+    return from_layers(path, shown(path.stem))
 
 
 @lru_cache(maxsize=16)
 def _shipped(name: str) -> Workload:
     """A workload that ships; its file is read once."""
-    return from_yaml.workload(_FOLDER / (name + _SUFFIX), name)
+    return from_layers(_FOLDER / (name + _SUFFIX), name)
 
 
 def _file_of(source: str | PathLike[str]) -> Path | None:
@@ -100,32 +101,29 @@ def read_network(
         raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
     if input_shape is not None and inputs is not None:
         raise ArgumentError("input_shape and inputs both say what the network gets; leave one out")
-    path = _file_of(source) if isinstance(source, (str, PathLike)) else None
-    content = content_of(path) if path is not None else None
-    if padding is not None and content is not Content.TOPOLOGY:
-        raise ArgumentError(
-            f"padding is {padding!r}, but only a SCALE-Sim topology leaves it open; leave it out"
+    if not isinstance(source, (str, PathLike, Workload)):
+        _refuse_padding(padding)
+        return _of_module(
+            source,
+            inputs if inputs is not None else input_shape,
+            batch=batch,
+            loss=loss,
+            targets=targets,
+            unrolled=unrolled,
         )
-    is_module = not isinstance(source, (str, PathLike, Workload))
-    if not is_module and (loss is not None or targets is not None):
+    if loss is not None or targets is not None:
         raise ArgumentError("loss and targets are those of a torch.nn.Module; leave them out")
-    if is_module:
-        from npusim.workloads import from_torch  # noqa: PLC0415  # PyTorch is heavy
-
-        given = inputs if inputs is not None else input_shape
-        if given is None:
-            raise ArgumentError(
-                "a torch.nn.Module needs input_shape, that of one image without the batch, such "
-                "as (3, 224, 224), or inputs, one for each that its forward takes"
-            )
-        return from_torch.workload(
-            source, given, batch=batch, loss=loss, targets=targets, unrolled=unrolled
-        )
+    path = None if isinstance(source, Workload) else _file_of(source)
+    content = content_of(path) if path is not None else None
+    if content is not Content.TOPOLOGY:
+        _refuse_padding(padding)
     if path is not None and (content is Content.ONNX or path.suffix.lower() == ".onnx"):
-        from npusim.workloads import from_onnx  # noqa: PLC0415  # so is the package
+        from npusim.workloads.from_onnx import (  # noqa: PLC0415  # the package is heavy
+            workload as from_file,
+        )
 
         require_content(path, (Content.ONNX,), "an ONNX file")
-        return from_onnx.workload(path, input_shape, inputs=inputs, batch=batch, unrolled=unrolled)
+        return from_file(path, input_shape, inputs=inputs, batch=batch, unrolled=unrolled)
     if input_shape is not None:
         raise ArgumentError(
             f"input_shape is {tuple(input_shape)}, but a workload states its sizes; leave it out"
@@ -135,6 +133,27 @@ def read_network(
     if isinstance(source, Workload):
         return source.for_batch(batch)
     return _loaded(source if isinstance(source, str) else Path(source), padding).for_batch(batch)
+
+
+def _of_module(module: Any, given: Any, **more: Any) -> Workload:
+    """The network of a module by the inputs that it is ``given``."""
+    from npusim.workloads.from_torch import (  # noqa: PLC0415  # PyTorch is heavy
+        workload as from_module,
+    )
+
+    if given is None:
+        raise ArgumentError(
+            "a torch.nn.Module needs input_shape, that of one image without the batch, such as "
+            "(3, 224, 224), or inputs, one for each that its forward takes"
+        )
+    return from_module(module, given, **more)
+
+
+def _refuse_padding(padding: str | None) -> None:
+    if padding is not None:
+        raise ArgumentError(
+            f"padding is {padding!r}, but only a SCALE-Sim topology leaves it open; leave it out"
+        )
 
 
 def find_layer(place: str) -> ConvLayer:

@@ -159,7 +159,7 @@ def test_a_workload_that_ships_counts_by_its_layers(monkeypatch: pytest.MonkeyPa
     before = Split.of(setting, {}).content, Split.of(whole, {}).content
     assert before == (Split.of(setting, {}).content, Split.of(whole, {}).content)
     other = load_workload("dcgan")
-    monkeypatch.setattr("npusim.workloads.files._shipped", lambda name: other)
+    monkeypatch.setattr("npusim.workloads.reading._shipped", lambda name: other)
     layer = {**setting, "layer": f"resnet50/{other.layers[0].name}"}
     after = Split.of(layer, {}).content, Split.of(whole, {}).content
     assert not set(before) & set(after)

@@ -22,7 +22,7 @@ from npusim.cli.main import COMMANDS, parser
 from npusim.device.parts import ENERGY
 from npusim.networks.rules.table import tables
 from npusim.validation.sheet import shipped_steps
-from npusim.workloads.elementwise import KINDS
+from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
 from tests.documents.kept_table import kept_rows

@@ -10,8 +10,11 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8
 from npusim.base.errors import ArgumentError
+from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.blend import Blend
+from npusim.kernels.blend_periods import BlendPeriods, Periods
+from npusim.program.build import build
 
 DEVICES = ("ascend910", "ascend910b2", "ascend950pr")
 
@@ -76,3 +79,80 @@ def test_one_instruction_has_a_term_in_all_planes() -> None:
 def test_other_operands_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         blend(SHAPES[0], **changed)
+
+
+def periods(outputs: int, inputs: int, before: int, after: int, count: int) -> Periods:
+    """Periods of so many outputs and inputs, each output of none to five inputs, and both ends."""
+    rng = np.random.default_rng(outputs + inputs)
+
+    def terms(first: int, reach: int, number: int) -> tuple[tuple[int, float], ...]:
+        some = sorted({int(i) for i in rng.integers(first, first + reach, number % 6)})
+        return tuple((i, (0.25, 0.5, -1.5)[(i + number) % 3]) for i in some)
+
+    return Periods(
+        phases=tuple(terms(1, 2 * inputs + 2, a) for a in range(1, outputs + 1)),
+        times=count,
+        inputs=inputs,
+        before=tuple(terms(0, 3, a) for a in range(before)),
+        after=tuple(terms(count * inputs, 2, a) for a in range(after)),
+    )
+
+
+def listed(periods: Periods) -> Any:
+    """The terms of all outputs."""
+    between = [
+        tuple((i + j * periods.inputs, weight) for i, weight in terms)
+        for j in range(periods.times)
+        for terms in periods.phases
+    ]
+    return (*periods.before, *between, *periods.after)
+
+
+#: Planes, elements of a row; outputs and inputs of a period, outputs at both ends, periods.
+REPEATED = (
+    (1, 16, (300, 1, 150, 150, 40)),
+    (1, 16, (1, 300, 1, 1, 37)),
+    (3, 16, (5, 2, 1, 4, 50)),
+    (2, 32, (2, 5, 0, 0, 9)),
+    (70, 16, (2, 1, 1, 1, 200)),
+    (2, 48, (1, 1, 0, 3, 1)),
+)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [FP16, FP32], ids=str)
+@pytest.mark.parametrize("case", REPEATED, ids=str)
+def test_periods_have_the_sums_of_their_outputs(case: Any, dtype: Any, device: str) -> None:
+    planes, row, sizes = case
+    repeated = periods(*sizes)
+    shape = (planes, repeated.times * repeated.inputs + repeated.inputs + 3, row)
+    read = Tensor("x", shape, dtype, "in")
+    out = Tensor("y", (planes, repeated.outputs, row), dtype, "out")
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype.numpy)
+    found = npusim.simulate(BlendPeriods(read, out, repeated), device, x, timeline=False)
+    plain = npusim.simulate(Blend(read, out, listed(repeated)), device, x, timeline=False)
+    assert found.outputs is not None
+    assert plain.outputs is not None
+    np.testing.assert_array_equal(found.outputs[0], plain.outputs[0])
+
+
+def test_a_program_grows_with_the_outputs_of_a_period_and_not_with_all() -> None:
+    emitted, device = [], load_device("ascend910b2")
+    for count in (48 * 40, 48 * 400):
+        repeated = periods(30, 1, 0, 0, count)
+        shape = (1, count + 4, 16)
+        read, out = Tensor("x", shape, FP16), Tensor("y", (1, repeated.outputs, 16), FP16, "out")
+        program = build(BlendPeriods(read, out, repeated), device, tuple(range(device.groups)))
+        emitted.append(program.emitted)
+    assert emitted[1] <= 2 * emitted[0]
+
+
+def test_what_does_not_fit_periods_is_refused() -> None:
+    repeated = periods(3, 2, 1, 1, 5)
+    read = Tensor("x", (2, 15, 16), FP16)
+    with pytest.raises(ArgumentError, match=r"17 outputs in all.*\(planes, inputs, q\)"):
+        BlendPeriods(read, Tensor("y", (2, 16, 16), FP16, "out"), repeated)
+    with pytest.raises(ArgumentError, match="of inputs up to"):
+        BlendPeriods(Tensor("x", (2, 4, 16), FP16), Tensor("y", (2, 17, 16), FP16, "out"), repeated)
+    with pytest.raises(ArgumentError, match=r"rows of whole 32 B"):
+        BlendPeriods(Tensor("x", (2, 15, 5), FP16), Tensor("y", (2, 17, 5), FP16, "out"), repeated)

@@ -152,6 +152,20 @@ def test_sums_repeat_bit_for_bit(name: str) -> None:
         np.testing.assert_allclose(few[one], array, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_sums_of_rows_in_blocks_that_no_256_elements_divide(device: str) -> None:
+    # Images lie 1,024 elements apart in UB: halved by rows of 1,000, elements of others were added.
+    shape = (64, 3, 1, 1000)
+    x = np.random.default_rng(5).standard_normal(shape).astype(np.float16)
+    dy, db = Tensor("dy", shape, FP16), Tensor("db", (3000,), FP32, "inout")
+    kernel = Elementwise("row_sums", (), (dy,), sums=(db,), summed=("dy",))
+    result = npusim.simulate(kernel, device, x, np.zeros(3000, np.float32), timeline=False)
+    assert result.outputs is not None
+    assert result.outputs[0] is not None
+    want = x.astype(np.float64).sum(0).reshape(3000)
+    np.testing.assert_allclose(result.outputs[0], want, rtol=1e-5, atol=1e-4)
+
+
 def test_sums_are_cleared_before() -> None:
     kernel = kernel_of(MAPS["sums"], (1, 2, 49, 16), FP16)
     assert kernel.before == (MemSet(kernel.sums[0], few=True, more=kernel.sums[1:]),)

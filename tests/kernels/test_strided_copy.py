@@ -142,10 +142,31 @@ def test_axes_are_merged() -> None:
     assert (axes.sizes, axes.perm) == ((2, 64 * 99), (0, 1))
 
 
+@pytest.mark.parametrize("device", CHIPS)
+def test_a_view_begins_anywhere_in_its_storage(device: str) -> None:
+    storage = np.arange(7 * 40, dtype=np.float16)
+    view = np.lib.stride_tricks.as_strided(storage[43:], (3, 5), (80 * 2, 3 * 2))
+    x, y = Tensor("x", storage.shape, FP16), Tensor("y", view.shape, FP16, "out")
+    result = simulate(Contiguous((3, 5), (80, 3), x, y, first=43), device, storage)
+    assert result.outputs is not None
+    np.testing.assert_array_equal(result.outputs[0], view)
+    x, y = Tensor("x", view.shape, FP16), Tensor("y", storage.shape, FP16, "inout")
+    back = ViewCopy((3, 5), (80, 3), x, y, first=43)
+    result = simulate(back, device, np.ascontiguousarray(view), np.zeros_like(storage))
+    want = np.zeros_like(storage)
+    np.lib.stride_tricks.as_strided(want[43:], (3, 5), (80 * 2, 3 * 2))[...] = view
+    assert result.outputs is not None
+    np.testing.assert_array_equal(result.outputs[0], want)
+
+
 def test_wrong_views_are_refused() -> None:
     storage, y = Tensor("x", (10,), FP16), Tensor("y", (3, 4), FP16, "out")
     with pytest.raises(ArgumentError, match=r"reaches element 11 of x, which has 10"):
         Contiguous((3, 4), (4, 1), storage, y)
+    with pytest.raises(ArgumentError, match=r"from element 2 on reaches element 10 of x"):
+        Contiguous((3, 3), (3, 1), storage, Tensor("y", (3, 3), FP16, "out"), first=2)
+    with pytest.raises(ArgumentError, match=r"from element -1 on"):
+        Contiguous((3, 3), (3, 1), storage, Tensor("y", (3, 3), FP16, "out"), first=-1)
     with pytest.raises(ArgumentError, match="one for each axis, of at least 0"):
         Contiguous((3, 4), (4,), storage, y)
     with pytest.raises(ArgumentError, match="the view has 6 elements of fp16, y"):

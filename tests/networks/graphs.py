@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 
 from npusim.base.objects import replace
-from npusim.workloads import INPUT, ElementwiseLayer, Node, Workload
+from npusim.workloads import Edge, ElementwiseLayer, Node, Workload
 
 
 def canonical(workload: Workload) -> list[tuple[str, str]]:
@@ -17,16 +17,18 @@ def canonical(workload: Workload) -> list[tuple[str, str]]:
     concatenations as one, and so does this.
     """
     nodes = flattened(workload.nodes)
-    before = {INPUT: INPUT}
+    before = {one.name: one.name for one in workload.inputs}
+    before |= {name: digest(one.shape, one.trained) for name, one in workload.parameters.items()}
     readers: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for node in nodes:
-        before[node.name] = digest(layer_text(node), [before[name] for name in node.inputs])
+        read = [(before[edge.value], edge.gradient) for edge in node.reads]
+        before[node.name] = digest(layer_text(node), read)
         for at, name in enumerate(node.inputs):
             readers[name].append((node.name, at))
     behind: dict[str, str] = {}
     for node in reversed(nodes):
-        read = sorted((behind[name], at) for name, at in readers[node.name])
-        behind[node.name] = digest(before[node.name], read)
+        users = sorted((behind[name], at) for name, at in readers[node.name])
+        behind[node.name] = digest(before[node.name], users)
     return sorted((before[node.name], behind[node.name]) for node in nodes)
 
 
@@ -36,17 +38,18 @@ def flattened(nodes: tuple[Node, ...]) -> list[Node]:
     inner: dict[str, Node] = {}
     for node in nodes:
         if is_concat(node):
-            read = [inner[name].inputs if name in inner else (name,) for name in node.inputs]
-            one = all(is_concat(user) for user in nodes if node.name in user.inputs)
-            found = replace(node, inputs=tuple(name for names in read for name in names))
-            if one and uses[node.name] == 1:
-                inner[node.name] = found
-    left = []
-    for node in nodes:
-        if node.name not in inner:
-            read = [inner[name].inputs if name in inner else (name,) for name in node.inputs]
-            left.append(replace(node, inputs=tuple(name for names in read for name in names)))
-    return left
+            joined_by_others = all(is_concat(user) for user in nodes if node.name in user.inputs)
+            if joined_by_others and uses[node.name] == 1:
+                inner[node.name] = unfolded(node, inner)
+    return [unfolded(node, inner) for node in nodes if node.name not in inner]
+
+
+def unfolded(node: Node, inner: dict[str, Node]) -> Node:
+    """A node that reads what these concatenations read in place of their results."""
+    reads: list[Edge] = []
+    for edge in node.reads:
+        reads += inner[edge.value].reads if edge.value in inner else (edge,)
+    return replace(node, reads=tuple(reads))
 
 
 def is_concat(node: Node) -> bool:
@@ -56,8 +59,8 @@ def is_concat(node: Node) -> bool:
 def layer_text(node: Node) -> str:
     """A layer without its name; ONNX begins names of operations with capitals."""
     if isinstance(node.layer, ElementwiseLayer):
-        return repr(replace(node.layer, called=node.layer.called.lower()))
-    return repr(replace(node.layer, name=""))
+        return repr((replace(node.layer, called=node.layer.called.lower()), node.count))
+    return repr((replace(node.layer, name=""), node.count))
 
 
 def digest(*parts: object) -> str:

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.workloads import load_workload, read_network, workload_yaml
+from npusim.base.dtypes import FP16
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.networks.run import interpolation
+from npusim.networks.rules.training import Operation
+from npusim.workloads import ElementwiseLayer, load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
 
 torch = pytest.importorskip("torch")
@@ -114,3 +119,39 @@ def test_an_exported_file_enlarges_alike(how: dict[str, Any], tmp_path: Path) ->
     torch.onnx.export(Up(**how).eval(), torch.zeros(2, 3, 9, 7), str(path), dynamo=False)
     wanted, found = read_network(Up(**how), (3, 9, 7)), read_network(path)
     assert found.elementwise == wanted.elementwise
+
+
+class Longer(nn.Module):  # type: ignore[misc, name-defined]
+    """A signal is enlarged by a large factor."""
+
+    def __init__(self, factor: int, **how: Any) -> None:
+        super().__init__()
+        self.factor, self.how = factor, how
+        self.first, self.second = nn.Conv1d(9, 9, 1), nn.Conv1d(9, 9, 1)
+        self.fc = nn.Linear(9, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = F.interpolate(self.first(x), scale_factor=self.factor, mode="linear", **self.how)
+        return self.fc(F.silu(self.second(x)).mean(2))
+
+
+@pytest.mark.parametrize("how", [{}, {"align_corners": True}], ids=str)
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
+def test_a_signal_is_enlarged_by_a_large_factor(device: str, how: dict[str, Any]) -> None:
+    assert not traffic(same_as_torch(lambda: Longer(40, **how), (9, 21), device=device))
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["forward", "gradient"])
+def test_instructions_follow_periods_and_not_outputs(back: bool) -> None:
+    # A term of each of 155,400 outputs in an instruction of its own took 466,000 of them.
+    small, large = (1, 1, 1, 1, 518, 16), (1, 1, 1, 1, 518 * 300, 16)
+    layer = ElementwiseLayer(kind="interpolate", shape=(9, 518), out=(9, 518 * 300))
+    call = Call("enlarging", Options(device="ascend910b2"), timing_only=True)
+    read, written = (large, small) if back else (small, large)
+    tensors = {
+        "x": call.input("x", npusim.spec(read, "fp16"), FP16),
+        "y": call.output("y", written, FP16),
+    }
+    core = "interpolate_gradient" if back else "interpolate"
+    interpolation.launch(call, Operation("", "", "", layer, core, ("x",), ("y",)), tensors)
+    assert sum(run.instructions for run in call.runs) < 90_000

@@ -10,8 +10,6 @@ import pytest
 
 import npusim
 from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
-from npusim.workloads.onnx import einsum_sizes
-from tests.tables import rows
 
 torch = pytest.importorskip("torch")
 bridge = pytest.importorskip("npusim.torch")
@@ -243,8 +241,3 @@ def test_what_is_not_known_is_named_and_makes_the_time_partial(tmp_path: Path) -
     file.write_text(workload_yaml(result.workload), encoding="utf-8")
     again = load_workload(file)
     assert (again.layers, dict(again.untimed)) == (result.workload.layers, left_out)
-
-
-@rows("networks", "sizes_of_an_einsum")
-def test_sizes_of_an_einsum(equation: str, sizes: list[list[int]], expected: list[int]) -> None:
-    assert einsum_sizes(equation, sizes) == tuple(expected)

@@ -17,7 +17,7 @@ from npusim.kernels.matmul import Tiling
 from npusim.results import Result
 from npusim.shapes.convolution import Convolution
 from npusim.shapes.reference import conv_forward
-from npusim.workloads import ConvLayer, Node, Workload
+from npusim.workloads import ConvLayer, Edge, GraphBuilder
 from tests.drawn import some
 from tests.ops import window_layers
 from tests.ops.window_layers import RESULTS, drawn, expected_us, time_us, wrong
@@ -246,7 +246,10 @@ def test_the_vendors_call_form_launches_the_product() -> None:
 def test_a_step_launches_the_product_on_plain_values(mode: str) -> None:
     """The first fully connected layer of VGG as a convolution; eager calls take plain values."""
     conv = ConvLayer(name="fc", cin=64, cout=256, spatial=(7, 7), kernel=(7, 7), bias=True)
-    workload = Workload.of_nodes("fc", "", [Node(name="fc", layer=conv, inputs=("input",))])
+    builder = GraphBuilder("fc")
+    image = builder.input("input", conv.x_shape)
+    builder.add("fc", conv, [Edge(image, conv.x_shape)])
+    workload = builder.workload("")
     found = npusim.step(workload, batch=64, mode=mode, device="ascend910b2")
     launched = {one.name: one for one in found.launched}
     for result in ("output", "weight"):

@@ -39,7 +39,7 @@ from npusim.study.space import load_study
 from npusim.validation.choices import read_choices
 from npusim.validation.profile import read_profile
 from npusim.validation.sheet import read_sheet
-from npusim.workloads.files import load_workload
+from npusim.workloads import load_workload
 from npusim.workloads.layers import Layer
 from tools.fuzz.mutations import SEEDS, WORDS, mutated, mutated_words
 

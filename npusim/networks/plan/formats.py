@@ -127,8 +127,11 @@ class _Program:
                 factors = Counter(reader)
                 factors.subtract(made[item])
                 self.rows.append(({**factors, **needed}, -1, 0))
+        formats: dict[str, set[str]] = defaultdict(set)
+        for name, format in [*made]:
+            formats[name].add(format)
         for a, b in problem.tied:
-            for format in {format for name, format in [*made] if name in (a, b)}:
+            for format in formats[a] | formats[b]:
                 factors = Counter(made[a, format])
                 factors.subtract(made[b, format])
                 self.rows.append((dict(factors), 0, 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from math import prod
 
@@ -35,52 +34,79 @@ def chosen(fusions: str | Collection[str]) -> tuple[Fusion, ...]:
 
 def fused(step: Training, fusions: Collection[Fusion], device: Device) -> dict[str, int]:
     """Rewrite the operations of a step; returns how often each fusion was made."""
-    made: dict[str, int] = {}
-    through_ub, readers = not device.has_path("L0C", "GM"), step.readers()
-    for fusion in fusions:
-        done = True
-        while done:
-            done = any(
-                _join(step, at, fusion, readers, through_ub=through_ub)
-                for at in range(len(step.operations) - 1, -1, -1)
-            )
-            made[fusion.name] = made.get(fusion.name, 0) + done
+    through_ub = not device.has_path("L0C", "GM")
+    joining = _Joining(step, through_ub=through_ub)
+    made = {fusion.name: joining.passes(fusion) for fusion in fusions}
+    step.operations = joining.left()
     return {name: count for name, count in made.items() if count}
 
 
-def _join(
-    step: Training, at: int, fusion: Fusion, readers: Counter[str], *, through_ub: bool
-) -> bool:
-    """Make the operation at this place part of the one before it, if the fusion applies."""
-    second = step.operations[at]
-    if second.kind != fusion.second or second.chain is None:
+class _Joining:
+    """The operations of a step while some become part of others, and leave their places empty.
+
+    Places stay as they are, so that who writes a value is known by its place.
+    """
+
+    def __init__(self, step: Training, *, through_ub: bool) -> None:
+        self.values, self.readers, self.through_ub = step.values, step.readers(), through_ub
+        self.places: list[Operation | None] = [*step.operations]
+        self.writers: dict[str, int] = {}
+        for place, one in enumerate(step.operations):
+            self.writers |= dict.fromkeys(one.writes, place)
+
+    def left(self) -> list[Operation]:
+        """The operations that are left, in order."""
+        return [one for one in self.places if one is not None]
+
+    def passes(self, fusion: Fusion) -> int:
+        """Make a fusion wherever it applies, the last operations first; returns how often."""
+        count = 0
+        while True:
+            joined = sum(self._join(fusion, at) for at in reversed(range(len(self.places))))
+            if joined == 0:
+                return count
+            count += joined
+
+    def _join(self, fusion: Fusion, at: int) -> bool:
+        """Make the operation at this place part of one before it, if the fusion applies."""
+        second = self.places[at]
+        if second is None or second.kind != fusion.second or second.chain is None:
+            return False
+        reads = second.reads
+        values = [self.values[name] for name in (*reads, *second.writes)]
+        if len({value.shape for value in values if value.kind in ("map", "rows")}) > 1:
+            return False  # blocks of other axes hold other elements
+        before = {self.writers[name] for name in reads if name in self.writers}
+        for place in sorted((place for place in before if place < at), reverse=True):
+            first = self.places[place]
+            assert first is not None
+            alike = first.kind in fusion.first and first.count == second.count
+            if not alike or (first.core and not self.through_ub):
+                continue
+            inner = next(name for name in first.writes if name in reads)
+            if not ((fusion.kept or self.readers[inner] == 1) and _dense(first)):
+                continue
+            if not fusion.kept and self._read_between(first, place, at):
+                continue
+            chain = second.chain
+            if first.chain is not None:
+                chain = first.chain.then(second.chain, inner, kept=fusion.kept)
+            kind, stored = f"{first.kind} + {second.kind}", first.stored and fusion.kept
+            one = replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
+            self.readers.subtract((*first.reads, *reads))
+            self.readers.update(one.reads)
+            self.places[place] = self.places[at] = None
+            where = place if fusion.kept else at
+            self.places[where] = one
+            self.writers |= dict.fromkeys(one.writes, where)
+            return True
         return False
-    reads = second.reads
-    values = [step.values[name] for name in (*reads, *second.writes)]
-    if len({value.shape for value in values if value.kind in ("map", "rows")}) > 1:
-        return False  # blocks of other axes hold other elements
-    for place in range(at - 1, -1, -1):
-        first = step.operations[place]
-        if first.kind not in fusion.first or (first.core and not through_ub):
-            continue
-        inner = [name for name in first.writes if name in reads]
-        if not (inner and (fusion.kept or readers[inner[0]] == 1) and _dense(first)):
-            continue
-        between = step.operations[place + 1 : at]
-        if any(set(first.writes) & set(one.reads) for one in between) and not fusion.kept:
-            continue
-        chain = second.chain
-        if first.chain is not None:
-            chain = first.chain.then(second.chain, inner[0], kept=fusion.kept)
-        kind, stored = f"{first.kind} + {second.kind}", first.stored and fusion.kept
-        one = replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
-        readers.subtract((*first.reads, *reads))
-        readers.update(one.reads)
-        where = place if fusion.kept else at
-        step.operations[where] = one
-        del step.operations[at if fusion.kept else place]
-        return True
-    return False
+
+    def _read_between(self, first: Operation, place: int, at: int) -> bool:
+        """Whether an operation between two places reads a result of the first of them."""
+        results = {*first.writes}
+        between = (one for one in self.places[place + 1 : at] if one is not None)
+        return any(not results.isdisjoint(one.reads) for one in between)
 
 
 def _dense(one: Operation) -> bool:

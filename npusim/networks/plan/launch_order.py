@@ -101,9 +101,43 @@ class Formats:
         self.step, self.times = step, times
         #: What operations leave that take blocks of channels for the sake of numbers by channel.
         self.by_channel = {v for one in step.operations if _by_channel(one) for v in one.writes}
+        #: The formats of bits for which an operation leaves no choice.
+        self.bits = self._settled()
 
     def ways(self, one: Operation) -> list[dict[str, str]]:
-        """The formats of all values of an operation, for each way to run it."""
+        """The formats of all values of an operation, for each way to run it.
+
+        Bits have the same format in all operations that use them, because no kernel converts them:
+        where one of these takes only blocks, or only plain values, so do the others. Bits that are
+        not settled in this way are plain in the first way of every operation that uses them, and in
+        blocks in the last.
+        """
+        return _taking(self._possible(one), self.bits)
+
+    def _settled(self) -> dict[str, str]:
+        """The formats of bits by name, of those for which an operation leaves no choice.
+
+        What one operation settles may leave another no choice of its other bits, so that operations
+        are asked until nothing new is settled.
+        """
+        users = []
+        for one in self.step.operations:
+            used = (*one.reads, *one.writes)
+            bits = [name for name in used if self.step.values[name].kind == "bits"]
+            if bits:
+                users.append((self._possible(one), bits))
+        settled: dict[str, str] = {}
+        while True:
+            before = len(settled)
+            for ways, bits in users:
+                first, *others = _taking(ways, settled)
+                alike = (name for name in bits if all(way[name] == first[name] for way in others))
+                settled |= {name: first[name] for name in alike}
+            if len(settled) == before:
+                return settled
+
+    def _possible(self, one: Operation) -> list[dict[str, str]]:
+        """The ways of an operation by itself, whatever others do with its values."""
         names = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
         values = {name: self.step.values[name] for name in names}
         several = {name: formats_of(value) for name, value in values.items()}
@@ -161,6 +195,11 @@ class Formats:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
         return None if what is None else self.step.values[name].count * self.times[what].us
+
+
+def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
+    """The ways that have ``bits``, those among their values, in these formats."""
+    return [way for way in ways if all(way[name] == bits[name] for name in bits.keys() & way)]
 
 
 def _as_matrices(
@@ -231,12 +270,11 @@ class Launch(NamedTuple):
 def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
     """What is launched where every operation takes plain values and leaves plain ones.
 
-    Bits alone may lie in blocks, where an operation makes or reads them so, because no kernel
-    converts them: all that use them then take their other values in blocks too.
+    Bits that an operation makes or reads in blocks alone lie so, and all that use them take their
+    other values in blocks too.
     """
-    bits = formats_of_bits(step, formats)
     for one in step.operations:
-        way = _taking(formats.ways(one), bits)[0]
+        way = formats.ways(one)[0]
         for name in one.reads:
             if way[name] != PLAIN and formats.conversion(name, way[name]):
                 yield Launch(None, {}, step.views, name, PLAIN, way[name])
@@ -244,33 +282,6 @@ def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
         for name in one.writes:
             if way[name] != PLAIN and formats.conversion(name, PLAIN):
                 yield Launch(None, {}, step.views, name, way[name], PLAIN)
-
-
-def formats_of_bits(step: Training, formats: Formats) -> dict[str, str]:
-    """The formats of bits by name, of those for which an operation leaves no choice.
-
-    What one operation settles may leave another that uses the same bits no choice of its others, so
-    that operations are asked until nothing new is settled.
-    """
-    users = []
-    for one in step.operations:
-        bits = [name for name in (*one.reads, *one.writes) if step.values[name].kind == "bits"]
-        if bits:
-            users.append((formats.ways(one), bits))
-    settled: dict[str, str] = {}
-    while True:
-        before = len(settled)
-        for ways, bits in users:
-            first, *others = _taking(ways, settled)
-            alike = (name for name in bits if all(way[name] == first[name] for way in others))
-            settled |= {name: first[name] for name in alike}
-        if len(settled) == before:
-            return settled
-
-
-def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
-    """The ways of an operation that take ``bits`` in these formats."""
-    return [way for way in ways if all(way[name] == bits[name] for name in bits.keys() & way)]
 
 
 def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
@@ -323,16 +334,19 @@ class Cache:
     def __init__(self, device: Device) -> None:
         self.room = device.l2.size_bytes if device.l2 is not None else 0
         self.held: dict[tuple[str, str], int] = {}  # by value and format, the oldest first
+        self.taken = 0  # bytes of what is held
 
     def touch(self, name: str, format: str, size: int) -> None:
         """A kernel has read or written the value."""
-        self.held.pop((name, format), None)
+        self.taken -= self.held.pop((name, format), 0)
         if size > self.room:
             self.held.clear()
+            self.taken = 0
             return
         self.held[name, format] = size
-        while sum(self.held.values()) > self.room:
-            self.held.pop(next(iter(self.held)))
+        self.taken += size
+        while self.taken > self.room:
+            self.taken -= self.held.pop(next(iter(self.held)))
 
 
 def tasks(

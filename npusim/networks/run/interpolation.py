@@ -3,19 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from itertools import pairwise
+from math import gcd, prod
 
+import numpy as np
+from msgspec import Struct
+
+from npusim.base.integers import IntArray
 from npusim.call.call import Call
 from npusim.isa.operands import Tensor
-from npusim.kernels.blend import Blend
+from npusim.kernels.blend import Blend, widest_step
+from npusim.kernels.blend_periods import BlendPeriods, Periods, Terms
+from npusim.kernels.tilings.work import Floats
 from npusim.networks.rules.training import Operation
+from npusim.program.kernel import Kernel
 from npusim.workloads import ElementwiseLayer
-
-#: The inputs that each output rests on, with their weights.
-Terms = tuple[tuple[tuple[int, float], ...], ...]
 
 #: Axes of blocks of channels (N, D, C1, H, W, C0) that are places, the last first.
 _PLACES = (4, 3, 1)
+
+
+class Weights(Struct, frozen=True):
+    """What ``outputs`` places of an axis are of its ``inputs``: weighted sums, term by term.
+
+    Terms are those of the first output first, by rising number of the input.
+    """
+
+    inputs: int
+    outputs: int
+    output: IntArray
+    input: IntArray
+    weight: Floats
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether every place stays as it is."""
+        every = np.arange(self.inputs)
+        return (
+            self.inputs == self.outputs == len(self.weight)
+            and np.array_equal(self.output, every)
+            and np.array_equal(self.input, every)
+            and bool((self.weight == 1).all())
+        )
+
+    def transposed(self) -> Weights:
+        """What the gradients of inputs are of those of outputs."""
+        order = np.lexsort((self.output, self.input))
+        return Weights(
+            self.outputs, self.inputs, self.input[order], self.output[order], self.weight[order]
+        )
+
+    def terms(self, first: int = 0, end: int | None = None) -> Terms:
+        """The terms of the outputs from ``first`` to ``end``: (input, weight) each."""
+        end = self.outputs if end is None else end
+        begins = np.searchsorted(self.output, np.arange(first, end + 1)).tolist()
+        inputs, weights = self.input.tolist(), self.weight.tolist()
+        return tuple(
+            tuple(zip(inputs[begin:stop], weights[begin:stop], strict=True))
+            for begin, stop in pairwise(begins)
+        )
+
+    def periods(self) -> Periods | None:
+        """The periods with which fewest terms have to be listed; None if no weights repeat.
+
+        Places that lie evenly repeat after the smallest whole ratio of the sizes; where the corners
+        of both maps are one, of the sizes less one.
+        """
+        found = []
+        for less in (0, 1):
+            outputs, inputs = self.outputs - less, self.inputs - less
+            common = gcd(outputs, inputs)
+            if common > 1:
+                found.append(self._repeated(outputs // common, inputs // common))
+        return min((one for one in found if one), key=lambda one: one.listed, default=None)
+
+    def _repeated(self, period: int, apart: int) -> Periods | None:
+        """The longest run of periods of so many outputs, each with inputs so far apart."""
+        begins = np.searchsorted(self.output, np.arange(self.outputs + 1))
+        counts = np.diff(begins)
+        shift = begins[period:-1] - begins[: -period - 1]  # from a term to that a period later
+        terms = np.arange(begins[self.outputs - period])
+        later = np.minimum(terms + shift[self.output[terms]], len(self.weight) - 1)
+        alike = (self.input[terms] + apart == self.input[later]) & (
+            self.weight[terms] == self.weight[later]
+        )
+        other = np.bincount(self.output[terms][~alike], minlength=self.outputs - period)
+        repeats = (counts[:-period] == counts[period:]) & (other == 0)
+        edges = np.flatnonzero(np.diff(np.r_[False, repeats, False]))
+        if not len(edges):
+            return None
+        runs = edges.reshape(-1, 2)
+        first, end = runs[np.argmax(runs[:, 1] - runs[:, 0])].tolist()
+        count = (end - first) // period + 1
+        behind = first + count * period
+        return Periods(
+            self.terms(first, first + period),
+            count,
+            apart,
+            self.terms(0, first),
+            self.terms(behind),
+        )
 
 
 def launch(call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
@@ -26,55 +113,78 @@ def launch(call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
     x, y = (target.shape, now.shape) if back else (now.shape, target.shape)
     todo = []
     for number, axis in enumerate(_PLACES):
-        terms = _terms(layer, number, x[axis], y[axis])
-        if terms != tuple(((at, 1.0),) for at in range(x[axis])):
-            todo.append((axis, _transposed(terms, x[axis]) if back else terms))
-    for left, (axis, terms) in enumerate(todo[::-1] if back else todo, 1 - len(todo)):
-        shape = (*now.shape[:axis], len(terms), *now.shape[axis + 1 :])
+        weights = weights_of(layer, number, x[axis], y[axis])
+        if not weights.is_identity:
+            todo.append((axis, weights.transposed() if back else weights))
+    for left, (axis, weights) in enumerate(todo[::-1] if back else todo, 1 - len(todo)):
+        shape = (*now.shape[:axis], weights.outputs, *now.shape[axis + 1 :])
         made = call.workspace(f"axis{axis}", shape, now.dtype) if left else target
         planes, row = prod(shape[:axis]), prod(shape[axis + 1 :])
-        ends = [call.view(end, (planes, end.shape[axis], row)) for end in (now, made)]
-        call.launch_spread(Blend(ends[0], ends[1], terms, saturate=call.device.saturates))
+        read = call.view(now, (planes, now.shape[axis], row))
+        written = call.view(made, (planes, made.shape[axis], row))
+        call.launch_spread(_kernel(call, read, written, weights))
         now = made
 
 
-def _terms(layer: ElementwiseLayer, number: int, inputs: int, outputs: int) -> Terms:
+def _kernel(call: Call, read: Tensor, written: Tensor, weights: Weights) -> Kernel:
+    """The kernel of an axis: with a term of an output in many planes, or in many periods.
+
+    Where all of the planes that UB holds are less than a repeat of the vector unit, a term of each
+    output would take an instruction, which is as many as there are outputs.
+    """
+    saturate = call.device.saturates
+    row = read.shape[2]
+    together = widest_step(call.device, call.vector_cores, read, weights.outputs)
+    if together * row * 4 < call.device.vector.repeat_bytes:
+        periods = weights.periods()
+        if periods is not None:
+            return BlendPeriods(read, written, periods, saturate=saturate)
+    return Blend(read, written, weights.terms(), saturate=saturate)
+
+
+def weights_of(layer: ElementwiseLayer, number: int, inputs: int, outputs: int) -> Weights:
     """What the outputs of a layer are of the inputs, along the last axis or so many before it.
 
     Between neighbours the centres of pixels lie evenly, or the corners of both maps are one; a mean
     is that of what a window has inside the map, or of equal shares of it.
     """
+    place = np.arange(outputs)
     if layer.kind == "upsample":
-        return tuple(((at * inputs // outputs, 1.0),) for at in range(outputs))
+        return Weights(inputs, outputs, place, place * inputs // outputs, np.ones(outputs))
     if layer.kind == "interpolate":
-        places = [max(0.0, (at + 0.5) * inputs / outputs - 0.5) for at in range(outputs)]
-        if layer.numbers:  # corners are aligned
-            places = [at * (inputs - 1) / max(1, outputs - 1) for at in range(outputs)]
-        return tuple(_between(place, inputs) for place in places)
-    ends = [(at * inputs // outputs, -(-(at + 1) * inputs // outputs)) for at in range(outputs)]
+        # Places as whole numbers of parts, so that those that repeat have equal weights.
+        parts = max(1, outputs - 1) if layer.numbers else 2 * outputs
+        number_of_parts = (
+            place * (inputs - 1) if layer.numbers else (2 * place + 1) * inputs - outputs
+        )
+        return _between(np.maximum(0, number_of_parts), parts, inputs)
+    begins, ends = place * inputs // outputs, -(-(place + 1) * inputs // outputs)
+    share = 0.0  # of an input: one over the inputs of the window inside the map
     if number < len(layer.kernel):
         size, step = layer.kernel[-1 - number], layer.stride[-1 - number]
-        begins = [at * step - layer.padding[-1 - number][0] for at in range(outputs)]
-        ends = [(max(0, begin), min(inputs, begin + size)) for begin in begins]
+        first = place * step - layer.padding[-1 - number][0]
+        begins, ends = np.maximum(0, first), np.minimum(inputs, first + size)
         if layer.numbers:  # of all that a window has, zeros around the map too
-            return tuple(tuple((at, 1 / size) for at in range(a, b)) for a, b in ends)
+            share = 1 / size
     elif layer.kernel:
-        ends = [(at, at + 1) for at in range(outputs)]
-    return tuple(tuple((at, 1 / (b - a)) for at in range(a, b)) for a, b in ends)
+        begins, ends = place, place + 1
+    sizes = np.maximum(0, ends - begins)
+    output = np.repeat(place, sizes)
+    firsts = np.cumsum(sizes) - sizes
+    within = np.arange(len(output)) - firsts[output]
+    weight = np.full(len(output), share) if share else 1 / sizes[output]
+    return Weights(inputs, outputs, output, begins[output] + within, weight)
 
 
-def _between(place: float, inputs: int) -> tuple[tuple[int, float], ...]:
-    """The one or two inputs beside a place, with their shares of it."""
-    first = min(int(place), inputs - 1)
-    share = round(place - first, 9)
-    terms = (first, 1 - share), (first + 1, share)
-    return terms if share and first + 1 < inputs else ((first, 1.0),)
-
-
-def _transposed(terms: Terms, inputs: int) -> Terms:
-    """What the gradients of inputs are of those of outputs."""
-    found: list[list[tuple[int, float]]] = [[] for _ in range(inputs)]
-    for output, own in enumerate(terms):
-        for at, weight in own:
-            found[at].append((output, weight))
-    return tuple(map(tuple, found))
+def _between(place: IntArray, parts: int, inputs: int) -> Weights:
+    """The one or two inputs beside each place, with their shares of it; places are in parts."""
+    outputs = len(place)
+    first = np.minimum(place // parts, inputs - 1)
+    share = (place - first * parts) / parts
+    two = (share > 0) & (first + 1 < inputs)
+    output = np.r_[np.arange(outputs), np.flatnonzero(two)]
+    weight = np.r_[np.where(two, 1 - share, 1.0), share[two]]
+    order = np.argsort(output, kind="stable")
+    return Weights(
+        inputs, outputs, output[order], np.r_[first, first[two] + 1][order], weight[order]
+    )

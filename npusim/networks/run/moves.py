@@ -104,12 +104,12 @@ def _through_blocks(call: Call, whole: Transpose) -> list[list[Kernel]]:
 
 
 class _Part(NamedTuple):
-    """Where the elements of a part lie in a whole: first, step and count along each axis."""
+    """Where the elements of a part lie in a whole: first, step and number along each axis."""
 
     whole: Sizes
     begin: Sizes
     step: Sizes
-    count: Sizes
+    sizes: Sizes
 
     @property
     def is_box(self) -> bool:
@@ -119,12 +119,12 @@ class _Part(NamedTuple):
     @property
     def last(self) -> int:
         """The last axis along which the part has more than one element."""
-        return max((axis for axis, size in enumerate(self.count) if size > 1), default=0)
+        return max((axis for axis, size in enumerate(self.sizes) if size > 1), default=0)
 
     @property
     def row(self) -> int:
         """Elements that lie side by side in the whole."""
-        return 1 if self.step[self.last] > 1 else self.count[self.last]
+        return 1 if self.step[self.last] > 1 else self.sizes[self.last]
 
     @property
     def strides(self) -> Sizes:
@@ -185,7 +185,7 @@ def crop(
     if part.is_box:
         _launch(call, [[Concat((target,), source, 1, part.begin)]])
         return
-    moved = Contiguous(part.count, part.strides, source, target, part.first)
+    moved = Contiguous(part.sizes, part.strides, source, target, part.first)
     plans: list[list[Kernel]] = [[moved]]
     if _single_elements(part, source.dtype):
         plans.append(_picked(call, source, target, part))
@@ -200,21 +200,21 @@ def _single_elements(part: _Part, dtype: DType) -> bool:
 def _picked(call: Call, source: Tensor, target: Tensor, part: _Part) -> list[Kernel]:
     """Kernels that pick elements along the last axis: from rows of the whole, turned in UB."""
     last, step = part.last, part.step[part.last]
-    wide = part.count[last] * step
-    rows = (*part.count[:last], wide, *part.count[last + 1 :])
+    wide = part.sizes[last] * step
+    rows = (*part.sizes[:last], wide, *part.sizes[last + 1 :])
     if rows == part.whole:
         return [EveryNth(source, target, step, part.begin[last])]
     # Rows that begin at the first element picked; the whole may end before the last of them does.
     inside = min(wide, part.whole[last] - part.begin[last])
     dense = (*part.step[:last], 1, *part.step[last + 1 :])
-    box = part._replace(step=dense, count=(*rows[:last], inside, *rows[last + 1 :]))
-    cut = _between(call, target, box.count, "cut")
-    kernels: list[Kernel] = [Contiguous(box.count, box.strides, source, cut, box.first)]
+    box = part._replace(step=dense, sizes=(*rows[:last], inside, *rows[last + 1 :]))
+    cut = _between(call, target, box.sizes, "cut")
+    kernels: list[Kernel] = [Contiguous(box.sizes, box.strides, source, cut, box.first)]
     read = replace(cut, role="in")
     if inside < wide:
         filled = _between(call, target, rows, "filled")
         origin = (0,) * len(rows)
-        kernels.append(CopyBoxes(read, filled, (Box(origin, origin, box.count),)))
+        kernels.append(CopyBoxes(read, filled, (Box(origin, origin, box.sizes),)))
         read = replace(filled, role="in")
     return [*kernels, EveryNth(read, target, step)]
 
@@ -236,33 +236,33 @@ def _placed(call: Call, source: Tensor, target: Tensor, part: _Part) -> list[lis
     """The ways of a part into a whole of zeros."""
     clear = MemSet(target, few=True)
     if part.is_box:
-        box = Box((0,) * len(part.count), part.begin, part.count)
+        place = Box((0,) * len(part.sizes), part.begin, part.sizes)
         plans: list[list[Kernel]] = [[Concat((source,), target, 1, part.begin)]]
-        if part.count != part.whole:
-            plans.append([clear, CopyBoxes(source, target, (box,))])
+        if part.sizes != part.whole:
+            plans.append([clear, CopyBoxes(source, target, (place,))])
         return plans
-    plans = [[clear, ViewCopy(part.count, part.strides, source, target, part.first)]]
+    plans = [[clear, ViewCopy(part.sizes, part.strides, source, target, part.first)]]
     if not _single_elements(part, source.dtype):
         return plans
     last, step = part.last, part.step[part.last]
-    wide = part.count[last] * step
-    rows = (*part.count[:last], wide, *part.count[last + 1 :])
+    wide = part.sizes[last] * step
+    rows = (*part.sizes[:last], wide, *part.sizes[last + 1 :])
     if rows == part.whole:
         plans.append([EveryNth(target, source, step, part.begin[last])])
         return plans
     spread = _between(call, target, rows, "spread")
     inside = min(wide, part.whole[last] - part.begin[last])
     dense = (*part.step[:last], 1, *part.step[last + 1 :])
-    box = part._replace(step=dense, count=(*rows[:last], inside, *rows[last + 1 :]))
+    box = part._replace(step=dense, sizes=(*rows[:last], inside, *rows[last + 1 :]))
     kernels: list[Kernel] = [EveryNth(spread, source, step)]
     spread = replace(spread, role="in")
     if inside < wide:
-        cut = _between(call, target, box.count, "cut")
+        cut = _between(call, target, box.sizes, "cut")
         kernels.append(Concat((cut,), spread, 1, (0,) * len(rows)))
         spread = replace(cut, role="in")
-    if box.count != box.whole:
+    if box.sizes != box.whole:
         kernels.append(clear)
-    kernels.append(ViewCopy(box.count, box.strides, spread, target, box.first))
+    kernels.append(ViewCopy(box.sizes, box.strides, spread, target, box.first))
     plans.append(kernels)
     return plans
 

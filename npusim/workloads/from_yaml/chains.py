@@ -1,8 +1,8 @@
 """The graph of a workload file: chains of steps, and what follows from one step for the next.
 
 A chain ``x = a + b > relu > conv1`` starts with values and goes through steps; ``x`` is its result.
-A step is a layer of the file, a kind of element-wise layer, sizes ``[64, 49]`` in which the value is
-seen, or ``detach``; the last two cost nothing and may stand behind the name of a value too.
+A step is a layer of the file, a kind of element-wise layer, sizes ``[64, 49]`` in which the value
+is seen, or ``detach``; the last two cost nothing and may stand behind the name of a value too.
 ``configs/README.md`` has the notation, ``writing.py`` writes it.
 """
 
@@ -22,6 +22,7 @@ from npusim.workloads.from_yaml.shapes import (
     SIZES,
     first_operand,
     is_product,
+    one_round,
     operands,
     result,
     second_operand,
@@ -44,6 +45,7 @@ from npusim.workloads.graph import (
     Sizes,
     Workload,
     of_nodes,
+    reached,
 )
 from npusim.workloads.layers import ConvLayer, Layer
 
@@ -127,7 +129,7 @@ class _Chains:
         variants: dict[str, list[Layer]] = {name: [] for name in self.layers}
         names: dict[Layer, str] = {}
         nodes: list[Node] = []
-        for node in self.builder.nodes:
+        for node in reached(self.builder.nodes):
             layer = node.layer
             if isinstance(layer, ElementwiseLayer):
                 nodes.append(node)
@@ -269,10 +271,11 @@ class _Chains:
         if step.text in self.layers:
             return self._multiplied(item, self.layers[step.text], step, values)
         shapes = [value.shape for value in values]
-        layer = read_step(step.text, shapes, [*self.layers], item.fail)
+        rounds = [None if shape is None else one_round(shape, step.rounds) for shape in shapes]
+        layer = read_step(step.text, rounds, [*self.layers], item.fail)
         reads = values_of(layer, [shape for shape in shapes if shape is not None])
         name = self._add(item, layer.called or layer.kind, layer, values, reads, step)
-        return _Value(name, (step.count * layer.out[0], *layer.out[1:]) if layer.out else ())
+        return _Value(name, (step.rounds * layer.out[0], *layer.out[1:]) if layer.out else ())
 
     def _multiplied(
         self, item: Tree, stated: StatedLayer, step: Surrounded, values: Sequence[_Value]
@@ -293,19 +296,22 @@ class _Chains:
             self._input_has(first_operand(layer))
             values = [self.values[INPUT] if one.name == INPUT else one for one in values]
         shapes = [value.shape for value in values if value.shape is not None]
-        reads = operands(layer, shapes, step.count) if len(shapes) == len(values) else None
+        reads = operands(layer, shapes, step.rounds) if len(shapes) == len(values) else None
         if reads is None:
             takes = [first_operand(layer), second_operand(layer)][: len(values)]
+            way_out = "or put > [] > before it where the value is seen in other sizes"
+            if len(values) > 1 and not is_product(layer):
+                way_out = "or give it one value: a second one is its weights"
             raise item.fail(
                 f"{layer.name} takes {' and '.join(map(sizes_text, takes))}, and gets "
                 f"{' and '.join(sizes_text(value.shape) for value in values)}; correct its sizes, "
-                "or put > [] > before it where the value is seen in other sizes"
+                f"{way_out}"
             )
         if step.parameters is None:
             step = step._replace(parameters=self._parameters(stated, computed=len(values) > 1))
         plain = replace(layer, count=1)
         name = self._add(item, layer.name, plain, values, reads, step)
-        return _Value(name, result(layer, reads[0], step.count))
+        return _Value(name, result(layer, reads[0], step.rounds))
 
     def _parameters(self, stated: StatedLayer, *, computed: bool) -> Mapping[str, str] | None:
         """The parameters of a use of a layer; None for its own, all of them trained."""
@@ -349,7 +355,7 @@ class _Chains:
         ]
         with told_as(item.fail, caught=ArgumentError):
             return self.builder.add(
-                name, layer, edges, parameters=step.parameters, count=step.count
+                name, layer, edges, parameters=step.parameters, count=step.rounds
             )
 
 

@@ -73,7 +73,7 @@ def _flag(fields: Mapping[str, Node], key: str, *, usual: bool = False) -> bool:
 
 def _linear(fields: Mapping[str, Node], common: Mapping[str, Any]) -> LinearLayer:
     """Read a linear layer or products of two computed matrices."""
-    sizes = {key: _positive(fields[key]) for key in _LINEAR}
+    sizes: dict[str, Any] = {key: _positive(fields[key]) for key in _LINEAR}
     for key in ("products", "count"):
         if key in fields:
             sizes[key] = _positive(fields[key])
@@ -82,10 +82,9 @@ def _linear(fields: Mapping[str, Node], common: Mapping[str, Any]) -> LinearLaye
             raise fields[key].fail(
                 f"products multiply two computed matrices, which have no {key}; remove it"
             )
-    lies = {
-        key: _flag(fields, key) for key in ("left_transposed", "right_transposed") if key in fields
-    }
-    return LinearLayer(**common, **sizes, **lies)
+    for key in ("left_transposed", "right_transposed"):
+        sizes[key] = _flag(fields, key)
+    return LinearLayer(**common, **sizes)
 
 
 def _convolution(node: Node, fields: Mapping[str, Node], common: Mapping[str, Any]) -> ConvLayer:

@@ -24,7 +24,7 @@ NUMBER = r"[1-9]\d{0,8}"
 SIZES = rf"(?:{NUMBER} x \[(?:{NUMBER}(?:, ?{NUMBER})*)?\]|\[{NUMBER}(?:, ?{NUMBER})*\]|number)"
 
 #: Kinds whose results have sizes that do not follow.
-_STATED = ("upsample", "interpolate", "expand", "embedding")
+_STATED = ("upsample", "interpolate", "expand", "reduce_sum", "embedding")
 
 #: Kinds whose operands of fewer axes are repeated along the axes that they lack.
 _REPEATED = ("add", "sub", "mul", "div", "scale", "shift")
@@ -80,20 +80,23 @@ def operands(layer: Layer, shapes: Sequence[Sizes], count: int = 1) -> list[Size
     """
     if count > 1:
         return list(shapes)
-    first, second = first_operand(layer), second_operand(layer)
-    shape, *others = shapes
-    if any(prod(other) != prod(second) for other in others):
+    first = _left_operand(layer, shapes[0])
+    second = second_operand(layer)
+    if first is None or any(prod(other) != prod(second) for other in shapes[1:]):
         return None
-    seconds = [second for _ in others]
-    if isinstance(layer, ConvLayer):
-        return [first, *seconds] if shape == first else None
-    if prod(shape) != prod(first):
-        return None
+    return [first, *(second for _ in shapes[1:])]
+
+
+def _left_operand(layer: Layer, shape: Sizes) -> Sizes | None:
+    """The shape in which a layer reads its first operand of this ``shape``."""
+    usual = first_operand(layer)
+    if isinstance(layer, ConvLayer) or prod(shape) != prod(usual):
+        return usual if shape == usual else None
     if layer.products:
-        return [first, *seconds]
+        return usual
     if not layer.left_transposed and len(shape) > 1 and shape[-1] == layer.cin:
-        return [shape, *seconds]
-    return [first, *seconds] if layer.rows == 1 or shape == first else None
+        return shape
+    return usual if layer.rows == 1 or shape == usual else None
 
 
 def result(layer: Layer, shape: Sizes, count: int = 1) -> Sizes:
@@ -110,6 +113,16 @@ def result(layer: Layer, shape: Sizes, count: int = 1) -> Sizes:
 
 
 # -- layers that multiply nothing --------------------------------------------------------------
+
+
+def one_round(shape: Sizes, count: int) -> Sizes:
+    """What a step that runs ``count`` times reads each time of a value of this ``shape``.
+
+    One that has as many parts along its first axis is read part by part, any other as a whole.
+    """
+    if not shape or shape[0] % count:
+        return shape
+    return (shape[0] // count, *shape[1:])
 
 
 def aligned(kind: str, shapes: Sequence[Sizes]) -> list[Sizes]:
@@ -149,19 +162,20 @@ def inferred(
     if kind in _STATED or len(known) < len(shapes):
         return None
     largest = max(known, key=prod)
+    made: Sizes | None = largest
     if kind in ("pad", "slice"):
-        return _cut(largest, padding, stride)
-    if kind == "permute":
-        return tuple(largest[axis] for axis in axes)
-    if kind == "concat":
-        return _joined(known, axes[0] if axes else 1)
-    if kernel:
-        return _pooled(largest, kernel, stride, padding)
-    if kind.endswith("_pool"):
-        return (*largest[:2], *(1 for _ in largest[2:]))
-    if kind in FEW:
-        return largest if len(set(known)) == 1 else None
-    return largest
+        made = _cut(largest, padding, stride)
+    elif kind == "permute":
+        made = tuple(largest[axis] for axis in axes)
+    elif kind == "concat":
+        made = _joined(known, axes[0] if axes else 1)
+    elif kernel:
+        made = _pooled(largest, kernel, stride, padding)
+    elif kind.endswith("_pool"):
+        made = (*largest[:2], *(1 for _ in largest[2:]))
+    elif kind in FEW and len(set(known)) > 1:
+        made = None
+    return made
 
 
 def _cut(shape: Sizes, padding: Sides, stride: Sizes) -> Sizes | None:
@@ -205,6 +219,6 @@ def made_by(layer: ElementwiseLayer, shapes: Sequence[Sizes]) -> Sizes | None:
     )
 
 
-def is_product(layer: Layer) -> bool:
+def is_product(layer: Layer | ElementwiseLayer) -> bool:
     """Whether a layer multiplies two computed matrices."""
     return isinstance(layer, LinearLayer) and layer.products > 0

@@ -1,7 +1,7 @@
-"""The notation of one step of a chain that multiplies nothing: ``max_pool 3/2 p1``, read and written.
+"""The notation of a step that multiplies nothing, such as ``max_pool 3/2 p1``, read and written.
 
-Around it stand how often it runs in a row (``100 times``) and which parameters it has (``with
-gamma=NAME``), as around a layer that multiplies. ``configs/README.md`` has the notation.
+Around it stand how often it runs in a row (``100 times``) and which parameters it has
+(``with gamma=NAME``), as around a layer that multiplies. ``configs/README.md`` has the notation.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from npusim.base.yamltree import suggest
-from npusim.workloads.elementwise import KINDS, UNKNOWN, ElementwiseLayer, Sides
+from npusim.workloads.elementwise import ElementwiseLayer, Sides
 from npusim.workloads.from_yaml.shapes import (
     NUMBER,
     SIZES,
@@ -23,13 +23,13 @@ from npusim.workloads.from_yaml.shapes import (
     sizes_text,
 )
 from npusim.workloads.graph import Sizes
-from npusim.workloads.numbers import USUAL
+from npusim.workloads.kinds import KINDS, UNKNOWN, USUAL
 
 #: Kinds that read several values.
 SEVERAL = ("add", "sub", "mul", "div", "scale", "shift", "concat", "embedding", UNKNOWN)
 
 #: Kinds that go along some axes, which stand behind "along".
-_ALONG = ("concat", "roll", UNKNOWN)
+_ALONG = ("concat", "roll", "reduce_sum", UNKNOWN)
 
 _POOL = " [KERNEL[/STRIDE] [pPADDING]]"
 _SIDES = " [pPADDING]"
@@ -37,6 +37,7 @@ _PARTS = " [pPADDING[/STRIDE]]"
 _NUMBERS = " [(NUMBERS)]"
 _WEIGHT = " [(NUMBERS)] [WEIGHT]"
 _ORDER = " (AXES)"
+_SHIFTS = " (SHIFTS) along (AXES)"
 
 #: What may stand behind a kind, as messages say it.
 _FORMS = {
@@ -45,9 +46,10 @@ _FORMS = {
     "pad": _SIDES,
     "slice": _PARTS,
     "permute": _ORDER,
-    "roll": " (SHIFTS) along (AXES)",
+    "roll": _SHIFTS,
     "concat": " [along (AXIS)]",
     **dict.fromkeys(USUAL, _NUMBERS),
+    "reduce_sum": _NUMBERS + " along (AXES)",
     **dict.fromkeys(("scale", "shift"), _WEIGHT),
     UNKNOWN: " (NAME)",
 }
@@ -69,6 +71,7 @@ _TIMES = re.compile(r"(?P<times>[1-9]\d{0,5}) times (?P<step>.+)")
 _WITH = re.compile(r"(?P<step>.+) with (?P<names>none|\w+=[\w.-]+(?: \w+=[\w.-]+)*)")
 
 Fail = Callable[[str], Exception]
+T = TypeVar("T")
 
 
 class Surrounded(NamedTuple):
@@ -78,7 +81,7 @@ class Surrounded(NamedTuple):
     """
 
     text: str
-    count: int = 1
+    rounds: int = 1
     parameters: Mapping[str, str] | None = None
 
 
@@ -100,8 +103,8 @@ def without_surroundings(text: str) -> Surrounded:
 def surrounded(step: Surrounded) -> str:
     """The text of a step with what stands around it."""
     text = step.text
-    if step.count > 1:
-        text = f"{step.count} times {text}"
+    if step.rounds > 1:
+        text = f"{step.rounds} times {text}"
     if step.parameters is None:
         return text
     names = " ".join(f"{symbol}={name}" for symbol, name in step.parameters.items())
@@ -124,44 +127,28 @@ def read_step(
         raise fail(f"unknown step {kind!r}{suggest(kind, [*layers, *KINDS])}")
     form = _FORMS.get(kind, "")
     match = _STEP.fullmatch(text)
-    if match is None or not _has_only(match, kind, form):
+    if match is None or not (_fits_form(match, form) and _fits_kind(match, kind)):
         raise fail(f"expected {kind}{form} [[SIZES]], got {text!r}")
     if len(shapes) > 1 and kind not in SEVERAL:
         raise fail(f"{kind} takes one value, not {len(shapes)}")
-
-    numbers: tuple[float, ...] = ()
-    axes: Sizes = ()
-    if match["numbers"]:
-        numbers = tuple(float(number) for number in match["numbers"].split(","))
-    if match["axes"]:
-        axes = _integers(match["axes"], ",")
+    windows = _windows(match, form, len(shapes[0] or ()))
+    if windows.kernel and not len(windows.kernel) == len(windows.stride) == len(windows.padding):
+        raise fail(f"{text}: kernel, stride and padding have different numbers of axes")
+    numbers, axes = _numbers_and_axes(match, kind)
     if kind == "permute":
-        axes, numbers = tuple(int(number) for number in numbers), ()
+        _check_order(text, shapes[0], axes, fail)
 
-    axes_of_first = len(shapes[0] or ())
-    weight: Sizes = ()
-    kernel: Sizes = ()
-    stride: Sizes = ()
-    padding: Sides = ()
-    if match["kernel"] and form == _WEIGHT:
-        weight = _integers(match["kernel"], "x")
-    elif match["kernel"]:
-        kernel, stride, padding = _windows(match, axes_of_first - 2)
-        if len({len(kernel), len(stride), len(padding)}) > 1:
-            raise fail(f"{text}: kernel, stride and padding have different numbers of axes")
-    elif match["sides"]:
-        padding = _all_axes(_sides(match["sides"]), (0, 0), axes_of_first)
-        if match["every"]:
-            stride = _all_axes(_integers(match["every"], "x"), 1, axes_of_first)
-    if kind == "permute" and shapes[0] is not None and sorted(axes) != [*range(axes_of_first)]:
-        raise fail(
-            f"{text} of {sizes_text(shapes[0])}: state each axis once, from 0, that of the images, "
-            f"to {axes_of_first - 1}"
+    if match["out"]:
+        out: Sizes | None = sizes_of(match["out"])
+    else:
+        out = inferred(
+            kind,
+            shapes,
+            kernel=windows.kernel,
+            stride=windows.stride,
+            padding=windows.padding,
+            axes=axes,
         )
-
-    out = sizes_of(match["out"]) if match["out"] else None
-    if out is None:
-        out = inferred(kind, shapes, kernel=kernel, stride=stride, padding=padding, axes=axes)
     known = [shape for shape in shapes if shape is not None]
     if out is None or len(known) < len(shapes):
         raise fail(
@@ -176,35 +163,79 @@ def read_step(
         called=match["called"] or "",
         numbers=numbers,
         axes=axes,
-        kernel=kernel,
-        stride=stride,
-        padding=padding,
-        weight=weight,
+        kernel=windows.kernel,
+        stride=windows.stride,
+        padding=windows.padding,
+        weight=windows.weight,
     )
 
 
-def _has_only(match: re.Match[str], kind: str, form: str) -> bool:
-    """Whether a step has nothing that its kind has not."""
+def _fits_form(match: re.Match[str], form: str) -> bool:
+    """Whether a step has no windows, sides or numbers that the form of its kind has not."""
+    allowed = {
+        "kernel": form.endswith((_POOL, _WEIGHT)),
+        "stride": form.endswith(_POOL),
+        "padding": form.endswith(_POOL),
+        "sides": form in (_SIDES, _PARTS),
+        "every": form == _PARTS,
+        "numbers": any(part in form for part in (_NUMBERS, _ORDER, _SHIFTS)),
+    }
+    return all(allowed[part] for part in allowed if match[part])
+
+
+def _fits_kind(match: re.Match[str], kind: str) -> bool:
+    """Whether a step has the name, the order or the axes that its kind needs, and no others."""
     if bool(match["called"]) != (kind == UNKNOWN):
         return False
-    if match["kernel"] and not form.endswith((_POOL, _WEIGHT)):
-        return False
-    if (match["stride"] or match["padding"]) and not form.endswith(_POOL):
-        return False
-    if match["sides"] and form not in (_SIDES, _PARTS):
-        return False
-    if match["every"] and form != _PARTS:
-        return False
-    if match["axes"] and kind not in _ALONG:
-        return False
     if kind == "permute":
-        return bool(match["numbers"] and re.fullmatch(r"\d+(?:, ?\d+)*", match["numbers"]))
-    if kind == "roll":
-        return bool(match["numbers"] and match["axes"])
-    return not match["numbers"] or _NUMBERS in form
+        whole = match["numbers"] and re.fullmatch(r"\d+(?:, ?\d+)*", match["numbers"])
+        return bool(whole) and not match["axes"]
+    if kind in ("roll", "reduce_sum"):
+        return bool(match["axes"]) and bool(match["numbers"] or kind == "reduce_sum")
+    return not match["axes"] or kind in _ALONG
 
 
-def _windows(match: re.Match[str], dims: int) -> tuple[Sizes, Sizes, Sides]:
+def _numbers_and_axes(match: re.Match[str], kind: str) -> tuple[tuple[float, ...], Sizes]:
+    """What stands in the brackets of a step; of a permute these are axes."""
+    text = match["numbers"]
+    if kind == "permute":
+        return (), _integers(text, ",")
+    numbers = tuple(float(number) for number in text.split(",")) if text else ()
+    axes = _integers(match["axes"], ",") if match["axes"] else ()
+    return numbers, axes
+
+
+def _check_order(text: str, shape: Sizes | None, axes: Sizes, fail: Fail) -> None:
+    """Refuse an order that is not one of all axes of a shape."""
+    if shape is not None and sorted(axes) != [*range(len(shape))]:
+        raise fail(
+            f"{text} of {sizes_text(shape)}: state each axis once, from 0, that of the images, "
+            f"to {len(shape) - 1}"
+        )
+
+
+class _Windows(NamedTuple):
+    """The sizes by axis in a step: those of windows, of sides, or of a weight."""
+
+    kernel: Sizes = ()
+    stride: Sizes = ()
+    padding: Sides = ()
+    weight: Sizes = ()
+
+
+def _windows(match: re.Match[str], form: str, axes: int) -> _Windows:
+    """The sizes by axis in a step of a value of so many axes."""
+    if match["kernel"] and form == _WEIGHT:
+        return _Windows(weight=_integers(match["kernel"], "x"))
+    if match["kernel"]:
+        return _pool_windows(match, axes - 2)
+    if not match["sides"]:
+        return _Windows()
+    stride = _all_axes(_integers(match["every"], "x"), 1, axes) if match["every"] else ()
+    return _Windows(stride=stride, padding=_all_axes(_sides(match["sides"]), (0, 0), axes))
+
+
+def _pool_windows(match: re.Match[str], dims: int) -> _Windows:
     """Kernel, stride and padding of a pooling; one number stands for all ``dims`` axes."""
     kernel = _integers(match["kernel"], "x")
     if len(kernel) == 1:
@@ -215,10 +246,10 @@ def _windows(match: re.Match[str], dims: int) -> tuple[Sizes, Sizes, Sides]:
         stride *= len(kernel)
     if len(padding) == 1:
         padding *= len(kernel)
-    return kernel, stride, padding
+    return _Windows(kernel, stride, padding)
 
 
-def _all_axes(entries: tuple, usual: object, axes: int) -> tuple:  # type: ignore[type-arg]
+def _all_axes(entries: tuple[T, ...], usual: T, axes: int) -> tuple[T, ...]:
     """Entries for all axes of a shape, with the ``usual`` one for those that are not stated.
 
     One entry is for all axes but images and channels, and so many as an image has axes for these.
@@ -246,16 +277,14 @@ def _integers(text: str, mark: str) -> Sizes:
 def step_text(layer: ElementwiseLayer, shapes: Sequence[Sizes]) -> str:
     """An element-wise layer as a step of values that it reads in these ``shapes``."""
     parts = [layer.kind]
+    numbers = ", ".join(str(number).removesuffix(".0") for number in layer.numbers)
+    axes = ", ".join(str(axis) for axis in layer.axes)
     if layer.called:
         parts.append(f"({layer.called})")
-    if layer.kind == "permute":
-        parts.append(f"({', '.join(map(str, layer.axes))})")
-    elif layer.axes:
-        numbers = [_number(number) for number in layer.numbers]
-        parts += [f"({', '.join(numbers)})"] if numbers else []
-        parts.append(f"along ({', '.join(map(str, layer.axes))})")
-    elif layer.numbers:
-        parts.append(f"({', '.join(_number(number) for number in layer.numbers)})")
+    if numbers:
+        parts.append(f"({numbers})")
+    if axes:
+        parts.append(f"({axes})" if layer.kind == "permute" else f"along ({axes})")
     if layer.weight:
         parts.append("x".join(map(str, layer.weight)))
     if layer.kernel:
@@ -265,10 +294,6 @@ def step_text(layer: ElementwiseLayer, shapes: Sequence[Sizes]) -> str:
     if made_by(layer, shapes) != layer.out:
         parts.append(sizes_text(layer.out))
     return " ".join(parts)
-
-
-def _number(value: float) -> str:
-    return str(value).removesuffix(".0")
 
 
 def _windows_text(layer: ElementwiseLayer) -> list[str]:

@@ -22,6 +22,7 @@ from npusim.workloads.from_yaml.files import workload as read
 from npusim.workloads.from_yaml.shapes import (
     first_operand,
     is_product,
+    one_round,
     operands,
     result,
     sizes_text,
@@ -202,9 +203,9 @@ def _symbols(kind: str, *, weights: bool) -> frozenset[str]:
 
     A scale or a shift has them only if its numbers are ``weights``.
     """
-    table = load_tree(configs() / "operations.yaml").mapping()["layers"].mapping()
+    tables = load_tree(configs() / "operations.yaml").mapping()
     symbols: set[str] = set()
-    for name, row in table.items():
+    for name, row in (*tables["kinds"].mapping().items(), *tables["layers"].mapping().items()):
         if name == kind or (weights and name.startswith(f"{kind} by weights of ")):
             fields = row.mapping()
             symbols.update(fields["parameters"].mapping() if "parameters" in fields else ())
@@ -367,6 +368,8 @@ class _Chains:
         text = " > ".join(chain)
         if self.uses[last.name]:
             text = f"{self.values[last.name].label} = {text}"
+        if ": " in text or " #" in text:  # YAML would take it for a key or a comment
+            text = "'" + text.replace("'", "''") + "'"
         return [text]
 
     def _steps(self, node: Node, *, goes_on: bool) -> list[str]:
@@ -391,7 +394,8 @@ class _Chains:
             steps.append(", ".join(operand_texts))
         shapes = [edge.shape for edge in node.reads]
         if isinstance(layer, ElementwiseLayer):
-            text, shape = step_text(layer, shapes), layer.out
+            rounds = [one_round(shape, node.count) for shape in shapes]
+            text, shape = step_text(layer, rounds), layer.out
             if shape:
                 shape = (node.count * shape[0], *shape[1:])
         else:

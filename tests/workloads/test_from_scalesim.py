@@ -11,7 +11,7 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
 from npusim.workloads import ConvLayer, LinearLayer, find_layer, read_network
-from npusim.workloads.topology import PADDINGS, workload
+from npusim.workloads.from_scalesim import PADDINGS, workload
 from tests.mistakes import mistakes
 
 HEAD = (

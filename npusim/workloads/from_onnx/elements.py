@@ -1,0 +1,215 @@
+"""What multiplies no matrices in an ONNX file: activations, sums and products of elements."""
+
+from __future__ import annotations
+
+from math import inf, prod
+
+from npusim.workloads.elementwise import ElementwiseLayer
+from npusim.workloads.from_onnx.nodes import Step
+from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.kinds import UNKNOWN, kinds_in
+from npusim.workloads.numbers import FEW, numbers_of
+
+Sizes = tuple[int, ...]
+
+_ONNX = kinds_in("onnx")
+
+#: Activations by the name of their operator.
+ACTIVATIONS = {
+    **{name: _ONNX.get(name, name.lower()) for name in ("Relu", "Clip", "LeakyRelu", "Elu")},
+    **{name: _ONNX.get(name, name.lower()) for name in ("Selu", "Celu", "Gelu", "Swish", "Mish")},
+    **{name: _ONNX.get(name, name.lower()) for name in ("Erf", "Sigmoid", "Tanh", "Softplus")},
+    **{name: _ONNX.get(name, name.lower()) for name in ("HardSigmoid", "HardSwish")},
+    "FastGelu": "gelu",
+    "BiasGelu": "gelu",
+}
+
+#: Sums and products of elements by the name of their operator.
+BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div"}
+
+#: Numbers of activations that their attributes have, with ONNX's usual ones.
+_NUMBERED = {
+    "LeakyRelu": (("alpha", 0.01),),
+    "Elu": (("alpha", 1.0),),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+}
+
+
+def activation(values: Values, step: Step) -> None:
+    """Note an activation of one value, behind a bias where its operator has one."""
+    value = values.value(step.inputs[0])
+    if step.kind in ("BiasGelu", "FastGelu") and step.operand(1):
+        bias = values.value(step.operand(1))
+        value = combined(values, step, "add", value, bias, value.shape, part="bias")
+    kind = ACTIVATIONS[step.kind]
+    numbers: list[float | None] = []
+    if step.kind in _NUMBERED:
+        numbers = [step.attributes.get(name, usual) for name, usual in _NUMBERED[step.kind]]
+    elif step.kind == "Clip":
+        numbers = _limits(values, step)
+    stated = numbers_of(kind, kind, numbers) if numbers else ()
+    values.put(step.outputs[0], values.each(step, kind, value, numbers=stated))
+
+
+def _limits(values: Values, step: Step) -> list[float | None]:
+    """The least and the largest number of a ``Clip``: attributes before operator set 11."""
+    if len(step.inputs) == 1:
+        return [step.attributes.get("min"), step.attributes.get("max")]
+    return [values.single(step.operand(1)), values.single(step.operand(2))]
+
+
+def fused_activation(values: Values, step: Step, value: Value) -> Value:
+    """A product with the activation that its operator has in an attribute, if it has one."""
+    name = step.attributes.get("activation", "")
+    if name not in ACTIVATIONS:
+        return value
+    kind = ACTIVATIONS[name]
+    numbers = numbers_of(kind, kind, list(step.attributes.get("activation_params", ())))
+    return values.each(step, kind, value, numbers=numbers, part=kind)
+
+
+# -- sums and products of elements ---------------------------------------------------------
+
+
+def binary(values: Values, step: Step) -> None:
+    """Note a sum, difference, product or quotient: of two values, or of one and a number."""
+    out = values.found.shape(step, step.outputs[0])
+    kind, (first, second) = BINARY[step.kind], step.inputs[:2]
+    number = values.single(second)
+    if number is None and kind in ("add", "mul"):
+        number = values.single(first)
+        if number is not None:
+            first, second = second, first
+    if number is not None and values.single(first) is None:
+        made = _with_number(values, step, kind, values.value(first), number, out)
+    else:
+        made = combined(values, step, kind, values.value(first), values.value(second), out)
+    values.put(step.outputs[0], made)
+
+
+def _with_number(
+    values: Values, step: Step, kind: str, value: Value, number: float, out: Sizes
+) -> Value:
+    made = values.each(step, FEW[kind], value, numbers=numbers_of(kind, kind, [number]))
+    return made if made.shape == out else values.laid(made, step).seen(out)
+
+
+def combined(
+    values: Values,
+    step: Step,
+    kind: str,
+    first: Value,
+    second: Value,
+    out: Sizes,
+    *,
+    part: str = "",
+) -> Value:
+    """A sum, difference, product or quotient of two values, whose axes of one are repeated.
+
+    A value of fewer elements is added or multiplied as it is ("shift", "scale"): a parameter for
+    each channel, or for each element of the last axes, belongs to the node.
+    """
+    size = prod(out)
+    images = first.images or second.images
+    if kind in ("add", "mul") and first.weight and not second.weight:
+        first, second = second, first
+    if kind in ("add", "mul") and second.weight and not first.weight and prod(first.shape) == size:
+        weight = _weight(second, out)
+        if weight:
+            return _with_weight(values, step, kind, first, second, weight, part=part)
+    if prod(first.shape) == size and prod(second.shape) == size:
+        layer = ElementwiseLayer(kind=kind, shape=out)
+        reads = [values.edge(first, step, out), values.edge(second, step, out)]
+        return values.add(step, layer, reads, part=part, images=images)
+    if prod(first.shape) < size and prod(second.shape) < size:
+        larger = max(first, second, key=lambda value: prod(value.shape))
+        wide = values.expanded(larger, step, out)
+        first, second = (wide, second) if larger is first else (first, wide)
+    few = second if prod(first.shape) == size else first
+    many = first if few is second else second
+    if kind in ("sub", "div"):
+        layer = ElementwiseLayer(kind=UNKNOWN, called=f"{kind} of few elements", shape=out)
+        reads = [values.edge(first, step), values.edge(second, step)]
+        return values.add(step, layer, reads, part=part, images=images)
+    shape = (1,) * (len(out) - len(few.shape)) + few.shape
+    layer = ElementwiseLayer(kind=FEW[kind], shape=out)
+    reads = [values.edge(many, step, out), values.edge(few, step, shape)]
+    return values.add(step, layer, reads, part=part, images=images)
+
+
+def _with_weight(
+    values: Values, step: Step, kind: str, value: Value, few: Value, weight: Sizes, *, part: str
+) -> Value:
+    """A value with a parameter added or multiplied that belongs to the node."""
+    layer = ElementwiseLayer(kind=FEW[kind], shape=value.shape, weight=weight)
+    parameters = {"beta" if kind == "add" else "gamma": few.name}
+    reads = [values.edge(value, step)]
+    return values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
+
+
+def _weight(few: Value, out: Sizes) -> Sizes:
+    """The sizes of a parameter that is for each channel or each element of the last axes."""
+    start = next((axis for axis, size in enumerate(few.shape) if size > 1), len(few.shape))
+    sizes, image = few.shape[start:], out[1:]
+    if not sizes or len(sizes) > len(image):
+        return ()
+    channels = (image[0], *(1 for _ in image[1:]))
+    return sizes if sizes in (channels, image[-len(sizes) :]) else ()
+
+
+def total(values: Values, step: Step) -> None:
+    """Note a sum of any number of values."""
+    out = values.found.shape(step, step.outputs[0])
+    made = values.value(step.inputs[0])
+    several = [values.value(name) for name in step.inputs]
+    if len(several) > 1 and all(prod(value.shape) == prod(out) for value in several):
+        layer = ElementwiseLayer(kind="add", shape=out)
+        reads = [values.edge(value, step, out) for value in several]
+        images = any(value.images for value in several)
+        made = values.add(step, layer, reads, images=images)
+    else:
+        for value in several[1:]:
+            made = combined(values, step, "add", made, value, out)
+    values.put(step.outputs[0], made)
+
+
+def extreme(values: Values, step: Step) -> None:
+    """Note the larger or smaller of two; with a number it is a limit."""
+    name = next((name for name in step.inputs if values.single(name) is not None), "")
+    others = [one for one in step.inputs if one != name]
+    if len(step.inputs) != 2 or not name or len(others) != 1:
+        values.unknown(step)
+        return
+    value, number = values.value(others[0]), values.single(name)
+    limits = [number, inf] if step.kind == "Max" else [-inf, number]
+    numbers = numbers_of("clip", "clip", limits)
+    values.put(step.outputs[0], values.each(step, "clip", value, numbers=numbers))
+
+
+def negative(values: Values, step: Step) -> None:
+    """Note the values with the other sign."""
+    value = values.value(step.inputs[0])
+    values.put(step.outputs[0], values.each(step, "scale", value, numbers=(-1.0,)))
+
+
+def prelu(values: Values, step: Step) -> None:
+    """Note a rectifier with a trained slope for each channel, or one for all."""
+    value, slope = (values.value(name, trained=i == 1) for i, name in enumerate(step.inputs))
+    channels = value.shape[1] if len(value.shape) > 1 else value.shape[-1]
+    if not slope.weight or prod(slope.shape) not in (1, channels):
+        values.unknown(step)
+        return
+    layer = ElementwiseLayer(kind="prelu", shape=value.shape)
+    parameters = {"slope": slope.name}
+    made = values.add(step, layer, [values.edge(value, step)], parameters=parameters)
+    values.put(step.outputs[0], made)
+
+
+def dropout(values: Values, step: Step) -> None:
+    """Note a dropout of a network exported for training; one of inference leaves its value."""
+    value = values.value(step.inputs[0])
+    ratio = values.single(step.operand(1)) if step.operand(1) else step.attributes.get("ratio")
+    if ratio == 0:
+        values.put(step.outputs[0], value)
+        return
+    values.put(step.outputs[0], values.each(step, "dropout", value))

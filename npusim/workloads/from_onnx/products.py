@@ -1,0 +1,425 @@
+"""Products of matrices in an ONNX file: with weights, of two computed ones, and sums of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from npusim.workloads.from_onnx.elements import combined, fused_activation
+from npusim.workloads.from_onnx.nodes import Step, fault
+from npusim.workloads.from_onnx.norms import reduced
+from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.graph import MULTIPLIES, Edge
+from npusim.workloads.kinds import KINDS
+from npusim.workloads.layers import LinearLayer
+
+Sizes = tuple[int, ...]
+
+
+class Operand(NamedTuple):
+    """A matrix of a product, or a stack of them, as it lies: perhaps with its axes exchanged."""
+
+    name: str
+    turned: bool
+    images: bool
+
+
+def linear(
+    values: Values,
+    step: Step,
+    left: Value,
+    weight: Value,
+    *,
+    bias: Value | None = None,
+    part: str = "",
+) -> Value:
+    """The product of all rows of ``left`` with one matrix (cin, cout).
+
+    A weight as the file has it is a parameter of the node; one that was computed is read.
+    """
+    cin, cout = weight.shape
+    laid, turned = values.exchanged(left, step) if len(left.shape) < 4 else (left, False)
+    laid = values.laid(laid, step)
+    *leading, _ = left.shape
+    n = 1 if turned and len(leading) == 1 else leading[0]
+    shape = (*leading[:-1], cin, leading[-1]) if turned else left.shape
+    reads = [Edge(laid.name, shape)]
+    parameters, right_turned = {}, False
+    if weight.weight:
+        parameters["w"] = weight.name
+    else:
+        lying, right_turned = values.exchanged(weight, step)
+        reads.append(Edge(lying.name, (cout, cin) if right_turned else (cin, cout)))
+    if bias is not None:
+        parameters["b"] = bias.name
+    layer = LinearLayer(
+        name="", cin=cin, cout=cout, n=n, rows=prod(leading) // n, bias=bias is not None,
+        left_transposed=turned, right_transposed=right_turned,
+    )  # fmt: skip
+    images = left.images or weight.images
+    made = values.add(step, layer, reads, parameters=parameters, part=part, images=images)
+    return made.seen((*leading, cout))
+
+
+def stack_of_products(
+    values: Values,
+    step: Step,
+    operands: tuple[Operand, Operand],
+    sizes: tuple[Sizes, int, int, int],
+    *,
+    part: str = "",
+) -> Value:
+    """Products of two computed matrices: for a stack (rows, cin) by (cin, cout) each."""
+    stack, rows, cin, cout = sizes
+    left, right = operands
+    n = stack[0] if stack else 1
+    layer = LinearLayer(
+        name="", cin=cin, cout=cout, rows=rows, n=n, products=prod(stack) // n,
+        left_transposed=left.turned, right_transposed=right.turned,
+    )  # fmt: skip
+    reads = [
+        Edge(left.name, (*stack, cin, rows) if left.turned else (*stack, rows, cin)),
+        Edge(right.name, (*stack, cout, cin) if right.turned else (*stack, cin, cout)),
+    ]
+    made = values.add(step, layer, reads, part=part, images=left.images or right.images)
+    return made.seen((*stack, rows, cout))
+
+
+def product(
+    values: Values, step: Step, left: Value, right: Value, stack: Sizes, *, part: str = ""
+) -> Value:
+    """Products (.., rows, cin) by (.., cin, cout) for each of a ``stack``, repeated to it."""
+    operands = []
+    for value in (left, right):
+        whole = value
+        if prod(value.shape[:-2]) != prod(stack):
+            whole = values.expanded(value, step, (*stack, *value.shape[-2:]))
+        laid, turned = values.exchanged(whole, step)
+        operands.append(Operand(laid.name, turned, value.images))
+    sizes = (stack, left.shape[-2], left.shape[-1], right.shape[-1])
+    return stack_of_products(values, step, (operands[0], operands[1]), sizes, part=part)
+
+
+# -- MatMul and Gemm -----------------------------------------------------------------------
+
+#: Where products have their operands, and their bias, where these are not the first.
+_MATRICES = {"QLinearMatMul": (0, 3), "QGemm": (0, 3)}
+
+
+def matmul(values: Values, step: Step) -> None:
+    """Note a product as ``MatMul`` defines it, of whole numbers or fused with others too."""
+    first, second = _MATRICES.get(step.kind, (0, 1))
+    left = values.value(step.inputs[first])
+    right = values.value(step.inputs[second], trained=True)
+    if step.attributes.get("transA", 0):
+        left = _last_exchanged(left)
+    if step.attributes.get("transB", 0):
+        right = _last_exchanged(right)
+    factor = float(step.attributes.get("alpha", 1.0))
+    bias = None
+    if factor == 1 and len(right.shape) == 2 and not right.images:
+        bias = _bias_behind(values, step, right.shape[-1])
+    if step.kind in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul"):
+        place = 6 if step.kind == "MatMulIntegerToFloat" else 4
+        bias = _as_bias(values, step.operand(place), right.shape[-1]) or bias
+    made = _matrices(values, step, left, right, bias)
+    if factor != 1:
+        made = _scaled(values, step, made, factor)
+    values.put(step.outputs[0], made)
+
+
+def narrow_matmul(values: Values, step: Step) -> None:
+    """Note a product with weights of a few bits, which lie packed in the file."""
+    left, (packed, *_) = values.value(step.inputs[0]), step.inputs[1:]
+    cin, cout = int(step.attributes["K"]), int(step.attributes["N"])
+    name = values.builder.parameter(f"{packed}.unpacked", (cout, cin))
+    weight = Value(name, (cin, cout), images=False, weight=True)
+    bias = _as_bias(values, step.operand(5), cout)
+    values.put(step.outputs[0], linear(values, step, left, weight, bias=bias))
+
+
+def gemm(values: Values, step: Step) -> None:
+    """Note a product of two matrices with what is added to it: a bias, or another matrix."""
+    first, second = _MATRICES.get(step.kind, (0, 1))
+    left = values.value(step.inputs[first])
+    right = values.value(step.inputs[second], trained=True)
+    left = _last_exchanged(left) if step.attributes.get("transA", 0) else left
+    right = _last_exchanged(right) if step.attributes.get("transB", 0) else right
+    added = step.operand(6 if step.kind == "QGemm" else 2)
+    alpha, beta = (float(step.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
+    bias = None
+    if added and alpha == 1 and beta == 1 and not right.images:
+        bias = _as_bias(values, added, right.shape[-1])
+    made = _matrices(values, step, left, right, bias)
+    if alpha != 1:
+        made = _scaled(values, step, made, alpha)
+    if added and bias is None and beta:
+        other = values.value(added)
+        if beta != 1:
+            other = _scaled(values, step, other, beta)
+        made = combined(values, step, "add", made, other, made.shape, part="C")
+    values.put(step.outputs[0], fused_activation(values, step, made))
+
+
+def _last_exchanged(value: Value) -> Value:
+    """The value with its last two axes exchanged."""
+    axes = range(len(value.shape))
+    return value.transposed([*axes[:-2], axes[-1], axes[-2]])
+
+
+def _scaled(values: Values, step: Step, value: Value, factor: float) -> Value:
+    return values.each(step, "scale", value, numbers=(factor,), part="scale")
+
+
+def _as_bias(values: Values, name: str, cout: int) -> Value | None:
+    """The parameter of this name, if it has one number for each feature; None of others."""
+    if not name:
+        return None
+    shape = values.found.shapes.get(name, ())
+    fits = prod(shape) == cout and (shape[-1:] == (cout,) or cout == 1)
+    own = name in values.found.weights or name in values.found.numbers
+    value = values.value(name, trained=True) if fits and own else values.values.get(name)
+    return value if fits and value is not None and value.weight else None
+
+
+def _bias_behind(values: Values, step: Step, cout: int) -> Value | None:
+    """The bias that the next node adds to a product which nothing else reads.
+
+    The sum is then part of the product, and its node another name of it.
+    """
+    reader = values.only_reader(step.outputs[0])
+    if reader is None or reader.kind != "Add":
+        return None
+    others = [name for name in reader.inputs if name != step.outputs[0]]
+    bias = _as_bias(values, others[0], cout) if len(others) == 1 else None
+    if bias is not None:
+        values.biased[reader.outputs[0]] = step.outputs[0]
+    return bias
+
+
+def _matrices(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
+    """The product of two values whose stacks are broadcast; a vector is a row, or a column."""
+    one_row, one_column = len(left.shape) == 1, len(right.shape) == 1
+    left = left.seen((1, *left.shape)) if one_row else left
+    right = right.seen((*right.shape, 1)) if one_column else right
+    if left.shape[-1] != right.shape[-2]:
+        raise fault(
+            values.found.file, step, f"it multiplies {list(left.shape)} with {list(right.shape)}; "
+            "the columns of the first must be the rows of the second"
+        )  # fmt: skip
+    made = (
+        values.laid(_stacks(values, step, left, right, bias), step)
+        if (one_row or one_column)
+        else _stacks(values, step, left, right, bias)
+    )
+    if one_row:
+        made = made.seen((*made.shape[:-2], made.shape[-1]))
+    if one_column:
+        made = made.seen(made.shape[:-1])
+    return made
+
+
+def _stacks(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
+    stack = _broadcast(left.shape[:-2], right.shape[:-2])
+    out = (*stack, left.shape[-2], right.shape[-1])
+    if prod(right.shape[:-2]) == 1 and not right.images:
+        made = linear(values, step, left, _matrix(values, step, right), bias=bias)
+        return made.seen(out)
+    if prod(left.shape[:-2]) == 1 and not left.images and prod(stack) > 1:
+        return _weights_first(values, step, left, right).transposed(_exchange(len(out)))
+    if prod(right.shape[:-2]) == 1 and prod(stack) > 1:  # one computed matrix for all rows
+        left = values.laid(left, step)
+        rows = left.seen((prod(left.shape[:-1]), left.shape[-1]))
+        return product(values, step, rows, _matrix(values, step, right), ()).seen(out)
+    return product(values, step, left, right, stack).seen(out)
+
+
+def _weights_first(values: Values, step: Step, weight: Value, right: Value) -> Value:
+    """One matrix (rows, cin) times each of a stack (cin, cout), as (.., cout, rows).
+
+    That is the product of the stack, its axes exchanged, with the matrix as a weight.
+    """
+    *stack, cin, cout = right.shape
+    columns = values.laid(right, step).seen((prod(stack), cin, cout))
+    weight = _last_exchanged(_matrix(values, step, weight))
+    made = linear(values, step, _last_exchanged(columns), weight)
+    return made.seen((*stack, cout, weight.shape[-1]))
+
+
+def _exchange(rank: int) -> list[int]:
+    axes = list(range(rank))
+    return [*axes[:-2], axes[-1], axes[-2]]
+
+
+def _matrix(values: Values, step: Step, value: Value) -> Value:
+    """A matrix without the axes of one element before it."""
+    return value if len(value.shape) == 2 else values.laid(value, step).seen(value.shape[-2:])
+
+
+def _broadcast(first: Sizes, second: Sizes) -> Sizes:
+    """The stack of two stacks, of which axes of one element are repeated."""
+    axes = max(len(first), len(second))
+    first = (1,) * (axes - len(first)) + first
+    second = (1,) * (axes - len(second)) + second
+    return tuple(b if a == 1 else a for a, b in zip(first, second, strict=True))
+
+
+# -- Einsum --------------------------------------------------------------------------------
+
+
+def einsum(values: Values, step: Step) -> None:
+    """Note a sum of products by an equation of indices: two operands after another."""
+    equation = step.attributes["equation"].replace(" ", "")
+    operands = [values.value(name) for name in step.inputs]
+    terms, result = indices_of(equation, [len(value.shape) for value in operands])
+    if any(len(set(term)) < len(term) for term in terms):
+        values.unknown(step, f"{MULTIPLIES}Einsum {equation}" if len(terms) > 1 else "")
+        return
+    made, term = operands[0], terms[0]
+    for place in range(1, len(operands)):
+        later = set("".join(terms[place + 1 :])) | set(result)
+        made, term = _contracted(
+            values, step, (made, term), (operands[place], terms[place]), later, result
+        )
+    made, term = _summed(values, step, made, term, set(result))
+    values.put(step.outputs[0], made.transposed([term.index(letter) for letter in result]))
+
+
+def indices_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The indices of each operand and of the result, with letters for those behind "..."."""
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    spare = [letter for letter in map(chr, range(0x3B1, 0x3D0)) if letter not in equation]
+    widest = max(
+        (rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)
+         if "..." in term), default=0,
+    )  # fmt: skip
+    dots = "".join(spare[:widest])
+    if not arrow:
+        letters = "".join(terms).replace("...", "")
+        result = "..." * ("..." in left)
+        result += "".join(sorted(one for one in set(letters) if letters.count(one) == 1))
+    whole = []
+    for term, rank in zip(terms, ranks, strict=True):
+        few = rank - len(term.replace("...", ""))
+        whole.append(term.replace("...", dots[widest - few :]))
+    return whole, result.replace("...", dots)
+
+
+def _summed(
+    values: Values, step: Step, value: Value, term: str, kept: set[str]
+) -> tuple[Value, str]:
+    """The value with the sums over indices that nothing else has."""
+    axes = [axis for axis, letter in enumerate(term) if letter not in kept]
+    rest = "".join(letter for letter in term if letter in kept)
+    sizes = tuple(value.shape[axis] for axis in range(len(term)) if axis not in axes)
+    if not axes:
+        return value, term
+    if prod(value.shape[axis] for axis in axes) == 1:
+        return values.laid(value, step).seen(sizes), rest
+    kind = "sum" if "sum" in KINDS else "avg_pool"
+    made = reduced(values, step, value, axes, kind, part="sum")
+    if kind == "avg_pool":  # a sum is the mean times how many there are
+        many = prod(value.shape[axis] for axis in axes)
+        made = _scaled(values, step, made, float(many))
+    return made.seen(sizes), rest
+
+
+def _contracted(
+    values: Values,
+    step: Step,
+    first: tuple[Value, str],
+    second: tuple[Value, str],
+    later: set[str],
+    result: str,
+) -> tuple[Value, str]:
+    """The sum of products of two operands, and its indices."""
+    left, left_term = _summed(values, step, *first, later | set(second[1]))
+    right, right_term = _summed(values, step, *second, later | set(left_term))
+    extent = dict(zip(left_term, left.shape, strict=True))
+    for letter, size in zip(right_term, right.shape, strict=True):
+        extent[letter] = max(size, extent.get(letter, 1))
+    left = _repeated(values, step, left, left_term, extent)
+    right = _repeated(values, step, right, right_term, extent)
+    both = [letter for letter in left_term if letter in right_term]
+    order = [letter for letter in result if letter in both]
+    stack = order + [letter for letter in both if letter in later and letter not in order]
+    inner = [letter for letter in both if letter not in stack]
+    rows = [letter for letter in left_term if letter not in both]
+    columns = [letter for letter in right_term if letter not in both]
+    term = "".join([*stack, *rows, *columns])
+    shape = tuple(extent[letter] for letter in term)
+    if not inner and not (rows and columns):
+        first_factor = _aligned(values, step, left, left_term, term)
+        second_factor = _aligned(values, step, right, right_term, term)
+        made = combined(values, step, "mul", first_factor, second_factor, shape, part="mul")
+        return made, term
+    groups = {"stack": stack, "rows": rows, "inner": inner, "columns": columns}
+    sizes = {name: tuple(extent[one] for one in letters) for name, letters in groups.items()}
+    if not stack and right.weight:
+        weight = right.transposed([right_term.index(one) for one in [*inner, *columns]])
+        made = _linear_of(values, step, (left, left_term), weight, groups, sizes)
+        return made.seen(shape), term
+    if not stack and left.weight and not right.weight:
+        swapped = {**groups, "rows": columns, "columns": rows}
+        weight = left.transposed([left_term.index(one) for one in [*inner, *rows]])
+        extents = {**sizes, "rows": sizes["columns"], "columns": sizes["rows"]}
+        made = _linear_of(values, step, (right, right_term), weight, swapped, extents)
+        return made.seen((*sizes["columns"], *sizes["rows"])), "".join([*columns, *rows])
+    operands = (
+        _operand(values, step, left, left_term, (stack, rows, inner)),
+        _operand(values, step, right, right_term, (stack, inner, columns)),
+    )
+    whole = (sizes["stack"], prod(sizes["rows"]), prod(sizes["inner"]), prod(sizes["columns"]))
+    return stack_of_products(values, step, operands, whole).seen(shape), term
+
+
+def _linear_of(
+    values: Values,
+    step: Step,
+    left: tuple[Value, str],
+    weight: Value,
+    groups: Mapping[str, Sequence[str]],
+    sizes: Mapping[str, Sizes],
+) -> Value:
+    """The product of the rows of an operand with a parameter."""
+    value, term = left
+    laid = values.laid(
+        value.transposed([term.index(one) for one in [*groups["rows"], *groups["inner"]]]), step
+    )
+    rows = laid.seen((*(sizes["rows"] or (1,)), prod(sizes["inner"])))
+    matrix = weight.seen((prod(sizes["inner"]), prod(sizes["columns"])))
+    return linear(values, step, rows, matrix)
+
+
+def _repeated(
+    values: Values, step: Step, value: Value, term: str, extent: Mapping[str, int]
+) -> Value:
+    """The operand with its axes of one element repeated to what the other one has."""
+    shape = tuple(extent[letter] for letter in term)
+    return value if shape == value.shape else values.expanded(value, step, shape)
+
+
+def _aligned(values: Values, step: Step, value: Value, term: str, letters: str) -> Value:
+    """The value with its axes in the order of ``letters``, one element for each that it lacks."""
+    order = [term.index(letter) for letter in letters if letter in term]
+    laid = values.laid(value.transposed(order), step)
+    extent = dict(zip([letter for letter in letters if letter in term], laid.shape, strict=True))
+    return laid.seen(tuple(extent.get(letter, 1) for letter in letters))
+
+
+def _operand(
+    values: Values,
+    step: Step,
+    value: Value,
+    term: str,
+    groups: tuple[Sequence[str], Sequence[str], Sequence[str]],
+) -> Operand:
+    """An operand as a stack of matrices: as it lies where that is one of both orders."""
+    stack, first, second = groups
+    plain = value.transposed([term.index(one) for one in [*stack, *first, *second]])
+    turned = value.transposed([term.index(one) for one in [*stack, *second, *first]])
+    exchanged = bool(plain.axes) and (not turned.axes or term[-1:] in list(first))
+    laid = values.laid(turned if exchanged else plain, step)
+    return Operand(laid.name, exchanged, value.images)
