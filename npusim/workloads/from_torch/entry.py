@@ -1,4 +1,4 @@
-"""The network of a ``torch.nn.Module``: its forward graph at a batch, without computing anything."""
+"""The network of a ``torch.nn.Module``: its forward graph at a batch, without data."""
 
 from __future__ import annotations
 

@@ -150,12 +150,20 @@ def _as_it_was(torch: Any, model: Any) -> Iterator[None]:
 def _plainly(torch: Any) -> Iterator[None]:
     """Operations as a training step calls them, of any number of images."""
     functional = import_module("torch.nn.functional")
-    check = functional._verify_batch_size
+    check, normalise = functional._verify_batch_size, functional.batch_norm
+
+    def batch_norm(x: Any, mean: Any, variance: Any, *rest: Any, **named: Any) -> Any:
+        training = rest[2] if len(rest) > 2 else named.get("training", False)
+        if training and x.numel() == x.shape[1]:
+            mean = variance = None  # one number has no unbiased variance that could be kept
+        return normalise(x, mean, variance, *rest, **named)
+
     fast = torch.backends.mha.get_fastpath_enabled()
     logged = logging.getLogger("torch._subclasses.fake_tensor")  # what it raises besides
     level = logged.level
     # One image of one position has no variance in training, which says nothing about its sizes.
     functional._verify_batch_size = lambda size: None
+    functional.batch_norm = batch_norm
     torch.backends.mha.set_fastpath_enabled(False)
     logged.setLevel(logging.CRITICAL)
     try:
@@ -164,7 +172,7 @@ def _plainly(torch: Any) -> Iterator[None]:
             yield
     finally:
         logged.setLevel(level)
-        functional._verify_batch_size = check
+        functional._verify_batch_size, functional.batch_norm = check, normalise
         torch.backends.mha.set_fastpath_enabled(fast)
 
 

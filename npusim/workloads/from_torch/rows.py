@@ -256,6 +256,5 @@ def norm(reader: Reader, call: Call) -> Any:
 def loss(reader: Reader, call: Call) -> Value:
     """A loss, whose name tells what it is."""
     name = call.name.removesuffix("_loss").removesuffix("_nd").removesuffix("2d")
-    values = [value for value in call.tensors]
-    made = reader.unknown(f"loss: {name}", values, call.shape, what="loss")
+    made = reader.unknown(f"loss: {name}", call.tensors, call.shape, what="loss")
     return reader.of(made, call.results)

@@ -41,7 +41,8 @@ class Value:
     """A tensor: ``view``, without data, of the ``window`` of the value that ``source`` names.
 
     ``view`` has the sizes and strides, in elements of the window, which lies without gaps.
-    ``dtype`` is PyTorch's type of the elements; no ``gradient``: nothing flows back to the source. ``constant`` is the tensor with its data where these do not depend on inputs or
+    ``dtype`` is PyTorch's type of the elements; no ``gradient``: nothing flows back to the
+    source. ``constant`` is the tensor with its data where these do not depend on inputs or
     parameters.
     """
 
