@@ -9,8 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from npusim.networks.rules.table import tables
-from npusim.workloads import ConvLayer, LinearLayer, Workload
-from npusim.workloads import INPUT
+from npusim.workloads import INPUT, ConvLayer, LinearLayer, Workload
 from tests.networks.blocks import Array
 
 

@@ -12,9 +12,9 @@ import pytest
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.networks.run.chains import elementwise
 from npusim.networks.rules.table import chain_of
 from npusim.networks.rules.training import Operation
+from npusim.networks.run.chains import elementwise
 
 Array = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]

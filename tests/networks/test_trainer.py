@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload
-from npusim.workloads import INPUT, Node
+from npusim.workloads import INPUT, ConvLayer, ElementwiseLayer, LinearLayer, Node, Workload
 from tests.networks.blocks import TWO_BLOCKS, images, network
 from tests.networks.reference import Reference
 
