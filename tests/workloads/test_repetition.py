@@ -74,7 +74,6 @@ class OwnWeights(nn.Module):  # type: ignore[misc, name-defined]
 CASES = {
     "class token": (ClassToken, (3, 32, 32)),
     "frames": (Frames, (4, 3, 16, 16)),
-    "recurrent": (Recurrent, (12, 16)),
     "weights of each image": (OwnWeights, (8, 10, 10)),
 }
 
@@ -98,6 +97,13 @@ def test_a_repeated_network_is_that_of_the_larger_batch(name: str) -> None:
     assert prod(larger.inputs[0].shape) == prod(traced.inputs[0].shape)
     step = npusim.step(larger, device="ascend910b2", batch=6)
     assert step.complete, [launched.timed.error for launched in step.failed]
+
+
+def test_steps_of_a_cell_before_the_images_are_not_repeated() -> None:
+    """The first step is a part of rows that hold steps and images alike."""
+    two = replace(read_network(Recurrent(), (12, 16), batch=2), reread=None)
+    with pytest.raises(ArgumentError, match="export it with an open batch, or for this one"):
+        two.for_batch(6)
 
 
 def test_what_works_along_the_images_is_named() -> None:

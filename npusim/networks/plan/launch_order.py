@@ -190,7 +190,7 @@ class Formats:
     def size(self, name: str, format: str) -> int:
         """Bytes of a value in a format, each time that it is there."""
         value = self.step.values[name]
-        return value.count * Placed(value, format, self.times.launcher.c0).size_bytes
+        return value.repeats * Placed(value, format, self.times.launcher.c0).size_bytes
 
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
@@ -201,7 +201,7 @@ class Formats:
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
-        return None if what is None else self.step.values[name].count * self.times[what].us
+        return None if what is None else self.step.values[name].repeats * self.times[what].us
 
 
 def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
@@ -411,6 +411,6 @@ def launched(
             sizes=sizes,
             value=one.value,
             format=one.format,
-            count=op.count if op else step.values[one.value].count,
+            count=op.count if op else step.values[one.value].repeats,
             label=_label(op),
         )
