@@ -35,6 +35,7 @@ from npusim.networks.run.launches import (
 from npusim.networks.run.step_result import CONVERSIONS, Launched
 from npusim.reuse.cache import answers_in
 from npusim.workloads import ConvLayer, ElementwiseLayer
+from npusim.workloads.graph import MULTIPLIES
 
 
 class Attempt(Struct, frozen=True):
@@ -386,7 +387,7 @@ def _label(operation: Operation | None) -> str:
     """What the kind of an operation's layer is called in notes."""
     layer = operation.layer if operation is not None else None
     if isinstance(layer, ElementwiseLayer):
-        return layer.called or layer.kind
+        return layer.called.removeprefix(MULTIPLIES) or layer.kind
     return operation.kind if operation is not None else ""
 
 
