@@ -39,6 +39,7 @@ def layer_product(layer: LinearLayer, result: str) -> LayerProduct:
         height, width = size[::-1] if turned.get(name, False) else size
         shapes[name] = (stack * height, width)
     left, right = turned["x"], turned["w"]
+    form: tuple[type[Matmul], tuple[str, str], str, tuple[str, str]]
     if result == "output":
         form = (LinearForward, ("x", "w"), "y", (_first(left), _second(right)))
     elif result == "input" and not left:

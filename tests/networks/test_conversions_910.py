@@ -26,7 +26,7 @@ def test_maps_are_turned_as_by_the_library_on_a_910() -> None:
     values = [Value("dy", (32, channels, side, side), FP16) for channels, side in sizes]
 
     def us(value: Value, options: Options) -> float:
-        return Launcher(options, 32).run(conversion_task(value, "ND", warm=True)).time_us
+        return Launcher(options).run(conversion_task(value, "ND", warm=True)).time_us
 
     times = [us(value, options) for value in values]
     assert min(times) == pytest.approx(9, rel=0.1)
@@ -43,9 +43,9 @@ def test_weights_of_products_lie_in_fractals_on_a_910(result: str, tmp_path: Pat
     step = training(network(LINEAR, tmp_path).for_batch(4))
     one = next(one for one in step.operations if one.name == f"fc.{result}")
     rng, arrays, options = np.random.default_rng(1), {}, Options(device="ascend910")
-    launcher = Launcher(options, 4)
+    launcher = Launcher(options)
     (way, blocked), (other,) = (
-        Formats(step, Simulated(Launcher(Options(device=device), 4))).ways(one)
+        Formats(step, Simulated(Launcher(Options(device=device)))).ways(one)
         for device in ("ascend910", "ascend910b2")
     )
     assert way == other

@@ -14,8 +14,8 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.device.catalog import devices, load_device
-from npusim.networks import step as steps
 from npusim.networks.rules.table import tables
+from npusim.networks.run import step as steps
 from npusim.networks.run.launches import PLAIN
 from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
@@ -73,7 +73,7 @@ def plans(
             norm=str(rng.choice(["fp16", "fp32"])),
             cards=1,
         )
-        found[mode, layouts, fusions] = prepared(workload, options, how, batch=BATCH)
+        found[mode, layouts, fusions] = prepared(workload.for_batch(BATCH), options, how)
     return found
 
 

@@ -18,10 +18,10 @@ from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import Cache, Formats, each_call, planned, problem, tasks
 from npusim.networks.rules.training import training
 from npusim.networks.run.launches import BLOCKED, FRACTAL, PLAIN
-from npusim.networks.run.step import chosen, fused
 from npusim.workloads import Workload, load_workload, workloads
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, network
 

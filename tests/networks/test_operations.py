@@ -13,10 +13,10 @@ from npusim.base.dtypes import FP32
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
 from npusim.device.catalog import load_device
-from npusim.networks import rules
+from npusim.networks.plan.fusions import chosen, fused
+from npusim.networks.rules import table as rules
 from npusim.networks.rules.table import Rule, chain_of, tables
 from npusim.networks.rules.training import Kinds, training
-from npusim.networks.run.step import chosen, fused
 from npusim.workloads import Workload, load_workload
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
@@ -90,6 +90,10 @@ KERNELS = {
     "slice",
     "upsample",
     "interpolate",
+    "permute",
+    "expand",
+    "roll",
+    "reduce_sum",
     "traffic",
 }
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.workloads import INPUT, ConvLayer, ElementwiseLayer, LinearLayer, Node, Workload
+from npusim.workloads import ConvLayer, Edge, ElementwiseLayer, GraphBuilder, LinearLayer, Workload
+from npusim.workloads.graph import shape_in
 from tests.networks.blocks import TWO_BLOCKS, images, network
 from tests.networks.reference import Reference
 
@@ -64,25 +65,21 @@ def test_training_follows_float64_as_closely_as_fp16_allows(
 
 def grouped() -> Workload:
     """Groups that share fractals, of 7 and 4 channels, and a stride beyond the filter."""
-    square = ElementwiseLayer(kind="batch_norm", shape=(35, 13, 13))
-    convolutions = (
-        ConvLayer(name="a", cin=5, cout=35, spatial=(13, 13), kernel=(1, 1), groups=5),
-        ConvLayer(
-            name="b", cin=35, cout=20, spatial=(13, 13), kernel=(2, 2), stride=(3, 3), groups=5,
-            bias=True,
-        ),
-    )  # fmt: skip
+    graph = GraphBuilder("grouped")
+    x = graph.input("image", (3, 5, 13, 13))
     layers: tuple[ConvLayer | LinearLayer | ElementwiseLayer, ...] = (
-        *(convolutions[0], square, convolutions[1]),
-        ElementwiseLayer(kind="avg_pool", shape=(20, 4, 4), out=(20, 1, 1)),
-        LinearLayer(name="f", cin=20, cout=7, bias=True),
-    )
-    names = [f"n{at}" for at in range(len(layers))]
-    nodes = [
-        Node(name=name, layer=layer, inputs=(before,))
-        for name, layer, before in zip(names, layers, [INPUT, *names], strict=False)
-    ]
-    return Workload.of_nodes("grouped", "groups that share fractals", nodes)
+        ConvLayer(name="a", n=3, cin=5, cout=35, spatial=(13, 13), kernel=(1, 1), groups=5),
+        ElementwiseLayer(kind="batch_norm", shape=(3, 35, 13, 13)),
+        ConvLayer(
+            name="b", n=3, cin=35, cout=20, spatial=(13, 13), kernel=(2, 2), stride=(3, 3),
+            groups=5, bias=True,
+        ),
+        ElementwiseLayer(kind="avg_pool", shape=(3, 20, 4, 4), out=(3, 20, 1, 1)),
+        LinearLayer(name="f", n=3, cin=20, cout=7, bias=True),
+    )  # fmt: skip
+    for number, layer in enumerate(layers):
+        x = graph.add(f"n{number}", layer, [Edge(x, shape_in(layer))])
+    return graph.workload("groups that share fractals", batch=3)
 
 
 def test_weights_in_groups_learn_the_same_in_both_formats() -> None:

@@ -19,7 +19,7 @@ from npusim.base.workers import Workers
 from npusim.device.spec import Device
 from npusim.networks.network import Timed
 from npusim.networks.plan.formats import Plan, Problem, Way
-from npusim.networks.rules.training import COPY, PHASES, VIEW, Operation, Training
+from npusim.networks.rules.training import PHASES, VIEW, Operation, Training, Value
 from npusim.networks.run.join_split import parts_of
 from npusim.networks.run.launches import (
     FRACTAL,
@@ -35,6 +35,7 @@ from npusim.networks.run.launches import (
 from npusim.networks.run.step_result import CONVERSIONS, Launched
 from npusim.reuse.cache import answers_in
 from npusim.workloads import ConvLayer, ElementwiseLayer
+from npusim.workloads.graph import MULTIPLIES
 
 
 class Attempt(Struct, frozen=True):
@@ -144,18 +145,25 @@ class Formats:
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
         parts = parts_of(one, values)
-        if one.core in (VIEW, COPY) or (
-            parts is not None and not parts.in_blocks(self.times.launcher.c0)
-        ):
-            return [plain]
         if parts is not None:
-            return [plain, blocked]
+            in_blocks = parts.in_blocks(self.times.launcher.c0)
+            return [plain, blocked] if in_blocks else [plain]
         core = one.core.removesuffix("_gradient")
         if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
             return _as_matrices(one, plain, blocked)
         weights = one.inputs[1] if one.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
             return [plain, plain | {weights: FRACTAL}]
+        return self._ways_of_elements(one, values, plain, blocked)
+
+    def _ways_of_elements(
+        self,
+        one: Operation,
+        values: Mapping[str, Value],
+        plain: dict[str, str],
+        blocked: dict[str, str],
+    ) -> list[dict[str, str]]:
+        """The ways of an operation that goes through its values element by element, or plain."""
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
         own = one.core != "traffic" if one.core else one.chain is not None and one.chain.by_row
         if own or len(maps) > 1 or values.keys() & {*self.step.inputs}:
@@ -183,7 +191,7 @@ class Formats:
     def size(self, name: str, format: str) -> int:
         """Bytes of a value in a format, each time that it is there."""
         value = self.step.values[name]
-        return value.count * Placed(value, format, self.times.launcher.c0).size_bytes
+        return value.repeats * Placed(value, format, self.times.launcher.c0).size_bytes
 
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
@@ -194,7 +202,7 @@ class Formats:
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
-        return None if what is None else self.step.values[name].count * self.times[what].us
+        return None if what is None else self.step.values[name].repeats * self.times[what].us
 
 
 def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
@@ -379,7 +387,7 @@ def _label(operation: Operation | None) -> str:
     """What the kind of an operation's layer is called in notes."""
     layer = operation.layer if operation is not None else None
     if isinstance(layer, ElementwiseLayer):
-        return layer.called or layer.kind
+        return layer.called.removeprefix(MULTIPLIES) or layer.kind
     return operation.kind if operation is not None else ""
 
 
@@ -404,6 +412,6 @@ def launched(
             sizes=sizes,
             value=one.value,
             format=one.format,
-            count=op.count if op else step.values[one.value].count,
+            count=op.count if op else step.values[one.value].repeats,
             label=_label(op),
         )

@@ -150,14 +150,14 @@ def task(
         one, name="", phase="", layer=layer, chain=chain, count=1,
         inputs=each(one.inputs), outputs=each(one.outputs),
     )  # fmt: skip
-    own = tuple(values[name]._replace(name=names[name], count=1) for name in used)
+    own = tuple(values[name]._replace(name=names[name], repeats=1) for name in used)
     held = tuple(name in warm for name in used) if warm else ()
     return Task(alike, own, tuple(formats[name] for name in used), held)
 
 
 def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
     """The task that brings a value from its other format to ``format``."""
-    own = (value._replace(name="v0", count=1), value._replace(name="v1", count=1))
+    own = (value._replace(name="v0", repeats=1), value._replace(name="v1", repeats=1))
     formats = formats_of(value) if format != PLAIN else formats_of(value)[::-1]
     kind = "from_" * (format == PLAIN) or "to_"
     kind += "fracz" if FRACTAL in formats else "blocked"

@@ -52,6 +52,8 @@ def step(
     input_shape: Sequence[int] | None = None,
     *,
     inputs: Any = None,
+    loss: Any = None,
+    targets: Any = None,
     batch: int = 1,
     mode: str = "graph",
     passes: str = "training",
@@ -67,7 +69,8 @@ def step(
 ) -> StepResult:
     """Time one training step of a network, with all that runs between its convolutions.
 
-    ``workload`` and ``input_shape`` are as for ``npusim.network``; it needs a graph. The ``mode``
+    ``workload``, ``input_shape``, ``inputs``, ``loss`` and ``targets`` are as for
+    ``npusim.network``; it needs a graph. The ``mode``
     says how a step runs: "eager" launches every operation by itself, which takes and leaves values
     as frameworks have them; "graph" replays a compiled graph, in which values stay in blocks of
     channels and one kernel does what several operations are. What belongs to a mode can be asked
@@ -93,7 +96,9 @@ def step(
     usual_of(mode)
     if passes not in ("training", "forward", "backward"):
         raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
-    net = read_network(workload, input_shape, inputs=inputs, batch=batch)
+    net = read_network(
+        workload, input_shape, inputs=inputs, loss=loss, targets=targets, batch=batch
+    )
     given = options_of(step, mode, options)
     how = setting(
         given.machine,

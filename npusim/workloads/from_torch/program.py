@@ -12,9 +12,10 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 from npusim.base.errors import ArgumentError
@@ -67,7 +68,7 @@ def exported(
     called = _called(torch, model, len(inputs.positional), list(inputs.named), loss)
     arguments = (*inputs.positional, *inputs.named.values(), *targets.positional)
     arguments += tuple(targets.named.values())
-    with _as_it_was(torch, model), _plainly(torch):
+    with _as_it_was(torch, model), _plainly(torch), _silent():
         program = torch.export.export(called, arguments, strict=False)
         traces: dict[str, str] = {}
         if _writes_parts(program.graph_module):
@@ -75,6 +76,18 @@ def exported(
             _detach_regions(torch, program.graph_module)
             program = program.run_decompositions({})
     return _named(model, program, _input_names(model, inputs, targets), traces)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep to itself what the exporter logs: its errors say all that a user can act on."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def refusal(title: str, error: BaseException, inputs: Any) -> ArgumentError:

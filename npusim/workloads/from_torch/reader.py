@@ -26,7 +26,7 @@ KNOWN_ELEMENTS = 10**6
 _CONSTANT = listed("constant", "torch")
 
 #: Words in names of operations that multiply matrices, of which no row tells more.
-_PRODUCTS = re.compile(r"conv|linear(?!_)|matmul|_mm|mm_|^mm|attention|lstm|gru|rnn|gemm|solve")
+_PRODUCTS = re.compile(r"conv|linear(?!_)|matmul|_mm|mm_|^mm|attention|lstm|gru|rnn|gemm|solve|fft")
 
 
 class Call:
