@@ -84,8 +84,8 @@ class Operation(Struct, frozen=True):
 class Training(Struct):
     """The operations of a step in order, and their values.
 
-    ``parameters`` are trained; ``fixed`` are frozen weights, buffers and constants, which are there
-    before the step as parameters are, ``inputs`` what it gets. ``scales`` are the factors of
+    ``parameters`` are trained; ``fixed`` are frozen weights, those that no gradient reaches, buffers
+    and constants, which are there before the step as parameters are, ``inputs`` what it gets. ``scales`` are the factors of
     normalisations, which begin with ones. ``views`` are values that lie where another lies, with
     other axes.
     """
@@ -460,6 +460,14 @@ class _Builder:
             self._backward_of(node, group)
         for name in self.step.parameters:
             self._parameter_gradient(name)
+        self._fix_what_has_no_gradient()
+
+    def _fix_what_has_no_gradient(self) -> None:
+        """Move parameters that no gradient reaches, as behind ``detach``, to those that stay."""
+        step = self.step
+        fixed = [name for name in step.parameters if f"{name}.gradient" not in step.values]
+        step.parameters = [name for name in step.parameters if name not in fixed]
+        step.fixed += fixed
 
     def _backward_of(self, node: Node, group: Sequence[Node]) -> None:
         """The gradients of what a node reads and has."""
@@ -499,7 +507,8 @@ class _Builder:
         operands = self._operand_gradients(node, form, wanted)
         weights = self._weight_gradients(node, form)
         kept = [word for word in form.writes if word in self.rules[node.name].kept]
-        wanted_words = (*operands, *weights, *kept)
+        sums = self._sums_behind(node, form, weights) if wanted else []
+        wanted_words = (*operands, *weights, *sums, *kept)
         if not wanted_words:
             return
         form = form._replace(writes=wanted_words)
@@ -541,6 +550,24 @@ class _Builder:
             and word[1:] in names
             and self._parameter_part(node, word[1:], word)
         ]
+
+    def _sums_behind(self, node: Node, form: Form, weights: Sequence[str]) -> list[str]:
+        """Name sums that the gradient of the operand needs though no parameter has them as its own.
+
+        A normalisation has them whether its scale and shift are trained, frozen or absent.
+        """
+        names = self.symbols[node.name]
+        read = {word for each in self.rules[node.name].backward for word in each.reads}
+        parameters = {f"d{symbol}": symbol for symbol in self.rules[node.name].parameters}
+        words = [
+            word
+            for word in form.writes
+            if word in read and word in parameters and word not in weights
+        ]
+        for word in words:
+            like = self.step.values[names[parameters[word]]]
+            names[word] = self.step.value(like._replace(name=f"{node.name}.{word}", dtype=FP32))
+        return words
 
     def _value_gradient(self, node: Node, symbol: str, key: str) -> None:
         """Name the gradient of an operand."""
