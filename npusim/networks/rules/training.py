@@ -359,9 +359,19 @@ class _Builder:
             self.step.scales.add(name)
         return name
 
-    def _note(self, node: Node, form: Form, phase: str, count: int | None = None) -> None:
-        """One operation of a node, with casts of what it computes in another type."""
-        names, layer = self.symbols[node.name], node.layer
+    def _note(
+        self,
+        node: Node,
+        form: Form,
+        phase: str,
+        count: int | None = None,
+        layer: ElementwiseLayer | None = None,
+    ) -> None:
+        """One operation of a node, with casts of what it computes in another type.
+
+        ``layer`` has the sizes of an operation on a part of what the node reads or makes.
+        """
+        names = self.symbols[node.name]
         many = [s for s in names if s[0] == "x" and s[1:].isdigit()]
         reads = [s for word in form.reads for s in (many if word == "x*" else [word])]
         reads = [s for s in reads if s in names]
@@ -378,7 +388,8 @@ class _Builder:
                 casts.append((made[s], names[s]))
                 self.copies[value.name, wide] = made[s]
         repeats = node.count if count is None else count
-        self._operation(f"{node.name}.{form.name}", form, phase, layer, given, made, repeats)
+        name = f"{node.name}.{form.name}"
+        self._operation(name, form, phase, layer or node.layer, given, made, repeats)
         for source, target in casts:
             chain = chain_of("cast", {"x": source, "y": target}, target)
             self.step.operations.append(
@@ -448,16 +459,18 @@ class _Builder:
             if node.name not in read and node.trained:
                 self._loss(node.name)
         for node in reversed(self.workload.nodes):
-            if not node.trained:
-                continue
-            names = self.symbols[node.name]
-            dy = self._gradient(node.name)
+            dy = self._gradient(node.name) if node.trained else None
             if dy is not None:
-                names["dy"] = dy
+                self.symbols[node.name]["dy"] = dy
             group = self.splits.get(node.name, (node,))
-            if node is not group[0] or all("dy" not in self.symbols[one.name] for one in group):
-                continue  # it is read with the first of them, or nothing has a gradient
-            self._backward_of(node, group)
+            if node is not group[0]:
+                continue  # it is read with the first of them
+            flows = [member for member in group if "dy" in self.symbols[member.name]]
+            if len(flows) == len(group):
+                self._backward_of(node, group)
+            else:
+                for member in flows:  # the others' parts have no gradient
+                    self._backward_of(member, (member,))
         for name in self.step.parameters:
             self._parameter_gradient(name)
         self._fix_what_has_no_gradient()
@@ -482,7 +495,31 @@ class _Builder:
             if {"x*", symbol} & {*rule.passes_on}:
                 self._add_gradient(edges[symbol].value, names["dy"])
         for form in rule.backward:
-            self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
+            if form.op == "split" and len(wanted) < len(edges):
+                self._backward_of_parts(node, form, wanted)
+            else:
+                self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
+
+    def _backward_of_parts(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
+        """The gradients of some values of a concatenation, each cut out of that of the whole."""
+        layer = node.layer
+        assert isinstance(layer, ElementwiseLayer)
+        shapes = [edge.shape for edge in node.reads]
+        axis = next(a for a, size in enumerate(layer.out) if shapes[0][a] < size)
+        begin = 0
+        for number, shape in enumerate(shapes, 1):
+            symbol, after = f"x{number}", layer.out[axis] - begin - shape[axis]
+            if symbol in wanted:
+                sides = [(0, 0)] * len(shape)
+                sides[axis] = (-begin, -after)
+                part = ElementwiseLayer(
+                    kind="slice", shape=layer.out, out=shape, padding=tuple(sides)
+                )
+                self._value_gradient(node, symbol, f"d{symbol}")
+                cut = form._replace(name=f"{form.name}.{number}", op="crop", writes=(f"d{symbol}",))
+                self._note(node, cut, "backward", layer=part)
+                self._flow(node, f"d{symbol}")
+            begin += shape[axis]
 
     def _loss(self, end: str) -> None:
         """The gradient of a value that ends the network: of softmax with cross-entropy, or given.
