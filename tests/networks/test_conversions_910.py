@@ -10,9 +10,11 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.call.options import Options
-from npusim.networks.plan.launch_order import Formats, Simulated
+from npusim.networks.plan.launch_order import Formats
+from npusim.networks.plan.tasks import conversion_task, task
 from npusim.networks.rules.training import Value, training
-from npusim.networks.run.launches import Launcher, conversion_task, task
+from npusim.networks.run.launches import Launcher
+from npusim.networks.run.simulated import Simulated
 from tests.networks.blocks import network
 from tests.texts import text_of
 
