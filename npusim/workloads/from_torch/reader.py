@@ -496,6 +496,12 @@ class Reader:
         made = self.walk(graph, values)
         return tuple(made) if isinstance(made, list) else made
 
+    def named_value(self, call: Call) -> Value:
+        """The same of an operation that has one result, a tensor."""
+        result = self.named(call)
+        assert isinstance(result, Value)
+        return result
+
     def named(self, call: Call) -> Any:
         """The result of an operation of which only the name is known.
 
@@ -519,7 +525,7 @@ class Reader:
         known = [result for result in results if hasattr(result, "shape")]
         if any(one.is_complex() for one in known) or any(one.is_complex for one in tensors):
             called = f"{called} (complex)"
-        made = []
+        made: list[Value | None] = []
         for result in results:
             if not hasattr(result, "shape"):
                 made.append(None)
