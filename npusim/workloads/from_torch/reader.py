@@ -496,12 +496,6 @@ class Reader:
         made = self.walk(graph, values)
         return tuple(made) if isinstance(made, list) else made
 
-    def named_value(self, call: Call) -> Value:
-        """The same of an operation that has one result, a tensor."""
-        result = self.named(call)
-        assert isinstance(result, Value)
-        return result
-
     def named(self, call: Call) -> Any:
         """The result of an operation of which only the name is known.
 
@@ -537,6 +531,12 @@ class Reader:
             else:
                 made.append(self.later(call, result))
         return tuple(made) if several else made[0]
+
+    def named_value(self, call: Call) -> Value:
+        """The result of such an operation that has exactly one, a tensor."""
+        result = self.named(call)
+        assert isinstance(result, Value)
+        return result
 
 
 def computed(torch: Any, call: Call) -> Any:
