@@ -184,8 +184,9 @@ class ProductCounter:
         axes = arguments[1] if len(arguments) > 1 else None
         if axes is None or [axis % arguments[0].ndim for axis in axes] != [0]:
             return
-        if arguments[0].shape[0] != stacked.stack:  # the view has split the stack
-            return
+        shape = tuple(arguments[0].shape)
+        if (shape[0], *sorted(shape[1:])) != (stacked.stack, stacked.m, stacked.n):
+            return  # a view has split the stack, or the results: it is a sum of something else
         del self._stacked[source]
         self.operations[stacked] -= 1
         self.operations += Counter()  # drops what is there no times

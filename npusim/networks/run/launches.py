@@ -34,6 +34,7 @@ from npusim.networks.rules.training import COPY, Operation, Value
 from npusim.networks.run import interpolation, moves
 from npusim.networks.run.chains import elementwise
 from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
 from npusim.networks.run.traffic import traffic_run
 from npusim.ops import gradients, linear
 from npusim.ops.blocked import fractal_columns
@@ -59,7 +60,8 @@ def formats_of(value: Value) -> tuple[str, ...]:
     """The formats that a value can have."""
     if value.kind in ("weight", "matrix"):
         return (PLAIN, FRACTAL)
-    by_channel = value.kind in ("map", "rows", "bits") and len(value.shape) > 1
+    # Blocks hold channels behind a batch and before one to three axes, of which rows have one.
+    by_channel = value.kind in ("map", "rows", "bits") and 2 <= len(value.shape) <= 5
     by_channel |= value.kind == "images" and value.shape[1] % 16 > 0  # else both lie alike
     return (PLAIN, BLOCKED) if by_channel else (PLAIN,)
 
@@ -402,6 +404,9 @@ class Launcher(Struct, frozen=True):
         if one.kind.startswith("cast"):
             source, target = (tensors[name] for name in (*one.reads, *one.writes))
             call.launch_spread(cast(source, target, saturate=call.device.saturates))
+            return
+        if odd_rows(one, tensors):
+            launch_odd_rows(call, one, tensors)
             return
         kernel = elementwise(one, tensors, call)
         if not one.chain.sums:  # else on all cores, so that the order of sums is always the same
