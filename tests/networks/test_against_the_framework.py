@@ -10,7 +10,6 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,7 +44,7 @@ UNKNOWN = {
 }
 
 
-def cases(every: int, first: int = 0, without: Iterable[str] = ()) -> Any:
+def cases(every: int, first: int = 0, without: Iterable[str] = ()) -> pytest.MarkDecorator:
     """All cases, of which ``make test`` runs one in so many that are quick."""
     names = [name for name in CASES if name not in without]
     return pytest.mark.parametrize(

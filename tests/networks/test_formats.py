@@ -20,6 +20,7 @@ from npusim.networks.run import step as steps
 from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
 from npusim.workloads.kinds import KINDS
+from npusim.workloads.repetition import for_batch
 from tests.drawn import some
 
 torch = pytest.importorskip("torch")
@@ -74,7 +75,7 @@ def plans(
             norm=str(rng.choice(["fp16", "fp32"])),
             cards=1,
         )
-        found[mode, layouts, fusions] = prepared(workload.for_batch(BATCH), options, how)
+        found[mode, layouts, fusions] = prepared(for_batch(workload, BATCH), options, how)
     return found
 
 
