@@ -172,6 +172,9 @@ TABLE: dict[str, Row] = {
     "upsample_linear1d": rows.enlarged,
     "upsample_bilinear2d": rows.enlarged,
     "upsample_trilinear3d": rows.enlarged,
+    "upsample_bicubic2d": rows.enlarged,
+    "_upsample_bicubic2d_aa": rows.enlarged,
+    "_upsample_bilinear2d_aa": rows.enlarged,
     # -- losses
     "cross_entropy_loss": rows.loss,
     "mse_loss": rows.loss,
