@@ -194,7 +194,9 @@ def test_the_second_product_of_a_fused_attention_reads_the_first() -> None:
         "Attention.sin": ("input",),
         "Attention.sigmoid": ("input",),
         "Attention.product": ("Attention.tanh", "Attention.sin"),
-        "Attention.product_2": ("Attention.product", "Attention.sigmoid"),
+        "Attention.scale": ("Attention.product",),
+        "Attention.softmax": ("Attention.scale",),
+        "Attention.product_2": ("Attention.softmax", "Attention.sigmoid"),
     }
 
 
@@ -239,7 +241,10 @@ def test_halves_of_shuffled_channels_are_slices_of_the_map(tmp_path: Path) -> No
             return self.behind(y.chunk(2, dim=1)[1])
 
     found = read_network(Shuffled(), (3, 9, 9))
-    assert [(one.shape, one.out) for one in found.elementwise] == [((32, 7, 7), (16, 7, 7))]
+    assert [(one.kind, one.shape, one.out) for one in found.elementwise] == [
+        ("permute", (1, 2, 16, 7, 7), (1, 16, 2, 7, 7)),
+        ("slice", (1, 32, 7, 7), (1, 16, 7, 7)),
+    ]
     assert canonical(exported(Shuffled(), (3, 9, 9), tmp_path / "net.onnx")) == canonical(found)
 
 

@@ -59,7 +59,8 @@ def formats_of(value: Value) -> tuple[str, ...]:
     """The formats that a value can have."""
     if value.kind in ("weight", "matrix"):
         return (PLAIN, FRACTAL)
-    by_channel = value.kind in ("map", "rows", "bits") and len(value.shape) > 1
+    # The conversion of layouts knows channels and images before at most three axes.
+    by_channel = value.kind in ("map", "rows", "bits") and 1 < len(value.shape) <= 5
     by_channel |= value.kind == "images" and value.shape[1] % 16 > 0  # else both lie alike
     return (PLAIN, BLOCKED) if by_channel else (PLAIN,)
 
