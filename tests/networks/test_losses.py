@@ -63,7 +63,7 @@ def test_what_depends_on_data_is_refused_in_one_line(capsys: pytest.CaptureFixtu
         def forward(self, x: Any) -> Any:
             return self.conv(x) if x.sum() > 0 else x
 
-    with pytest.raises(ArgumentError, match="Choice cannot be read: .*may not depend on values"):
+    with pytest.raises(ArgumentError, match=r"Choice cannot be read: .*may not depend on values"):
         npusim.step(Choice(), (3, 16, 16), device=DEVICE)
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "")

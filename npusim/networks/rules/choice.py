@@ -78,7 +78,7 @@ def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
         return "channel" if _by_channel(shapes) else ""
     if len(image) > 1 and weight == (image[0], *(1 for _ in image[1:])):
         return "weights of channels"
-    return "weights of rows" if prod(weight) % 8 == 0 and image[-len(weight) :] == weight else ""
+    return "weights of rows" if image[-len(weight) :] == weight else ""
 
 
 def _by_channel(shapes: Sequence[tuple[int, ...]]) -> bool:

@@ -34,6 +34,7 @@ from npusim.networks.rules.training import COPY, Operation, Value
 from npusim.networks.run import interpolation, moves
 from npusim.networks.run.chains import elementwise
 from npusim.networks.run.join_split import parts_of
+from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
 from npusim.networks.run.traffic import traffic_run
 from npusim.ops import gradients, linear
 from npusim.ops.blocked import fractal_columns
@@ -413,6 +414,9 @@ class Launcher(Struct, frozen=True):
         if one.kind.startswith("cast"):
             source, target = (tensors[name] for name in (*one.reads, *one.writes))
             call.launch_spread(cast(source, target, saturate=call.device.saturates))
+            return
+        if odd_rows(one, tensors):
+            launch_odd_rows(call, one, tensors)
             return
         kernel = elementwise(one, tensors, call)
         if not one.chain.sums:  # else on all cores, so that the order of sums is always the same
