@@ -176,7 +176,7 @@ def test_a_network_has_the_multiply_adds_that_are_worked_out(name: str) -> None:
     assert workload.batch_macs == case.macs
 
 
-@cases(every=12, first=1)
+@cases(every=18, first=1)
 def test_a_network_and_its_step_are_of_one_graph(name: str) -> None:
     """Both run, have the same layers and multiply-adds, and are complete or name why not."""
     case = CASES[name]
@@ -199,7 +199,7 @@ NOT_EXPORTED = {
 }
 
 
-@cases(every=6, first=2, without=NOT_EXPORTED)
+@cases(every=12, first=2, without=NOT_EXPORTED)
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
 def test_an_exported_case_has_the_layers_of_its_module(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")

@@ -280,9 +280,19 @@ class Launcher(Struct, frozen=True):
         gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts")
 
     def copy(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """A copy of a plain value, in another type if its target has one."""
+        """A copy of a plain value, in another type if its target has one.
+
+        Numbers for channels fill whole blocks: behind those of the other value they are zero.
+        """
         source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        moves.sum_axes(call, call.view(source, target.shape), target, ())
+        elements, room = prod(source.shape), prod(target.shape)
+        if elements == room:
+            moves.sum_axes(call, call.view(source, target.shape), target, ())
+            return
+        if room > elements:
+            call.clear(target)
+        shape = (min(elements, room),)
+        moves.sum_axes(call, replace(source, shape=shape), replace(target, shape=shape), ())
 
     def chain(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A chain of element-wise steps on maps."""
