@@ -1,4 +1,4 @@
-"""Small modules whose steps ``npusim.Trainer`` computes: operations one by one, and ways of writing.
+"""Small modules whose steps ``npusim.Trainer`` computes: operations one by one, and in chains.
 
 Each entry of ``MODULES`` makes a module and names the shapes of its inputs, without the batch.
 """
@@ -191,7 +191,9 @@ MODULES: dict[str, Small] = {
         ),
         ((3, 8),),
     ),
-    "rms norm": _rows(lambda x, g: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * g, (16,)),
+    "rms norm": _rows(
+        lambda x, g: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * g, (16,)
+    ),
     # -- factors, terms and parameters that are read
     "prelu of one slope": _layers(lambda: nn.PReLU()),
     "prelu of channels": _layers(lambda: nn.PReLU(8)),
