@@ -10,6 +10,7 @@ import pytest
 
 import npusim
 from npusim.workloads import LinearLayer, Workload, load_workload, read_network, workload_yaml
+from npusim.workloads.repetition import for_batch
 
 torch = pytest.importorskip("torch")
 bridge = pytest.importorskip("npusim.torch")
@@ -132,7 +133,7 @@ def test_an_exported_file_has_the_same_products(name: str, dynamo: bool, tmp_pat
         x = torch.zeros(images, *shape)
         torch.onnx.export(model, (x,), str(path), dynamo=dynamo, verbose=False)
         found.append(read_network(path))
-        assert layers(found[-1]) == layers(traced.for_batch(found[-1].batch))
+        assert layers(found[-1]) == layers(for_batch(traced, found[-1].batch))
         assert found[-1].untimed == traced.untimed == ()
     if dynamo or name == "vit":
         return

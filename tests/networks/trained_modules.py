@@ -1,4 +1,4 @@
-"""Small modules whose steps ``npusim.Trainer`` computes: operations one by one, and in chains.
+"""Small modules whose steps ``npusim.Trainer`` computes: single operations, and ways of writing.
 
 Each entry of ``MODULES`` makes a module and names the shapes of its inputs, without the batch.
 """
@@ -195,7 +195,7 @@ MODULES: dict[str, Small] = {
         lambda x, g: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * g, (16,)
     ),
     # -- factors, terms and parameters that are read
-    "prelu of one slope": _layers(lambda: nn.PReLU()),
+    "prelu of one slope": _layers(nn.PReLU),
     "prelu of channels": _layers(lambda: nn.PReLU(8)),
     "prelu of rows": Small(
         lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 5)), ((6,),)
@@ -248,8 +248,8 @@ MODULES: dict[str, Small] = {
     "power": _map(lambda x: (x * x + 0.5) ** 1.5),
     "quotient": _map(lambda x: x / (x * x + 1)),
     "celu": _map(lambda x: F.celu(x, 0.7)),
-    "gelu": _map(lambda x: F.gelu(x)),
-    "softplus": _map(lambda x: F.softplus(x)),
+    "gelu": _map(F.gelu),
+    "softplus": _map(F.softplus),
     "normalize": _rows(lambda x: F.normalize(x, dim=-1)),
     "normalize channels": _map(lambda x: F.normalize(x, dim=1)),
     # -- attention and recurrent layers
