@@ -148,26 +148,6 @@ class Workload:
         """All but ``reread``, which may hold a user's module: other processes read no network."""
         return {**vars(self), "reread": None}
 
-    def for_batch(self, batch: int) -> Workload:
-        """The network with the sizes that it has for ``batch`` images.
-
-        A module is traced again. Of a file, whose sizes are those of its own batch, each value gets
-        more images (``npusim.workloads.repetition``): the file's network runs on several batches
-        side by side. Raises ``ArgumentError`` where the batch is no multiple of that of the file.
-        """
-        if batch == self.batch:
-            return self
-        if self.reread is not None:
-            return self.reread(batch)
-        if batch % self.batch:
-            raise ArgumentError(
-                f"batch is {batch}; {self.name} states its sizes for {self.batch} images, so that "
-                "a batch is a multiple of that"
-            )
-        from npusim.workloads.repetition import repeated  # noqa: PLC0415 - it reads workloads
-
-        return repeated(self, batch // self.batch)
-
     @cached_property
     def elementwise(self) -> tuple[ElementwiseLayer, ...]:
         """What multiplies nothing, those alike as one."""

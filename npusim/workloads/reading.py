@@ -16,6 +16,7 @@ from npusim.workloads.from_scalesim import workload as from_topology
 from npusim.workloads.from_yaml.files import workload as from_layers
 from npusim.workloads.graph import Workload
 from npusim.workloads.layers import ConvLayer, LinearLayer
+from npusim.workloads.repetition import for_batch
 
 _FOLDER = configs() / "workloads"
 _SUFFIX = ".yaml"
@@ -131,8 +132,9 @@ def read_network(
     if inputs is not None:
         raise ArgumentError(f"inputs are {inputs}, but a workload states its sizes; leave them out")
     if isinstance(source, Workload):
-        return source.for_batch(batch)
-    return _loaded(source if isinstance(source, str) else Path(source), padding).for_batch(batch)
+        return for_batch(source, batch)
+    file = source if isinstance(source, str) else Path(source)
+    return for_batch(_loaded(file, padding), batch)
 
 
 def _of_module(module: Any, given: Any, **more: Any) -> Workload:

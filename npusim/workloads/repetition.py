@@ -20,6 +20,25 @@ from npusim.workloads.layers import ConvLayer
 _ELEMENTS = ("add", "sub", "mul", "div")
 
 
+def for_batch(workload: Workload, batch: int) -> Workload:
+    """The network with the sizes that it has for ``batch`` images.
+
+    A module is traced again. Of a file, whose sizes are those of its own batch, each value gets
+    more images: the file's network runs on several batches side by side. Raises ``ArgumentError``
+    where the batch is no multiple of that of the file.
+    """
+    if batch == workload.batch:
+        return workload
+    if workload.reread is not None:
+        return workload.reread(batch)
+    if batch % workload.batch:
+        raise ArgumentError(
+            f"batch is {batch}; {workload.name} states its sizes for {workload.batch} images, so "
+            "that a batch is a multiple of that"
+        )
+    return repeated(workload, batch // workload.batch)
+
+
 def repeated(workload: Workload, times: int) -> Workload:
     """A workload for so many of its batches.
 

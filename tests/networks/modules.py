@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -1749,7 +1750,7 @@ CASES: dict[str, Case] = {
         # Transformers of images.
         # 16 tokens x 32 x (192 + 96 + 32 + 2 x 64) + 2 x 2 heads x 16 x 16 x 16 + 320
         *(
-            Case(f"vision_{pick}", "ViT", lambda pick=pick: Vision(pick), WIDE, 246_080)
+            Case(f"vision_{pick}", "ViT", partial(Vision, pick), WIDE, 246_080)
             for pick in ("first", "last", "mean")
         ),
         # as above, and 10 x 32 for each of the four tokens of a part

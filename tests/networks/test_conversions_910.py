@@ -10,9 +10,12 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.call.options import Options
-from npusim.networks.plan.launch_order import Formats, Simulated
+from npusim.networks.plan.launch_order import Formats
+from npusim.networks.plan.tasks import conversion_task, task
 from npusim.networks.rules.training import Value, training
-from npusim.networks.run.launches import Launcher, conversion_task, task
+from npusim.networks.run.launches import Launcher
+from npusim.networks.run.simulated import Simulated
+from npusim.workloads.repetition import for_batch
 from tests.networks.blocks import network
 from tests.texts import text_of
 
@@ -40,7 +43,7 @@ def test_maps_are_turned_as_by_the_library_on_a_910() -> None:
 @pytest.mark.parametrize("result", ["output", "input"])
 def test_weights_of_products_lie_in_fractals_on_a_910(result: str, tmp_path: Path) -> None:
     """Which a profile has too, 141 us for 38 million; a 910B has a load that makes them of rows."""
-    step = training(network(LINEAR, tmp_path).for_batch(4))
+    step = training(for_batch(network(LINEAR, tmp_path), 4))
     one = next(one for one in step.operations if one.name == f"fc.{result}")
     rng, arrays, options = np.random.default_rng(1), {}, Options(device="ascend910")
     launcher = Launcher(options)

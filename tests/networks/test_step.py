@@ -13,9 +13,10 @@ import pytest
 import npusim
 from npusim.base.objects import replace
 from npusim.call.options import Options
+from npusim.networks.plan.tasks import task
 from npusim.networks.rules.training import training
 from npusim.networks.run.all_reduce import all_reduce
-from npusim.networks.run.launches import Launcher, task
+from npusim.networks.run.launches import Launcher
 from npusim.networks.run.step_result import StepResult
 from npusim.results.lines import us_text
 from npusim.results.network_text import plan_text

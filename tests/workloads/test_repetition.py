@@ -12,6 +12,7 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.workloads import Edge, ElementwiseLayer, GraphBuilder, Workload, read_network
+from npusim.workloads.repetition import for_batch
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -91,7 +92,7 @@ def test_a_repeated_network_is_that_of_the_larger_batch(name: str) -> None:
     make, shape = CASES[name]
     module = make()
     two = replace(read_network(module, shape, batch=2), reread=None)
-    larger, traced = two.for_batch(6), read_network(module, shape, batch=6)
+    larger, traced = for_batch(two, 6), read_network(module, shape, batch=6)
     assert larger.batch == traced.batch == 6
     assert multiplied(larger) == multiplied(traced)
     assert prod(larger.inputs[0].shape) == prod(traced.inputs[0].shape)
@@ -103,7 +104,7 @@ def test_steps_of_a_cell_before_the_images_are_not_repeated() -> None:
     """The first step is a part of rows that hold steps and images alike."""
     two = replace(read_network(Recurrent(), (12, 16), batch=2), reread=None)
     with pytest.raises(ArgumentError, match="export it with an open batch, or for this one"):
-        two.for_batch(6)
+        for_batch(two, 6)
 
 
 def test_what_works_along_the_images_is_named() -> None:
@@ -113,6 +114,6 @@ def test_what_works_along_the_images_is_named() -> None:
     graph.add("total", total, [Edge(image, (2, 8, 4, 4))], parameters={})
     workload = graph.workload("a sum over images", batch=2)
     with pytest.raises(ArgumentError, match=r"node total \(reduce_sum\) works along the axis of"):
-        workload.for_batch(4)
+        for_batch(workload, 4)
     with pytest.raises(ArgumentError, match="batch is 3; net states its sizes for 2 images"):
-        workload.for_batch(3)
+        for_batch(workload, 3)

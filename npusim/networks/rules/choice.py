@@ -21,6 +21,9 @@ _WITH_AXES = (
     *("permute", "expand", "roll", "reduce_sum", "prelu", "batch_norm", *OF_IMAGES),
 )
 
+#: The parameter of a node whose factors or terms belong to the network.
+_SYMBOLS = {"scale": ("gamma",), "shift": ("beta",)}
+
 
 def by_axes(layer: ElementwiseLayer) -> bool:
     """Whether a layer's kernels know the axes of what they read."""
@@ -37,9 +40,35 @@ def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:
     kind = layer.kind
     if kind in FEW.values() and not layer.numbers:
         kind = f"{kind} by {_by(layer, shapes)}"
-    rule = rules.get(kind, rules["traffic"])
     flat = kind in OF_IMAGES and len(layer.shape) < 3
-    return rules["traffic"] if flat else rule
+    if kind not in rules or flat:
+        return _with_parameters(rules["traffic"], node)
+    return rules[kind]
+
+
+def _with_parameters(rule: Rule, node: Node) -> Rule:
+    """The row of an operation of which only the traffic is known, with the node's parameters.
+
+    Each is read forward, and its gradient is written beside those of the operands.
+    """
+    layer = node.layer
+    assert isinstance(layer, ElementwiseLayer)
+    symbols = tuple(node.parameters or ())
+    if node.parameters is None and layer.has_parameters:
+        symbols = tuple(tables().rules[layer.kind].parameters) or _SYMBOLS[layer.kind]
+    if not symbols:
+        return rule
+    forward, backward = rule.forward[0], rule.backward[0]
+    gradients = tuple(f"d{symbol}" for symbol in symbols)
+    return rule._replace(
+        parameters=dict.fromkeys(symbols, "vector"),
+        forward=(forward._replace(reads=(*forward.reads, *symbols)),),
+        backward=(
+            backward._replace(
+                reads=(*backward.reads, *symbols), writes=(*backward.writes, *gradients)
+            ),
+        ),
+    )
 
 
 def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
@@ -49,7 +78,7 @@ def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
         return "channel" if _by_channel(shapes) else ""
     if len(image) > 1 and weight == (image[0], *(1 for _ in image[1:])):
         return "weights of channels"
-    return "weights of rows" if prod(weight) % 8 == 0 and image[-len(weight) :] == weight else ""
+    return "weights of rows" if image[-len(weight) :] == weight else ""
 
 
 def _by_channel(shapes: Sequence[tuple[int, ...]]) -> bool:

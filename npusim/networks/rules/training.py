@@ -84,10 +84,10 @@ class Operation(Struct, frozen=True):
 class Training(Struct):
     """The operations of a step in order, and their values.
 
-    ``parameters`` are trained; ``fixed`` are frozen weights, buffers and constants, which are there
-    before the step as parameters are, ``inputs`` what it gets. ``scales`` are the factors of
-    normalisations, which begin with ones. ``views`` are values that lie where another lies, with
-    other axes.
+    ``parameters`` are trained; ``fixed`` are frozen weights, those that no gradient reaches,
+    buffers and constants, which are there before the step as parameters are. ``inputs`` are what
+    it gets, ``scales`` the factors of normalisations, which begin with ones. ``views`` are values
+    that lie where another lies, with other axes.
     """
 
     inputs: tuple[str, ...] = ()
@@ -359,9 +359,19 @@ class _Builder:
             self.step.scales.add(name)
         return name
 
-    def _note(self, node: Node, form: Form, phase: str, count: int | None = None) -> None:
-        """One operation of a node, with casts of what it computes in another type."""
-        names, layer = self.symbols[node.name], node.layer
+    def _note(
+        self,
+        node: Node,
+        form: Form,
+        phase: str,
+        count: int | None = None,
+        layer: ElementwiseLayer | None = None,
+    ) -> None:
+        """One operation of a node, with casts of what it computes in another type.
+
+        ``layer`` has the sizes of an operation on a part of what the node reads or makes.
+        """
+        names = self.symbols[node.name]
         many = [s for s in names if s[0] == "x" and s[1:].isdigit()]
         reads = [s for word in form.reads for s in (many if word == "x*" else [word])]
         reads = [s for s in reads if s in names]
@@ -378,7 +388,8 @@ class _Builder:
                 casts.append((made[s], names[s]))
                 self.copies[value.name, wide] = made[s]
         repeats = node.count if count is None else count
-        self._operation(f"{node.name}.{form.name}", form, phase, layer, given, made, repeats)
+        name = f"{node.name}.{form.name}"
+        self._operation(name, form, phase, layer or node.layer, given, made, repeats)
         for source, target in casts:
             chain = chain_of("cast", {"x": source, "y": target}, target)
             self.step.operations.append(
@@ -448,18 +459,28 @@ class _Builder:
             if node.name not in read and node.trained:
                 self._loss(node.name)
         for node in reversed(self.workload.nodes):
-            if not node.trained:
-                continue
-            names = self.symbols[node.name]
-            dy = self._gradient(node.name)
+            dy = self._gradient(node.name) if node.trained else None
             if dy is not None:
-                names["dy"] = dy
+                self.symbols[node.name]["dy"] = dy
             group = self.splits.get(node.name, (node,))
-            if node is not group[0] or all("dy" not in self.symbols[one.name] for one in group):
-                continue  # it is read with the first of them, or nothing has a gradient
-            self._backward_of(node, group)
+            if node is not group[0]:
+                continue  # it is read with the first of them
+            flows = [member for member in group if "dy" in self.symbols[member.name]]
+            if len(flows) == len(group):
+                self._backward_of(node, group)
+            else:
+                for member in flows:  # the others' parts have no gradient
+                    self._backward_of(member, (member,))
         for name in self.step.parameters:
             self._parameter_gradient(name)
+        self._fix_what_has_no_gradient()
+
+    def _fix_what_has_no_gradient(self) -> None:
+        """Move parameters that no gradient reaches, as behind ``detach``, to those that stay."""
+        step = self.step
+        fixed = [name for name in step.parameters if f"{name}.gradient" not in step.values]
+        step.parameters = [name for name in step.parameters if name not in fixed]
+        step.fixed += fixed
 
     def _backward_of(self, node: Node, group: Sequence[Node]) -> None:
         """The gradients of what a node reads and has."""
@@ -474,7 +495,31 @@ class _Builder:
             if {"x*", symbol} & {*rule.passes_on}:
                 self._add_gradient(edges[symbol].value, names["dy"])
         for form in rule.backward:
-            self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
+            if form.op == "split" and len(wanted) < len(edges):
+                self._backward_of_parts(node, form, wanted)
+            else:
+                self._backward(node, self._whole(form, group, "dy", "concat"), wanted)
+
+    def _backward_of_parts(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
+        """The gradients of some values of a concatenation, each cut out of that of the whole."""
+        layer = node.layer
+        assert isinstance(layer, ElementwiseLayer)
+        shapes = [edge.shape for edge in node.reads]
+        axis = next(a for a, size in enumerate(layer.out) if shapes[0][a] < size)
+        begin = 0
+        for number, shape in enumerate(shapes, 1):
+            symbol, after = f"x{number}", layer.out[axis] - begin - shape[axis]
+            if symbol in wanted:
+                sides = [(0, 0)] * len(shape)
+                sides[axis] = (-begin, -after)
+                part = ElementwiseLayer(
+                    kind="slice", shape=layer.out, out=shape, padding=tuple(sides)
+                )
+                self._value_gradient(node, symbol, f"d{symbol}")
+                cut = form._replace(name=f"{form.name}.{number}", op="crop", writes=(f"d{symbol}",))
+                self._note(node, cut, "backward", layer=part)
+                self._flow(node, f"d{symbol}")
+            begin += shape[axis]
 
     def _loss(self, end: str) -> None:
         """The gradient of a value that ends the network: of softmax with cross-entropy, or given.
@@ -499,7 +544,8 @@ class _Builder:
         operands = self._operand_gradients(node, form, wanted)
         weights = self._weight_gradients(node, form)
         kept = [word for word in form.writes if word in self.rules[node.name].kept]
-        wanted_words = (*operands, *weights, *kept)
+        sums = self._sums_behind(node, form, weights) if wanted else []
+        wanted_words = (*operands, *weights, *sums, *kept)
         if not wanted_words:
             return
         form = form._replace(writes=wanted_words)
@@ -541,6 +587,24 @@ class _Builder:
             and word[1:] in names
             and self._parameter_part(node, word[1:], word)
         ]
+
+    def _sums_behind(self, node: Node, form: Form, weights: Sequence[str]) -> list[str]:
+        """Name sums that the gradient of the operand needs though no parameter has them as its own.
+
+        A normalisation has them whether its scale and shift are trained, frozen or absent.
+        """
+        names = self.symbols[node.name]
+        read = {word for each in self.rules[node.name].backward for word in each.reads}
+        parameters = {f"d{symbol}": symbol for symbol in self.rules[node.name].parameters}
+        words = [
+            word
+            for word in form.writes
+            if word in read and word in parameters and word not in weights
+        ]
+        for word in words:
+            like = self.step.values[names[parameters[word]]]
+            names[word] = self.step.value(like._replace(name=f"{node.name}.{word}", dtype=FP32))
+        return words
 
     def _value_gradient(self, node: Node, symbol: str, key: str) -> None:
         """Name the gradient of an operand."""

@@ -13,12 +13,12 @@ from npusim.base.objects import replace
 from npusim.base.shown import Shown
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
-from npusim.networks.network import Timed
 from npusim.networks.plan.launch_order import Launch
+from npusim.networks.plan.tasks import PLAIN, Placed, conversion_task
 from npusim.networks.rules.training import Value
-from npusim.networks.run.launches import PLAIN, Placed, conversion_task
 from npusim.networks.run.step import options_of, prepared, setting
 from npusim.networks.run.step_result import StepResult
+from npusim.networks.timed import Timed
 from npusim.results import Result
 from npusim.workloads import read_network
 

@@ -120,7 +120,7 @@ def _weighted(
 # -- products of matrices --------------------------------------------------------------------
 
 
-def complex_product(reader: Reader, call: Call) -> Any:
+def complex_product(reader: Reader, call: Call) -> Value:
     """A product of complex values, which no layer is: known by name."""
     result = call.results
     name = reader.unknown(
