@@ -17,7 +17,7 @@ from msgspec import Struct
 from npusim.base.dtypes import DType
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.objects import collecting_seldom, replace
 from npusim.base.workers import check_jobs
 from npusim.call.call import Call
 from npusim.call.in_turn import notes_of
@@ -325,6 +325,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         return network.report(self.to_json(), self.device, self.timed)
 
 
+@collecting_seldom()
 def network(
     workload: Any,
     input_shape: Sequence[int] | None = None,

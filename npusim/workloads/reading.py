@@ -10,6 +10,7 @@ from typing import Any
 
 from npusim.base.content import Content, content_of, require_content
 from npusim.base.errors import ArgumentError, shown
+from npusim.base.objects import collecting_seldom
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest
 from npusim.workloads.from_scalesim import workload as from_topology
@@ -75,6 +76,7 @@ def _file_of(source: str | PathLike[str]) -> Path | None:
     return path if named or path.is_file() else None
 
 
+@collecting_seldom()
 def read_network(
     source: Any,
     input_shape: Sequence[int] | None = None,

@@ -13,6 +13,7 @@ from tests.drawn import slow_if
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
+from npusim.workloads import read_network  # noqa: E402  # it needs PyTorch
 from tests.networks.modules import CASES, OF_PYTORCHCV, WITHOUT_JOINT_GRAPH  # noqa: E402
 from tests.networks.oracle import (  # noqa: E402  # it needs PyTorch
     Convolution,
@@ -243,7 +244,10 @@ def test_cases_have_the_multiply_adds_that_are_worked_out(name: str) -> None:
 def test_both_accounts_of_a_network_of_others_agree(name: str) -> None:
     provider = pytest.importorskip("pytorchcv.model_provider")
     model, inputs = provider.get_model(name), (torch.randn(2, *OF_PYTORCHCV[name]),)
-    assert joint_products(model, inputs) == dispatched_products(model, inputs)
+    step = dispatched_products(model, inputs)
+    assert joint_products(model, inputs) == step
+    network = read_network(model, inputs=OF_PYTORCHCV[name], batch=2)
+    assert network.batch_macs == multiply_adds(step.forward)
 
 
 # -- files -------------------------------------------------------------------------------------

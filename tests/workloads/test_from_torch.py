@@ -165,6 +165,29 @@ def test_recurrent_layers_are_products(cell: Any, gates: int, unrolled: bool) ->
     assert not network.untimed
 
 
+@pytest.mark.parametrize("cell", ["GRU", "LSTM"])
+def test_reading_a_recurrent_layer_goes_through_one_step(
+    cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._decomp import decompositions  # noqa: PLC0415  # of PyTorch 2.13
+
+    calls = []
+    name = f"{cell.lower()}_cell"
+    of_library = getattr(decompositions, name)
+
+    def counted(*operands: Any, **named: Any) -> Any:
+        calls.append(name)
+        return of_library(*operands, **named)
+
+    monkeypatch.setattr(decompositions, name, counted)
+    layer = getattr(nn, cell)(4, 6, num_layers=2, bidirectional=True, batch_first=True)
+    network = workload(layer, (50, 4), batch=3)
+    assert len(calls) <= 4  # a layer and direction
+    gates = {"GRU": 3, "LSTM": 4}[cell]
+    each = 3 * 50 * gates * 6  # numbers of all gates; the inputs of both layers, twice the state
+    assert network.batch_macs == 2 * each * (4 + 12) + 4 * each * 6
+
+
 def test_a_module_that_is_used_again_has_its_parameters_once() -> None:
     def again(m: Any, x: Any) -> Any:
         for _ in range(4):

@@ -15,19 +15,8 @@ from npusim.workloads.numbers import FEW
 OF_IMAGES = ("group_norm", "instance_norm")
 
 
-#: Kinds whose kernels know the axes of a map, besides normalisations and factors by channel.
-_WITH_AXES = (
-    *("max_pool", "avg_pool", "upsample", "interpolate", "concat", "pad", "slice"),
-    *("permute", "expand", "roll", "reduce_sum", "prelu", "batch_norm", *OF_IMAGES),
-)
-
 #: The parameter of a node whose factors or terms belong to the network.
 _SYMBOLS = {"scale": ("gamma",), "shift": ("beta",)}
-
-
-def by_axes(layer: ElementwiseLayer) -> bool:
-    """Whether a layer's kernels know the axes of what they read."""
-    return layer.kind in _WITH_AXES or (layer.kind in FEW.values() and not layer.numbers)
 
 
 def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:

@@ -18,8 +18,9 @@ from msgspec import Struct, field
 
 from npusim.base.dtypes import FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
+from npusim.base.objects import replace
 from npusim.base.yamltree import suggest
-from npusim.networks.rules.choice import by_axes, named_numbers, rule_of
+from npusim.networks.rules.choice import named_numbers, rule_of
 from npusim.networks.rules.splits import in_turn, splits
 from npusim.networks.rules.table import Chain, Form, Rule, Update, chain_of, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
@@ -87,7 +88,9 @@ class Training(Struct):
     ``parameters`` are trained; ``fixed`` are frozen weights, those that no gradient reaches,
     buffers and constants, which are there before the step as parameters are. ``inputs`` are what
     it gets, ``scales`` the factors of normalisations, which begin with ones. ``views`` are values
-    that lie where another lies, with other axes.
+    that lie where another lies, with other axes. ``repeated`` are parameters of which a kernel
+    takes more numbers than they have, one number for all channels: their step is timed, not
+    computed.
     """
 
     inputs: tuple[str, ...] = ()
@@ -96,6 +99,7 @@ class Training(Struct):
     parameters: list[str] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
     scales: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)
     views: dict[str, str] = field(default_factory=dict)
 
     def home(self, name: str) -> str:
@@ -174,7 +178,10 @@ class _Builder:
     """Notes the operations of a network's nodes, forward and then backward."""
 
     def __init__(self, workload: Workload, kinds: Kinds, settings: Mapping[str, float]) -> None:
-        self.workload, self.kinds, self.settings = workload, kinds, settings
+        nodes = tuple(_with_computed_matrix(node) for node in workload.nodes)
+        self.workload = replace(workload, nodes=nodes)
+        self.kinds, self.settings = kinds, settings
+        self.copies_of: dict[str, str] = {}
         self.step = Training(tuple(item.name for item in workload.inputs))
         self.rules: dict[str, Rule] = {}
         self.symbols: dict[str, dict[str, str]] = {}
@@ -207,6 +214,8 @@ class _Builder:
         known = self.step.values.get(name)
         parameter = self.workload.parameters.get(name)
         trained = parameter is None or parameter.trained
+        if parameter is not None and prod(parameter.shape) != prod(shape):
+            self.step.repeated.add(name)
         if known is None:
             (self.step.parameters if trained else self.step.fixed).append(name)
             self.trained[name] = trained
@@ -218,6 +227,7 @@ class _Builder:
             self.step.value(Value(copy, shape, FP32, kind, groups))
             self._copy(name, copy, "forward")
             self.trained[copy] = trained
+            self.copies_of[copy] = name
         return copy
 
     def _copy(self, source: str, target: str, phase: str) -> None:
@@ -246,7 +256,7 @@ class _Builder:
     def _operand(self, node: Node, edge: Edge, shape: tuple[int, ...]) -> str:
         """The value that a node reads along an edge, with the axes that its kernel needs.
 
-        Kernels that go through memory element by element, or row by row, take any axes.
+        Products go through memory row by row and take any axes; a chain of maps may lie in blocks.
         """
         value = self.step.values[edge.value]
         if value.kind == "indices":
@@ -313,9 +323,7 @@ class _Builder:
         """What a node reads by symbols: x1, x2, ...; x is the first; w are computed weights."""
         layer, names = node.layer, {}
         shapes = _operand_shapes(node)
-        weighted = isinstance(layer, ConvLayer) or (
-            isinstance(layer, LinearLayer) and not layer.products
-        )
+        weighted = isinstance(layer, ConvLayer)
         for number, (edge, shape) in enumerate(zip(node.reads, shapes, strict=True), 1):
             if weighted and number == 2:
                 names["w"] = self._computed_weight(node, edge)
@@ -327,10 +335,10 @@ class _Builder:
     def _computed_weight(self, node: Node, edge: Edge) -> str:
         """The weights of a layer that the network computes, in the type that the cube takes."""
         layer = node.layer
-        kind = "weight" if isinstance(layer, ConvLayer) else "matrix"
-        groups = layer.groups if isinstance(layer, ConvLayer) else 1
+        assert isinstance(layer, ConvLayer)
         computed = self.step.values[edge.value]
-        value = Value(f"{node.name}.w", _parameter(layer, kind), self.kinds.cube, kind, groups)
+        shape = _parameter(layer, "weight")
+        value = Value(f"{node.name}.w", shape, self.kinds.cube, "weight", layer.groups)
         self.step.value(value)
         if computed.dtype is value.dtype:
             self._note_view(edge.value, value.name, "forward")
@@ -652,7 +660,8 @@ class _Builder:
             self._copy(gradient, self.step.value(flat), "backward")
             self._add_gradient(like.name, flat.name)
         else:
-            self.gradients.setdefault(source.name, []).append(gradient)
+            parameter = self.copies_of.get(source.name, source.name)
+            self.gradients.setdefault(parameter, []).append(gradient)
 
     def _repeated_gradient(self, node: Node, form: Form, weights: Sequence[str]) -> None:
         """The gradients of parameters that an operation uses again and again: a sum of them all."""
@@ -761,6 +770,17 @@ class _Builder:
                 gradient = named.get("g_new", gradient)
 
 
+def _with_computed_matrix(node: Node) -> Node:
+    """The node; a linear layer whose matrix the network computes as one product of two matrices.
+
+    The matrix lies as it was computed, (cin, cout) or exchanged, while own weights lie (cout, cin).
+    """
+    layer = node.layer
+    if not isinstance(layer, LinearLayer) or layer.products or len(node.reads) < 2:
+        return node
+    return replace(node, layer=replace(layer, n=1, rows=layer.all_rows, products=1))
+
+
 def _operand_shapes(node: Node) -> list[tuple[int, ...]]:
     """The shapes in which a node reads its operands, each time that it runs."""
     if node.count == 1:
@@ -775,9 +795,7 @@ def _operand_shapes(node: Node) -> list[tuple[int, ...]]:
 
 def _needs_axes(node: Node) -> bool:
     """Whether a node's kernels know the axes of what they read."""
-    if isinstance(node.layer, LinearLayer):
-        return False
-    return isinstance(node.layer, ConvLayer) or by_axes(node.layer)
+    return not isinstance(node.layer, LinearLayer)
 
 
 def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:

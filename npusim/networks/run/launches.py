@@ -194,6 +194,7 @@ class Launcher(Struct, frozen=True):
     def pool(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
 
+        Maxima of windows that no UB holds have no kernel: their time is that of their bytes.
         The gradient of a sum over windows side by side enlarges a map, and such sums are the
         gradient of that.
         """
@@ -218,16 +219,17 @@ class Launcher(Struct, frozen=True):
         )
         masks = one.inputs[1:] if back else one.outputs[1:]
         mean = "mean" if layer.numbers else "mean_inside"
-        made = (PoolGrad if back else Pool)(
-            shape,
-            read,
-            out,
-            kind="max" if maximum else "sum" if enlarged else mean,
-            mask=tensors[masks[0]] if maximum else None,
-            saturate=call.device.saturates,
-        )
-        for part in [made] if back or maximum or made.fits(call.device) else _means(call, made):
-            call.launch_spread(part)
+        kind = "max" if maximum else "sum" if enlarged else mean
+        mask, saturate = tensors[masks[0]] if maximum else None, call.device.saturates
+        forward = Pool(shape, image, windows, kind=kind, mask=mask, saturate=saturate)
+        whole = forward.fits(call.device)
+        if maximum and not whole:
+            self.traffic(call, one, tensors)
+        elif back:
+            call.launch_spread(PoolGrad(shape, read, out, kind=kind, mask=mask, saturate=saturate))
+        else:
+            for part in [forward] if whole else _means(call, forward):
+                call.launch_spread(part)
 
     def move(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A change of the order of elements, a shift, a repeat, a sum along axes; gradients too."""
@@ -345,7 +347,7 @@ class Launcher(Struct, frozen=True):
         return made
 
 
-def _means(call: Call, whole: Pool | PoolGrad) -> list[Pool | PoolGrad]:
+def _means(call: Call, whole: Pool) -> list[Pool]:
     """Means along rows, and means of these along columns, where UB holds no whole window."""
     s, rows = whole.shape, (whole.shape.spatial[0], whole.shape.out[1])
     between = call.workspace("means", (s.n, *rows, s.c0), whole.read.dtype)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from npusim.base.dtypes import FP16
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.objects import collecting_seldom, replace
 from npusim.base.workers import Workers, check_jobs
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
@@ -48,6 +48,7 @@ MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framew
 LAYOUTS = ("each_call", "as_framework", "best")
 
 
+@collecting_seldom()
 def step(
     workload: Any,
     input_shape: Sequence[int] | None = None,

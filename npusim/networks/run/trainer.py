@@ -70,6 +70,7 @@ class Trainer(Shown):
                 f"{net.name} ends in a map; a Trainer needs a linear layer last, whose rows are "
                 "classes"
             )
+        self._require_kernels()
         self._homes = dict(self._given())
         self._kept: dict[tuple[str, str], Array] = {}
         self.steps: list[StepResult] = []  # what every step took
@@ -158,6 +159,25 @@ class Trainer(Shown):
         self.losses.append(float(now["loss", PLAIN].mean()))
         return self.losses[-1]
 
+    def _require_kernels(self) -> None:
+        """Raise ``ArgumentError`` for a layer whose numbers no kernel computes."""
+        way_out = "npusim.step times it; to train it, write it as operations that have kernels"
+        for launch, _, _ in self._ready.todo:
+            one = launch.operation
+            if one is not None and one.core == "traffic":
+                layer = one.layer
+                called = getattr(layer, "called", "") or getattr(layer, "kind", "")
+                raise ArgumentError(
+                    f"{one.name}: no kernel computes the numbers of {called} with these sizes "
+                    f"({getattr(layer, 'shape', ())}); {way_out}"
+                )
+        for name in sorted(self._ready.step.repeated):
+            sizes = self._ready.workload.parameters[name].shape
+            raise ArgumentError(
+                f"{name} has {prod(sizes)} of the {prod(self._ready.step.values[name].shape)} "
+                f"numbers that its kernel takes; give each channel a number, or use npusim.step"
+            )
+
     # -- values ------------------------------------------------------------------------------
 
     def _inputs(self, images: Any) -> dict[tuple[str, str], Array]:
@@ -214,7 +234,10 @@ class Trainer(Shown):
             value.name: now[key].reshape(self._placed_value(value, format).shape)
             for value, format, key in zip(what.values, what.formats, one.reads, strict=False)
         }
-        result = self._ready.formats.times.launcher.run(what, given)
+        try:
+            result = self._ready.formats.times.launcher.run(what, given)
+        except ArgumentError as error:
+            raise ArgumentError(f"{one.name}: {error}") from error
         now.update(zip(one.writes, _outputs(result), strict=True))
         return Timed(replace(result, outputs=None))
 

@@ -21,6 +21,7 @@ ACTIVATIONS = {
     **{name: _ONNX.get(name, name.lower()) for name in ("Selu", "Celu", "Gelu", "Swish", "Mish")},
     **{name: _ONNX.get(name, name.lower()) for name in ("Erf", "Sigmoid", "Tanh", "Softplus")},
     **{name: _ONNX.get(name, name.lower()) for name in ("HardSigmoid", "HardSwish")},
+    **{name: _ONNX[name] for name in ("Exp", "Log", "Sqrt", "Abs", "Reciprocal")},
     "FastGelu": "gelu",
     "BiasGelu": "gelu",
 }

@@ -58,7 +58,9 @@ def function(reader: Reader, call: Call) -> Value:
         given = [float(call["alpha"]), float(call["scale"])]
     if kind == "softplus" and float(call["beta"]) != 1:
         return reader.named_value(call)
-    if kind in ("celu", "gelu", "silu", "mish", "softplus", "selu"):
+    if kind == "celu":  # its share, and one over that
+        given = [float(call["alpha"]), 1 / float(call["alpha"])]
+    if kind in ("gelu", "silu", "mish", "softplus", "selu"):
         given = []
     return unary(reader, kind, value, numbers=numbers_of(kind, call.name, given))
 
@@ -163,11 +165,7 @@ def _with_number(reader: Reader, name: str, value: Value, number: float) -> Valu
 
 def reciprocal(reader: Reader, value: Value) -> Value:
     """One divided by each element."""
-    value = reader.plain(value)
-    ones = reader.constant(reader.torch.ones(value.shape), "ones")
-    layer = ElementwiseLayer(kind="div", shape=value.shape or (1,))
-    name = reader.add("div", layer, [reader.read(ones), reader.read(value)])
-    return reader.value(name, value.shape)
+    return unary(reader, "reciprocal", value)
 
 
 def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
@@ -256,14 +254,21 @@ def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
 
 
 def power(reader: Reader, call: Call) -> Any:
-    """A power: a square is a product."""
+    """A power: a square and a cube are products, others those of positive numbers."""
     value, exponent = call.values[:2]
     number = (
         None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
     )
     if isinstance(value, Value) and number == 2 and not value.is_complex:
         return binary(reader, "mul", value, value)
-    return reader.named(call)
+    if not isinstance(value, Value) or number is None or value.is_complex:
+        return reader.named(call)
+    if number == 3:
+        return binary(reader, "mul", binary(reader, "mul", value, value), value)
+    roots = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+    if number in roots:
+        return unary(reader, roots[number], value)
+    return unary(reader, "power", value, numbers=(number,))
 
 
 def square(reader: Reader, call: Call) -> Any:

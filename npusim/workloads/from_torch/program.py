@@ -69,7 +69,8 @@ def exported(
     arguments = (*inputs.positional, *inputs.named.values(), *targets.positional)
     arguments += tuple(targets.named.values())
     with _as_it_was(torch, model), _plainly(torch), _silent():
-        program = torch.export.export(called, arguments, strict=False)
+        with _cells_once():
+            program = torch.export.export(called, arguments, strict=False)
         traces: dict[str, str] = {}
         if _writes_parts(program.graph_module):
             traces = _traces(program.graph_module)
@@ -187,6 +188,34 @@ def _plainly(torch: Any) -> Iterator[None]:
         logged.setLevel(level)
         functional._verify_batch_size, functional.batch_norm = check, normalise
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def _cells_once() -> Iterator[None]:
+    """Recurrent layers sized by one step of theirs.
+
+    Without data, PyTorch (2.13) finds out what sizes the results of a recurrent layer have by going
+    through all of its steps, some 20 operations each. The exported graph has none of these.
+    """
+    library = import_module("torch._decomp.decompositions")
+    before = {name: getattr(library, name) for name in ("one_layer_rnn", "one_layer_lstm")}
+    for name, layer in before.items():
+        setattr(library, name, _of_one_step(layer))
+    try:
+        yield
+    finally:
+        for name, layer in before.items():
+            setattr(library, name, layer)
+
+
+def _of_one_step(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer of PyTorch's that goes through the first step, and has results for all."""
+
+    def sized(x: Any, *rest: Any, **named: Any) -> Any:
+        result, last = layer(x[:1], *rest, **named)
+        return result.repeat(x.shape[0], 1, 1), last
+
+    return sized
 
 
 def without_data(torch: Any, device: Any) -> Any:
