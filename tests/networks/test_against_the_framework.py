@@ -20,6 +20,7 @@ from npusim.workloads import ConvLayer, LinearLayer, Workload, read_network
 from tests.drawn import slow_if
 
 torch = pytest.importorskip("torch")
+nn = torch.nn
 
 from tests.networks.modules import CASES, WITHOUT_JOINT_GRAPH  # noqa: E402  # it needs PyTorch
 from tests.networks.oracle import (  # noqa: E402
@@ -186,7 +187,13 @@ def test_a_network_and_its_step_are_of_one_graph(name: str) -> None:
     assert (network.failed, step.failed) == ((), ())
     assert network.complete == step.complete == (name not in UNKNOWN)
     assert network.workload.layers == step.workload.layers
-    assert tuple(timed.layer for timed in network.timed) == step.workload.layers
+    # A network times gradients, of which a layer that is frozen with all before it has none.
+    has_some = [
+        one
+        for one in step.workload.layers
+        if one.input_gradient or one.weight_gradient or (one.bias and one.bias_gradient)
+    ]
+    assert [timed.layer for timed in network.timed] == has_some
     assert network.workload.batch_macs == step.workload.batch_macs
 
 
@@ -213,3 +220,29 @@ def test_an_exported_case_has_the_layers_of_its_module(name: str, tmp_path: Path
     expected = read_network(module, inputs=inputs, batch=BATCH)
     assert layers_of(exported) == layers_of(expected)
     assert exported.batch_macs == expected.batch_macs
+
+
+class Few(nn.Module):  # type: ignore[misc, name-defined]
+    """A single number for all elements, and a normalisation of rows: no kernel computes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f, self.norm = nn.Linear(6, 8), nn.GroupNorm(2, 8)
+        self.factor, self.term = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.f(x)) * self.factor + self.term
+
+
+def test_parameters_of_operations_without_a_kernel_are_trained() -> None:
+    names = {name for name, _ in Few().named_parameters()}
+    workload = read_network(Few(), (6,), batch=BATCH)
+    assert step_of(workload).gradients == names
+    updated = {one.name.rpartition(".")[0] for one in training(workload).operations}
+    assert names <= updated
+
+
+def test_values_of_six_axes_lie_plain() -> None:
+    """A permuted patch of an image has more axes than blocks have, which end at three of space."""
+    step = npusim.step(CASES["patches_in_batch"].build(), (3, 32, 32), device=DEVICE)
+    assert step.complete

@@ -98,6 +98,22 @@ def test_rows_that_are_flattened_compare_equal(account: Any) -> None:
 
 
 @ACCOUNTS
+def test_a_bias_that_makes_matrices_is_no_sum_of_their_gradients(account: Any) -> None:
+    """A gradient of matrices, one for each image, is read as rows, whose sum is that of a bias."""
+
+    class Turned(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.f = nn.Linear(5, 9)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            return torch.bmm(x, self.f(y).view(-1, 3, 3))
+
+    step = account(Turned(), (torch.randn(2, 7, 3), torch.randn(2, 5)))
+    assert step.backward == Counter([product(2, 3, 7, 3), product(1, 9, 2, 5)])
+
+
+@ACCOUNTS
 def test_attention_is_two_products_and_four_of_its_gradients(account: Any) -> None:
     class Attention(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

@@ -107,3 +107,35 @@ def test_weights_in_groups_learn_the_same_in_both_formats() -> None:
         assert [run.name for run in one.timed.runs] == ["mem_set", "bias_grad"]
     converted = {one.value for one in blocked.steps[0].conversions}
     assert "n2.gradient.n3" in converted, converted
+
+
+def test_a_number_for_each_channel_keeps_the_axes_of_its_module() -> None:
+    """A term of shape (1, 3, 1, 1), read in front of maps of three channels, learns as PyTorch's.
+
+    Its copy for kernels fills a block of channels, of which the others must stay zero.
+    """
+    torch = pytest.importorskip("torch")
+
+    class Shifted(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = torch.nn.Conv2d(3, 3, 3, padding=1), torch.nn.Linear(3, 4)
+            self.term = torch.nn.Parameter(torch.tensor([0.4, 0.2, 0.5]).view(1, 3, 1, 1))
+            self.register_buffer("mean", torch.tensor([0.1, 0.3, 0.2]).view(1, 3, 1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head((self.conv(x + self.mean) + self.term).mean((2, 3)))
+
+    torch.manual_seed(0)
+    model, x, labels = Shifted(), torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    trainer = npusim.Trainer(
+        model, (3, 8, 8), device="ascend910b2", batch=4, optimizer="sgd", settings={"rate": RATE}
+    )
+    np.testing.assert_allclose(trainer["mean"], model.mean)
+    for name, weight in model.named_parameters():
+        trainer[name] = weight.detach().numpy()
+    loss = torch.nn.functional.cross_entropy(model(x), labels)
+    loss.backward()
+    assert trainer.step(x.numpy(), labels.numpy()) == pytest.approx(loss.item(), abs=1e-3)
+    moved = (model.term.detach().numpy() - trainer["term"]) / RATE
+    np.testing.assert_allclose(moved, model.term.grad, atol=1e-3, rtol=0.02)

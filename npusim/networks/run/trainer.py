@@ -83,7 +83,7 @@ class Trainer(Shown):
                 data = known.data if known is not None else None
                 if data is None:
                     data = _begun(step.values[name], generator, scale=name in step.scales)
-                self[name] = data
+                self[name] = data.reshape(self._shape(name, step.values[name]))
 
     def __repr__(self) -> str:
         """One line: the network, how far it is, and what a step takes."""
@@ -103,20 +103,26 @@ class Trainer(Shown):
         return tuple(name for name in self._ready.step.fixed if name in self._homes)
 
     def __getitem__(self, name: str) -> Array:
-        """A parameter as it is now, plain; ``ArgumentError`` for an unknown name."""
+        """A parameter as it is now, in the shape that the network has for it.
+
+        Raises ``ArgumentError`` for an unknown name.
+        """
         format, value = self._home(name)
         array = self._kept[name, format]
+        shape = self._shape(name, value)
         if value.kind == "channels":
-            return array[: value.shape[0]]
+            return array[: value.shape[0]].reshape(shape)
         plain = array if format == PLAIN else self._converted(name, PLAIN, array)
-        return plain.reshape(value.shape)
+        return plain.reshape(shape)
 
     def __setitem__(self, name: str, array: Any) -> None:
         """Set a parameter; ``ArgumentError`` for an unknown name or another shape."""
         format, value = self._home(name)
         plain = np.asarray(array, np.float32)
-        if plain.shape != value.shape:
-            raise ArgumentError(f"{name} has shape {value.shape}, got {plain.shape}")
+        shape = self._shape(name, value)
+        if plain.shape != shape:
+            raise ArgumentError(f"{name} has shape {shape}, got {plain.shape}")
+        plain = plain.reshape(value.shape)
         if value.kind == "channels":
             held = np.zeros(Placed(value, PLAIN, self._c0).shape, np.float32)
             held[: len(plain)] = plain
@@ -124,6 +130,11 @@ class Trainer(Shown):
         self._kept[name, format] = (
             plain if format == PLAIN else self._converted(name, format, plain)
         )
+
+    def _shape(self, name: str, value: Value) -> tuple[int, ...]:
+        """The shape of a parameter: the framework's, or that of its value for a file of layers."""
+        known = self._ready.workload.parameters.get(name)
+        return value.shape if known is None else known.shape
 
     def step(self, images: Any, labels: Any) -> float:
         """Train on one batch: ``images`` (batch, ...) and the classes of each; returns the loss.
