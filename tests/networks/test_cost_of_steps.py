@@ -11,6 +11,8 @@ import npusim
 from npusim.base.objects import collecting_seldom
 from npusim.call import choice
 from npusim.call.choice import LONG_PROGRAMS, PROGRAMS
+from npusim.program.build import build
+from npusim.reuse.launches import content
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -45,10 +47,10 @@ def test_a_step_builds_each_program_once(monkeypatch: pytest.MonkeyPatch) -> Non
     built = []
 
     def noted(kernel: Any, device: Any, groups: Any) -> Any:
-        built.append((choice.content(kernel), groups))
+        built.append((content(kernel), groups))
         return of_library(kernel, device, groups)
 
-    of_library = choice.build
+    of_library = build
     monkeypatch.setattr(choice, "build", noted)
     layers: list[Any] = []
     for width in range(8, 40, 2):  # candidates of all of them come before the plan's launches

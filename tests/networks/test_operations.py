@@ -14,8 +14,8 @@ from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
 from npusim.device.catalog import load_device
 from npusim.networks.plan.fusions import chosen, fused
+from npusim.networks.rules import table as rules
 from npusim.networks.rules.table import Rule, chain_of, tables
-from npusim.networks.rules.table import table as rules
 from npusim.networks.rules.training import Kinds, training
 from npusim.workloads import Workload, load_workload
 from npusim.workloads.repetition import for_batch

@@ -115,7 +115,7 @@ def step(
     )
     with Workers(jobs) as workers:
         ready = prepared(net, given, how, workers=workers, store=store)
-        times = ready.formats.times
+        times = ready.times
         times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
     if len(result.failed) == len(result.launched):
@@ -188,13 +188,14 @@ class Prepared(Struct, frozen=True):
     setting: Setting
     step: Training
     formats: Formats
+    times: Simulated
     fused: Mapping[str, int]
     plan: Plan | None
     todo: tuple[tuple[Launch, Task, dict[str, int]], ...]
 
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
-        device, cards = self.formats.times.launcher.options.machine, self.setting.cards
+        device, cards = self.times.launcher.options.machine, self.setting.cards
         done = tuple(_launched(self.step, self.todo, times))
         return StepResult(
             workload=self.workload,
@@ -232,8 +233,8 @@ def prepared(
     device = options.machine
     made = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    launcher = Launcher(options, plain=plain)
-    formats = Formats(step, Simulated(launcher, store, workers or Workers(1)))
+    times = Simulated(Launcher(options, plain=plain), store, workers or Workers(1))
+    formats = Formats(step, times)
     fixed, plan = setting.layouts == "as_framework", None
     if plain:
         launches = each_call(step, formats)
@@ -245,7 +246,7 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return Prepared(workload, setting, step, formats, made, plan, todo)
+    return Prepared(workload, setting, step, formats, times, made, plan, todo)
 
 
 def _launched(

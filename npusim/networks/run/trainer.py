@@ -208,7 +208,7 @@ class Trainer(Shown):
 
     @property
     def _c0(self) -> int:
-        return self._ready.formats.times.launcher.c0
+        return self._ready.times.launcher.c0
 
     def _placed(self, name: str, format: str) -> Placed:
         return self._placed_value(self._ready.step.values[name], format)
@@ -236,7 +236,7 @@ class Trainer(Shown):
         """A value in another format, by the kernel that converts it."""
         formats = self._ready.formats
         what = conversion_task(formats.step.values[name], format)
-        result = formats.times.launcher.run(what, {"v0": array})
+        result = self._ready.times.launcher.run(what, {"v0": array})
         return _outputs(result)[0]
 
     def _run(self, one: Launch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
@@ -246,7 +246,7 @@ class Trainer(Shown):
             for value, format, key in zip(what.values, what.formats, one.reads, strict=False)
         }
         try:
-            result = self._ready.formats.times.launcher.run(what, given)
+            result = self._ready.times.launcher.run(what, given)
         except ArgumentError as error:
             raise ArgumentError(f"{one.name}: {error}") from error
         now.update(zip(one.writes, _outputs(result), strict=True))
