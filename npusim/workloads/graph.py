@@ -272,7 +272,7 @@ class GraphBuilder:
         """The network; layers of one shape are one with a count, called after the first."""
         names: dict[tuple[Layer, Any], str] = {}
         nodes = []
-        for node in reached(self.nodes):
+        for node in _with_joined_slices(reached(self.nodes)):
             layer = node.layer
             if not isinstance(layer, ElementwiseLayer):
                 alike = replace(layer, name="")
@@ -353,6 +353,53 @@ class GraphBuilder:
             return True
         name = node.parameters.get(symbol)
         return name is not None and self.parameters[name].trained
+
+
+def _with_joined_slices(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, where a part of a part that nothing else reads is one part of the whole value.
+
+    A file has a slice for each axis where a module has one for all.
+    """
+    readers = Counter(name for node in nodes for name in node.inputs)
+    kept: dict[str, Node] = {}
+    for node in nodes:
+        inner = kept.get(node.inputs[0])
+        joins = (
+            inner is not None
+            and readers[inner.name] == 1
+            and _cuts_box(inner)
+            and _cuts_box(node)
+            and node.reads[0].shape == inner.shape
+        )
+        if inner is not None and joins:
+            del kept[inner.name]
+            kept[node.name] = _part_of_part(inner, node)
+        else:
+            kept[node.name] = node
+    return list(kept.values())
+
+
+def _cuts_box(node: Node) -> bool:
+    """Whether a node is a part of a value in which elements are neighbours along each axis."""
+    layer = node.layer
+    return (
+        isinstance(layer, ElementwiseLayer)
+        and layer.kind == "slice"
+        and not layer.stride
+        and len(layer.padding) == len(layer.shape)
+    )
+
+
+def _part_of_part(inner: Node, outer: Node) -> Node:
+    """The part of a value that ``outer`` is of the part that ``inner`` is."""
+    assert isinstance(inner.layer, ElementwiseLayer)
+    assert isinstance(outer.layer, ElementwiseLayer)
+    both = zip(inner.layer.padding, outer.layer.padding, strict=True)
+    padding = tuple((a + c, b + d) for (a, b), (c, d) in both)
+    layer = replace(outer.layer, shape=inner.layer.shape, padding=padding)
+    gradient = inner.reads[0].gradient and outer.reads[0].gradient
+    reads = (inner.reads[0]._replace(gradient=gradient),)
+    return replace(outer, layer=layer, reads=reads)
 
 
 def reached(nodes: Sequence[Node]) -> list[Node]:
