@@ -85,11 +85,11 @@ class Operation(Struct, frozen=True):
 class Training(Struct):
     """The operations of a step in order, and their values.
 
-    ``parameters`` are trained; ``fixed`` are frozen weights, those that no gradient reaches, buffers
-    and constants, which are there before the step as parameters are, ``inputs`` what it gets.
-    ``scales`` are the factors of normalisations, which begin with ones. ``views`` are values that
-    lie where another lies, with other axes. ``repeated`` are parameters of which a kernel takes
-    more numbers than they have, one number for all channels: their step is timed, not computed.
+    ``parameters`` are trained; ``fixed`` are frozen weights, those that no gradient reaches,
+    buffers and constants, which are there before the step as parameters are, ``inputs`` what it
+    gets. ``scales`` are the factors of normalisations, which begin with ones. ``views`` are values
+    that lie where another lies, with other axes. ``repeated`` are parameters of which a kernel
+    takes more numbers than they have, one for all channels: a step with them is timed alone.
     """
 
     inputs: tuple[str, ...] = ()
