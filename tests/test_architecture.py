@@ -26,7 +26,6 @@ FLOORS = [
     "npusim.workloads",
     "npusim.device",
     "npusim.reuse.cache",
-    "npusim.reuse.cache",
     "npusim.isa",
     "npusim.program",
     "npusim.language",
@@ -40,6 +39,7 @@ FLOORS = [
     "npusim.call",
     "npusim.ops",
     "npusim.ahead",
+    "npusim.networks.rules",
     "npusim.networks",
     "npusim.compat",
     "npusim.torch",
@@ -133,6 +133,19 @@ def test_imports_point_down() -> None:
         and FLOORS.index(floor(name)) > FLOORS.index(floor(module))
     ]
     assert not upward
+
+
+def test_sources_of_networks_do_not_know_each_other() -> None:
+    """Rooms of ``npusim.workloads`` share the graph; only ``reading``, above them, has them all."""
+    package = "npusim.workloads"
+    rooms = {name for name in modules() if name.startswith(f"{package}.from_")}
+    sources = {".".join(name.split(".")[:3]) for name in rooms}
+    assert {f"{package}.from_torch", f"{package}.from_onnx", f"{package}.from_yaml"} <= sources
+    for module in rooms:
+        source = ".".join(module.split(".")[:3])
+        others = sources - {source} | {f"{package}.reading"}
+        known = {".".join(name.split(".")[:3]) for name in imports(tree(modules()[module]))}
+        assert not known & others, module
 
 
 def test_no_file_is_a_symbolic_link() -> None:

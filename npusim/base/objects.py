@@ -74,6 +74,22 @@ def growing() -> Iterator[None]:
 _SELDOM = 200_000
 
 
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """Look for cycles of garbage seldom, as what is made of a network lives on.
+
+    Beside a framework there are millions of objects, and each look through all of them costs a
+    tenth of a second. The user's own settings are back afterwards.
+    """
+    before = gc.get_threshold()
+    if before[0]:  # 0: never, by the user's wish
+        gc.set_threshold(max(_SELDOM, before[0]), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 def collect_seldom() -> None:
     """Look for cycles of garbage seldom from now on: in a process that is npusim's and soon ends.
 

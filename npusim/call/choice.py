@@ -63,7 +63,9 @@ CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
 TRIED: Answers[list[int]] = Answers("tried", 4096, list, list)
 
 #: Programs of this process: those of so many instructions at most, and the latest longer ones.
-PROGRAMS: Answers[Program] = Answers("program", 512)
+#: A step launches what its plan chooses with another L2 than the candidates had, after all of them:
+#: a network of 300 operations has some 800, of 35 KB each.
+PROGRAMS: Answers[Program] = Answers("program", 4096)
 LONG_PROGRAMS: Answers[Program] = Answers("long program", 8)
 _LONG = 50_000
 

@@ -17,14 +17,15 @@ from msgspec import Struct
 from npusim.base.dtypes import DType
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.objects import collecting_seldom, replace
 from npusim.base.workers import check_jobs
 from npusim.call.call import Call
 from npusim.call.in_turn import notes_of
 from npusim.call.options import Options
 from npusim.device.spec import Device
+from npusim.networks.timed import Timed
 from npusim.ops.of_layers import LayerRuns
-from npusim.results import Result, network_rows, network_text
+from npusim.results import network_rows, network_text
 from npusim.results.advice import WORTH_A_LINE, slow_kernels
 from npusim.results.answer import Reported
 from npusim.results.energy import Energy, energy_of
@@ -33,7 +34,6 @@ from npusim.results.progress import in_notebooks, of_layers
 from npusim.results.report import Report
 from npusim.results.tables import DataFrame, frame
 from npusim.reuse.cache import answers_in
-from npusim.timing.trace import KernelRun
 from npusim.version import __version__
 from npusim.workloads import Layer, Workload, read_network
 
@@ -57,28 +57,6 @@ LAYER_COLUMNS = (
 )
 
 Row = dict[str, Any]
-
-
-class Timed(Struct, frozen=True):
-    """What was simulated; ``result`` is None where ``error`` says why not."""
-
-    result: Result | None
-    error: str = ""
-
-    @property
-    def us(self) -> float:
-        """Microseconds with launches, 0 where there is no result."""
-        return self.result.time_us if self.result is not None else 0.0
-
-    @property
-    def cycles(self) -> int:
-        """Cycles with launches, 0 where there is no result."""
-        return self.result.cycles if self.result is not None else 0
-
-    @property
-    def runs(self) -> tuple[KernelRun, ...]:
-        """Its kernels."""
-        return self.result.runs if self.result is not None else ()
 
 
 class LayerTime(Timed, frozen=True, kw_only=True):
@@ -347,6 +325,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         return network.report(self.to_json(), self.device, self.timed)
 
 
+@collecting_seldom()
 def network(
     workload: Any,
     input_shape: Sequence[int] | None = None,

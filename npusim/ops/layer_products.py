@@ -39,17 +39,19 @@ def layer_product(layer: LinearLayer, result: str) -> LayerProduct:
         height, width = size[::-1] if turned.get(name, False) else size
         shapes[name] = (stack * height, width)
     left, right = turned["x"], turned["w"]
+    kernel: type[Matmul]
     if result == "output":
-        form = (LinearForward, ("x", "w"), "y", (_first(left), _second(right)))
+        kernel, operands, layouts = LinearForward, ("x", "w"), (_first(left), _second(right))
     elif result == "input" and not left:
-        form = (LinearBackpropInput, ("y", "w"), "x", ("ND", _second(not right)))
+        kernel, operands, layouts = LinearBackpropInput, ("y", "w"), ("ND", _second(not right))
     elif result == "input":  # (cin, rows) = w y^T
-        form = (LinearBackpropInput, ("w", "y"), "x", (_first(right), "ND_nk"))
+        kernel, operands, layouts = LinearBackpropInput, ("w", "y"), (_first(right), "ND_nk")
     elif right:  # (cout, cin) = y^T x
-        form = (LinearBackpropWeight, ("y", "x"), "w", ("ND_km", _second(left)))
+        kernel, operands, layouts = LinearBackpropWeight, ("y", "x"), ("ND_km", _second(left))
     else:  # (cin, cout) = x^T y
-        form = (LinearBackpropWeight, ("x", "y"), "w", (_first(not left), "ND"))
-    return LayerProduct(*form, shapes)
+        kernel, operands, layouts = LinearBackpropWeight, ("x", "y"), (_first(not left), "ND")
+    name = {"output": "y", "input": "x", "weight": "w"}[result]
+    return LayerProduct(kernel, operands, name, layouts, shapes)
 
 
 def _first(transposed: bool) -> str:

@@ -22,7 +22,8 @@ class Product(NamedTuple):
 
     ``left`` and ``right`` say of its operands whether they have a gradient; ``weight`` is the right
     one where it is a matrix for all, ``added`` what the same operation adds to the product, and
-    ``operands`` what it reads besides the product before it.
+    ``operands`` what it reads besides the product before it. Matrices of a stack that lie with
+    their axes exchanged are ``transposed``, the left and the right one.
     """
 
     groups: int
@@ -34,6 +35,7 @@ class Product(NamedTuple):
     weight: Any = None
     added: Any = None
     operands: Sequence[Any] = ()
+    transposed: tuple[bool, bool] = (False, False)
 
     @property
     def bias(self) -> Any:
@@ -45,8 +47,16 @@ class Product(NamedTuple):
     def layer(self) -> LinearLayer:
         """The layer of all its rows."""
         sizes = {"rows": self.rows, "cin": self.cin, "cout": self.cout}
-        biased: Any = {**sizes, "bias": self.bias is not None}
-        return LinearLayer(name="", products=self.groups, input_gradient=self.left, **biased)
+        left, right = self.transposed if self.groups else (False, False)
+        return LinearLayer(
+            name="",
+            products=self.groups,
+            input_gradient=self.left,
+            bias=self.bias is not None,
+            left_transposed=left,
+            right_transposed=right,
+            **sizes,
+        )
 
 
 def products(func: Any, args: Sequence[Any]) -> list[Product]:
@@ -60,7 +70,8 @@ def products(func: Any, args: Sequence[Any]) -> list[Product]:
         sizes = groups, rows, int(a.shape[-1]), int(b.shape[-1]) if b.dim() > 1 else 1
         more = args[0] if _PRODUCTS[name] else None
         trained = a.requires_grad, b.requires_grad
-        return [Product(*sizes, *trained, None if groups else b, more, (a, b))]
+        lying = _transposed(a), _transposed(b)
+        return [Product(*sizes, *trained, None if groups else b, more, (a, b), lying)]
     if not name.startswith("_scaled_dot_product_") or name.endswith("backward"):
         return []
     q, k, v = args[:3]
@@ -69,7 +80,18 @@ def products(func: Any, args: Sequence[Any]) -> list[Product]:
     second = Product(
         groups, rows, keys, int(v.shape[-1]), first.left or first.right, v.requires_grad
     )
-    return [first._replace(operands=(q, k)), second._replace(operands=(v,))]
+    return [
+        first._replace(operands=(q, k), transposed=(False, True)),
+        second._replace(operands=(v,)),
+    ]
+
+
+def _transposed(matrices: Any) -> bool:
+    """Whether the matrices of a stack lie with their axes exchanged."""
+    if matrices.dim() < 3:
+        return False
+    rows, columns = matrices.stride()[-2:]
+    return bool(rows == 1 and columns > 1)
 
 
 class Made(NamedTuple):

@@ -126,8 +126,7 @@ class Workload:
     ``layers`` are those that multiply, each with its count; ``nodes`` are all operations with their
     edges, each after those that it reads: none where layers are only listed. ``inputs`` and
     ``parameters`` are the values that no node computes. ``notes`` say what was taken for granted
-    where the source left it open. ``reread`` reads the source again for another batch; without one
-    every value has its images along the first axis.
+    where the source left it open. ``reread`` reads the source again for another batch.
     """
 
     name: str
@@ -148,24 +147,6 @@ class Workload:
     def __getstate__(self) -> dict[str, Any]:
         """All but ``reread``, which may hold a user's module: other processes read no network."""
         return {**vars(self), "reread": None}
-
-    def for_batch(self, batch: int) -> Workload:
-        """The network with the sizes that it has for ``batch`` images.
-
-        A module is traced again. Of a file, whose sizes are those of its own batch, each value gets
-        more images along its first axis: the file's network runs on several batches side by side.
-        Raises ``ArgumentError`` where the batch is no multiple of that of the file.
-        """
-        if batch == self.batch:
-            return self
-        if self.reread is not None:
-            return self.reread(batch)
-        if batch % self.batch:
-            raise ArgumentError(
-                f"batch is {batch}; {self.name} states its sizes for {self.batch} images, so that "
-                "a batch is a multiple of that"
-            )
-        return _repeated(self, batch // self.batch)
 
     @cached_property
     def elementwise(self) -> tuple[ElementwiseLayer, ...]:
@@ -458,60 +439,3 @@ def of_nodes(
     return Workload(
         name=name, description=description, layers=tuple(layers), nodes=tuple(nodes), **more
     )
-
-
-def _repeated(workload: Workload, times: int) -> Workload:
-    """A workload for so many of its batches, side by side along the first axis of each value."""
-    batch = workload.batch * times
-    if not workload.nodes:
-        layers = tuple(replace(layer, n=layer.n * times) for layer in workload.layers)
-        return replace(workload, layers=layers, batch=batch)
-    images = {one.name for one in workload.inputs}
-    nodes = []
-    for node in workload.nodes:
-        if not images.intersection(node.inputs):
-            nodes.append(node)  # of parameters alone: once a batch
-            continue
-        images.add(node.name)
-        nodes.append(_repeated_node(node, images, times))
-    inputs = tuple(one._replace(shape=_more(one.shape, times)) for one in workload.inputs)
-    order = [layer.name for layer in workload.layers]
-    return of_nodes(
-        workload.name,
-        workload.description,
-        nodes,
-        order=order,
-        inputs=inputs,
-        parameters=workload.parameters,
-        batch=batch,
-        notes=workload.notes,
-    )
-
-
-def _repeated_node(node: Node, images: set[str], times: int) -> Node:
-    """A node for so many batches; what depends on no input is the same for all of them."""
-    reads = tuple(
-        edge._replace(shape=_more(edge.shape, times)) if edge.value in images else edge
-        for edge in node.reads
-    )
-    layer = node.layer
-    if isinstance(layer, ElementwiseLayer):
-        layer = replace(layer, shape=_more(layer.shape, times), out=_more(layer.out, times))
-    elif len(reads) > 1 and isinstance(layer, ConvLayer) and reads[1].value in images:
-        # Weights of each image: images side by side are groups.
-        layer = replace(
-            layer, cin=layer.cin * times, cout=layer.cout * times, groups=layer.groups * times
-        )
-        shape = reads[0].shape
-        reads = (
-            reads[0]._replace(shape=(shape[0] // times, shape[1] * times, *shape[2:])),
-            *reads[1:],
-        )
-    else:
-        layer = replace(layer, n=layer.n * times)
-    return replace(node, layer=layer, reads=reads)
-
-
-def _more(shape: Sizes, times: int) -> Sizes:
-    """A shape with so many times the images along its first axis."""
-    return (shape[0] * times, *shape[1:]) if shape else (times,)

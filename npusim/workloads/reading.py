@@ -10,12 +10,14 @@ from typing import Any
 
 from npusim.base.content import Content, content_of, require_content
 from npusim.base.errors import ArgumentError, shown
+from npusim.base.objects import collecting_seldom
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest
 from npusim.workloads.from_scalesim import workload as from_topology
 from npusim.workloads.from_yaml.files import workload as from_layers
 from npusim.workloads.graph import Workload
 from npusim.workloads.layers import ConvLayer, LinearLayer
+from npusim.workloads.repetition import for_batch
 
 _FOLDER = configs() / "workloads"
 _SUFFIX = ".yaml"
@@ -74,6 +76,7 @@ def _file_of(source: str | PathLike[str]) -> Path | None:
     return path if named or path.is_file() else None
 
 
+@collecting_seldom()
 def read_network(
     source: Any,
     input_shape: Sequence[int] | None = None,
@@ -131,8 +134,9 @@ def read_network(
     if inputs is not None:
         raise ArgumentError(f"inputs are {inputs}, but a workload states its sizes; leave them out")
     if isinstance(source, Workload):
-        return source.for_batch(batch)
-    return _loaded(source if isinstance(source, str) else Path(source), padding).for_batch(batch)
+        return for_batch(source, batch)
+    file = source if isinstance(source, str) else Path(source)
+    return for_batch(_loaded(file, padding), batch)
 
 
 def _of_module(module: Any, given: Any, **more: Any) -> Workload:

@@ -59,8 +59,17 @@ def is_concat(node: Node) -> bool:
 def layer_text(node: Node) -> str:
     """A layer without its name; ONNX begins names of operations with capitals."""
     if isinstance(node.layer, ElementwiseLayer):
-        return repr((replace(node.layer, called=node.layer.called.lower()), node.count))
+        layer = replace(node.layer, called=node.layer.called.lower())
+        return repr((reordered(layer) if layer.kind == "permute" else layer, node.count))
     return repr((replace(node.layer, name=""), node.count))
+
+
+def reordered(layer: ElementwiseLayer) -> ElementwiseLayer:
+    """A permutation by the order of its elements alone: without axes of one element."""
+    kept = [axis for axis, size in enumerate(layer.shape) if size > 1]
+    axes = tuple(kept.index(axis) for axis in layer.axes if axis in kept)
+    shape = tuple(layer.shape[axis] for axis in kept)
+    return replace(layer, shape=shape, out=tuple(shape[axis] for axis in axes), axes=axes)
 
 
 def digest(*parts: object) -> str:

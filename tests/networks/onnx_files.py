@@ -364,7 +364,7 @@ def padded(batch: int, channels: int) -> Model:
 
 def channels_last(kind: str) -> Model:
     """An image with channels last that is scaled, shifted or padded before it is transposed."""
-    firsts = {
+    firsts: dict[str, tuple[Any, dict[str, Any]]] = {
         "scale": (node("Mul", "x factor", "scaled"), {"factor": np.array(1 / 255, np.float32)}),
         "mean": (node("Sub", "x mean", "scaled"), {"mean": (3,)}),
         "pad": (node("Pad", "x pads", "scaled"), {"pads": integers(0, 1, 1, 0, 0, 1, 1, 0)}),

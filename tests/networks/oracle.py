@@ -184,8 +184,9 @@ class ProductCounter:
         axes = arguments[1] if len(arguments) > 1 else None
         if axes is None or [axis % arguments[0].ndim for axis in axes] != [0]:
             return
-        if arguments[0].shape[0] != stacked.stack:  # the view has split the stack
-            return
+        shape = tuple(arguments[0].shape)
+        if (shape[0], *sorted(shape[1:])) != (stacked.stack, stacked.m, stacked.n):
+            return  # a view has split the stack, or the results: it is a sum of something else
         del self._stacked[source]
         self.operations[stacked] -= 1
         self.operations += Counter()  # drops what is there no times
@@ -308,6 +309,8 @@ def joint_products(
             graph, signature = aot_export_module(
                 wrapped, fakes, trace_joint=True, output_loss_index=0
             )
+    assert isinstance(graph, torch.fx.GraphModule)
+    assert signature.backward_signature is not None
     forward, backward = ProductCounter(), ProductCounter()
     counter = forward
     roots: dict[Any, Any] = {}
@@ -361,11 +364,11 @@ def _name_of(target: Any) -> str:
     return name
 
 
-class counted(TorchDispatchMode):  # type: ignore[misc]  # noqa: N801  # a context, as a verb
+class counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # noqa: N801  # a context, as a verb
     """A context that shows every operation called within it to a counter."""
 
     def __init__(self, counter: ProductCounter) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counter = counter
         self.kept: list[Any] = []  # keeps memory from being used twice, as its place is the key
 

@@ -202,7 +202,7 @@ class Drawing:
         """A module of three to seven operations and a head."""
         frames = self.random.choice((0, 0, 0, 2, 3))
         image = (self.channels, *self.size)
-        shapes = [(frames, *image) if frames else image]
+        shapes: list[tuple[int, ...]] = [(frames, *image) if frames else image]
         if self.random.random() < 0.1:
             self._prefix_without_gradient()
         else:
@@ -511,7 +511,7 @@ def _each(images: Any) -> Sequence[Any]:
     return images if isinstance(images, (tuple, list)) else (images,)
 
 
-class InHalf(TorchDispatchMode):  # type: ignore[misc]
+class InHalf(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Rounds what every operation reads and writes to fp16, in a context.
 
     Each element is first moved by up to half a unit of its last place, by ``seed``; sums within an
@@ -519,7 +519,7 @@ class InHalf(TorchDispatchMode):  # type: ignore[misc]
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
@@ -548,7 +548,7 @@ class InHalf(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _is_rounded(value: Any) -> bool:
-    return torch.is_tensor(value) and value.dtype == torch.float64
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
 
 
 def noisy_steps(
@@ -600,7 +600,7 @@ def differences(
     for name in sorted({*exact.gradients, *gradients}):
         if name not in gradients or name not in exact.gradients:
             side = "is missing" if name in exact.gradients else "should not be"
-            present = exact.gradients.get(name, gradients.get(name))
+            present = (exact.gradients if name in exact.gradients else gradients)[name]
             size = float(np.linalg.norm(present))
             found.append(Difference(f"{name} {side}", size, 0.0, size))
             continue

@@ -50,21 +50,23 @@ class Reference:
                 gradients[name] = self.stored(gradient if before is None else before + gradient)
         settings = tables().settings
         for name, gradient in made.items():
-            decay = settings["decay"] if name.endswith(".w") else 0.0
+            decay = settings["decay"] if gradient.ndim > 1 else 0.0
             more = gradient + decay * self.weights[name]
             self.momenta[name] = settings["momentum"] * self.momenta[name] + more
             self.weights[name] = self.weights[name] - rate * self.momenta[name]
 
     def forward(self, node: Any, x: Any) -> Any:
-        layer, name = node.layer, node.name
+        layer = node.layer
         if isinstance(layer, ConvLayer):
             return np.einsum(
-                "nchwij,ocij->nohw", windows(x[0], layer), self.weight(name), optimize=True
+                "nchwij,ocij->nohw", windows(x[0], layer), self.weight(node), optimize=True
             )
         if isinstance(layer, LinearLayer):
-            return x[0].reshape(len(x[0]), -1) @ self.weight(name).T + self.weights[f"{name}.b"]
+            return (
+                x[0].reshape(len(x[0]), -1) @ self.weight(node).T + self.weights[owned(node, "b")]
+            )
         if layer.kind == "batch_norm":
-            gamma, beta = (self.weights[f"{name}.{s}"][:, None, None] for s in ("gamma", "beta"))
+            gamma, beta = (self.weights[owned(node, s)][:, None, None] for s in ("gamma", "beta"))
             return normal(x[0])[0] * gamma + beta
         if layer.kind == "avg_pool":
             return x[0].mean((2, 3), keepdims=True)
@@ -72,33 +74,40 @@ class Reference:
 
     def backward(self, node: Any, x: Any, dy: Any, y: Any, made: Any) -> Any:
         """Gradients of the inputs; those of parameters are noted in ``made``."""
-        layer, name = node.layer, node.name
+        layer = node.layer
         if isinstance(layer, ConvLayer):
-            made[f"{name}.w"] = np.einsum(
+            made[owned(node, "w")] = np.einsum(
                 "nchwij,nohw->ocij", windows(x[0], layer), dy, optimize=True
             )
-            return [spread(dy, self.weight(name), layer, x[0].shape)]
+            return [spread(dy, self.weight(node), layer, x[0].shape)]
         if isinstance(layer, LinearLayer):
-            made[f"{name}.w"] = dy.T @ x[0].reshape(len(dy), -1)
-            made[f"{name}.b"] = dy.sum(0)
-            return [(dy @ self.weight(name)).reshape(x[0].shape)]
+            made[owned(node, "w")] = dy.T @ x[0].reshape(len(dy), -1)
+            made[owned(node, "b")] = dy.sum(0)
+            return [(dy @ self.weight(node)).reshape(x[0].shape)]
         if layer.kind == "batch_norm":
             norm, rstd = normal(x[0])
-            made[f"{name}.gamma"], made[f"{name}.beta"] = (
+            made[owned(node, "gamma")], made[owned(node, "beta")] = (
                 (dy * norm).sum((0, 2, 3)),
                 dy.sum((0, 2, 3)),
             )
             mean = dy.mean((0, 2, 3), keepdims=True)
             slope = (dy * norm).mean((0, 2, 3), keepdims=True)
             return [
-                self.weights[f"{name}.gamma"][:, None, None] * rstd * (dy - mean - norm * slope)
+                self.weights[owned(node, "gamma")][:, None, None]
+                * rstd
+                * (dy - mean - norm * slope)
             ]
         if layer.kind == "avg_pool":
             return [np.broadcast_to(dy / x[0][0, 0].size, x[0].shape)]
         return [dy * (y > 0)] if layer.kind == "relu" else [dy, dy]
 
-    def weight(self, name: str) -> Array:
-        return self.stored(self.weights[f"{name}.w"])
+    def weight(self, node: Any) -> Array:
+        return self.stored(self.weights[owned(node, "w")])
+
+
+def owned(node: Any, symbol: str) -> str:
+    """The name of a parameter of a node: its own, or in a file of layers after the node."""
+    return f"{node.name}.{symbol}" if node.parameters is None else node.parameters[symbol]
 
 
 def normal(x: Array) -> tuple[Array, Array]:

@@ -10,9 +10,12 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.call.options import Options
-from npusim.networks.plan.launch_order import Formats, Simulated
+from npusim.networks.plan.launch_order import Formats
+from npusim.networks.plan.tasks import conversion_task, task
 from npusim.networks.rules.training import Value, training
-from npusim.networks.run.launches import Launcher, conversion_task, task
+from npusim.networks.run.launches import Launcher
+from npusim.networks.run.simulated import Simulated
+from npusim.workloads.repetition import for_batch
 from tests.networks.blocks import network
 from tests.texts import text_of
 
@@ -26,7 +29,7 @@ def test_maps_are_turned_as_by_the_library_on_a_910() -> None:
     values = [Value("dy", (32, channels, side, side), FP16) for channels, side in sizes]
 
     def us(value: Value, options: Options) -> float:
-        return Launcher(options, 32).run(conversion_task(value, "ND", warm=True)).time_us
+        return Launcher(options).run(conversion_task(value, "ND", warm=True)).time_us
 
     times = [us(value, options) for value in values]
     assert min(times) == pytest.approx(9, rel=0.1)
@@ -40,12 +43,12 @@ def test_maps_are_turned_as_by_the_library_on_a_910() -> None:
 @pytest.mark.parametrize("result", ["output", "input"])
 def test_weights_of_products_lie_in_fractals_on_a_910(result: str, tmp_path: Path) -> None:
     """Which a profile has too, 141 us for 38 million; a 910B has a load that makes them of rows."""
-    step = training(network(LINEAR, tmp_path).for_batch(4))
+    step = training(for_batch(network(LINEAR, tmp_path), 4))
     one = next(one for one in step.operations if one.name == f"fc.{result}")
     rng, arrays, options = np.random.default_rng(1), {}, Options(device="ascend910")
-    launcher = Launcher(options, 4)
+    launcher = Launcher(options)
     (way, blocked), (other,) = (
-        Formats(step, Simulated(Launcher(Options(device=device), 4))).ways(one)
+        Formats(step, Simulated(Launcher(Options(device=device)))).ways(one)
         for device in ("ascend910", "ascend910b2")
     )
     assert way == other

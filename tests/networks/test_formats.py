@@ -14,12 +14,13 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.device.catalog import devices, load_device
-from npusim.networks import step as steps
+from npusim.networks.plan.tasks import PLAIN
 from npusim.networks.rules.table import tables
-from npusim.networks.run.launches import PLAIN
+from npusim.networks.run import step as steps
 from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
 from npusim.workloads.kinds import KINDS
+from npusim.workloads.repetition import for_batch
 from tests.drawn import some
 
 torch = pytest.importorskip("torch")
@@ -34,11 +35,12 @@ BATCH = 2
 class Times:
     """Times of tasks by their text and a ``seed``: nothing is simulated.
 
-    It stands for ``npusim.networks.plan.launch_order.Simulated``.
+    It stands for ``npusim.networks.run.simulated.Simulated``.
     """
 
     def __init__(self, seed: int, launcher: Any) -> None:
         self.seed, self.launcher = seed, launcher
+        self.c0, self.fractals = launcher.c0, launcher.fractals
 
     def all(self, tasks: Any) -> None:
         """Take tasks of which times will be asked."""
@@ -73,7 +75,7 @@ def plans(
             norm=str(rng.choice(["fp16", "fp32"])),
             cards=1,
         )
-        found[mode, layouts, fusions] = prepared(workload, options, how, batch=BATCH)
+        found[mode, layouts, fusions] = prepared(for_batch(workload, BATCH), options, how)
     return found
 
 

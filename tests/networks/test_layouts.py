@@ -18,10 +18,10 @@ from npusim.base.dtypes import FP16
 from npusim.base.objects import replace
 from npusim.device.catalog import load_device
 from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import Cache, Formats, each_call, planned, problem, tasks
+from npusim.networks.plan.tasks import BLOCKED, FRACTAL, PLAIN
 from npusim.networks.rules.training import training
-from npusim.networks.run.launches import BLOCKED, FRACTAL, PLAIN
-from npusim.networks.run.step import chosen, fused
 from npusim.workloads import Workload, load_workload, workloads
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, network
 
@@ -107,7 +107,7 @@ def test_tied_values_have_one_format() -> None:
 class Costs:
     """Times of tasks by their text, as if they had been simulated."""
 
-    launcher = SimpleNamespace(c0=16, fractals=True)
+    c0, fractals = 16, True
 
     def __getitem__(self, what: Any) -> Any:
         return SimpleNamespace(us=1 + crc32(repr(what).encode()) % 1000 / 100)

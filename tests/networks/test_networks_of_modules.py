@@ -112,7 +112,7 @@ def test_a_network_from_a_module_is_that_of_its_workload() -> None:
     ("source", "shape", "message"),
     [
         (nn.Conv2d(3, 8, 3), None, "a torch.nn.Module needs input_shape"),
-        (nn.Conv2d(3, 8, 3), (4, 9, 9), "Conv2d does not run on an input of shape (101, 4, 9, 9)"),
+        (nn.Conv2d(3, 8, 3), (4, 9, 9), "Conv2d does not run on inputs [1, 4, 9, 9]"),
         (nn.ReLU(), (3, 9, 9), "ReLU has no convolution and no product of matrices"),
         (3, (3, 9, 9), "model is a int; it must be a torch.nn.Module"),
         ("resnet50", (3, 9, 9), "input_shape is (3, 9, 9), but a workload states its sizes"),

@@ -13,11 +13,12 @@ from npusim.base.dtypes import FP32
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
 from npusim.device.catalog import load_device
-from npusim.networks import rules
+from npusim.networks.plan.fusions import chosen, fused
+from npusim.networks.rules import table as rules
 from npusim.networks.rules.table import Rule, chain_of, tables
 from npusim.networks.rules.training import Kinds, training
-from npusim.networks.run.step import chosen, fused
 from npusim.workloads import Workload, load_workload
+from npusim.workloads.repetition import for_batch
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
 from tests.texts import text_of
@@ -51,7 +52,7 @@ def test_the_operations_of_a_step_are_those_written_by_hand(block: Workload) -> 
         optimizer += decayed(f"{layer}.w") + updated(f"{norm}.gamma") + updated(f"{norm}.beta")
     optimizer += decayed("fc.w") + updated("fc.b")
     phases = {"forward": FORWARD, "backward": BACKWARD, "optimizer": optimizer}
-    step = training(block.for_batch(4))
+    step = training(for_batch(block, 4))
     for phase, wanted in phases.items():
         found = "".join(
             f"{one.kind}: {' '.join(one.reads)} -> {' '.join(one.writes)}\n"
@@ -60,11 +61,13 @@ def test_the_operations_of_a_step_are_those_written_by_hand(block: Workload) -> 
         )
         assert found == wanted, phase
     for passes, want in (("forward", {"forward"}), ("backward", {"backward"})):
-        assert {one.phase for one in training(block.for_batch(4), passes=passes).operations} == want
+        assert {
+            one.phase for one in training(for_batch(block, 4), passes=passes).operations
+        } == want
 
 
 def test_normalisations_in_fp32_cast_what_they_read_and_leave(block: Workload) -> None:
-    step = training(block.for_batch(4), Kinds(norm=FP32))
+    step = training(for_batch(block, 4), Kinds(norm=FP32))
     casts = [one for one in step.operations if one.kind == "cast"]
     assert [(one.reads, one.writes) for one in casts if one.phase == "forward"] == [
         (("input",), ("input.fp16",)),
@@ -90,6 +93,10 @@ KERNELS = {
     "slice",
     "upsample",
     "interpolate",
+    "permute",
+    "expand",
+    "roll",
+    "reduce_sum",
     "traffic",
 }
 
@@ -262,7 +269,7 @@ def test_how_often_fusions_are_made(
     device: str, fusions: str, count: dict[str, int], block: Workload
 ) -> None:
     """Behind a product only where L0C drains through UB; each takes one operation away."""
-    step, whole = training(block.for_batch(4)), training(block.for_batch(4))
+    step, whole = training(for_batch(block, 4)), training(for_batch(block, 4))
     assert fused(step, chosen(fusions), load_device(device)) == count
     assert len(step.operations) == len(whole.operations) - sum(count.values())
     kept = {name for one in step.operations for name in one.writes}
@@ -276,7 +283,7 @@ def test_how_often_fusions_are_made(
 
 
 def test_a_fused_kernel_keeps_the_name_of_what_it_ends_with(block: Workload) -> None:
-    step = training(block.for_batch(4))
+    step = training(for_batch(block, 4))
     fused(step, chosen("usual"), load_device("ascend910"))
     kinds = Counter(one.kind for one in step.operations)
     assert kinds["normalisation update + sum + activation"] == 1

@@ -13,6 +13,7 @@ from tests.drawn import slow_if
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
+from npusim.workloads import read_network  # noqa: E402  # it needs PyTorch
 from tests.networks.modules import CASES, OF_PYTORCHCV, WITHOUT_JOINT_GRAPH  # noqa: E402
 from tests.networks.oracle import (  # noqa: E402  # it needs PyTorch
     Convolution,
@@ -94,6 +95,22 @@ def test_rows_that_are_flattened_compare_equal(account: Any) -> None:
         ]
     )
     assert multiply_adds(step.forward) == 28 * 6 * 8 + 28 * 8 * 5 + 4 * 7 * 8 * 7 + 28 * 8
+
+
+@ACCOUNTS
+def test_a_bias_that_makes_matrices_is_no_sum_of_their_gradients(account: Any) -> None:
+    """A gradient of matrices, one for each image, is read as rows, whose sum is that of a bias."""
+
+    class Turned(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.f = nn.Linear(5, 9)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            return torch.bmm(x, self.f(y).view(-1, 3, 3))
+
+    step = account(Turned(), (torch.randn(2, 7, 3), torch.randn(2, 5)))
+    assert step.backward == Counter([product(2, 3, 7, 3), product(1, 9, 2, 5)])
 
 
 @ACCOUNTS
@@ -243,7 +260,10 @@ def test_cases_have_the_multiply_adds_that_are_worked_out(name: str) -> None:
 def test_both_accounts_of_a_network_of_others_agree(name: str) -> None:
     provider = pytest.importorskip("pytorchcv.model_provider")
     model, inputs = provider.get_model(name), (torch.randn(2, *OF_PYTORCHCV[name]),)
-    assert joint_products(model, inputs) == dispatched_products(model, inputs)
+    step = dispatched_products(model, inputs)
+    assert joint_products(model, inputs) == step
+    network = read_network(model, inputs=OF_PYTORCHCV[name], batch=2)
+    assert network.batch_macs == multiply_adds(step.forward)
 
 
 # -- files -------------------------------------------------------------------------------------

@@ -70,7 +70,8 @@ def test_an_untied_weight_is_found() -> None:
     apart = torch.nn.Sequential(model, copy.deepcopy(model), shared[2])
     generator = np.random.default_rng(0)
     inputs, labels = generator.standard_normal((4, 6)).astype(np.float32), np.array([0, 1, 2, 0])
-    exact, noisy = (step(shared, inputs, labels) for step in (reference_step, noisy_steps))
+    exact = reference_step(shared, inputs, labels)
+    noisy = noisy_steps(shared, inputs, labels)
     wrong = reference_step(apart, inputs, labels)
     gradients = {name: wrong.gradients[name] for name in exact.gradients}
     found = differences(wrong.loss, gradients, exact, noisy)

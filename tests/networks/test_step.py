@@ -13,13 +13,14 @@ import pytest
 import npusim
 from npusim.base.objects import replace
 from npusim.call.options import Options
+from npusim.networks.plan.tasks import task
 from npusim.networks.rules.training import training
 from npusim.networks.run.all_reduce import all_reduce
-from npusim.networks.run.launches import Launcher, task
+from npusim.networks.run.launches import Launcher
 from npusim.networks.run.step_result import StepResult
 from npusim.results.lines import us_text
 from npusim.results.network_text import plan_text
-from npusim.workloads import ElementwiseLayer, Node, Workload, load_workload
+from npusim.workloads import Edge, ElementwiseLayer, GraphBuilder, Workload, load_workload
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
 from tests.networks.test_step_totals import launched
@@ -107,14 +108,16 @@ def test_numbers_are_the_same_to_the_bit_in_every_mode(tmp_path: Path) -> None:
 
 def test_windows_larger_than_ub_are_averaged_axis_by_axis() -> None:
     """The squeezed map of 112 x 112 of an EfficientNet, whose plane is larger than UB."""
-    pool = ElementwiseLayer(kind="avg_pool", shape=(16, 112, 112), out=(16, 1, 1))
-    workload = Workload.of_nodes("pool", "", [Node(name="p", layer=pool, inputs=("input",))])
-    step = training(workload.for_batch(2), passes="forward")
+    pool = ElementwiseLayer(kind="avg_pool", shape=(2, 16, 112, 112), out=(2, 16, 1, 1))
+    graph = GraphBuilder("pool")
+    image = graph.input("image", pool.shape)
+    graph.add("p", pool, [Edge(image, pool.shape)])
+    step = training(graph.workload("a pool", batch=2), passes="forward")
     one = step.operations[-1]
     what = task(one, step.values, dict.fromkeys(step.values, "NC1HWC0"))
     x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 1, 112, 112, 16)).astype(np.float16)
     for device in ("ascend910", "ascend910b2"):
-        result = Launcher(Options(device=device), 2).run(what, {"v0": x})
+        result = Launcher(Options(device=device)).run(what, {"v0": x})
         assert [run.name for run in result.runs] == ["pool", "pool"]
         found = np.asarray(list(result.outputs or ()), np.float64).reshape(2, 16)
         np.testing.assert_allclose(found, x.mean((1, 2, 3, 4), np.float64), atol=2e-5)

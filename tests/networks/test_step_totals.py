@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from npusim.device.catalog import load_device
-from npusim.networks.network import Timed
 from npusim.networks.rules.training import Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.step import setting
 from npusim.networks.run.step_result import Launched, StepResult
+from npusim.networks.timed import Timed
 from tests.networks.blocks import ONE_BLOCK, network
 
 

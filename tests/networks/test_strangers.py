@@ -76,7 +76,7 @@ def test_windows_have_parts_of_the_rows_of_all() -> None:
     nodes = {node.name: node for node in found.nodes}
     parts = [nodes[f"qkv.slice{end}"].layer for end in ("", "_2", "_3")]
     assert [one.padding for one in parts] == [  # type: ignore[union-attr]
-        ((0, 0), (-before, before - 32)) for before in (0, 16, 32)
+        ((0, 0), (0, 0), (-before, before - 2), (0, 0), (0, 0)) for before in (0, 1, 2)
     ]
     step = npusim.step(found, device="ascend910b2", batch=2)
     assert step.complete
@@ -93,7 +93,7 @@ def test_what_is_expanded_has_fewer_elements() -> None:
             return self.fc(F.normalize(self.first(x)))
 
     step = npusim.step(Cosine(), (12,), device="ascend910b2")
-    assert dict(step.workload.untimed) == {"linalg_vector_norm": 1, "div of few elements": 1}
+    assert dict(step.workload.untimed) == {"linalg_vector_norm": 1}
     assert step.complete
 
 
@@ -135,8 +135,8 @@ def test_windows_with_gaps_are_known_by_name(tmp_path: Path) -> None:
         assert npusim.step(found, device="ascend910b2").complete
 
 
-def test_normalised_features_of_a_map_seen_as_a_row_are_traffic() -> None:
+def test_normalised_features_of_a_map_seen_as_a_row_leave_nothing_out() -> None:
     layers = nn.Conv2d(3, 24, 3), nn.Flatten(), nn.BatchNorm1d(24 * 49), nn.Linear(24 * 49, 10)
     step = npusim.step(nn.Sequential(*layers), (3, 9, 9), device="ascend910b2", batch=2)
     assert step.complete
-    assert traffic(step) == {"": 2}
+    assert not traffic(step)

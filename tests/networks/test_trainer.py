@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import npusim
-from npusim.workloads import INPUT, ConvLayer, ElementwiseLayer, LinearLayer, Node, Workload
+from npusim.workloads import ConvLayer, Edge, ElementwiseLayer, GraphBuilder, LinearLayer, Workload
+from npusim.workloads.graph import shape_in
 from tests.networks.blocks import TWO_BLOCKS, images, network
 from tests.networks.reference import Reference
 
@@ -64,25 +66,21 @@ def test_training_follows_float64_as_closely_as_fp16_allows(
 
 def grouped() -> Workload:
     """Groups that share fractals, of 7 and 4 channels, and a stride beyond the filter."""
-    square = ElementwiseLayer(kind="batch_norm", shape=(35, 13, 13))
-    convolutions = (
-        ConvLayer(name="a", cin=5, cout=35, spatial=(13, 13), kernel=(1, 1), groups=5),
-        ConvLayer(
-            name="b", cin=35, cout=20, spatial=(13, 13), kernel=(2, 2), stride=(3, 3), groups=5,
-            bias=True,
-        ),
-    )  # fmt: skip
+    graph = GraphBuilder("grouped")
+    x = graph.input("image", (3, 5, 13, 13))
     layers: tuple[ConvLayer | LinearLayer | ElementwiseLayer, ...] = (
-        *(convolutions[0], square, convolutions[1]),
-        ElementwiseLayer(kind="avg_pool", shape=(20, 4, 4), out=(20, 1, 1)),
-        LinearLayer(name="f", cin=20, cout=7, bias=True),
-    )
-    names = [f"n{at}" for at in range(len(layers))]
-    nodes = [
-        Node(name=name, layer=layer, inputs=(before,))
-        for name, layer, before in zip(names, layers, [INPUT, *names], strict=False)
-    ]
-    return Workload.of_nodes("grouped", "groups that share fractals", nodes)
+        ConvLayer(name="a", n=3, cin=5, cout=35, spatial=(13, 13), kernel=(1, 1), groups=5),
+        ElementwiseLayer(kind="batch_norm", shape=(3, 35, 13, 13)),
+        ConvLayer(
+            name="b", n=3, cin=35, cout=20, spatial=(13, 13), kernel=(2, 2), stride=(3, 3),
+            groups=5, bias=True,
+        ),
+        ElementwiseLayer(kind="avg_pool", shape=(3, 20, 4, 4), out=(3, 20, 1, 1)),
+        LinearLayer(name="f", n=3, cin=20, cout=7, bias=True),
+    )  # fmt: skip
+    for number, layer in enumerate(layers):
+        x = graph.add(f"n{number}", layer, [Edge(x, shape_in(layer))])
+    return graph.workload("groups that share fractals", batch=3)
 
 
 def test_weights_in_groups_learn_the_same_in_both_formats() -> None:
@@ -110,3 +108,35 @@ def test_weights_in_groups_learn_the_same_in_both_formats() -> None:
         assert [run.name for run in one.timed.runs] == ["mem_set", "bias_grad"]
     converted = {one.value for one in blocked.steps[0].conversions}
     assert "n2.gradient.n3" in converted, converted
+
+
+def test_a_number_for_each_channel_keeps_the_axes_of_its_module() -> None:
+    """A term of shape (1, 3, 1, 1), read in front of maps of three channels, learns as PyTorch's.
+
+    Its copy for kernels fills a block of channels, of which the others must stay zero.
+    """
+    torch = pytest.importorskip("torch")
+
+    class Shifted(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = torch.nn.Conv2d(3, 3, 3, padding=1), torch.nn.Linear(3, 4)
+            self.term = torch.nn.Parameter(torch.tensor([0.4, 0.2, 0.5]).view(1, 3, 1, 1))
+            self.register_buffer("mean", torch.tensor([0.1, 0.3, 0.2]).view(1, 3, 1, 1))
+
+        def forward(self, x: Any) -> Any:
+            return self.head((self.conv(x + self.mean) + self.term).mean((2, 3)))
+
+    torch.manual_seed(0)
+    model, x, labels = Shifted(), torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    trainer = npusim.Trainer(
+        model, (3, 8, 8), device="ascend910b2", batch=4, optimizer="sgd", settings={"rate": RATE}
+    )
+    np.testing.assert_allclose(trainer["mean"], model.mean)
+    for name, weight in model.named_parameters():
+        trainer[name] = weight.detach().numpy()
+    loss = torch.nn.functional.cross_entropy(model(x), labels)
+    loss.backward()
+    assert trainer.step(x.numpy(), labels.numpy()) == pytest.approx(loss.item(), abs=1e-3)
+    moved = (model.term.detach().numpy() - trainer["term"]) / RATE
+    np.testing.assert_allclose(moved, model.term.grad, atol=1e-3, rtol=0.02)

@@ -46,17 +46,9 @@ def model() -> Any:
 
 
 def names(trainer: npusim.Trainer, module: Any) -> dict[str, Any]:
-    """The parameters of a module by the names of the trainer's: both in the order of the graph."""
-    ends = {"weight": {4: "w", 2: "w", 1: "gamma"}, "bias": {4: "b", 2: "b", 1: "beta"}}
-    found: dict[str, Any] = {}
-    kinds: dict[str, list[str]] = {}
-    for name in trainer.parameters:
-        kinds.setdefault(f"{name.rpartition('.')[2]} {trainer[name].shape}", []).append(name)
-    for layer in module.modules():
-        for own, value in layer.named_parameters(recurse=False):
-            trained = isinstance(layer, nn.PReLU)
-            end = "slope" if trained else ends[own][layer.weight.ndim]
-            found[kinds[f"{end} {tuple(value.shape)}"].pop(0)] = value
+    """The parameters of a module, which the trainer has by the same names."""
+    found = dict(module.named_parameters())
+    assert set(found) == set(trainer.parameters)
     return found
 
 

@@ -12,6 +12,7 @@ from npusim.networks.rules.training import training
 from npusim.validation.sheet import PARTS, NetworkRow
 from npusim.validation.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload
+from npusim.workloads.repetition import for_batch
 from tests.mistakes import mistakes
 from tests.tables import rows
 from tests.texts import text_of
@@ -66,7 +67,7 @@ def test_what_a_step_cannot_have_is_declined(
 
 
 def test_an_auxiliary_classifier_is_trained_too(row: NetworkRow) -> None:
-    step = training(load_workload(row.network).for_batch(4))
+    step = training(for_batch(load_workload(row.network), 4))
     written = {name for one in step.operations for name in one.writes}
     assert {"side.w.gradient", "fc.w.gradient"} <= written
     assert [one.name for one in step.operations if one.kind == "loss"] == ["side.loss", "loss"]

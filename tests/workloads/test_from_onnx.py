@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_onnx import workload
 from npusim.workloads.graph import Workload
 from npusim.workloads.layers import ConvLayer, LinearLayer
+from npusim.workloads.repetition import for_batch
 
 onnx = pytest.importorskip("onnx")
 node = onnx.helper.make_node
@@ -23,8 +24,8 @@ FLOAT, INT64, BOOL = 1, 7, 9
 def saved(
     path: Path,
     nodes: Sequence[Any],
-    inputs: dict[str, Sequence[Any]],
-    weights: dict[str, Any] | None = None,
+    inputs: Mapping[str, Sequence[Any]],
+    weights: Mapping[str, Any] | None = None,
     *,
     opset: int = 17,
     output: str = "y",
@@ -97,7 +98,7 @@ def test_both_directions_lie_side_by_side(tmp_path: Path) -> None:
     assert found.batch_macs == 2 * 7 * 2 * 32 * (5 + 8)
 
 
-PRODUCTS = {
+PRODUCTS: dict[str, tuple[list[Any], dict[str, Any], dict[str, int], tuple[int, ...], int]] = {
     "ConvInteger": (
         [node("ConvInteger", ["x", "w", "z"], ["y"], pads=[1, 1, 1, 1])],
         {"w": np.ones((4, 3, 3, 3), np.int8), "z": np.array(0, np.uint8)},
@@ -227,10 +228,12 @@ def test_a_part_is_read_by_a_classifier(part: str, last: str, tmp_path: Path) ->
                "sizes": ints(1, 4), "rows": ints(-1, 8)}  # fmt: skip
     found = workload(saved(tmp_path, nodes, {"x": ["n", 5, 8]}, weights), batch=2)
     assert kinds(found) == ["slice", "LinearLayer"]
-    product = found.nodes[-1]
+    product, first = found.nodes[-1], found.nodes[0].layer
+    assert isinstance(product.layer, LinearLayer)
     assert product.layer.bias
     assert product.parameters == {"w": "w", "b": "b"}
-    assert found.nodes[0].layer.padding == ((0, 0), (0, -4), (0, 0))
+    assert isinstance(first, ElementwiseLayer)
+    assert first.padding == ((0, 0), (0, -4), (0, 0))
 
 
 @pytest.mark.parametrize("opset", [11, 13])
@@ -257,10 +260,11 @@ def test_constants_are_those_of_the_files_operators(opset: int, tmp_path: Path) 
 
 def test_an_old_softmax_is_of_a_flattened_matrix(tmp_path: Path) -> None:
     nodes = [CONV, node("Softmax", ["c"], ["y"])]
-    path = saved(tmp_path, nodes, {"x": [2, 3, 8, 8]}, {"w": (4, 3, 3, 3)}, opset=11)
-    assert workload(path, batch=2).nodes[-1].layer.shape == (2, 256)
-    path = saved(tmp_path, nodes, {"x": [2, 3, 8, 8]}, {"w": (4, 3, 3, 3)}, opset=13)
-    assert workload(path, batch=2).nodes[-1].layer.shape == (2, 4, 8, 8)
+    for opset, shape in ((11, (2, 256)), (13, (2, 4, 8, 8))):
+        path = saved(tmp_path, nodes, {"x": [2, 3, 8, 8]}, {"w": (4, 3, 3, 3)}, opset=opset)
+        softmax = workload(path, batch=2).nodes[-1].layer
+        assert isinstance(softmax, ElementwiseLayer)
+        assert softmax.shape == shape
 
 
 def test_two_inputs_have_sizes_of_their_own(tmp_path: Path) -> None:
@@ -277,7 +281,7 @@ def test_two_inputs_have_sizes_of_their_own(tmp_path: Path) -> None:
     for inputs in ({"z": (3, 16, 16)}, [(3, 8, 8), (3, 16, 16)]):
         found = workload(path, inputs=inputs, batch=2)
         assert [one.shape for one in found.inputs] == [(2, 3, 8, 8), (2, 3, 16, 16)]
-    assert [one.parameters["w"] for one in found.nodes[:2]] == ["w", "w"]
+    assert [(one.parameters or {}).get("w") for one in found.nodes[:2]] == ["w", "w"]
     with pytest.raises(ArgumentError, match="no input 'zz'"):
         workload(path, inputs={"zz": (3, 16, 16)})
 
@@ -286,7 +290,9 @@ def test_a_padding_has_sides_for_every_axis(tmp_path: Path) -> None:
     nodes = [node("Pad", ["x", "p"], ["d"]), node("Conv", ["d", "w"], ["y"])]
     weights = {"w": (4, 1, 3, 3), "p": ints(0, 0, 1, 1, 0, 0, 1, 1)}
     path = saved(tmp_path, nodes, {"x": [1, 1, 28, 28]}, weights)
-    assert workload(path).nodes[0].layer.padding == ((0, 0), (0, 0), (1, 1), (1, 1))
+    padded = workload(path).nodes[0].layer
+    assert isinstance(padded, ElementwiseLayer)
+    assert padded.padding == ((0, 0), (0, 0), (1, 1), (1, 1))
 
 
 def test_an_input_with_channels_last_is_scaled_then_permuted(tmp_path: Path) -> None:
@@ -298,7 +304,9 @@ def test_an_input_with_channels_last_is_scaled_then_permuted(tmp_path: Path) -> 
     weights = {"w": (4, 3, 3, 3), "f": np.array(0.5, np.float32)}
     found = workload(saved(tmp_path, nodes, {"x": [1, 20, 20, 3]}, weights))
     assert kinds(found) == ["scale", "permute", "ConvLayer"]
-    assert found.nodes[1].layer.axes == (0, 3, 1, 2)
+    permute = found.nodes[1].layer
+    assert isinstance(permute, ElementwiseLayer)
+    assert permute.axes == (0, 3, 1, 2)
 
 
 def test_an_empty_constant_joins_nothing(tmp_path: Path) -> None:
@@ -349,7 +357,7 @@ def test_a_fixed_batch_is_another_where_sizes_follow(tmp_path: Path) -> None:
     nodes = [CONV, node("Reshape", ["c", "s"], ["f"]), node("Gemm", ["f", "g"], ["y"])]
     weights = {"w": (4, 3, 3, 3), "g": (256, 10), "s": ints(1, -1)}
     found = workload(saved(tmp_path, nodes, {"x": [1, 3, 8, 8]}, weights))
-    four = found.for_batch(4)
+    four = for_batch(found, 4)
     assert four.batch_macs == 4 * found.batch_macs
     assert four.nodes[-1].shape == (4, 10)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from npusim.workloads import ElementwiseLayer, load_workload, workloads
+from npusim.workloads.repetition import for_batch
 
 TABLE = Path(__file__).parent.parent / "data" / "shipped_graphs.csv"
 
@@ -42,7 +43,7 @@ def test_a_network_has_the_nodes_that_it_had(name: str) -> None:
 @pytest.mark.parametrize("name", workloads())
 def test_a_batch_has_so_many_times_the_images(name: str) -> None:
     network = load_workload(name)
-    batch = network.for_batch(8)
+    batch = for_batch(network, 8)
     assert batch.batch == 8
     assert batch.macs == network.macs
     assert [layer.n for layer in batch.layers] == [8 * layer.n for layer in network.layers]

@@ -18,6 +18,7 @@ from npusim.workloads import (
     load_workload,
     workload_yaml,
 )
+from npusim.workloads.repetition import for_batch
 
 FRAMES = (8, 4, 16, 16)
 
@@ -163,7 +164,7 @@ def test_frames_are_images_and_frozen_layers_have_no_gradient(tmp_path: Path) ->
     }
     assert weights == {"body.weight"}
     assert network.macs == 2 * 64 * (3 * 4 + 2 * 4 * 4)
-    assert network.for_batch(3).layers[0].n == 6
+    assert for_batch(network, 3).layers[0].n == 6
     result = npusim.network(network, device="tiny", batch=3)
     assert [one.layer.name for one in result.timed] == ["body", "body_2"]
     assert result.frozen == ("stem",)

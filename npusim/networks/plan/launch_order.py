@@ -6,25 +6,15 @@ Each operation is simulated by itself, equal ones once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from math import prod
-from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from msgspec import Struct, field
-
-from npusim.base.errors import NpusimError, StoreError
-from npusim.base.objects import replace
-from npusim.base.workers import Workers
 from npusim.device.spec import Device
-from npusim.networks.network import Timed
 from npusim.networks.plan.formats import Plan, Problem, Way
-from npusim.networks.rules.training import COPY, PHASES, VIEW, Operation, Training
-from npusim.networks.run.join_split import parts_of
-from npusim.networks.run.launches import (
+from npusim.networks.plan.join_split import parts_of
+from npusim.networks.plan.tasks import (
     FRACTAL,
     PLAIN,
-    Launcher,
     Placed,
     Task,
     conversion_task,
@@ -32,72 +22,33 @@ from npusim.networks.run.launches import (
     multiplies,
     task,
 )
-from npusim.networks.run.step_result import CONVERSIONS, Launched
-from npusim.reuse.cache import answers_in
-from npusim.workloads import ConvLayer, ElementwiseLayer
+from npusim.networks.rules.training import VIEW, Operation, Training, Value
+from npusim.networks.timed import Timed
+from npusim.workloads import ConvLayer
 
 
-class Attempt(Struct, frozen=True):
-    """The simulation of one task by itself: all that another process needs for it."""
+class Times(Protocol):
+    """What a plan needs to know of kernels: their times, and how they take values."""
 
-    launcher: Launcher
-    store: str | Path | None
+    @property
+    def c0(self) -> int:
+        """Channels of a block."""
 
-    def __call__(self, task: Task) -> Timed:
-        """The time of a task, or why it has none; runs of kernels are kept in the store.
-
-        Raises ``StoreError`` where that cannot be used.
-        """
-        try:
-            with answers_in(self.store):
-                return Timed(self.launcher.run(task))
-        except StoreError:
-            raise
-        except NpusimError as error:
-            return Timed(None, str(error))
-
-
-class Simulated(Struct, frozen=True):
-    """Times of tasks, each simulated once, in the processes of ``workers``."""
-
-    launcher: Launcher
-    store: str | Path | None = None
-    workers: Workers = field(default_factory=partial(Workers, 1))
-    known: dict[Task, Timed] = field(default_factory=dict)
+    @property
+    def fractals(self) -> bool:
+        """Whether weights of products are converted to fractals."""
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
-        """Simulate tasks; each comes with the name of an operation, the first of equal ones."""
-        names: dict[Task, str] = {}
-        for name, what in tasks:
-            if what not in self.known:
-                names.setdefault(what, name)
-        new = list(names)
-        progress = self.launcher.options.progress
-        times = self.workers.each(self._attempt(), new, lambda what: f"operation {names[what]}")
-        for done, (place, timed) in enumerate(times, 1):
-            self.known[new[place]] = timed
-            if progress is not None:
-                progress(new[place].operation.kind, "operations", done, len(new))
-
-    def _attempt(self) -> Attempt:
-        # What takes reports of progress has long kernels simulated, whatever they take.
-        options = replace(self.launcher.options, progress=_ignored)
-        return Attempt(replace(self.launcher, options=options), self.store)
+        """Work out the times of tasks that are not known."""
 
     def __getitem__(self, what: Task) -> Timed:
-        if what not in self.known:
-            self.known[what] = self._attempt()(what)
-        return self.known[what]
-
-
-def _ignored(kernel: str, phase: str, done: int, total: int) -> None:
-    """Take a report of progress and tell nobody."""
+        """The time of a task."""
 
 
 class Formats:
     """The ways of a step's operations, and what it costs to convert its values."""
 
-    def __init__(self, step: Training, times: Simulated) -> None:
+    def __init__(self, step: Training, times: Times) -> None:
         self.step, self.times = step, times
         #: What operations leave that take blocks of channels for the sake of numbers by channel.
         self.by_channel = {v for one in step.operations if _by_channel(one) for v in one.writes}
@@ -144,18 +95,25 @@ class Formats:
         plain = {name: own[0] for name, own in several.items()}
         blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
         parts = parts_of(one, values)
-        if one.core in (VIEW, COPY) or (
-            parts is not None and not parts.in_blocks(self.times.launcher.c0)
-        ):
-            return [plain]
         if parts is not None:
-            return [plain, blocked]
+            in_blocks = parts.in_blocks(self.times.c0)
+            return [plain, blocked] if in_blocks else [plain]
         core = one.core.removesuffix("_gradient")
         if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
             return _as_matrices(one, plain, blocked)
         weights = one.inputs[1] if one.core in _FRACTAL else ""
-        if weights and values[weights].kind == "matrix" and self.times.launcher.fractals:
+        if weights and values[weights].kind == "matrix" and self.times.fractals:
             return [plain, plain | {weights: FRACTAL}]
+        return self._ways_of_elements(one, values, plain, blocked)
+
+    def _ways_of_elements(
+        self,
+        one: Operation,
+        values: Mapping[str, Value],
+        plain: dict[str, str],
+        blocked: dict[str, str],
+    ) -> list[dict[str, str]]:
+        """The ways of an operation that goes through its values element by element, or plain."""
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
         own = one.core != "traffic" if one.core else one.chain is not None and one.chain.by_row
         if own or len(maps) > 1 or values.keys() & {*self.step.inputs}:
@@ -183,7 +141,7 @@ class Formats:
     def size(self, name: str, format: str) -> int:
         """Bytes of a value in a format, each time that it is there."""
         value = self.step.values[name]
-        return value.count * Placed(value, format, self.times.launcher.c0).size_bytes
+        return value.repeats * Placed(value, format, self.times.c0).size_bytes
 
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
@@ -194,7 +152,7 @@ class Formats:
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
         what = self.conversion(name, format)
-        return None if what is None else self.step.values[name].count * self.times[what].us
+        return None if what is None else self.step.values[name].repeats * self.times[what].us
 
 
 def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
@@ -373,37 +331,3 @@ def tasks(
             cache.touch(name, format, sizes[name])
         assert what is not None
         yield one, what, sizes
-
-
-def _label(operation: Operation | None) -> str:
-    """What the kind of an operation's layer is called in notes."""
-    layer = operation.layer if operation is not None else None
-    if isinstance(layer, ElementwiseLayer):
-        return layer.called or layer.kind
-    return operation.kind if operation is not None else ""
-
-
-def launched(
-    step: Training,
-    todo: Sequence[tuple[Launch, Task, dict[str, int]]],
-    times: Mapping[Task, Timed],
-) -> Iterator[Launched]:
-    """The launches with their times."""
-    phase = PHASES[0]
-    for one, what, sizes in todo:
-        op = one.operation
-        phase = op.phase if op else phase
-        yield Launched(
-            name=one.name,
-            kind=op.kind if op else CONVERSIONS,
-            phase=phase,
-            layer=getattr(op and op.layer, "name", ""),
-            timed=times[what],
-            reads=tuple(name for name, _ in one.reads),
-            writes=tuple(name for name, _ in one.writes),
-            sizes=sizes,
-            value=one.value,
-            format=one.format,
-            count=op.count if op else step.values[one.value].count,
-            label=_label(op),
-        )

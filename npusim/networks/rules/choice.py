@@ -15,6 +15,10 @@ from npusim.workloads.numbers import FEW
 OF_IMAGES = ("group_norm", "instance_norm")
 
 
+#: The parameter of a node whose factors or terms belong to the network.
+_SYMBOLS = {"scale": ("gamma",), "shift": ("beta",)}
+
+
 def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:
     """The row of a node that reads values in these shapes."""
     rules, layer = tables().rules, node.layer
@@ -25,9 +29,35 @@ def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:
     kind = layer.kind
     if kind in FEW.values() and not layer.numbers:
         kind = f"{kind} by {_by(layer, shapes)}"
-    rule = rules.get(kind, rules["traffic"])
     flat = kind in OF_IMAGES and len(layer.shape) < 3
-    return rules["traffic"] if flat else rule
+    if kind not in rules or flat:
+        return _with_parameters(rules["traffic"], node)
+    return rules[kind]
+
+
+def _with_parameters(rule: Rule, node: Node) -> Rule:
+    """The row of an operation of which only the traffic is known, with the node's parameters.
+
+    Each is read forward, and its gradient is written beside those of the operands.
+    """
+    layer = node.layer
+    assert isinstance(layer, ElementwiseLayer)
+    symbols = tuple(node.parameters or ())
+    if node.parameters is None and layer.has_parameters:
+        symbols = tuple(tables().rules[layer.kind].parameters) or _SYMBOLS[layer.kind]
+    if not symbols:
+        return rule
+    forward, backward = rule.forward[0], rule.backward[0]
+    gradients = tuple(f"d{symbol}" for symbol in symbols)
+    return rule._replace(
+        parameters=dict.fromkeys(symbols, "vector"),
+        forward=(forward._replace(reads=(*forward.reads, *symbols)),),
+        backward=(
+            backward._replace(
+                reads=(*backward.reads, *symbols), writes=(*backward.writes, *gradients)
+            ),
+        ),
+    )
 
 
 def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:

@@ -38,7 +38,7 @@ class Value(NamedTuple):
     each channel of whole blocks), "images" (one for each image and channel, in fp32), "bits" (one
     for each element of a map), "masks" (of bits, for each tap of a window) or "indices". A weight
     and what is made of it have the ``groups`` of its convolution, by which fractals are shared.
-    What an operation that runs ``count`` times in a row makes is there so many times.
+    What an operation that runs several times in a row makes is there so often: ``repeats``.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Value(NamedTuple):
     dtype: DType
     kind: str = "map"
     groups: int = 1
-    count: int = 1
+    repeats: int = 1
 
 
 class Operation(Struct, frozen=True):
@@ -86,10 +86,11 @@ class Training(Struct):
     """The operations of a step in order, and their values.
 
     ``parameters`` are trained; ``fixed`` are frozen weights, those that no gradient reaches,
-    buffers and constants, which are there before the step as parameters are, ``inputs`` what it
-    gets. ``scales`` are the factors of normalisations, which begin with ones. ``views`` are values
+    buffers and constants, which are there before the step as parameters are. ``inputs`` are what
+    it gets, ``scales`` the factors of normalisations, which begin with ones. ``views`` are values
     that lie where another lies, with other axes. ``repeated`` are parameters of which a kernel
-    takes more numbers than they have, one for all channels: a step with them is timed alone.
+    takes more numbers than they have, one number for all channels: their step is timed, not
+    computed.
     """
 
     inputs: tuple[str, ...] = ()
@@ -238,12 +239,12 @@ class _Builder:
     def _view(self, name: str, shape: tuple[int, ...], kind: str, count: int, phase: str) -> str:
         """A value with other axes, or the value itself where it has these."""
         value = self.step.values[name]
-        if (value.shape, value.kind, value.count) == (shape, kind, count):
+        if (value.shape, value.kind, value.repeats) == (shape, kind, count):
             return name
         sizes = "x".join(map(str, shape))
         view = f"{name}@{count}x{sizes}" if count > 1 else f"{name}@{sizes}"
         if view not in self.step.values:
-            self.step.value(value._replace(name=view, shape=shape, kind=kind, count=count))
+            self.step.value(value._replace(name=view, shape=shape, kind=kind, repeats=count))
             self._note_view(name, view, phase)
         return view
 
@@ -260,7 +261,7 @@ class _Builder:
         value = self.step.values[edge.value]
         if value.kind == "indices":
             return edge.value
-        if node.count > 1 or value.count > 1:
+        if node.count > 1 or value.repeats > 1:
             return self._view(edge.value, shape, _kind(shape, node.layer), node.count, "forward")
         if value.shape == edge.shape or not _needs_axes(node):
             return edge.value
@@ -299,7 +300,7 @@ class _Builder:
         layer = node.layer
         names = self._operands(node)
         out = shape_out(layer)
-        value = Value(node.name, out, self.kinds.maps, _kind(out, layer), count=node.count)
+        value = Value(node.name, out, self.kinds.maps, _kind(out, layer), repeats=node.count)
         names["y"] = self.step.value(value)
         for symbol, kind in rule.parameters.items():
             if symbol in names or (symbol == "b" and not getattr(layer, "bias", False)):
@@ -314,7 +315,7 @@ class _Builder:
                 shape = (prod(window), *shape)
             types = {"channels": FP32, "images": FP32, "bits": INT8, "masks": INT8}
             dtype = types.get(kind, like.dtype)
-            kept = Value(f"{node.name}.{symbol}", shape, dtype, kind, count=node.count)
+            kept = Value(f"{node.name}.{symbol}", shape, dtype, kind, repeats=node.count)
             names[symbol] = self.step.value(kept)
         return names
 
@@ -452,7 +453,7 @@ class _Builder:
                     "cast of weights" if weights else "cast",
                     phase,
                     chain=chain,
-                    count=value.count,
+                    count=value.repeats,
                 )
             )
             self.copies[name, kind] = target
@@ -698,7 +699,7 @@ class _Builder:
         if not self.trained[name]:
             return
         value = self.step.values[name]
-        viewed = self._view(gradient, value.shape, value.kind, value.count, "backward")
+        viewed = self._view(gradient, value.shape, value.kind, value.repeats, "backward")
         self.gradients.setdefault(name, []).append(viewed)
 
     def _gradient(self, name: str) -> str | None:
@@ -716,7 +717,7 @@ class _Builder:
         given = {f"x{i}": part for i, part in enumerate(parts, 1)}
         chain = chain_of("add", {**given, "y": total}, total, maps=maps)
         self.step.operations.append(
-            Operation(total, "sum of gradients", "backward", chain=chain, count=value.count)
+            Operation(total, "sum of gradients", "backward", chain=chain, count=value.repeats)
         )
         return total
 

@@ -1,76 +1,41 @@
-"""Operations that only move values: concatenation and split, padding and crop."""
+"""Kernels that join values or take them apart: concatenation and split, padding and crop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from math import prod
-from typing import NamedTuple
 
 from npusim.call.call import Call
 from npusim.isa.operands import Tensor
 from npusim.kernels.concat import Concat
-from npusim.networks.rules.training import Operation, Value
+from npusim.networks.plan.join_split import Parts
 from npusim.networks.run import moves
-from npusim.workloads import ElementwiseLayer
-
-#: Cores of such operations.
-_CORES = ("concat", "pad", "split", "crop")
 
 
-class Parts(NamedTuple):
-    """Values that are ``parts`` of another, of plain ``shape``, side by side along ``axis``.
+def launch(call: Call, one: Parts, tensors: Mapping[str, Tensor]) -> None:
+    """Launch the kernel that moves the parts, in blocks or plain, as the tensors are."""
+    whole = tensors[one.whole]
+    if len(whole.shape) == 6:
+        _launch_blocks(call, one, whole, [tensors[name] for name, _ in one.parts])
+        return
+    whole = call.view(whole, one.shape)
+    parts = [call.view(tensors[name], shape) for name, shape in one.parts]
+    if one.place and one.joins:
+        moves.uncrop(call, parts[0], whole, one.place, one.step)
+    elif one.place:
+        moves.crop(call, whole, parts[0], one.place, one.step)
+    elif one.joins:
+        moves.join(call, parts, whole, one.axis)
+    else:
+        moves.split(call, whole, parts, one.axis)
 
-    Each part is a value and its shape; one value may be several parts. With a ``place``, the index
-    where it begins, there is one part, which has every ``step``-th element along each axis.
-    ``alike`` says that all values have these sizes themselves, so that blocks of channels hold the
-    same elements; ``joins`` that the parts are read, and the whole is written.
-    """
 
-    whole: str
-    shape: tuple[int, ...]
-    parts: tuple[tuple[str, tuple[int, ...]], ...]
-    axis: int
-    place: tuple[int, ...]
-    step: tuple[int, ...]
-    alike: bool
-    joins: bool
-
-    def in_blocks(self, c0: int) -> bool:
-        """Whether each part begins and ends with a block of channels, or with the whole."""
-        if len(self.shape) < 3 or not self.alike or set(self.step) - {1}:
-            return False
-        channels = [shape[1] for _, shape in self.parts]
-        if self.place:
-            ends = [self.place[1], self.place[1] + channels[0]]
-        else:
-            ends = list(accumulate(channels)) if self.axis == 1 else []
-        return all(end % c0 == 0 or end == self.shape[1] for end in ends)
-
-    def launch(self, call: Call, tensors: Mapping[str, Tensor]) -> None:
-        """Launch the kernel that moves them, in blocks of channels or plain, as the tensors are."""
-        whole = tensors[self.whole]
-        if len(whole.shape) == 6:
-            self._launch_blocks(call, whole, [tensors[name] for name, _ in self.parts])
-            return
-        whole = call.view(whole, self.shape)
-        parts = [call.view(tensors[name], shape) for name, shape in self.parts]
-        if self.place and self.joins:
-            moves.uncrop(call, parts[0], whole, self.place, self.step)
-        elif self.place:
-            moves.crop(call, whole, parts[0], self.place, self.step)
-        elif self.joins:
-            moves.join(call, parts, whole, self.axis)
-        else:
-            moves.split(call, whole, parts, self.axis)
-
-    def _launch_blocks(self, call: Call, whole: Tensor, parts: Sequence[Tensor]) -> None:
-        """Launch the kernel that moves whole blocks of channels, (N, D, C1, H, W, C0)."""
-        axis, place = _in_order(range(len(self.shape)), -1).index(self.axis), self.place
-        if place:
-            n, d, c, h, w = _in_order(place, 0)
-            place = (n, d, c // whole.shape[-1], h, w, 0)
-        call.launch_spread(Concat(tuple(parts), whole, axis, place))
+def _launch_blocks(call: Call, one: Parts, whole: Tensor, parts: Sequence[Tensor]) -> None:
+    """Launch the kernel that moves whole blocks of channels, (N, D, C1, H, W, C0)."""
+    axis, place = _in_order(range(len(one.shape)), -1).index(one.axis), one.place
+    if place:
+        n, d, c, h, w = _in_order(place, 0)
+        place = (n, d, c // whole.shape[-1], h, w, 0)
+    call.launch_spread(Concat(tuple(parts), whole, axis, place))
 
 
 def _in_order(plain: Sequence[int], fill: int) -> tuple[int, ...]:
@@ -78,38 +43,3 @@ def _in_order(plain: Sequence[int], fill: int) -> tuple[int, ...]:
     n, c, *places = plain
     d, h, w = (fill, fill, fill, *places)[-3:]
     return n, d, c, h, w
-
-
-def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
-    """What an operation joins or takes apart; None of others, and where no kernel does."""
-    layer = one.layer
-    if one.core not in _CORES or not isinstance(layer, ElementwiseLayer):
-        return None
-    joins = one.core in ("concat", "pad")
-    (whole,), names = (one.outputs, one.inputs) if joins else (one.inputs, one.outputs)
-    shapes = [values[name].shape for name in names]
-    if one.core in ("concat", "split"):
-        parts = list(zip(names, shapes, strict=True))
-        return _side_by_side(whole, values[whole].shape, parts, joins=joins)
-    large, small, sign = layer.out, layer.shape, 1
-    if layer.kind == "slice":
-        large, small, sign = layer.shape, layer.out, -1
-    place = tuple(sign * before for before, _ in layer.padding)
-    if min(place, default=-1) < 0 or prod(shapes[0]) != prod(small):
-        return None
-    alike = (values[whole].shape, shapes[0]) == (large, small)
-    step = layer.stride or (1,) * len(large)
-    return Parts(whole, large, ((names[0], small),), 1, place, step, alike, joins)
-
-
-def _side_by_side(
-    whole: str, shape: tuple[int, ...], parts: list[tuple[str, tuple[int, ...]]], *, joins: bool
-) -> Parts | None:
-    """Parts that are all of a value along one of its axes, if there is such an axis."""
-    for axis in range(len(shape)):
-        rest = {(len(part), *part[:axis], *part[axis + 1 :]) for _, part in parts}
-        alike = rest == {(len(shape), *shape[:axis], *shape[axis + 1 :])}
-        if alike and sum(part[axis] for _, part in parts) == shape[axis]:
-            step = (1,) * len(shape)
-            return Parts(whole, shape, tuple(parts), axis, (), step, True, joins)
-    return None

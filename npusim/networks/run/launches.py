@@ -6,14 +6,13 @@ different layers are simulated once. With arrays the same kernels compute number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
-from npusim.base.integers import ceil_div, round_up
 from npusim.base.objects import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
@@ -30,10 +29,11 @@ from npusim.kernels.parts.expression import is_mask
 from npusim.kernels.pool import Pool, PoolGrad, pooled
 from npusim.kernels.softmax_loss import softmax_loss
 from npusim.kernels.trans_data import Conversion, TransData
-from npusim.networks.rules.training import COPY, Operation, Value
-from npusim.networks.run import interpolation, moves
+from npusim.networks.plan.join_split import parts_of
+from npusim.networks.plan.tasks import Placed, Task, multiplies
+from npusim.networks.rules.training import COPY, Operation
+from npusim.networks.run import interpolation, join_split, moves
 from npusim.networks.run.chains import elementwise
-from npusim.networks.run.join_split import parts_of
 from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
 from npusim.networks.run.traffic import traffic_run
 from npusim.ops import gradients, linear
@@ -46,124 +46,11 @@ from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer
 
 T = TypeVar("T")
 
-#: Formats of values: as frameworks have them, and as the cube and the vector unit like them.
-PLAIN, BLOCKED, FRACTAL = "ND", "NC1HWC0", "FRACTAL_Z"
-
 #: Products of matrices.
 _MATRICES = ("linear.output", "linear.input", "linear.weight")
 
 #: Channels of the first layer of a network for which the vendor has kernels of its own.
 _FEW = 4
-
-
-def formats_of(value: Value) -> tuple[str, ...]:
-    """The formats that a value can have."""
-    if value.kind in ("weight", "matrix"):
-        return (PLAIN, FRACTAL)
-    by_channel = value.kind in ("map", "rows", "bits") and len(value.shape) > 1
-    by_channel |= value.kind == "images" and value.shape[1] % 16 > 0  # else both lie alike
-    return (PLAIN, BLOCKED) if by_channel else (PLAIN,)
-
-
-class Placed(NamedTuple):
-    """A value in a format."""
-
-    value: Value
-    format: str
-    c0: int = 16
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape in memory."""
-        shape = self.value.shape
-        if self.value.kind == "bits":
-            whole = Placed(self.value._replace(kind="map"), self.format, self.c0).shape
-            return (ceil_div(prod(whole), 8),)
-        if self.value.kind == "masks":  # (taps, maps): bits for each tap of a window
-            whole = Placed(self.value._replace(kind="map", shape=shape[1:]), BLOCKED, self.c0).shape
-            return (shape[0], ceil_div(prod(whole), 8))
-        if self.value.kind == "channels":
-            return (round_up(shape[0], self.c0),)
-        if self.format == PLAIN and (self.value.kind != "images" or shape[1] % self.c0):
-            return shape
-        kind = "to_fracz" if self.format == FRACTAL else "to_blocked"
-        change = Conversion(kind=kind, c0=self.c0, groups=self.value.groups)
-        return change.blocked_shape((*shape, 1) if len(shape) == 2 else shape)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in memory."""
-        return prod(self.shape) * self.value.dtype.bytes
-
-    def tensor(self, name: str, role: str) -> Tensor:
-        """It in global memory."""
-        return Tensor(name, self.shape, self.value.dtype, role)
-
-
-def multiplies(one: Operation) -> bool:
-    """Whether plain operands of a convolution are matrices: each image is one window.
-
-    What is computed on its way out is computed of blocks.
-    """
-    layer = one.layer
-    if not isinstance(layer, ConvLayer) or not one.core.startswith("convolution"):
-        return False
-    return one.chain is None and layer.one_window
-
-
-class Task(NamedTuple):
-    """An operation by itself: its values are called after places, so that equal ones are equal.
-
-    ``formats`` are those of its values, in the order of ``values``; ``warm`` says which of them
-    are in the L2 when it begins.
-    """
-
-    operation: Operation
-    values: tuple[Value, ...]
-    formats: tuple[str, ...]
-    warm: tuple[bool, ...] = ()
-
-
-def task(
-    one: Operation,
-    values: Mapping[str, Value],
-    formats: Mapping[str, str],
-    warm: Collection[str] = (),
-) -> Task:
-    """The task of an operation whose values have these formats; ``warm`` are in the L2."""
-    used = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
-    names = {name: f"v{i}" for i, name in enumerate(used)}
-    layer, chain = one.layer, one.chain
-    if isinstance(layer, ConvLayer | LinearLayer):
-        layer = replace(
-            layer, name="", input_gradient=True, weight_gradient=True, bias_gradient=True
-        )
-    elif layer is not None:
-        layer = replace(layer, input_gradient=True)
-    if chain is not None:
-        chain = chain.renamed(names)
-        layer = layer if one.core else None
-
-    def each(words: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(names[word] for word in words)
-
-    alike = replace(
-        one, name="", phase="", layer=layer, chain=chain, count=1,
-        inputs=each(one.inputs), outputs=each(one.outputs),
-    )  # fmt: skip
-    own = tuple(values[name]._replace(name=names[name], count=1) for name in used)
-    held = tuple(name in warm for name in used) if warm else ()
-    return Task(alike, own, tuple(formats[name] for name in used), held)
-
-
-def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
-    """The task that brings a value from its other format to ``format``."""
-    own = (value._replace(name="v0", count=1), value._replace(name="v1", count=1))
-    formats = formats_of(value) if format != PLAIN else formats_of(value)[::-1]
-    kind = "from_" * (format == PLAIN) or "to_"
-    kind += "fracz" if FRACTAL in formats else "blocked"
-    one = Operation("", "layouts", "", None, f"layout {kind} {value.groups}", ("v0",), ("v1",))
-    return Task(one, own, formats, (True, False) if warm else ())
 
 
 class Launcher(Struct, frozen=True):
@@ -204,7 +91,7 @@ class Launcher(Struct, frozen=True):
                 tensors[name] = placed.tensor(name, "out")
         parts = parts_of(one, {value.name: value for value in what.values})
         if parts is not None:
-            parts.launch(call, tensors)
+            join_split.launch(call, parts, tensors)
         else:
             launch = _KERNELS.get(core) if self._known(what) else None
             if launch is None and self._along(what):
@@ -307,6 +194,7 @@ class Launcher(Struct, frozen=True):
     def pool(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
 
+        Maxima of windows that no UB holds have no kernel: their time is that of their bytes.
         The gradient of a sum over windows side by side enlarges a map, and such sums are the
         gradient of that.
         """
@@ -331,16 +219,17 @@ class Launcher(Struct, frozen=True):
         )
         masks = one.inputs[1:] if back else one.outputs[1:]
         mean = "mean" if layer.numbers else "mean_inside"
-        made = (PoolGrad if back else Pool)(
-            shape,
-            read,
-            out,
-            kind="max" if maximum else "sum" if enlarged else mean,
-            mask=tensors[masks[0]] if maximum else None,
-            saturate=call.device.saturates,
-        )
-        for part in [made] if back or maximum or made.fits(call.device) else _means(call, made):
-            call.launch_spread(part)
+        kind = "max" if maximum else "sum" if enlarged else mean
+        mask, saturate = tensors[masks[0]] if maximum else None, call.device.saturates
+        forward = Pool(shape, image, windows, kind=kind, mask=mask, saturate=saturate)
+        whole = forward.fits(call.device)
+        if maximum and not whole:
+            self.traffic(call, one, tensors)
+        elif back:
+            call.launch_spread(PoolGrad(shape, read, out, kind=kind, mask=mask, saturate=saturate))
+        else:
+            for part in [forward] if whole else _means(call, forward):
+                call.launch_spread(part)
 
     def move(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A change of the order of elements, a shift, a repeat, a sum along axes; gradients too."""
@@ -393,9 +282,19 @@ class Launcher(Struct, frozen=True):
         gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts")
 
     def copy(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """A copy of a plain value, in another type if its target has one."""
+        """A copy of a plain value, in another type if its target has one.
+
+        Numbers for channels fill whole blocks: behind those of the other value they are zero.
+        """
         source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        moves.sum_axes(call, call.view(source, target.shape), target, ())
+        elements, room = prod(source.shape), prod(target.shape)
+        if elements == room:
+            moves.sum_axes(call, call.view(source, target.shape), target, ())
+            return
+        if room > elements:
+            call.clear(target)
+        shape = (min(elements, room),)
+        moves.sum_axes(call, replace(source, shape=shape), replace(target, shape=shape), ())
 
     def chain(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A chain of element-wise steps on maps."""
@@ -448,7 +347,7 @@ class Launcher(Struct, frozen=True):
         return made
 
 
-def _means(call: Call, whole: Pool | PoolGrad) -> list[Pool | PoolGrad]:
+def _means(call: Call, whole: Pool) -> list[Pool]:
     """Means along rows, and means of these along columns, where UB holds no whole window."""
     s, rows = whole.shape, (whole.shape.spatial[0], whole.shape.out[1])
     between = call.workspace("means", (s.n, *rows, s.c0), whole.read.dtype)

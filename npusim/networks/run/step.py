@@ -7,7 +7,7 @@ by itself (``launches``), equal ones once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,30 @@ from msgspec import Struct
 from npusim.base.dtypes import FP16
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.objects import collecting_seldom, replace
 from npusim.base.workers import Workers, check_jobs
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.device.spec import Device
-from npusim.networks.network import Timed
 from npusim.networks.plan.formats import Plan
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import (
     Formats,
     Launch,
-    Simulated,
     each_call,
-    launched,
     planned,
     problem,
     tasks,
 )
-from npusim.networks.rules.training import Kinds, Training, training
+from npusim.networks.plan.tasks import Task
+from npusim.networks.rules.training import PHASES, Kinds, Operation, Training, training
 from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
-from npusim.networks.run.launches import Launcher, Task
-from npusim.networks.run.step_result import Launched, Setting, StepResult
-from npusim.workloads import Workload, read_network
+from npusim.networks.run.launches import Launcher
+from npusim.networks.run.simulated import Simulated
+from npusim.networks.run.step_result import CONVERSIONS, Launched, Setting, StepResult
+from npusim.networks.timed import Timed
+from npusim.workloads import ElementwiseLayer, Workload, read_network
+from npusim.workloads.graph import MULTIPLIES
 
 #: How a step runs, and what its launches and layouts are unless asked for otherwise.
 MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framework", "usual")}
@@ -47,11 +48,14 @@ MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framew
 LAYOUTS = ("each_call", "as_framework", "best")
 
 
+@collecting_seldom()
 def step(
     workload: Any,
     input_shape: Sequence[int] | None = None,
     *,
     inputs: Any = None,
+    loss: Any = None,
+    targets: Any = None,
     batch: int = 1,
     mode: str = "graph",
     passes: str = "training",
@@ -67,7 +71,8 @@ def step(
 ) -> StepResult:
     """Time one training step of a network, with all that runs between its convolutions.
 
-    ``workload`` and ``input_shape`` are as for ``npusim.network``; it needs a graph. The ``mode``
+    ``workload``, ``input_shape``, ``inputs``, ``loss`` and ``targets`` are as for
+    ``npusim.network``; it needs a graph. The ``mode``
     says how a step runs: "eager" launches every operation by itself, which takes and leaves values
     as frameworks have them; "graph" replays a compiled graph, in which values stay in blocks of
     channels and one kernel does what several operations are. What belongs to a mode can be asked
@@ -93,7 +98,9 @@ def step(
     usual_of(mode)
     if passes not in ("training", "forward", "backward"):
         raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
-    net = read_network(workload, input_shape, inputs=inputs, batch=batch)
+    net = read_network(
+        workload, input_shape, inputs=inputs, loss=loss, targets=targets, batch=batch
+    )
     given = options_of(step, mode, options)
     how = setting(
         given.machine,
@@ -108,7 +115,7 @@ def step(
     )
     with Workers(jobs) as workers:
         ready = prepared(net, given, how, workers=workers, store=store)
-        times = ready.formats.times
+        times = ready.times
         times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
     if len(result.failed) == len(result.launched):
@@ -181,14 +188,15 @@ class Prepared(Struct, frozen=True):
     setting: Setting
     step: Training
     formats: Formats
+    times: Simulated
     fused: Mapping[str, int]
     plan: Plan | None
     todo: tuple[tuple[Launch, Task, dict[str, int]], ...]
 
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
-        device, cards = self.formats.times.launcher.options.machine, self.setting.cards
-        done = tuple(launched(self.step, self.todo, times))
+        device, cards = self.times.launcher.options.machine, self.setting.cards
+        done = tuple(_launched(self.step, self.todo, times))
         return StepResult(
             workload=self.workload,
             device=device,
@@ -225,8 +233,8 @@ def prepared(
     device = options.machine
     made = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    launcher = Launcher(options, plain=plain)
-    formats = Formats(step, Simulated(launcher, store, workers or Workers(1)))
+    times = Simulated(Launcher(options, plain=plain), store, workers or Workers(1))
+    formats = Formats(step, times)
     fixed, plan = setting.layouts == "as_framework", None
     if plain:
         launches = each_call(step, formats)
@@ -238,7 +246,41 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return Prepared(workload, setting, step, formats, made, plan, todo)
+    return Prepared(workload, setting, step, formats, times, made, plan, todo)
+
+
+def _launched(
+    step: Training,
+    todo: Sequence[tuple[Launch, Task, dict[str, int]]],
+    times: Mapping[Task, Timed],
+) -> Iterator[Launched]:
+    """The launches with their times."""
+    phase = PHASES[0]
+    for one, what, sizes in todo:
+        op = one.operation
+        phase = op.phase if op else phase
+        yield Launched(
+            name=one.name,
+            kind=op.kind if op else CONVERSIONS,
+            phase=phase,
+            layer=getattr(op and op.layer, "name", ""),
+            timed=times[what],
+            reads=tuple(name for name, _ in one.reads),
+            writes=tuple(name for name, _ in one.writes),
+            sizes=sizes,
+            value=one.value,
+            format=one.format,
+            count=op.count if op else step.values[one.value].repeats,
+            label=_label(op),
+        )
+
+
+def _label(operation: Operation | None) -> str:
+    """What the kind of an operation's layer is called in notes."""
+    layer = operation.layer if operation is not None else None
+    if isinstance(layer, ElementwiseLayer):
+        return layer.called.removeprefix(MULTIPLIES) or layer.kind
+    return operation.kind if operation is not None else ""
 
 
 def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched]) -> Reduced:

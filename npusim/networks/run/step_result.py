@@ -17,10 +17,10 @@ from npusim.call.in_turn import notes_of
 from npusim.device.spec import Device
 from npusim.kernels.clear_blocks import ClearBlocks
 from npusim.kernels.mem_set import MemSet
-from npusim.networks.network import Timed
 from npusim.networks.plan.formats import Plan
 from npusim.networks.rules.training import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
+from npusim.networks.timed import Timed
 from npusim.results.answer import Reported
 from npusim.results.bounded import Ends, in_turn
 from npusim.results.energy import Energy, energy_of

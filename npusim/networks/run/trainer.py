@@ -13,12 +13,12 @@ from npusim.base.objects import replace
 from npusim.base.shown import Shown
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
-from npusim.networks.network import Timed
 from npusim.networks.plan.launch_order import Launch
+from npusim.networks.plan.tasks import PLAIN, Placed, conversion_task
 from npusim.networks.rules.training import Value
-from npusim.networks.run.launches import PLAIN, Placed, conversion_task
 from npusim.networks.run.step import options_of, prepared, setting
 from npusim.networks.run.step_result import StepResult
+from npusim.networks.timed import Timed
 from npusim.results import Result
 from npusim.workloads import read_network
 
@@ -83,7 +83,7 @@ class Trainer(Shown):
                 data = known.data if known is not None else None
                 if data is None:
                     data = _begun(step.values[name], generator, scale=name in step.scales)
-                self[name] = data
+                self[name] = data.reshape(self._shape(name, step.values[name]))
 
     def __repr__(self) -> str:
         """One line: the network, how far it is, and what a step takes."""
@@ -103,20 +103,26 @@ class Trainer(Shown):
         return tuple(name for name in self._ready.step.fixed if name in self._homes)
 
     def __getitem__(self, name: str) -> Array:
-        """A parameter as it is now, plain; ``ArgumentError`` for an unknown name."""
+        """A parameter as it is now, in the shape that the network has for it.
+
+        Raises ``ArgumentError`` for an unknown name.
+        """
         format, value = self._home(name)
         array = self._kept[name, format]
+        shape = self._shape(name, value)
         if value.kind == "channels":
-            return array[: value.shape[0]]
+            return array[: value.shape[0]].reshape(shape)
         plain = array if format == PLAIN else self._converted(name, PLAIN, array)
-        return plain.reshape(value.shape)
+        return plain.reshape(shape)
 
     def __setitem__(self, name: str, array: Any) -> None:
         """Set a parameter; ``ArgumentError`` for an unknown name or another shape."""
         format, value = self._home(name)
         plain = np.asarray(array, np.float32)
-        if plain.shape != value.shape:
-            raise ArgumentError(f"{name} has shape {value.shape}, got {plain.shape}")
+        shape = self._shape(name, value)
+        if plain.shape != shape:
+            raise ArgumentError(f"{name} has shape {shape}, got {plain.shape}")
+        plain = plain.reshape(value.shape)
         if value.kind == "channels":
             held = np.zeros(Placed(value, PLAIN, self._c0).shape, np.float32)
             held[: len(plain)] = plain
@@ -124,6 +130,11 @@ class Trainer(Shown):
         self._kept[name, format] = (
             plain if format == PLAIN else self._converted(name, format, plain)
         )
+
+    def _shape(self, name: str, value: Value) -> tuple[int, ...]:
+        """The shape of a parameter: the framework's, or that of its value for a file of layers."""
+        known = self._ready.workload.parameters.get(name)
+        return value.shape if known is None else known.shape
 
     def step(self, images: Any, labels: Any) -> float:
         """Train on one batch: ``images`` (batch, ...) and the classes of each; returns the loss.
@@ -197,7 +208,7 @@ class Trainer(Shown):
 
     @property
     def _c0(self) -> int:
-        return self._ready.formats.times.launcher.c0
+        return self._ready.times.launcher.c0
 
     def _placed(self, name: str, format: str) -> Placed:
         return self._placed_value(self._ready.step.values[name], format)
@@ -225,7 +236,7 @@ class Trainer(Shown):
         """A value in another format, by the kernel that converts it."""
         formats = self._ready.formats
         what = conversion_task(formats.step.values[name], format)
-        result = formats.times.launcher.run(what, {"v0": array})
+        result = self._ready.times.launcher.run(what, {"v0": array})
         return _outputs(result)[0]
 
     def _run(self, one: Launch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
@@ -235,7 +246,7 @@ class Trainer(Shown):
             for value, format, key in zip(what.values, what.formats, one.reads, strict=False)
         }
         try:
-            result = self._ready.formats.times.launcher.run(what, given)
+            result = self._ready.times.launcher.run(what, given)
         except ArgumentError as error:
             raise ArgumentError(f"{one.name}: {error}") from error
         now.update(zip(one.writes, _outputs(result), strict=True))

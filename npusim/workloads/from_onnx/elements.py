@@ -7,6 +7,7 @@ from math import inf, prod
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_onnx.nodes import Step
 from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.graph import Edge
 from npusim.workloads.kinds import UNKNOWN, kinds_in
 from npusim.workloads.numbers import FEW, numbers_of
 
@@ -118,6 +119,11 @@ def combined(
         weight = _weight(second, out)
         if weight:
             return _with_weight(values, step, kind, first, second, weight, part=part)
+    if first.shape == second.shape == out and first.axes and _lie_alike(first, second):
+        layer = ElementwiseLayer(kind=kind, shape=first.lies)
+        reads = [Edge(one.name, one.lies) for one in (first, second)]
+        made = values.add(step, layer, reads, part=part, images=images)
+        return made._replace(shape=out, axes=first.axes, lies=first.lies)
     if prod(first.shape) == size and prod(second.shape) == size:
         layer = ElementwiseLayer(kind=kind, shape=out)
         reads = [values.edge(first, step, out), values.edge(second, step, out)]
@@ -141,11 +147,41 @@ def combined(
 def _with_weight(
     values: Values, step: Step, kind: str, value: Value, few: Value, weight: Sizes, *, part: str
 ) -> Value:
-    """A value with a parameter added or multiplied that belongs to the node."""
-    layer = ElementwiseLayer(kind=FEW[kind], shape=value.shape, weight=weight)
+    """A value with a parameter added or multiplied that belongs to the node.
+
+    A transposed value stays one, as it lies, where the parameter lies as it does.
+    """
+    axes, lies = value.axes, value.lies
+    if axes:
+        lying = _lying(weight, value)
+        if lying:
+            weight = lying
+        else:
+            value, axes, lies = values.laid(value, step), (), ()
+    shape = lies or value.shape
+    layer = ElementwiseLayer(kind=FEW[kind], shape=shape, weight=weight)
     parameters = {"beta" if kind == "add" else "gamma": few.name}
-    reads = [values.edge(value, step)]
-    return values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
+    reads = [Edge(value.name, shape)]
+    made = values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
+    return made._replace(shape=value.shape, axes=axes, lies=lies)
+
+
+def _lie_alike(first: Value, second: Value) -> bool:
+    """Whether two transposed values have their elements in one order."""
+    return (first.axes, first.lies) == (second.axes, second.lies)
+
+
+def _lying(weight: Sizes, value: Value) -> Sizes:
+    """The sizes of a parameter in the order in which a transposed value lies, () if others."""
+    sizes = (1,) * (len(value.shape) - len(weight)) + weight
+    order = [axis for axis in value.axes if sizes[value.axes.index(axis)] > 1]
+    if order != sorted(order):
+        return ()
+    lying = [1] * len(sizes)
+    for place, axis in enumerate(value.axes):
+        lying[axis] = sizes[place]
+    start = next((axis for axis, size in enumerate(lying) if size > 1), len(lying) - 1)
+    return tuple(lying[start:])
 
 
 def _weight(few: Value, out: Sizes) -> Sizes:

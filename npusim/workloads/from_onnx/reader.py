@@ -21,6 +21,7 @@ from npusim.workloads.from_onnx.operators import read
 from npusim.workloads.from_onnx.sizes import Sized, batch_place, sized
 from npusim.workloads.from_onnx.values import Value, Values
 from npusim.workloads.graph import GraphBuilder, Workload
+from npusim.workloads.repetition import for_batch
 
 Sizes = tuple[int, ...]
 
@@ -98,7 +99,7 @@ class _Source:
         found = self._read(there, own)
         if batch % own and batch < own:
             return found
-        return found.for_batch(batch)
+        return for_batch(found, batch)
 
     def _sized(self, batch: int, there: Sized | None = None) -> Sized:
         shapes = input_sizes(self.inputs, self.stated, batch, self.file)

@@ -223,6 +223,8 @@ class Values:
         """Note a node of which only the name is known, with its results."""
         reads = []
         for name in step.values:
+            if self.single(name) is not None:
+                continue  # a number of the operation
             if self.known(name) and self.found.shapes.get(name) is not None:
                 value = self.value(name)
                 if prod(value.shape):

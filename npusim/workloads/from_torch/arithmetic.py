@@ -50,14 +50,14 @@ def function(reader: Reader, call: Call) -> Value:
     value, kind = call.tensors[0], kind_of(call.name)
     others = call.values[1:]
     if any(isinstance(one, Value) for one in others) or value.is_complex:
-        return reader.named(call)
+        return reader.named_value(call)
     given = [one for one in others if isinstance(one, (int, float)) or one is None]
     if kind == "clip" and call.name == "relu6":
         given = [0.0, 6.0]
     if kind == "elu":  # the share of the exponential, the factor of all
         given = [float(call["alpha"]), float(call["scale"])]
     if kind == "softplus" and float(call["beta"]) != 1:
-        return reader.named(call)
+        return reader.named_value(call)
     if kind == "celu":  # its share, and one over that
         given = [float(call["alpha"]), 1 / float(call["alpha"])]
     if kind in ("gelu", "silu", "mish", "softplus", "selu"):
@@ -74,15 +74,15 @@ def prelu(reader: Reader, call: Call) -> Value:
     """A leaky ReLU whose slopes are trained."""
     value, weight = call["self"], call["weight"]
     if not reader.parameter(weight):
-        return reader.named(call)
+        return reader.named_value(call)
     layer = ElementwiseLayer(kind="prelu", shape=value.shape)
     name = reader.add("prelu", layer, [reader.read(value)], {"slope": weight})
     return reader.value(name, value.shape)
 
 
-def dropout(reader: Reader, call: Call) -> Value:
+def dropout(reader: Reader, call: Call) -> Value | tuple[Value, None]:
     """Elements left out at random, in training."""
-    value = call["input"]
+    value: Value = call["input"]
     made = unary(reader, "dropout", value) if call["train"] and call["p"] else value
     return (made, None) if isinstance(call.results, (list, tuple)) else made
 
@@ -128,7 +128,7 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def binary(reader: Reader, name: str, left: Any, right: Any) -> Any:
+def binary(reader: Reader, name: str, left: Any, right: Any) -> Value:
     """A sum ("add"), difference ("sub"), product ("mul") or quotient ("div")."""
     first, second = _number(left), _number(right)
     if second is not None and isinstance(left, Value):
@@ -305,7 +305,7 @@ def by_name(reader: Reader, call: Call) -> Value:
 
 def copied(reader: Reader, call: Call) -> Value:
     """What is copied into a value, repeated to its shape."""
-    source = call["src"]
+    source: Value = call["src"]
     made = source.seen(source.view.expand(call.shape))
     return replace(made, dtype=call.results.dtype)
 
@@ -321,6 +321,5 @@ def with_product(reader: Reader, call: Call) -> Any:
     """A value and the product or quotient of two others, times a number."""
     name = "mul" if call.name == "addcmul" else "div"
     made = binary(reader, name, call["tensor1"], call["tensor2"])
-    if isinstance(made, Value):
-        made = by_number(reader, "scale", made, float(call["value"]))
+    made = by_number(reader, "scale", made, float(call["value"]))
     return binary(reader, "add", call["self"], made)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
-from npusim.call.spec import Spec
 
 #: What a user may state for one input, in words.
 FORMS = "a shape such as (3, 224, 224), npusim.spec(shape, dtype) or an example tensor"
@@ -71,7 +71,7 @@ def _tensor(torch: Any, name: str, value: Any, batch: int, floating: Any, device
         return value
     if is_shape(value):
         shape, kind = (batch, *(int(size) for size in value)), floating
-    elif isinstance(value, Spec):
+    elif isinstance(getattr(value, "dtype", None), DType):  # a spec, which calls define
         shape, kind = (batch, *value.shape), _dtype(torch, name, value.dtype.name)
     elif isinstance(value, torch.Tensor):
         shape, kind = tuple(value.shape), value.dtype

@@ -172,7 +172,7 @@ def narrow(reader: Reader, call: Call) -> Value:
     value, axis = call["self"], _axis(call["self"], call["dim"])
     start = call["start"]
     if isinstance(start, Value):
-        return reader.named(call)
+        return reader.named_value(call)
     first = int(start) % value.shape[axis] if start < 0 else int(start)
     return part(reader, value, axis, first, first + int(call["length"]))
 
@@ -210,7 +210,8 @@ def split(reader: Reader, call: Call) -> tuple[Value, ...]:
 
 def written_part(reader: Reader, call: Call) -> Value:
     """A value with a part of it in another's place: what is left of it around the part."""
-    value, source = call["self"], call["src"]
+    value: Value = call["self"]
+    source: Value = call["src"]
     axis = _axis(value, call["dim"])
     size = value.shape[axis]
     if call.name == "select_scatter":
@@ -220,7 +221,7 @@ def written_part(reader: Reader, call: Call) -> Value:
     else:
         first, behind, step = slice(call["start"], call["end"], call["step"]).indices(size)
     if step != 1:
-        return reader.named(call)
+        return reader.named_value(call)
     if (first, behind) == (0, size):
         return source
     pieces = [part(reader, value, axis, 0, first)] if first else []
@@ -303,7 +304,7 @@ def roll(reader: Reader, call: Call) -> Value:
 
 def pad(reader: Reader, call: Call) -> Value:
     """Numbers put around a value, or elements left out where there are fewer than none."""
-    value = call["self"]
+    value: Value = call["self"]
     mode, number = call.get("mode", "constant"), call.get("value", 0) or 0
     if mode != "constant":
         return reader.of(reader.unknown(f"{mode} pad", [value], call.shape), call.results)

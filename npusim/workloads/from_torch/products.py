@@ -120,7 +120,7 @@ def _weighted(
 # -- products of matrices --------------------------------------------------------------------
 
 
-def complex_product(reader: Reader, call: Call) -> Any:
+def complex_product(reader: Reader, call: Call) -> Value:
     """A product of complex values, which no layer is: known by name."""
     result = call.results
     name = reader.unknown(
@@ -179,10 +179,10 @@ def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) 
         left = left.seen(left.view.unsqueeze(0))
     if len(right.shape) == 1:
         right = right.seen(right.view.unsqueeze(-1))
-    if _shared(right):
+    if _shared(reader, right, left):
         right = _first(right)
         return moves.reshaped(reader, by_matrix(reader, left, right), shape)
-    if _shared(left):
+    if _shared(reader, left, right):
         # One matrix times those of a stack: the rows of the transposed ones times its transposed.
         columns = right.seen(right.view.transpose(-1, -2))
         matrix = _first(left)
@@ -204,11 +204,19 @@ def _stretched(value: Value, other: Value) -> tuple[int, ...]:
     return (1,) * missing + value.shape[:-2]
 
 
-def _shared(value: Value) -> bool:
-    """Whether a stack has one matrix for all of it."""
-    return all(
-        size == 1 or stride == 0
-        for size, stride in zip(value.view.shape[:-2], value.view.stride()[:-2], strict=True)
+def _shared(reader: Reader, value: Value, other: Value) -> bool:
+    """Whether a stack has one matrix for all that it is multiplied with, at any batch.
+
+    A computed stack of one matrix is one of each image where the ``other`` has no more, as it is
+    at a batch of 1.
+    """
+    sizes, strides = value.view.shape[:-2], value.view.stride()[:-2]
+    if any(size > 1 and stride for size, stride in zip(sizes, strides, strict=True)):
+        return False
+    if not sizes or value.source() in reader.builder.parameters:
+        return True
+    return any(strides[axis] == 0 for axis in range(len(sizes))) or prod(sizes) < prod(
+        other.shape[:-2]
     )
 
 
@@ -229,13 +237,15 @@ def stacked(reader: Reader, left: Value, right: Value, what: str = "product") ->
         exchanged.append(not one.is_plain and (turned.is_plain or inner))
         operands.append(reader.read(turned if exchanged[-1] else one))
     *stack, rows_, cin = left.shape
+    images = (stack[0] if stack else 1, prod(stack[1:]))
+    operands = [edge._replace(shape=(*images, *edge.shape[-2:])) for edge in operands]
     layer = LinearLayer(
         name="",
         cin=cin,
         cout=right.shape[-1],
         rows=rows_,
-        n=stack[0] if stack else 1,
-        products=prod(stack[1:]),
+        n=images[0],
+        products=images[1],
         left_transposed=exchanged[0],
         right_transposed=exchanged[1],
     )
@@ -285,6 +295,11 @@ def attention(reader: Reader, call: Call) -> Value:
         layer = ElementwiseLayer(kind="dropout", shape=made.shape)
         made = reader.value(reader.add("dropout", layer, [reader.read(made)]), made.shape)
     return multiplied(reader, made, v, call.shape)
+
+
+def fused_attention(reader: Reader, call: Call) -> Any:
+    """An attention of one kernel, which a module calls itself; nothing reads its statistics."""
+    return (attention(reader, call), *(None for _ in call.results[1:]))
 
 
 def _grouped(reader: Reader, value: Value, heads: int) -> Value:

@@ -12,9 +12,10 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 from npusim.base.errors import ArgumentError
@@ -67,14 +68,27 @@ def exported(
     called = _called(torch, model, len(inputs.positional), list(inputs.named), loss)
     arguments = (*inputs.positional, *inputs.named.values(), *targets.positional)
     arguments += tuple(targets.named.values())
-    with _as_it_was(torch, model), _plainly(torch):
-        program = torch.export.export(called, arguments, strict=False)
+    with _as_it_was(torch, model), _plainly(torch), _silent():
+        with _cells_once():
+            program = torch.export.export(called, arguments, strict=False)
         traces: dict[str, str] = {}
         if _writes_parts(program.graph_module):
             traces = _traces(program.graph_module)
             _detach_regions(torch, program.graph_module)
             program = program.run_decompositions({})
     return _named(model, program, _input_names(model, inputs, targets), traces)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep to itself what the exporter logs: its errors say all that a user can act on."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def refusal(title: str, error: BaseException, inputs: Any) -> ArgumentError:
@@ -98,7 +112,7 @@ def _called(
 ) -> Any:
     """A module that calls the user's one, and the loss on its result."""
 
-    class Called(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Called(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             setattr(self, _INSIDE, model)
@@ -149,7 +163,7 @@ def _as_it_was(torch: Any, model: Any) -> Iterator[None]:
 @contextmanager
 def _plainly(torch: Any) -> Iterator[None]:
     """Operations as a training step calls them, of any number of images."""
-    functional = import_module("torch.nn.functional")
+    functional: Any = import_module("torch.nn.functional")  # with what it calls for itself
     check, normalise = functional._verify_batch_size, functional.batch_norm
 
     def batch_norm(x: Any, mean: Any, variance: Any, *rest: Any, **named: Any) -> Any:
@@ -176,6 +190,34 @@ def _plainly(torch: Any) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+@contextmanager
+def _cells_once() -> Iterator[None]:
+    """Recurrent layers sized by one step of theirs.
+
+    Without data, PyTorch (2.13) finds out what sizes the results of a recurrent layer have by going
+    through all of its steps, some 20 operations each. The exported graph has none of these.
+    """
+    library = import_module("torch._decomp.decompositions")
+    before = {name: getattr(library, name) for name in ("one_layer_rnn", "one_layer_lstm")}
+    for name, layer in before.items():
+        setattr(library, name, _of_one_step(layer))
+    try:
+        yield
+    finally:
+        for name, layer in before.items():
+            setattr(library, name, layer)
+
+
+def _of_one_step(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer of PyTorch's that goes through the first step, and has results for all."""
+
+    def sized(x: Any, *rest: Any, **named: Any) -> Any:
+        result, last = layer(x[:1], *rest, **named)
+        return result.repeat(x.shape[0], 1, 1), last
+
+    return sized
+
+
 def without_data(torch: Any, device: Any) -> Any:
     """A mode under which new tensors have no data."""
     if getattr(device, "type", device) == "meta":
@@ -187,9 +229,9 @@ def without_data(torch: Any, device: Any) -> Any:
 def _input_names(model: Any, inputs: Inputs, targets: Inputs) -> list[str]:
     """The user's names of all inputs, those of the module's ``forward`` and the targets."""
     try:
-        parameters = inspect.signature(model.forward).parameters.values()
+        parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
-        parameters = {}.values()  # type: ignore[assignment]
+        parameters = []
     placed = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     count = len(inputs.positional)
     placed += [f"input_{i + 1}" for i in range(len(placed), count)]
@@ -277,7 +319,7 @@ def written_by(node: Any) -> list[Any]:
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
-    written = []
+    written: list[Any] = []
     for place, argument in enumerate(schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue

@@ -26,7 +26,7 @@ KNOWN_ELEMENTS = 10**6
 _CONSTANT = listed("constant", "torch")
 
 #: Words in names of operations that multiply matrices, of which no row tells more.
-_PRODUCTS = re.compile(r"conv|linear(?!_)|matmul|_mm|mm_|^mm|attention|lstm|gru|rnn|gemm|solve")
+_PRODUCTS = re.compile(r"conv|linear(?!_)|matmul|_mm|mm_|^mm|attention|lstm|gru|rnn|gemm|solve|fft")
 
 
 class Call:
@@ -519,7 +519,7 @@ class Reader:
         known = [result for result in results if hasattr(result, "shape")]
         if any(one.is_complex() for one in known) or any(one.is_complex for one in tensors):
             called = f"{called} (complex)"
-        made = []
+        made: list[Value | None] = []
         for result in results:
             if not hasattr(result, "shape"):
                 made.append(None)
@@ -531,6 +531,12 @@ class Reader:
             else:
                 made.append(self.later(call, result))
         return tuple(made) if several else made[0]
+
+    def named_value(self, call: Call) -> Value:
+        """The result of such an operation that has exactly one, a tensor."""
+        result = self.named(call)
+        assert isinstance(result, Value)
+        return result
 
 
 def computed(torch: Any, call: Call) -> Any:

@@ -236,7 +236,7 @@ def enlarged(reader: Reader, call: Call) -> Value:
     value = call.tensors[0]
     name = call.name.removeprefix("_")
     if name.endswith("_aa") or not ("nearest" in name or "linear" in name):
-        return reader.named(call)
+        return reader.named_value(call)
     kind = "upsample" if "nearest" in name else "interpolate"
     numbers = numbers_of(kind, name, [bool(call.get("align_corners", False))])
     layer = ElementwiseLayer(

@@ -31,6 +31,7 @@ from npusim.workloads.from_yaml.steps import Surrounded, step_text, surrounded, 
 from npusim.workloads.from_yaml.values import input_line, parameter_line
 from npusim.workloads.graph import INPUT, Input, Node, Sizes, Workload
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
+from npusim.workloads.repetition import for_batch
 
 
 def workload_yaml(workload: Workload) -> str:
@@ -39,7 +40,7 @@ def workload_yaml(workload: Workload) -> str:
     Names of nodes are made anew, places in a user's model and numbers of constants are left out.
     Raises ``ArgumentError``, which names the node, for what the notation cannot say.
     """
-    network = workload.for_batch(1)
+    network = for_batch(workload, 1)
     text = _network_text(network)
     try:
         again = read(text, network.name)

@@ -1,0 +1,84 @@
+"""Times of tasks, each simulated once, in processes if there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from npusim.base.errors import NpusimError, StoreError
+from npusim.base.objects import replace
+from npusim.base.workers import Workers
+from npusim.networks.plan.tasks import Task
+from npusim.networks.run.launches import Launcher
+from npusim.networks.timed import Timed
+from npusim.reuse.cache import answers_in
+
+
+class Attempt(Struct, frozen=True):
+    """The simulation of one task by itself: all that another process needs for it."""
+
+    launcher: Launcher
+    store: str | Path | None
+
+    def __call__(self, task: Task) -> Timed:
+        """The time of a task, or why it has none; runs of kernels are kept in the store.
+
+        Raises ``StoreError`` where that cannot be used.
+        """
+        try:
+            with answers_in(self.store):
+                return Timed(self.launcher.run(task))
+        except StoreError:
+            raise
+        except NpusimError as error:
+            return Timed(None, str(error))
+
+
+class Simulated(Struct, frozen=True):
+    """Times of tasks, each simulated once, in the processes of ``workers``."""
+
+    launcher: Launcher
+    store: str | Path | None = None
+    workers: Workers = field(default_factory=partial(Workers, 1))
+    known: dict[Task, Timed] = field(default_factory=dict)
+
+    @property
+    def c0(self) -> int:
+        """Channels of a block."""
+        return self.launcher.c0
+
+    @property
+    def fractals(self) -> bool:
+        """Whether weights of products are converted to fractals."""
+        return self.launcher.fractals
+
+    def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
+        """Simulate tasks; each comes with the name of an operation, the first of equal ones."""
+        names: dict[Task, str] = {}
+        for name, what in tasks:
+            if what not in self.known:
+                names.setdefault(what, name)
+        new = list(names)
+        progress = self.launcher.options.progress
+        times = self.workers.each(self._attempt(), new, lambda what: f"operation {names[what]}")
+        for done, (place, timed) in enumerate(times, 1):
+            self.known[new[place]] = timed
+            if progress is not None:
+                progress(new[place].operation.kind, "operations", done, len(new))
+
+    def _attempt(self) -> Attempt:
+        # What takes reports of progress has long kernels simulated, whatever they take.
+        options = replace(self.launcher.options, progress=_ignored)
+        return Attempt(replace(self.launcher, options=options), self.store)
+
+    def __getitem__(self, what: Task) -> Timed:
+        if what not in self.known:
+            self.known[what] = self._attempt()(what)
+        return self.known[what]
+
+
+def _ignored(kernel: str, phase: str, done: int, total: int) -> None:
+    """Take a report of progress and tell nobody."""

@@ -1,0 +1,30 @@
+"""What was simulated, or why it was not."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from npusim.results import Result
+from npusim.timing.trace import KernelRun
+
+
+class Timed(Struct, frozen=True):
+    """What was simulated; ``result`` is None where ``error`` says why not."""
+
+    result: Result | None
+    error: str = ""
+
+    @property
+    def us(self) -> float:
+        """Microseconds with launches, 0 where there is no result."""
+        return self.result.time_us if self.result is not None else 0.0
+
+    @property
+    def cycles(self) -> int:
+        """Cycles with launches, 0 where there is no result."""
+        return self.result.cycles if self.result is not None else 0
+
+    @property
+    def runs(self) -> tuple[KernelRun, ...]:
+        """Its kernels."""
+        return self.result.runs if self.result is not None else ()
