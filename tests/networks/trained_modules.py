@@ -1,4 +1,4 @@
-"""Small modules whose steps ``npusim.Trainer`` computes: single operations, and ways of writing.
+"""Small modules whose steps ``npusim.Trainer`` computes: one operation each, or a way of writing.
 
 Each entry of ``MODULES`` makes a module and names the shapes of its inputs, without the batch.
 """
@@ -143,6 +143,34 @@ class Layers(nn.Module):  # type: ignore[misc, name-defined]
         return self.head(torch.tanh(self.layers(self.conv(x))).mean((2, 3)))
 
 
+class Twice(nn.Module):  # type: ignore[misc, name-defined]
+    """A linear layer whose weight is also read as a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x).tanh() @ self.layer.weight)
+
+
+class PartsWithGradients(nn.Module):  # type: ignore[misc, name-defined]
+    """A concatenation of values of which some have gradients, of a split of which one part has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fixed = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 6, 1)
+        self.fixed.requires_grad_(False)
+        self.head = nn.Linear(20, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.conv(x).chunk(2, 1)
+        with torch.no_grad():
+            unseen = torch.relu(second)
+        parts = [first, self.fixed(x), second.detach(), unseen, torch.relu(first)[:, :2]]
+        return self.head(torch.cat(parts, 1).mean((2, 3)))
+
+
 def _map(function: Callable[..., Tensor], *parameters: tuple[int, ...], **sizes: int) -> Small:
     return Small(lambda: Between(function, [random(*each) for each in parameters], **sizes), MAP)
 
@@ -191,18 +219,11 @@ MODULES: dict[str, Small] = {
         ),
         ((3, 8),),
     ),
-    "rms norm": _rows(
+    "root mean square norm": _rows(
         lambda x, g: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) * g, (16,)
     ),
     # -- factors, terms and parameters that are read
-    "prelu of one slope": _layers(nn.PReLU),
     "prelu of channels": _layers(lambda: nn.PReLU(8)),
-    "prelu of rows": Small(
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 5)), ((6,),)
-    ),
-    "a trained factor": _map(lambda x, g: x * g, (1,)),
-    "a trained factor without axes": _map(lambda x, g: (x * g).tanh(), ()),
-    "a trained term": _map(lambda x, b: (x + b).tanh(), (1,)),
     "factors of channels": _map(lambda x, g: (x * g).tanh(), (8, 1, 1)),
     "terms of channels": _map(lambda x, b: (x + b).tanh(), (1, 8, 1, 1)),
     "layer scale": _rows(lambda x, g: x + g * x.tanh(), (16,)),
@@ -211,9 +232,7 @@ MODULES: dict[str, Small] = {
     "class token": _rows(with_class_token, (1, 1, 16), (1, 8, 16)),
     "positions": _rows(lambda x, p: (x + p).tanh(), (1, 7, 16)),
     "positions of odd rows": _rows(lambda x, p: (x + p).tanh(), (7, 10), width=10),
-    "a parameter squared": _rows(lambda x, p: x * (p * p), (7, 16)),
     # -- sums and means
-    "mean of channels": _map(lambda x: x * x.mean(1, keepdim=True)),
     "sum of rows": _map(lambda x: (x.sum(3) * 0.3).tanh().mean(2)),
     "sum of columns": _map(lambda x: (x.sum(2) * 0.3).tanh().sum(2)),
     "sum of all but channels": _map(lambda x: (x.sum((2, 3), keepdim=True) * 0.1).tanh()),
@@ -250,8 +269,6 @@ MODULES: dict[str, Small] = {
     "celu": _map(lambda x: F.celu(x, 0.7)),
     "gelu": _map(F.gelu),
     "softplus": _map(F.softplus),
-    "normalize": _rows(lambda x: F.normalize(x, dim=-1)),
-    "normalize channels": _map(lambda x: F.normalize(x, dim=1)),
     # -- attention and recurrent layers
     "attention by hand": _rows(attention_by_hand, (16, 48)),
     "attention": _rows(fused_attention, (16, 48)),
@@ -277,6 +294,9 @@ MODULES: dict[str, Small] = {
     "nearest to a size": _layers(lambda: nn.Upsample(size=(9, 7))),
     "adaptive pooling": _layers(lambda: nn.AdaptiveAvgPool2d((4, 3))),
     "largest of windows": _layers(lambda: nn.AdaptiveMaxPool2d((3, 5))),
+    "a product with a matrix": _rows(lambda x, w: (x @ w).tanh(), (16, 16)),
+    "a weight in two ways": Small(Twice, ((6,),)),
+    "some parts of a concatenation": Small(PartsWithGradients, MAP),
     # -- views of rows
     "convolution of viewed rows": Small(
         lambda: nn.Sequential(
@@ -285,4 +305,19 @@ MODULES: dict[str, Small] = {
         ),
         ((16,),),
     ),
+}  # fmt: skip
+
+#: Modules that no kernels compute, and what the error says.
+REFUSED: dict[str, tuple[Small, str]] = {
+    "prelu of one slope": (_layers(nn.PReLU), r"1 of the 8 numbers"),
+    "prelu of rows": (Small(
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 5)), ((6,),)
+    ), r"1 of the 8 numbers"),
+    "a trained factor": (_map(lambda x, g: x * g, (1,)), r"of scale|of shift"),
+    "a trained factor without axes": (_map(lambda x, g: (x * g).tanh(), ()), r"of scale|of shift"),
+    "a trained term": (_map(lambda x, b: (x + b).tanh(), (1,)), r"of scale|of shift"),
+    "a parameter squared": (_rows(lambda x, p: x * (p * p), (7, 16)), r"of scale|of shift"),
+    "mean of channels": (_map(lambda x: x * x.mean(1, keepdim=True)), r"of scale|of shift"),
+    "normalize": (_rows(lambda x: F.normalize(x, dim=-1)), r"linalg_vector_norm"),
+    "normalize channels": (_map(lambda x: F.normalize(x, dim=1)), r"linalg_vector_norm"),
 }  # fmt: skip
