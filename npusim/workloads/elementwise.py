@@ -58,6 +58,8 @@ class ElementwiseLayer:
             raise ArgumentError(f"unknown kind {self.kind!r}{suggest(self.kind, KINDS)}")
         if bool(self.called) != (self.kind == UNKNOWN):
             raise ArgumentError("operations of kind unknown, and no others, are called something")
+        if not self.shape:  # of a single number
+            object.__setattr__(self, "shape", (1,))
         if not self.out:
             object.__setattr__(self, "out", self.shape)
         if self.kind.endswith("_pool") and self.out == self.shape[: len(self.out)]:

@@ -56,6 +56,7 @@ OPERATIONS: dict[str, Any] = {
     "mins": np.minimum,
     "gt": np.greater,
     "eq": np.equal,
+    "lt": np.less,
     "relu": lambda x: np.maximum(x, 0),
     "abs": np.abs,
     "exp": np.exp,

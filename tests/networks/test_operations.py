@@ -104,7 +104,10 @@ SHAPE = (3, 2, 5)
 
 #: Numbers of layers that have no usual ones, or for which others tell more.
 NUMBERS = {"factor": 0.3, "term": -1.5, "least": -0.5, "most": 2.0, "share": 0.25, "offset": 0.6}
-NUMBERS |= {"epsilon": 0.2, "groups": 1}
+NUMBERS |= {"epsilon": 0.2, "groups": 1, "inverse": 4.0, "exponent": 2.5}
+
+#: Functions of positive numbers alone.
+POSITIVE = ("log", "sqrt", "rsqrt", "power")
 
 
 def run(rule: Rule, forms: str, values: dict[str, Array], **numbers: float) -> None:
@@ -155,6 +158,8 @@ def test_gradients_of_a_row_are_those_of_finite_differences(kind: str) -> None:
     reads = {s for form in rule.forward for s in form.reads}
     wanted = ["x1", "x2"] if reads & {"x*", "x1"} else ["x"]
     given: dict[str, Array] = {s: 3 * rng.standard_normal(SHAPE) for s in wanted}
+    if kind in POSITIVE:
+        given["x"] = np.abs(given["x"]) + 0.5
     for s, of in rule.parameters.items():
         shape = (1, 1, SHAPE[2]) if of == "vector" else SHAPE[1]
         given[s] = rng.standard_normal(shape)

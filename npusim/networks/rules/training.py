@@ -109,8 +109,8 @@ class Training(Struct):
         return name
 
     def value(self, value: Value) -> str:
-        """Note a value; returns its name."""
-        self.values[value.name] = value
+        """Note a value; returns its name. A single number has one axis."""
+        self.values[value.name] = value._replace(shape=value.shape or (1,))
         return value.name
 
     def readers(self) -> Counter[str]:
