@@ -46,16 +46,17 @@ class Product(NamedTuple):
     @property
     def layer(self) -> LinearLayer:
         """The layer of all its rows."""
-        sizes = {"rows": self.rows, "cin": self.cin, "cout": self.cout}
         left, right = self.transposed if self.groups else (False, False)
         return LinearLayer(
             name="",
+            cin=self.cin,
+            cout=self.cout,
+            rows=self.rows,
             products=self.groups,
             input_gradient=self.left,
             bias=self.bias is not None,
             left_transposed=left,
             right_transposed=right,
-            **sizes,
         )
 
 
