@@ -34,6 +34,7 @@ _NUMBERED = {
     "LeakyRelu": (("alpha", 0.01),),
     "Elu": (("alpha", 1.0),),
     "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+    "Celu": (("alpha", 1.0),),
 }
 
 
@@ -49,6 +50,8 @@ def activation(values: Values, step: Step) -> None:
         numbers = [step.attributes.get(name, usual) for name, usual in _NUMBERED[step.kind]]
     elif step.kind == "Clip":
         numbers = _limits(values, step)
+    if kind == "celu" and numbers[0] is not None:  # its share, and one over that
+        numbers.append(1 / numbers[0])
     stated = numbers_of(kind, kind, numbers) if numbers else ()
     values.put(step.outputs[0], values.each(step, kind, value, numbers=stated))
 
@@ -68,6 +71,31 @@ def fused_activation(values: Values, step: Step, value: Value) -> Value:
     kind = ACTIVATIONS[name]
     numbers = numbers_of(kind, kind, list(step.attributes.get("activation_params", ())))
     return values.each(step, kind, value, numbers=numbers, part=kind)
+
+
+#: Powers that are a root or one over the value.
+_ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+
+#: The largest whole power that becomes products; the kernel of powers takes positive numbers.
+_MOST_PRODUCTS = 4
+
+
+def power(values: Values, step: Step) -> None:
+    """Note a power by a number: products for small whole ones, else that of positive numbers."""
+    value = values.value(step.inputs[0])
+    exponent = values.single(step.inputs[1])
+    if exponent in _ROOTS:
+        made = values.each(step, _ROOTS[exponent], value)
+    elif exponent is not None and not exponent.is_integer():
+        made = values.each(step, "power", value, numbers=(exponent,))
+    elif exponent is not None and 2 <= exponent <= _MOST_PRODUCTS:
+        made = value
+        for _ in range(int(exponent) - 1):
+            made = combined(values, step, "mul", made, value, value.shape)
+    else:
+        values.unknown(step, step.kind)
+        return
+    values.put(step.outputs[0], made)
 
 
 # -- sums and products of elements ---------------------------------------------------------

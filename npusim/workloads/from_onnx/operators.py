@@ -41,6 +41,7 @@ _READERS: Mapping[str, Reader] = {
     "Max": elements.extreme,
     "Min": elements.extreme,
     "Neg": elements.negative,
+    "Pow": elements.power,
     "PRelu": elements.prelu,
     "Dropout": elements.dropout,
     **dict.fromkeys(norms.BY_CHANNEL, norms.by_channel),

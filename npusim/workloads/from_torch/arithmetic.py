@@ -254,7 +254,7 @@ def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
 
 
 def power(reader: Reader, call: Call) -> Any:
-    """A power: a square and a cube are products, others those of positive numbers."""
+    """A power: small whole ones are products, others those of positive numbers."""
     value, exponent = call.values[:2]
     number = (
         None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
@@ -263,11 +263,16 @@ def power(reader: Reader, call: Call) -> Any:
         return binary(reader, "mul", value, value)
     if not isinstance(value, Value) or number is None or value.is_complex:
         return reader.named(call)
-    if number == 3:
-        return binary(reader, "mul", binary(reader, "mul", value, value), value)
+    if number in (3, 4):
+        made = value
+        for _ in range(int(number) - 1):
+            made = binary(reader, "mul", made, value)
+        return made
     roots = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
     if number in roots:
         return unary(reader, roots[number], value)
+    if float(number).is_integer():  # of numbers of any sign, which the kernel does not take
+        return reader.named(call)
     return unary(reader, "power", value, numbers=(number,))
 
 

@@ -48,7 +48,7 @@ _FORMS = {
     "permute": _ORDER,
     "roll": _SHIFTS,
     "concat": " [along (AXIS)]",
-    **dict.fromkeys(USUAL, _NUMBERS),
+    **dict.fromkeys((*USUAL, "power"), _NUMBERS),
     "reduce_sum": _NUMBERS + " along (AXES)",
     **dict.fromkeys(("scale", "shift"), _WEIGHT),
     UNKNOWN: " (NAME)",
