@@ -71,10 +71,14 @@ def test_edges_pass_through_views_and_follow_what_is_written_in_place(tmp_path: 
         "Tangle.add": ("Tangle.relu", "Tangle.relu"),
         "Tangle.add.slice": ("Tangle.add",),
         "part": ("Tangle.add.slice",),
+        "Tangle.concat": ("part", "Tangle.empty_like.part"),
         "Tangle.add.slice_2": ("Tangle.add",),
         "Tangle.tanh": ("Tangle.add.slice_2",),
-        "Tangle.sigmoid": ("part", "Tangle.tanh"),
-        "fc": ("Tangle.sigmoid",),
+        "Tangle.concat.slice": ("Tangle.concat",),
+        "Tangle.concat_2": ("Tangle.concat.slice", "Tangle.tanh"),
+        "Tangle.sigmoid": ("Tangle.concat_2",),
+        "Tangle.sigmoid.permute": ("Tangle.sigmoid",),
+        "fc": ("Tangle.sigmoid.permute",),
     }
     assert canonical(written(found, tmp_path / "net.yaml")) == canonical(found)
 
