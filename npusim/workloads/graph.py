@@ -259,7 +259,12 @@ class GraphBuilder:
         multiplies = not isinstance(layer, ElementwiseLayer)
         name = self._unused(word, reserved=(*KINDS, UNKNOWN) if multiplies else ())
         node = Node(
-            name=name, layer=layer, reads=tuple(reads), parameters=parameters, count=count, place=place
+            name=name,
+            layer=layer,
+            reads=tuple(reads),
+            parameters=parameters,
+            count=count,
+            place=place,
         )
         self._check(node)
         node = _without_gradients(node) if frozen else self._with_gradients(node)
