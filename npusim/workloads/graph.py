@@ -258,9 +258,13 @@ class GraphBuilder:
         word = re.sub(r"[^\w.-]", "_", name) or "node"
         multiplies = not isinstance(layer, ElementwiseLayer)
         name = self._unused(word, reserved=(*KINDS, UNKNOWN) if multiplies else ())
-        edges = tuple(edge._replace(shape=edge.shape or (1,)) for edge in reads)
         node = Node(
-            name=name, layer=layer, reads=edges, parameters=parameters, count=count, place=place
+            name=name,
+            layer=layer,
+            reads=tuple(reads),
+            parameters=parameters,
+            count=count,
+            place=place,
         )
         self._check(node)
         node = _without_gradients(node) if frozen else self._with_gradients(node)

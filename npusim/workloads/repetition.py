@@ -14,7 +14,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.objects import replace
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.graph import Edge, Node, Sizes, Workload, of_nodes
-from npusim.workloads.layers import ConvLayer
+from npusim.workloads.layers import ConvLayer, Layer
 
 #: Kinds that take their operands in any axes, element by element.
 _ELEMENTS = ("add", "sub", "mul", "div")
@@ -52,16 +52,28 @@ def repeated(workload: Workload, times: int) -> Workload:
     for node in workload.nodes:
         graph.add(node)
     inputs = tuple(item._replace(shape=_more(item.shape, 0, times)) for item in workload.inputs)
-    return of_nodes(
+    larger = of_nodes(
         workload.name,
         workload.description,
         graph.nodes,
-        order=[layer.name for layer in workload.layers],
         inputs=inputs,
         parameters=workload.parameters,
         batch=batch,
         notes=workload.notes,
     )
+    return replace(larger, layers=_larger_layers(workload, graph.nodes, times))
+
+
+def _larger_layers(workload: Workload, nodes: Sequence[Node], times: int) -> tuple[Layer, ...]:
+    """The layers that a workload lists, some of its nodes' or others, for so many batches."""
+    larger = {node.name: node.layer for node in nodes}
+    by_layer = {node.layer: larger[node.name] for node in workload.nodes}
+    layers = []
+    for layer in workload.layers:
+        found = by_layer.get(replace(layer, count=1), replace(layer, n=layer.n * times))
+        assert not isinstance(found, ElementwiseLayer)
+        layers.append(replace(found, count=layer.count))
+    return tuple(layers)
 
 
 class _Repetition:

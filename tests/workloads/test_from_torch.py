@@ -353,7 +353,7 @@ def test_terms_that_are_repeated() -> None:
     for batch in (1, 2):
         network = workload(Function(terms, c=nn.Conv2d(3, 4, 1), **parts), (3, 3, 3), batch=batch)
         assert kinds(network) == [
-            "ConvLayer", "sigmoid", "scale", "shift", "scale", "shift", "div",
+            "ConvLayer", "sigmoid", "scale", "shift", "scale", "shift", "reciprocal",
         ]  # fmt: skip
         shift = network.nodes[3]
         assert shift.parameters == {"beta": "position"}

@@ -263,15 +263,16 @@ class _Builder:
             return edge.value
         if node.count > 1 or value.repeats > 1:
             return self._view(edge.value, shape, _kind(shape, node.layer), node.count, "forward")
-        if value.shape == edge.shape or not _needs_axes(node):
+        seen = edge.shape or (1,)
+        if value.shape == seen or not _needs_axes(node):
             return edge.value
-        return self._view(edge.value, edge.shape, _kind(edge.shape, node.layer), 1, "forward")
+        return self._view(edge.value, seen, _kind(seen, node.layer), 1, "forward")
 
     # -- forward -----------------------------------------------------------------------------
 
     def forward(self) -> None:
         for node in self.workload.nodes:
-            shapes = [edge.shape for edge in node.reads]
+            shapes = [edge.shape or (1,) for edge in node.reads]
             rule = self.rules[node.name] = rule_of(node, shapes)
             group = self.splits.get(node.name, (node,))
             if node is not group[0]:
@@ -512,7 +513,7 @@ class _Builder:
         """The gradients of some values of a concatenation, each cut out of that of the whole."""
         layer = node.layer
         assert isinstance(layer, ElementwiseLayer)
-        shapes = [edge.shape for edge in node.reads]
+        shapes = [edge.shape or (1,) for edge in node.reads]
         axis = next(a for a, size in enumerate(layer.out) if shapes[0][a] < size)
         begin = 0
         for number, shape in enumerate(shapes, 1):
@@ -784,7 +785,7 @@ def _with_computed_matrix(node: Node) -> Node:
 def _operand_shapes(node: Node) -> list[tuple[int, ...]]:
     """The shapes in which a node reads its operands, each time that it runs."""
     if node.count == 1:
-        return [edge.shape for edge in node.reads]
+        return [edge.shape or (1,) for edge in node.reads]
     layer = node.layer
     first = shape_in(layer)
     if isinstance(layer, LinearLayer):
