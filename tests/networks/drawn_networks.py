@@ -199,6 +199,14 @@ ALIKE: dict[str, Make] = {
     "sub": beside(torch.sub),
     "mul": beside(torch.mul),
     "div": beside(torch.div),
+    "abs": function(torch.abs),
+    "exp": function(lambda x: torch.exp(-x * x)),
+    "log": function(lambda x: torch.log(x * x + 1.0)),
+    "sqrt": function(lambda x: torch.sqrt(x * x + 1.0)),
+    "rsqrt": function(lambda x: torch.rsqrt(x * x + 1.0)),
+    "reciprocal": function(lambda x: torch.reciprocal(x * x + 1.0)),
+    "power": function(lambda x: torch.pow(x * x + 1.0, 0.75)),
+    "celu": simple(nn.CELU),
     "traffic": function(torch.erf),
 }
 

@@ -160,7 +160,8 @@ def test_a_launch_reads_what_was_given_or_written_around_each_layer(
 def test_these_layers_are_of_all_kinds_that_are_computed() -> None:
     kinds = {kind_of(node.layer) for name in LAYERS for node in around(name).nodes}
     products = {"convolution", "biased convolution", "linear", "product"}
-    rows = {row for row in tables().rules if row in KINDS} - {"selu"}  # PyTorch calls it an ELU
+    # PyTorch calls the first an ELU; the second is a mean and a factor where a module has it.
+    rows = {row for row in tables().rules if row in KINDS} - {"selu", "reduce_sum"}
     assert kinds >= products | rows
 
 

@@ -23,7 +23,10 @@ from npusim.cli.main import main
 from npusim.device.catalog import load_device
 from npusim.isa.operands import Tensor
 from npusim.kernels.blend import Blend
+from npusim.kernels.blend_periods import BlendPeriods, Periods
 from npusim.kernels.concat import Concat
+from npusim.kernels.copy_boxes import Box, CopyBoxes
+from npusim.kernels.every_nth import EveryNth
 from npusim.kernels.fold_map import Folded, FoldMap
 from npusim.kernels.fold_weights import FoldedFilters, FoldWeights
 from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData
@@ -123,6 +126,14 @@ def by_hand() -> Found:
         SumParts(tensor("p", 3, 40, 50, kind=FP32), tensor("o", 40, 50, role="out")),
         Contiguous((40, 25), (50, 2), tensor("x", 1999), tensor("y", 40, 25, role="out")),
         ViewCopy((40, 25), (1, 40), tensor("x", 40, 25), tensor("y", 1000, role="out")),
+        BlendPeriods(
+            tensor("x", 1, 12, 16), tensor("y", 1, 8, 16, role="out"),
+            Periods((((0, 0.5), (1, 0.5)), ((1, 1.0),)), 4, 2),
+        ),
+        EveryNth(tensor("x", 200), tensor("y", 100, role="out"), 2),
+        CopyBoxes(
+            tensor("x", 4, 40), tensor("y", 4, 40, role="out"), (Box((0, 0), (0, 0), (4, 40)),)
+        ),
     ]  # fmt: skip
     found: Found = {type(kernel): ("ascend910b2", 24, kernel) for kernel in kernels}
     for row in shipped_sheets()[0].rows:
