@@ -20,9 +20,8 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
-
-from onnx.reference import ReferenceEvaluator  # noqa: E402  # it needs onnx
-from onnx.reference.op_run import OpRun  # noqa: E402
+reference = pytest.importorskip("onnx.reference")
+op_run = pytest.importorskip("onnx.reference.op_run")
 
 from tests.networks.oracle import (  # noqa: E402  # it needs PyTorch
     Convolution,
@@ -54,7 +53,7 @@ def onnx_layers(
     model = source if isinstance(source, onnx.ModelProto) else onnx.load(str(source))
     counter = ProductCounter()
     feeds = {each.name: _feed(each, batch, shapes or {}, values or {}) for each in _inputs(model)}
-    evaluator = ReferenceEvaluator(model, new_ops=_operators(counter))
+    evaluator = reference.ReferenceEvaluator(model, new_ops=_operators(counter))
     with np.errstate(all="ignore"):  # of zeros there may be quotients
         evaluator.run(None, feeds)
     return counter.operations
@@ -179,7 +178,7 @@ def _operator(name: str, function: Callable[..., Any], domain: str = STANDARD) -
         results = function(*operands, **named)
         return tuple(results[: len(node.onnx_node.output)])
 
-    return type(name, (OpRun,), {"op_domain": domain, "_run": run})
+    return type(name, (op_run.OpRun,), {"op_domain": domain, "_run": run})
 
 
 def _by_torch(

@@ -20,11 +20,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._functorch.aot_autograd import aot_export_module  # noqa: E402  # it needs PyTorch
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
+aot_autograd = pytest.importorskip("torch._functorch.aot_autograd")
+attention = pytest.importorskip("torch.nn.attention")
+dispatch = pytest.importorskip("torch.utils._python_dispatch")
+fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
+pytree = pytest.importorskip("torch.utils._pytree")
 
 #: A ``torch.nn.Module`` or ``torch.Tensor``: type checkers have no PyTorch.
 Module = Any
@@ -265,7 +265,7 @@ def total(outputs: Any) -> Tensor:
     a stack of products shares.
     """
     sums = []
-    for output in tree_leaves(outputs):
+    for output in pytree.tree_leaves(outputs):
         if torch.is_tensor(output) and output.requires_grad:
             real = torch.view_as_real(output) if output.is_complex() else output
             sums.append((real * real).sum())
@@ -287,7 +287,10 @@ def _plainly(module: Module) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's, of its own internals
-            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            with (
+                attention.sdpa_kernel(attention.SDPBackend.MATH),
+                torch.backends.mkldnn.flags(enabled=False),
+            ):
                 yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -303,10 +306,10 @@ def joint_products(
     ``loss`` is a function of the module's outputs; without one it is ``total``.
     """
     wrapped = _Loss(module, loss)
-    with _plainly(module), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with _plainly(module), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = tuple(mode.from_tensor(each) for each in inputs)
         with _frozen(_without_gradient(wrapped, fakes, mode)):
-            graph, signature = aot_export_module(
+            graph, signature = aot_autograd.aot_export_module(
                 wrapped, fakes, trace_joint=True, output_loss_index=0
             )
     assert isinstance(graph, torch.fx.GraphModule)
@@ -364,11 +367,11 @@ def _name_of(target: Any) -> str:
     return name
 
 
-class counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # noqa: N801  # a context, as a verb
+class counted(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]  # noqa: N801
     """A context that shows every operation called within it to a counter."""
 
     def __init__(self, counter: ProductCounter) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.counter = counter
         self.kept: list[Any] = []  # keeps memory from being used twice, as its place is the key
 

@@ -22,8 +22,8 @@ import npusim
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402  # it needs PyTorch
-from torch.utils._pytree import tree_map  # noqa: E402
+dispatch = pytest.importorskip("torch.utils._python_dispatch")
+pytree = pytest.importorskip("torch.utils._pytree")
 
 #: A ``torch.nn.Module`` or ``torch.Tensor``: type checkers have no PyTorch.
 Module = Any
@@ -511,7 +511,7 @@ def _each(images: Any) -> Sequence[Any]:
     return images if isinstance(images, (tuple, list)) else (images,)
 
 
-class InHalf(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class InHalf(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]
     """Rounds what every operation reads and writes to fp16, in a context.
 
     Each element is first moved by up to half a unit of its last place, by ``seed``; sums within an
@@ -519,7 +519,7 @@ class InHalf(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
@@ -531,13 +531,15 @@ class InHalf(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(aliases) and not written:
             return function(*arguments, **named)
         if written:  # in place: its first operand must stay the tensor that it is
-            rest = tree_map(self.rounded, arguments[1:])
+            rest = pytree.tree_map(self.rounded, arguments[1:])
             result = function(arguments[0], *rest, **named)
             if _is_rounded(result):
                 result.copy_(self.rounded(result))
             return result
-        result = function(*tree_map(self.rounded, arguments), **tree_map(self.rounded, named))
-        return tree_map(self.rounded, result)
+        result = function(
+            *pytree.tree_map(self.rounded, arguments), **pytree.tree_map(self.rounded, named)
+        )
+        return pytree.tree_map(self.rounded, result)
 
     def rounded(self, value: Any) -> Any:
         if not _is_rounded(value):

@@ -1,8 +1,9 @@
 """One training step of a network as it runs: kernel after kernel, with what is launched between.
 
-The graph of the network becomes operations (``training``), some of which one kernel computes
-together; a plan gives each value a format (``layouts``, ``planning``); each operation is simulated
-by itself (``launches``), equal ones once.
+The graph of the network becomes operations (``rules/training.py``), some of which one kernel
+computes together (``plan/fusions.py``); a plan gives each value a format (``plan/formats.py``) and
+orders the launches (``plan/launch_order.py``); each operation is simulated by itself
+(``launches.py``), equal ones once (``simulated.py``).
 """
 
 from __future__ import annotations

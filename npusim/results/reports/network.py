@@ -222,7 +222,7 @@ def _step_lead(facts: Row) -> str:
     text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_text.KINDS)}."
     if facts["all_reduce"]:
         text += f" All-reduce: {network_text.reduced_text(facts['all_reduce'])}."
-    return text
+    return text if facts["complete"] else f"Partial: {network_text.step_missing(facts)}. {text}"
 
 
 def _step_cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tuple[str, str]]:
