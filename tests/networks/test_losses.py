@@ -87,3 +87,23 @@ def test_complex_values_make_a_step_partial() -> None:
         "_fft_c2r (complex)",
     }
     assert not npusim.network(Fourier(), (3, 16, 16), batch=2, device=DEVICE).complete
+
+
+def test_what_computes_with_integers_is_priced_by_its_bytes_and_named() -> None:
+    class Times(nn.Module):  # type: ignore[misc, name-defined]
+        """Steps of a diffusion, scaled before they are embedded."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.time = nn.Conv2d(3, 8, 3), nn.Linear(1, 8)
+
+        def forward(self, x: Any, steps: Any) -> Any:
+            scaled = steps * torch.ones(x.shape[0], dtype=torch.float32)
+            return self.conv(x) + self.time(scaled[:, None])[:, :, None, None]
+
+    inputs = [npusim.spec((3, 8, 8), "fp32"), npusim.spec((), "int32")]
+    step = npusim.step(Times(), inputs=inputs, batch=2, device=DEVICE)
+    assert step.complete, [launched.timed.error for launched in step.failed]
+    only = [launched.label for launched in step.launched if launched.kind == "traffic only"]
+    assert only == ["mul"]
+    assert any("1 x mul" in note for note in step.notes)

@@ -273,7 +273,11 @@ class _Builder:
     def forward(self) -> None:
         for node in self.workload.nodes:
             shapes = [edge.shape or (1,) for edge in node.reads]
-            rule = self.rules[node.name] = rule_of(node, shapes)
+            rule = rule_of(node, shapes)
+            kinds = [self.step.values[edge.value].kind for edge in node.reads]
+            if "indices" in kinds:  # no kernel computes with integers
+                rule = tables().rules["traffic"]
+            self.rules[node.name] = rule
             group = self.splits.get(node.name, (node,))
             if node is not group[0]:
                 continue
