@@ -112,6 +112,7 @@ def test_a_padding_must_be_known_and_have_a_meaning(file: Path) -> None:
         read_network(file, (3, 4, 4))
 
 
+@pytest.mark.compiled
 def test_commands_take_it_and_say_what_the_padding_was(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -149,6 +149,7 @@ graph:
 """
 
 
+@pytest.mark.compiled
 def test_frames_are_images_and_frozen_layers_have_no_gradient(tmp_path: Path) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(NET, encoding="utf-8")
