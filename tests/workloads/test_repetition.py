@@ -87,6 +87,7 @@ def multiplied(workload: Workload) -> Counter[Any]:
     return found
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", CASES)
 def test_a_repeated_network_is_that_of_the_larger_batch(name: str) -> None:
     make, shape = CASES[name]
