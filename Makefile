@@ -7,17 +7,17 @@ SCORECARD := docs/scorecard
 # COVERAGE=1 adds the share of lines that were run; it doubles the time.
 COVER := $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 # What is compiled for the tests, and a file that says so.
-COMPILED := $(wildcard npusim/timing/fast/*.py) kernels/tilings/pipeline_core.py kernels/tilings/work.py
+COMPILED := $(wildcard npusim/machine/timing/fast/*.py) \
+  kernels/estimate/pipeline_core.py kernels/estimate/work.py
 ENGINE := build/engine/made
 # Tests that say most in little time: the machine and its data. Operators choose tilings by compiled
 # estimates, so their tests are not among them.
-QUICK := tests/isa tests/program tests/layout tests/device tests/numerics \
-  tests/timing/test_timing_by_hand.py tests/timing/test_fabric.py tests/timing/test_l2.py \
-  tests/test_architecture.py tests/test_dtypes.py \
-  tests/test_quantities.py tests/test_reference.py tests/test_rounding.py tests/workloads \
-  tests/test_yamltree.py
+QUICK := tests/base tests/machine/device tests/machine/isa tests/machine/numerics \
+  tests/machine/program tests/machine/timing/test_timing_by_hand.py \
+  tests/machine/timing/test_fabric.py tests/machine/timing/test_l2.py tests/problem/layouts \
+  tests/problem/test_reference.py tests/workloads tests/test_architecture.py
 
-.PHONY: demo engine quick test minima newest mutants replay gate check types assembled docs slow release bench speed steps scorecard clean
+.PHONY: demo engine quick test minima newest mutants replay gate check types docs slow release bench speed steps scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	@echo "npusim and what it needs go into $(VENV): once, half a minute to two; nothing is said meanwhile"
@@ -44,7 +44,7 @@ $(ENGINE): $(VENV)/.installed $(COMPILED)
 
 # Without the compiled engine, so that nothing waits for a compiler.
 quick: $(VENV)/.installed
-	$(BIN)/python -m pytest --quick --ignore=tests/program/test_recost.py $(COVER) $(QUICK)
+	$(BIN)/python -m pytest --quick --ignore=tests/machine/program/test_recost.py $(COVER) $(QUICK)
 
 test: $(ENGINE)
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(COVER)
@@ -75,7 +75,7 @@ mutants: $(VENV)/.installed
 # UPDATE=1 writes the digests anew: for changes that are meant to move them.
 replay: $(VENV)/.installed
 	$(BIN)/python -m pytest tests/replay -m replay $(if $(UPDATE),--update-replay -k anew)
-	$(BIN)/python -m pytest tests/limits tests/cli/test_refused_lines.py $(if $(UPDATE),--update-replay)
+	$(BIN)/python -m pytest tests/problem/limits tests/cli/test_refused_lines.py $(if $(UPDATE),--update-replay)
 
 # The kernels against their times in tests/data/gate.json; UPDATE=1 accepts those there are now.
 gate: $(ENGINE)
@@ -86,16 +86,10 @@ check: $(VENV)/.installed types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/.installed assembled
+types: $(VENV)/.installed
 	$(BIN)/mypy
 
-# The package as a wheel has it, with the kernels inside, for tools that do not run code.
-assembled:
-	rm -rf build/types && mkdir -p build/types/npusim
-	for part in npusim/*; do ln -s ../../../$$part build/types/$$part; done
-	ln -sfn ../../../kernels build/types/npusim/kernels && rm build/types/npusim/kernels.py
-
-docs: $(VENV)/.docs assembled
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.docs: $(VENV)/.installed
@@ -110,7 +104,7 @@ release: $(VENV)/.installed
 	$(PYTHON) -m venv build/release
 	build/release/bin/python -m pip install dist/*.whl
 	cd build/release && bin/npusim run matmul --device tiny --m 64 --k 64 --n 64 --check
-	cd build/release && bin/npusim devices && bin/python -c "import npusim.kernels.matmul"
+	cd build/release && bin/npusim devices && bin/python -c "import npusim.kernels.matmul.matmul"
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m tools.bench
@@ -132,10 +126,10 @@ scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)
 	$(BIN)/npusim validate --leave-one-out --starts --html $(SCORECARD)/scorecard.html \
 	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
-	$(BIN)/python -m tests.validation.mechanisms > $(SCORECARD)/mechanisms.txt
+	$(BIN)/python -m tests.silicon.mechanisms > $(SCORECARD)/mechanisms.txt
 	$(BIN)/python -m tests.documents errors 'other errors' busy
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -f npusim/timing/fast/engine-*.so
+	rm -f npusim/machine/timing/fast/engine-*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

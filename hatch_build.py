@@ -14,7 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: Where the library goes: beside its sources.
-PLACE = "npusim/timing/fast"
+PLACE = "npusim/machine/timing/fast"
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -19,7 +19,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from npusim.limits.facts import FORMS
+from npusim.problem.limits.facts import FORMS
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,7 +63,7 @@ INTERFACE = {
     ),
     "results": ("Results", ["npusim.results"]),
     "language": ("npusim.language", ["npusim.language"]),
-    "layout": ("npusim.layout", ["npusim.layout"]),
+    "layout": ("npusim.problem.layouts", ["npusim.problem.layouts"]),
     "compat": (
         "npusim.compat",
         [f"npusim.compat{part}" for part in ("", ".tbe", ".aclnn", ".ftdsp")],

@@ -5,5 +5,5 @@
 if __name__ != "npusim.kernels":
     raise ImportError(
         f"{__name__} is a folder of npusim: import npusim.kernels, such as "
-        "`from npusim.kernels.matmul import Tiling`"
+        "`from npusim.kernels.matmul.matmul import Tiling`"
     )

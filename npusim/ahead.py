@@ -18,19 +18,19 @@ import numpy as np
 from msgspec import structs
 
 from npusim import ops
+from npusim.base.atomic_files import replacing
 from npusim.base.dtypes import FP16
-from npusim.base.written import replacing
 from npusim.call.spec import spec
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.tilings.pipeline import plain_core, times
-from npusim.kernels.tilings.work import Work
-from npusim.program.build import build
-from npusim.timing import standby
-from npusim.timing.fast import library
-from npusim.timing.run import ENGINES
-from npusim.timing.trace import core_starts
+from npusim.kernels.estimate.pipeline import plain_core, times
+from npusim.kernels.estimate.work import Work
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.machine.timing import standby
+from npusim.machine.timing.fast import library
+from npusim.machine.timing.run import ENGINES
+from npusim.machine.timing.trace import core_starts
 
 #: Asks for a library for each level of processors; compiles in this very process.
 ANY, HERE = "--any", "--here"
@@ -66,7 +66,7 @@ def _in_child(arguments: list[str]) -> int:
 
 def in_background() -> None:
     """Compile into the cache, a library or else Numba's code, unless somebody else does so."""
-    from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
+    from npusim.machine.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
     with standby.compiling() as alone:
         if alone and not standby.is_cached():
@@ -82,7 +82,7 @@ def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
     ``subprocess.CalledProcessError`` where there is no C compiler, it fails, or a library does not
     give what the reference gives.
     """
-    from npusim.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
+    from npusim.machine.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
     module = ahead.translated(examples())
     made = []
@@ -99,11 +99,11 @@ def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
 
 def examples() -> dict[Callable[..., None], tuple[Any, ...]]:
     """Every entry with arguments of the types that it always has."""
-    from npusim.kernels.tilings.pipeline_core import SCRATCH, estimate  # noqa: PLC0415
-    from npusim.timing.fast.engine import FastEngine  # noqa: PLC0415
-    from npusim.timing.fast.kernel import interpret  # noqa: PLC0415
-    from npusim.timing.fast.l2 import FastL2, Place, touch  # noqa: PLC0415
-    from npusim.timing.fast.path import read_once, walk  # noqa: PLC0415
+    from npusim.kernels.estimate.pipeline_core import SCRATCH, estimate  # noqa: PLC0415
+    from npusim.machine.timing.fast.engine import FastEngine  # noqa: PLC0415
+    from npusim.machine.timing.fast.kernel import interpret  # noqa: PLC0415
+    from npusim.machine.timing.fast.l2 import FastL2, Place, touch  # noqa: PLC0415
+    from npusim.machine.timing.fast.path import read_once, walk  # noqa: PLC0415
 
     device, sizes = load_device("tiny"), (16, 16)
     a, b, c = (Tensor(name, sizes, FP16, "out" if name == "c" else "in") for name in "abc")

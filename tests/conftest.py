@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from npusim.timing.fast.library import SWITCH, levels, name
-from tests import drawn
+from npusim.machine.timing.fast.library import SWITCH, levels, name
+from tests import sampled
 
 #: What ``make test`` compiles once, for its processes and theirs.
 ENGINE = Path(__file__).parents[1] / "build" / "engine" / name(levels()[0])
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.meta_path.insert(0, NoCompiler())
     if config.getoption("--slow"):
         config.option.markexpr = "slow or drawn"
-        drawn.ALL = True
+        sampled.ALL = True
 
 
 @pytest.fixture(scope="session", autouse=True)

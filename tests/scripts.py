@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from npusim.base.integers import IntArray
-from npusim.isa.operands import Tensor
-from npusim.program.kernel import Column, Kernel, Plan, Tasks
-from npusim.program.language import Language
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Column, Kernel, Plan, Tasks
+from npusim.machine.program.language import Language
 
 
 class Scripted(Kernel):

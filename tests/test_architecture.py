@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.size import lines_of_code, report
+from tools.size import lines_of_code, report
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,19 +21,19 @@ FLOORS = [
     "npusim.version",
     "npusim.base",
     "npusim.reuse.store",
-    "npusim.layout",
-    "npusim.shapes",
+    "npusim.problem.layouts",
+    "npusim.problem",
     "npusim.workloads",
-    "npusim.device",
+    "npusim.machine.device",
     "npusim.reuse.cache",
-    "npusim.isa",
-    "npusim.program",
+    "npusim.machine.isa",
+    "npusim.machine.program",
     "npusim.language",
-    "npusim.numerics",
-    "npusim.timing",
+    "npusim.machine.numerics",
+    "npusim.machine.timing",
     "npusim.reuse",
     "npusim.results",
-    "npusim.limits",
+    "npusim.problem.limits",
     "npusim.kernels",
     "npusim.tuning",
     "npusim.call",
@@ -43,7 +43,7 @@ FLOORS = [
     "npusim.networks",
     "npusim.compat",
     "npusim.torch",
-    "npusim.validation",
+    "npusim.silicon",
     "npusim.study",
     "npusim.calibration",
     "npusim",  # the public names
@@ -55,11 +55,11 @@ FLOORS = [
 #: Packages of others that exactly one module imports, or the modules of one package.
 ONE_IMPORTER = {
     "yaml": "npusim.base.yamltree",
-    "simpy": "npusim.timing.simpy_engine",
-    "matplotlib": "npusim.results.plots",
-    "bokeh": "npusim.results.web.charts",
-    "jinja2": "npusim.results.web.page",
-    "numba": "npusim.timing.fast",
+    "simpy": "npusim.machine.timing.simpy_engine",
+    "matplotlib": "npusim.results.writers.plots",
+    "bokeh": "npusim.results.writers.web.charts",
+    "jinja2": "npusim.results.writers.web.page",
+    "numba": "npusim.machine.timing.fast",
 }
 
 #: Parts that know the machine and have never heard of convolution.
@@ -119,7 +119,12 @@ def floor(module: str) -> str:
 
 
 def test_the_walk_finds_the_package() -> None:
-    assert {"npusim", "npusim.isa", "npusim.isa.cube", "npusim.kernels.matmul"} <= set(modules())
+    assert {
+        "npusim",
+        "npusim.machine.isa",
+        "npusim.machine.isa.cube",
+        "npusim.kernels.matmul.matmul",
+    } <= set(modules())
     for name in FLOORS:
         assert any(floor(module) == name for module in modules()), f"{name} does not exist"
 
@@ -185,7 +190,7 @@ def test_one_module_imports_each_library() -> None:
 
 
 def test_files_are_written_beside_their_place() -> None:
-    """What a caller names is replaced as a whole (``npusim.base.written``), or not touched."""
+    """What a caller names is replaced as a whole (``npusim.base.atomic_files``), or not touched."""
     for module, file in modules().items():
         text = file.read_text(encoding="utf-8")
         for pattern in (r"(\w+)\.write_(?:text|bytes)\(", r"(\w+)\.open\(\"[wxa]"):
@@ -220,7 +225,7 @@ def test_the_sizes_of_all_rooms_are_listed() -> None:
 READS_THE_ENVIRONMENT = {
     "npusim.cli.completion",
     "npusim.base.resources",
-    "npusim.timing.fast.library",
+    "npusim.machine.timing.fast.library",
 }
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.base import written
+from npusim.base import atomic_files as written
 from npusim.base.dtypes import FP32
 from npusim.base.errors import ArgumentError, CapacityError, ConfigError, ProgramError
-from npusim.isa.operands import Tensor
-from npusim.program.kernel import Kernel, Plan
-from npusim.program.language import Language
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel, Plan
+from npusim.machine.program.language import Language
 from npusim.workloads import load_workload
 
 

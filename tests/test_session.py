@@ -13,11 +13,11 @@ from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError, ProgramError
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.mem_set import MemSet
-from npusim.program.kernel import Tasks
-from npusim.program.language import Language
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Tasks
+from npusim.machine.program.language import Language
 from tests.mistakes import mistakes
 from tests.scripts import Scripted, tasks_of
 

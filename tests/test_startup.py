@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import npusim
-from npusim.timing.fast.library import SWITCH
+from npusim.machine.timing.fast.library import SWITCH
 
 #: Everything that takes long to import, whether npusim depends on it or others bring it along.
 HEAVY = ("bokeh", "matplotlib", "ml_dtypes", "numba", "numpy", "pandas", "rich", "simpy", "yaml")
@@ -41,12 +41,18 @@ def test_a_short_run_imports_no_library_of_tables_or_plots(extra: str) -> None:
 
 #: Modules of npusim that a product's time does not take: other operators, numbers, explanations.
 UNUSED = (
-    *(f"npusim.kernels.{name}" for name in ("implicit_gemm", "conv_forward", "tilings.cann")),
-    *(f"npusim.numerics.{name}" for name in ("executor", "memory")),
+    *(f"npusim.kernels.{name}" for name in ("implicit_gemm", "filter_gradient", "vendor.cann")),
+    *(f"npusim.machine.numerics.{name}" for name in ("executor", "memory")),
     *(f"npusim.ops.{name}" for name in ("convolution", "compiled")),
-    *(f"npusim.results.{name}" for name in ("comparison", "explanation", "what_if", "perfetto")),
-    *(f"npusim.timing.{name}" for name in ("causes", "critical", "simpy_engine")),
-    *("npusim.program.races", "npusim.shapes.reference", "npusim.workloads", "npusim.tuning"),
+    *(f"npusim.results.facts.{name}" for name in ("comparison", "explanation")),
+    "npusim.results.writers.perfetto",
+    *(f"npusim.machine.timing.{name}" for name in ("causes", "critical", "simpy_engine")),
+    *(
+        "npusim.machine.program.races",
+        "npusim.problem.reference",
+        "npusim.workloads",
+        "npusim.call.tilings.proof",
+    ),
     *("subprocess", "multiprocessing", "threadpoolctl"),
 )
 
@@ -73,7 +79,7 @@ def test_a_short_run_imports_what_it_uses(tmp_path: Path) -> None:
 
 
 def test_operators_load_no_compiler_before_a_tiling_is_chosen() -> None:
-    code = "import npusim.ops, npusim.kernels.conv_backprop_input, npusim.kernels.implicit_gemm"
+    code = "import npusim.ops, npusim.kernels.implicit_gemm.input_gradient"
     assert "numba" not in imported_after(code)
 
 

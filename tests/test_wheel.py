@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from npusim.timing.fast.library import SWITCH, levels
-from npusim.validation.sheet import shipped_sheets
+from npusim.machine.timing.fast.library import SWITCH, levels
+from npusim.silicon.sheet import shipped_sheets
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +28,7 @@ def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
         for file in (ROOT / folder).iterdir():
             if file.suffix in (".py", ".yaml", ".csv"):
                 assert f"npusim/{folder}/{file.name}" in names
-    engines = [name for name in names if Path(name).match("npusim/timing/fast/engine-*.so")]
+    engines = [name for name in names if Path(name).match("npusim/machine/timing/fast/engine-*.so")]
     assert len(engines) == bool(shutil.which("cc")) * len(levels())
     target = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True)
@@ -53,7 +53,7 @@ def test_an_installed_wheel_runs_from_any_directory(tmp_path: Path) -> None:
     assert used == ("" if engines else "simpy")
     code = (
         f"import sys; sys.path.insert(0, {str(target)!r}); "
-        "from npusim.validation.sheet import shipped_sheets; "
+        "from npusim.silicon.sheet import shipped_sheets; "
         "print(sum(len(sheet.rows) for sheet in shipped_sheets()))"
     )
     done = subprocess.run(

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from npusim.language import IntArray, round_down
-from npusim.shapes.axis import WIDEST_FILTER, Axis, Runs
+from npusim.problem.axis import WIDEST_FILTER, Axis, Runs
 
 
 class Plane(Struct, frozen=True, eq=False, dict=True):

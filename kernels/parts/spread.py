@@ -6,8 +6,8 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
-from npusim.base.objects import replace
-from npusim.kernels.tilings.streams import Stream, working_cores
+from npusim.base.records import replace
+from npusim.kernels.estimate.streams import Stream, working_cores
 from npusim.language import Device, Kernel
 
 Own = TypeVar("Own", bound="Spread")

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from npusim.base.errors import CONTROL, ConfigError
 from npusim.base.integers import digits
-from npusim.base.objects import replace
+from npusim.base.records import replace
 
 
 class TextFile(Protocol):

@@ -7,10 +7,10 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.call.call import simulate
-from npusim.device.spec import Device
-from npusim.program.kernel import Kernel
+from npusim.machine.device.spec import Device
+from npusim.machine.program.kernel import Kernel
 from npusim.results import Result
-from npusim.results.bounded import Bounded
+from npusim.results.facts.bounded import Bounded
 
 
 def bound(

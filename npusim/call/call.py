@@ -16,27 +16,27 @@ from msgspec import Struct, field
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError, CapacityError, RoomError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.resources import require_room
-from npusim.call.choice import Around, K, built, chosen
 from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec, elements_overlap
-from npusim.call.tiling import asked_of, is_library, is_tuned
-from npusim.device.catalog import parse_core_mask
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.mem_set import MemSet
-from npusim.kernels.strided_copy import Contiguous, ViewCopy, elements_spanned
-from npusim.limits.table import check, check_undocumented
-from npusim.program.build import lay_out
-from npusim.program.kernel import Kernel
-from npusim.program.program import Program
+from npusim.call.tilings.choice import Around, K, built, chosen
+from npusim.call.tilings.words import asked_of, is_library, is_tuned
+from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy, elements_spanned
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.machine.device.catalog import parse_core_mask
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import lay_out
+from npusim.machine.program.kernel import Kernel
+from npusim.machine.program.program import Program
+from npusim.machine.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
+from npusim.machine.timing.run import Launches
+from npusim.machine.timing.trace import Bound, KernelRun
+from npusim.problem.limits.table import check, check_undocumented
 from npusim.results import Result
-from npusim.results.lines import bytes_text
+from npusim.results.writers.text_layout import bytes_text
 from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
-from npusim.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
-from npusim.timing.run import Launches
-from npusim.timing.trace import Bound, KernelRun
 from npusim.version import __version__
 
 #: The kernels of the calls that are planned now; None while calls run.
@@ -240,7 +240,7 @@ class Call(Struct, dict=True):
         self._results[name] = tensor.size_bytes
         self._hold(name, tensor)
         if not self.timing_only:
-            from npusim.numerics.memory import POISON  # noqa: PLC0415 - for numbers only
+            from npusim.machine.numerics.memory import POISON  # noqa: PLC0415 - for numbers only
 
             try:
                 raw = np.full(tensor.size_bytes, POISON, np.uint8)
@@ -317,7 +317,7 @@ class Call(Struct, dict=True):
         self.launch(MemSet(tensor))
 
     def choose(self, kernel: K, launches: Around[K] | None = None, *, simulated: bool = False) -> K:
-        """``kernel`` with the tiling "auto"; see ``npusim.call.choice.chosen``.
+        """``kernel`` with the tiling "auto"; see ``npusim.call.tilings.choice.chosen``.
 
         A call that is only planned takes the best estimate unless its workspace depends on the
         choice: where accumulations are deterministic, and where it is to be ``simulated``. A
@@ -355,8 +355,8 @@ class Call(Struct, dict=True):
         """
         if not is_tuned(self.options.tiling, kernel.name) or _planned.get() is not None:
             return kernel
-        from npusim.tuning.problem import Problem  # noqa: PLC0415 - few calls are tuned
-        from npusim.tuning.tuned import search  # noqa: PLC0415
+        from npusim.call.tilings.problem import Problem  # noqa: PLC0415 - few calls are tuned
+        from npusim.call.tilings.tuned import search  # noqa: PLC0415
 
         now = self.launches.l2
         warm = self.options.engine == "fast" and len(now.content()) > 0
@@ -392,12 +392,12 @@ class Call(Struct, dict=True):
             progress = self._progress(program, "timing")
             made = self.launches.time(kernel, program, timeline=timeline, progress=progress)
             if not self.timing_only:
-                from npusim.numerics.executor import execute  # noqa: PLC0415 - for numbers only
+                from npusim.machine.numerics.executor import execute  # noqa: PLC0415 - for numbers only
 
                 arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
                 execute(program, arrays, self._progress(program, "numbers"))
                 if self.options.check:
-                    from npusim.program.written import check_mistakes  # noqa: PLC0415
+                    from npusim.machine.program.unwritten import check_mistakes  # noqa: PLC0415
 
                     check_mistakes(program, whole)
         self.runs.append(made.run)

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from npusim.base.integers import IntArray
-from npusim.base.objects import replace
-from npusim.device.spec import Device
-from npusim.program.program import Program
+from npusim.base.records import replace
+from npusim.machine.device.spec import Device
+from npusim.machine.program.program import Program
+from npusim.machine.timing.bounds import longest_first
+from npusim.machine.timing.trace import Bound, Trace
 from npusim.results import Result
-from npusim.results.verdict import Replay
+from npusim.results.facts.verdict import Replay
 from npusim.reuse.launches import notes_on_figures
-from npusim.timing.bounds import longest_first
-from npusim.timing.trace import Bound, Trace
 
 
 def in_turn(results: Sequence[Result]) -> Result:

@@ -13,10 +13,10 @@ from typing import Any
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.yamltree import nearest, suggest
 from npusim.call.spec import Spec
-from npusim.device.catalog import load_device
-from npusim.device.spec import LAUNCH_MODES, Device
-from npusim.limits.table import RULES
-from npusim.timing.run import ENGINES
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import LAUNCH_MODES, Device
+from npusim.machine.timing.run import ENGINES
+from npusim.problem.limits.table import RULES
 
 #: Called as progress(kernel, phase, done, total): instructions of one kernel.
 Progress = Callable[[str, str, int, int], None]

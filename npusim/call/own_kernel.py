@@ -20,9 +20,9 @@ from typing import Any, cast, get_type_hints
 from npusim.base.dtypes import DType, dtype
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.yamltree import suggest
-from npusim.call.tiling import read_fields
-from npusim.isa.operands import ROLES, Tensor
-from npusim.program.kernel import Kernel
+from npusim.call.tilings.words import read_fields
+from npusim.machine.isa.operands import ROLES, Tensor
+from npusim.machine.program.kernel import Kernel
 
 #: Class method of a kernel that makes one of sizes.
 EXAMPLE = "example"

@@ -10,8 +10,8 @@ from npusim.base.quantities import parse_quantity
 from npusim.cli import calls
 from npusim.cli.files import print_result
 from npusim.cli.options import Parser, add_options
-from npusim.device.spec import Device
-from npusim.results.progress import ProgressBar
+from npusim.machine.device.spec import Device
+from npusim.results.writers.progress import ProgressBar
 
 #: A line with the operator right behind "bound", where it may also stand later.
 arrange = calls.arrange

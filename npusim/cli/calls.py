@@ -24,16 +24,16 @@ from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.call.own_kernel import EXAMPLE, load_kernel, make_kernel
 from npusim.call.spec import Array, Operand, Spec, native
-from npusim.call.tiling import parse_tiling
+from npusim.call.tilings.words import parse_tiling
 from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
 from npusim.cli.own_kernel import kernel_card
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
-from npusim.limits.table import RULES
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
+from npusim.machine.program.build import is_tunable
+from npusim.machine.program.traced import load_instructions
 from npusim.ops import CARDS
 from npusim.ops.card import LIMITS, Card, Output, Sample, Stated
-from npusim.program.build import is_tunable
-from npusim.program.traced import load_instructions
+from npusim.problem.limits.table import RULES
 from npusim.results import Result
 
 #: The command below others that takes a kernel of a file.

@@ -44,8 +44,8 @@ def answer(parser_of: Callable[[list[str]], argparse.ArgumentParser]) -> None:
 
 def add_names(parser: argparse.ArgumentParser) -> None:
     """Let options be completed: devices, workloads and layers that ship, figures of a device."""
-    from npusim.device.catalog import devices, load_device  # noqa: PLC0415
-    from npusim.device.config import figures as figures_of  # noqa: PLC0415
+    from npusim.machine.device.catalog import devices, load_device  # noqa: PLC0415
+    from npusim.machine.device.config import figures as figures_of  # noqa: PLC0415
     from npusim.workloads import load_workload, workloads  # noqa: PLC0415
 
     def layers(prefix: str, **_: object) -> list[str]:

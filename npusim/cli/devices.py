@@ -10,14 +10,14 @@ from typing import Any
 from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show, collect
-from npusim.device.area import area_mm2, logic_mm2, static_watt
-from npusim.device.catalog import devices, load_device, ranges
-from npusim.device.config import describe, figure_text
-from npusim.device.config import figures as known_figures
-from npusim.device.resources import by_word
-from npusim.device.scaling import logic_growth, sized_memories, supply
-from npusim.device.spec import Device
-from npusim.results import lines
+from npusim.machine.device.area import area_mm2, logic_mm2, static_watt
+from npusim.machine.device.catalog import devices, load_device, ranges
+from npusim.machine.device.config import describe, figure_text
+from npusim.machine.device.config import figures as known_figures
+from npusim.machine.device.resources import by_word
+from npusim.machine.device.scaling import logic_growth, sized_memories, supply
+from npusim.machine.device.spec import Device
+from npusim.results.writers import text_layout as lines
 
 #: Of the rates of a device: its vendor's order, which is not that of tilings.
 _BLOCKS = (

@@ -8,7 +8,7 @@ import sys
 from npusim.cli import calls
 from npusim.cli.files import print_result
 from npusim.cli.options import Parser, add_options
-from npusim.results.progress import ProgressBar
+from npusim.results.writers.progress import ProgressBar
 
 #: A line with the operator right behind "explain", where it may also stand later.
 arrange = calls.arrange

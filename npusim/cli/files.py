@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from npusim.base.errors import ArgumentError, NpusimError, shown
 from npusim.base.resources import optional
-from npusim.results import lines
+from npusim.results.writers import text_layout as lines
 
 #: Suffixes of plots, of tables, of web pages, of timelines, and of what may have any name.
 PLOTS, TABLES, PAGES, ANY = (".png", ".svg"), (".csv", ".parquet"), (".html",), ("",)

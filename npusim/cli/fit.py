@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from npusim.base.errors import ArgumentError
-from npusim.calibration.calibrate import Calibration, calibrate, not_looked_at
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.options import Parser, add_options, picked
-from npusim.device.catalog import load_device
-from npusim.results.progress import Bar
-from npusim.validation.score import time_error
-from npusim.validation.tables import save_page, save_plot
+from npusim.machine.device.catalog import load_device
+from npusim.results.writers.progress import Bar
+from npusim.silicon.calibrate import Calibration, calibrate, not_looked_at
+from npusim.silicon.score import time_error
+from npusim.silicon.tables import save_page, save_plot
 
 #: What a shell reports for an interrupted command.
 _INTERRUPTED = 130

@@ -11,9 +11,9 @@ from functools import cache
 
 from msgspec import Struct
 
+from npusim.base.atomic_files import write
 from npusim.base.errors import ArgumentError, ConfigError
-from npusim.base.objects import replace
-from npusim.base.written import write
+from npusim.base.records import replace
 from npusim.cli.files import check_files, print_result, write_files
 from npusim.cli.main import FAILED, parsed
 from npusim.cli.options import Parser, add_options

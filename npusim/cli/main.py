@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import NpusimError, as_npusim_error, shown
-from npusim.base.objects import collect_seldom
+from npusim.base.records import collect_seldom
 from npusim.base.streams import Output, OutputError, ensure_stream
 from npusim.cli.completion import answer
 from npusim.cli.options import IDENTITY, Parser

@@ -9,11 +9,11 @@ from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.cli.files import PAGES, PLOTS, check_files, option_of, print_result, write_files
 from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
-from npusim.device.catalog import load_device
-from npusim.limits.table import RULES
+from npusim.machine.device.catalog import load_device
 from npusim.networks.network import GRADIENTS, PASSES, network
 from npusim.ops.arguments import shared_option
-from npusim.results.progress import ProgressBar
+from npusim.problem.limits.table import RULES
+from npusim.results.writers.progress import ProgressBar
 from npusim.workloads import read_network
 from npusim.workloads.from_scalesim import PADDINGS
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options, add_show
-from npusim.device.catalog import devices, load_device
-from npusim.device.spec import Device
-from npusim.limits.table import (
+from npusim.machine.device.catalog import devices, load_device
+from npusim.machine.device.spec import Device
+from npusim.ops import CARDS, operators
+from npusim.problem.limits.table import (
     UNDOCUMENTED,
     Rule,
     Table,
@@ -21,8 +22,7 @@ from npusim.limits.table import (
     no_page,
     sister_rules,
 )
-from npusim.ops import CARDS, operators
-from npusim.results.lines import wrap
+from npusim.results.writers.text_layout import wrap
 
 #: Keys of a limit in JSON, and the fields of a rule that they show.
 _KEYS = ("parameter", "fact", "permitted", "when", "status", "basis", "stage", "always")

@@ -167,7 +167,7 @@ def _sections() -> Mapping[str, Node]:
 def _readers() -> Mapping[str, Reader]:
     """The readers that commands without them do not wait for."""
     from npusim.base.dtypes import dtype  # noqa: PLC0415
-    from npusim.device.catalog import read_cores  # noqa: PLC0415
+    from npusim.machine.device.catalog import read_cores  # noqa: PLC0415
     from npusim.ops.arguments import READERS  # noqa: PLC0415
 
     return {

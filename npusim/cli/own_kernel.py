@@ -10,9 +10,9 @@ import numpy as np
 from npusim.base.errors import ArgumentError
 from npusim.call.call import simulate
 from npusim.call.spec import Array, Operand
-from npusim.isa.operands import Tensor
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
-from npusim.program.kernel import Kernel
 from npusim.results import Result
 
 #: Method of a kernel that computes its outputs some other way.

@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from npusim.base.atomic_files import replacing
 from npusim.base.dtypes import BF16, dtype
 from npusim.base.errors import ArgumentError
-from npusim.base.written import replacing
 from npusim.call.spec import Array
 from npusim.cli import calls, files
 from npusim.cli.calls import Prepared
 from npusim.cli.options import Parser
 from npusim.cli.own_kernel import check_expected
+from npusim.machine.program.kernel import Kernel
 from npusim.ops import CARDS
 from npusim.ops.card import Output, Sample
-from npusim.program.kernel import Kernel
 from npusim.results import Result
-from npusim.results.plots import save_plot
-from npusim.results.progress import ProgressBar
+from npusim.results.writers.plots import save_plot
+from npusim.results.writers.progress import ProgressBar
 
 #: A line with the operator right behind "run", where it may also stand later.
 arrange = calls.arrange
@@ -221,7 +221,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
 def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any]) -> list[Check]:
     """One check per output asked for."""
-    from npusim.shapes.reference import relative_error  # noqa: PLC0415 - for checks only
+    from npusim.problem.reference import relative_error  # noqa: PLC0415 - for checks only
 
     found = []
     for one in outputs:

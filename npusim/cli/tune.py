@@ -8,15 +8,15 @@ import sys
 from functools import partial
 from math import inf
 
-from npusim.base.written import write
-from npusim.call.tune import tune
+from npusim.base.atomic_files import write
+from npusim.call.tilings.proof import Progress
+from npusim.call.tilings.tune import tune
 from npusim.cli import calls
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
 from npusim.cli.options import Parser, add_options, picked
-from npusim.kernels.cann_export import cann_of
-from npusim.program.kernel import Kernel
-from npusim.results.progress import Bar
-from npusim.tuning.search import Progress
+from npusim.kernels.vendor.cann_export import cann_of
+from npusim.machine.program.kernel import Kernel
+from npusim.results.writers.progress import Bar
 
 #: A line with the operator right behind "tune", where it may also stand later.
 arrange = calls.arrange

@@ -12,16 +12,16 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.main import FAILED
 from npusim.cli.options import Parser, add_options, collect
-from npusim.results.lines import counted
-from npusim.results.progress import Bar
-from npusim.validation.constants import Constant, load_constants
-from npusim.validation.fit import leave_one_out
-from npusim.validation.profile import read_data
-from npusim.validation.score import busy_errors, is_scored, time_error
-from npusim.validation.sheet import CallRow, Row, Sheet, Unreadable, shipped_sheets, shipped_steps
-from npusim.validation.simulate import Outcome, Task, Workers, effort, on_device
-from npusim.validation.steadiness import restarted, with_notes
-from npusim.validation.tables import save_page, save_plot, scorecard
+from npusim.results.writers.progress import Bar
+from npusim.results.writers.text_layout import counted
+from npusim.silicon.constants import Constant, load_constants
+from npusim.silicon.fit import leave_one_out
+from npusim.silicon.profile import read_data
+from npusim.silicon.score import busy_errors, is_scored, time_error
+from npusim.silicon.sheet import CallRow, Row, Sheet, Unreadable, shipped_sheets, shipped_steps
+from npusim.silicon.simulate import Outcome, Task, Workers, effort, on_device
+from npusim.silicon.steadiness import restarted, with_notes
+from npusim.silicon.tables import save_page, save_plot, scorecard
 
 #: Products of base blocks above which --quick leaves a point out.
 _QUICK = 20_000

@@ -8,7 +8,7 @@ from typing import Any
 from npusim.cli.files import print_json, print_table
 from npusim.cli.net import sizes_of_inputs
 from npusim.cli.options import Parser, add_options, add_show
-from npusim.results.lines import alike_text, sizes_text, wrap
+from npusim.results.writers.text_layout import alike_text, sizes_text, wrap
 from npusim.workloads import (
     Layer,
     LinearLayer,

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_phases import Feed, Plan, layouts_of, usable
 from npusim.compat.acl_types import aclScalar
-from npusim.kernels.cast import cast
+from npusim.kernels.layout.cast import cast
 from npusim.ops.convolution import layer_of
 from npusim.ops.matmul import CARD as MATMUL
 from npusim.results import Result

@@ -18,10 +18,10 @@ from npusim.call.spec import Operand, Spec
 from npusim.compat import acl_codes as codes
 from npusim.compat.acl_runtime import Context, Handle, Refused, aclrtStream, answering
 from npusim.compat.acl_types import DeviceMemory, aclBoolArray, aclIntArray, aclTensor
-from npusim.limits.facts import FACTS
-from npusim.limits.table import check
 from npusim.ops import CARDS
 from npusim.ops.arguments import declared, frozen
+from npusim.problem.limits.facts import FACTS
+from npusim.problem.limits.table import check
 from npusim.results import Result
 
 #: What arguments of C are, by their names; those that are not here are tensors.

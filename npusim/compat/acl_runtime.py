@@ -17,11 +17,11 @@ import numpy as np
 from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.options import Options
 from npusim.compat import acl_codes as codes
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
 
 #: What device numbers mean in a thread that has named no device.
 USUAL_DEVICE = "ascend910b2"

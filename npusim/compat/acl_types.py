@@ -29,7 +29,7 @@ from npusim.compat.acl_runtime import (
     answering,
     give_back,
 )
-from npusim.numerics.executor import POISON
+from npusim.machine.numerics.executor import POISON
 
 
 @dataclass(eq=False)

@@ -40,13 +40,13 @@ import numpy as np
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array, Operand, Spec
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
-from npusim.limits.facts import PARAM, weight_shape
-from npusim.limits.table import check
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
 from npusim.ops.arguments import declared, frozen, operand
 from npusim.ops.dsp import facts
 from npusim.ops.dsp_gradients import CARDS
+from npusim.problem.limits.facts import PARAM, weight_shape
+from npusim.problem.limits.table import check
 from npusim.results import Result
 
 #: The device of the innermost ``using`` block of this thread.

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError, RuleError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.spec import Operand
 from npusim.compat.tbe_tvm import Lazy, Placeholder
-from npusim.device.catalog import load_device
-from npusim.kernels.conv_forward import ConvForward
-from npusim.limits.facts import FORMS, layer_of, type_name
-from npusim.limits.table import check
+from npusim.kernels.implicit_gemm.forward import ConvForward
+from npusim.machine.device.catalog import load_device
 from npusim.ops import CARDS
 from npusim.ops.arguments import declared, frozen
 from npusim.ops.blocked import blocked_problem, fractal_columns
+from npusim.ops.blocked_gradients import blocked_product
 from npusim.ops.compiled import stated
 from npusim.ops.convolution import CARD
-from npusim.ops.gradients import blocked_product
 from npusim.ops.windows import facts as image_facts
 from npusim.ops.windows import im2col as run_im2col
 from npusim.ops.windows import made_shape
+from npusim.problem.convolution import Convolution, Sizes
+from npusim.problem.limits.facts import FORMS, layer_of, type_name
+from npusim.problem.limits.table import check
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution, Sizes
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.
 _TABLE_DEVICE = "ascend910"

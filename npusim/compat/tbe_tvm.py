@@ -13,7 +13,7 @@ from npusim.base.dtypes import dtype as known_dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Operand, Spec
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
 from npusim.results import Result
 
 

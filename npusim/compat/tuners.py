@@ -12,11 +12,11 @@ from typing import Any
 from npusim.base.dtypes import FP32
 from npusim.base.dtypes import dtype as kind_of
 from npusim.base.errors import ArgumentError
-from npusim.call.rank import rank
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.program.kernel import Kernel
+from npusim.call.tilings.rank import rank
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
 
 
 def product(m: int, k: int, n: int, dtype: str = "fp16") -> Matmul:

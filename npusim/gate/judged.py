@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
+from npusim.base.atomic_files import write
 from npusim.base.errors import ArgumentError, shown
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.resources import configs
-from npusim.base.written import write
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.gate.trees import Change
-from npusim.results.differences import facts_of, numbered
-from npusim.results.lines import WIDTH, columns, counted, page, wrap
+from npusim.results.facts.differences import facts_of, numbered
+from npusim.results.writers.text_layout import WIDTH, columns, counted, page, wrap
 
 #: Commands whose lines are cases.
 COMMANDS = ("run", "net")

@@ -18,8 +18,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.timing.fast.library import environment_of, sources
+from npusim.base.records import replace
+from npusim.machine.timing.fast.library import environment_of, sources
 
 #: A line of a command, and what it told: facts as its --json has them, and an error.
 Line = tuple[str, ...]

@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: Where emitted instructions have their lines: kernels, but not the rules of their tilings.
-_OURS, _RULES = "npusim.kernels.", "npusim.kernels.tilings."
+#: Where emitted instructions have their lines.
+_KERNELS = "npusim.kernels."
 
 
 def work(answers: str, root: str) -> None:
@@ -70,11 +70,12 @@ def _locate(facts: dict[str, Any], root: Path) -> None:
     if not steps:
         return
     files: dict[str, tuple[str, str]] = {}
-    for name in sorted(sys.modules, key=lambda name: (not name.startswith(_OURS), name)):
-        emits = name.startswith(_OURS) and not name.startswith(_RULES)
+    for name in sorted(sys.modules):
         path = _below(name, root)
-        if emits or (path and not name.startswith("npusim.")):
-            whole = getattr(sys.modules[name], "__file__", None) or ""
+        whole = getattr(sys.modules[name], "__file__", None) or ""
+        if name.startswith(_KERNELS):
+            files.setdefault(Path(whole).name, (whole, path))
+        elif path and not name.startswith("npusim."):  # a user's kernel goes before ours
             files[Path(whole).name] = whole, path
     for step in steps:
         file, _, line = step["line"].rpartition(":")

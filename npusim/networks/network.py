@@ -17,22 +17,23 @@ from msgspec import Struct
 from npusim.base.dtypes import DType
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import collecting_seldom, replace
+from npusim.base.records import collecting_seldom, replace
 from npusim.base.workers import check_jobs
 from npusim.call.call import Call
 from npusim.call.in_turn import notes_of
 from npusim.call.options import Options
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
 from npusim.networks.timed import Timed
-from npusim.ops.of_layers import LayerRuns
-from npusim.results import network_rows, network_text
-from npusim.results.advice import WORTH_A_LINE, slow_kernels
-from npusim.results.answer import Reported
-from npusim.results.energy import Energy, energy_of
-from npusim.results.plots import Axes, draw
-from npusim.results.progress import in_notebooks, of_layers
-from npusim.results.report import Report
-from npusim.results.tables import DataFrame, frame
+from npusim.ops.network_layers import LayerRuns
+from npusim.results.facts import network_rows
+from npusim.results.facts.advice import WORTH_A_LINE, slow_kernels
+from npusim.results.facts.energy import Energy, energy_of
+from npusim.results.facts.saved import Reported
+from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.shown import network_text
+from npusim.results.shown.report import Report
+from npusim.results.writers.plots import Axes, draw
+from npusim.results.writers.progress import in_notebooks, of_layers
 from npusim.reuse.cache import answers_in
 from npusim.version import __version__
 from npusim.workloads import Layer, Workload, read_network
@@ -314,13 +315,13 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of every layer by what it computes, repetitions included."""
-        from npusim.results.figures import stacks  # noqa: PLC0415 - drawn when asked for
+        from npusim.results.shown.figures import stacks  # noqa: PLC0415 - drawn when asked for
 
         return draw(stacks.layers(self.to_json()), ax)
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""
-        from npusim.results.reports import network  # noqa: PLC0415 - made when asked for
+        from npusim.results.shown import network  # noqa: PLC0415 - made when asked for
 
         return network.report(self.to_json(), self.device, self.timed)
 

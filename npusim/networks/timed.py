@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from npusim.machine.timing.trace import KernelRun
 from npusim.results import Result
-from npusim.timing.trace import KernelRun
 
 
 class Timed(Struct, frozen=True):

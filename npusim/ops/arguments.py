@@ -19,11 +19,11 @@ from msgspec import Struct
 
 from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.yamltree import Node, load_tree
 from npusim.call.spec import Array, Spec, native
-from npusim.device.spec import Device
-from npusim.shapes.convolution import Sides, Sizes
+from npusim.machine.device.spec import Device
+from npusim.problem.convolution import Sides, Sizes
 
 if TYPE_CHECKING:
     from npusim.workloads import ConvLayer

@@ -8,12 +8,12 @@ from math import prod
 from npusim.base.dtypes import FP16, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.spec import Array
-from npusim.layout import FILTERS, MAPS
 from npusim.ops.card import LIMITS, Input, Output, Sample, Stated
 from npusim.ops.layer import Wanted, expected, stated_layer, wanted, with_bias
-from npusim.shapes.convolution import Convolution, Sizes
+from npusim.problem.convolution import Convolution, Sizes
+from npusim.problem.layouts import FILTERS, MAPS
 
 
 def stated_blocked(dims: int, *, depthwise: bool) -> Callable[[Stated], Wanted]:

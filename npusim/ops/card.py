@@ -16,15 +16,15 @@ from msgspec import Struct
 
 from npusim.base.dtypes import DTYPES, DType
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
+from npusim.machine.program.kernel import Kernel
 from npusim.ops.arguments import Option, example_of, options_of
-from npusim.program.kernel import Kernel
+from npusim.problem.convolution import Sizes
 from npusim.results import Result
-from npusim.shapes.convolution import Sizes
 
 P = TypeVar("P")
 

@@ -1,7 +1,7 @@
 """Gradients of a convolution as functions of the vendor's tensor compiler, blocked layouts.
 
 Each takes two fp16 operands, lists of sizes and a ``para_dict``, and is made of its row in
-``npusim.limits.facts.FORMS``; here stands what one does.
+``npusim.problem.limits.facts.FORMS``; here stands what one does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Operand
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.layout import group_dict
-from npusim.limits.facts import FORMS, Form, tensor_facts, type_name
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
 from npusim.ops.arguments import declared, frozen, operand
 from npusim.ops.blocked import (
     blocked_input_grad,
@@ -28,9 +26,11 @@ from npusim.ops.blocked import (
     fractal_filter_grad,
     stated_blocked,
 )
+from npusim.ops.blocked_gradients import blocked_gradient, fractal_gradient
 from npusim.ops.card import Card, Input
-from npusim.ops.gradients import blocked_gradient, fractal_gradient
 from npusim.ops.layer import Wanted
+from npusim.problem.layouts import group_dict
+from npusim.problem.limits.facts import FORMS, Form, tensor_facts, type_name
 from npusim.results import Result
 
 #: Parts of a ``para_dict`` that no limit speaks of.
@@ -155,8 +155,9 @@ def conv2d_backprop_filter() -> None:
     in the off-diagonal blocks, which no reader uses; here a kernel of its own clears them.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.conv_backprop_filter.Tiling``. Raises ``RuleError`` naming the argument that
-    the documentation refuses or that does not fit the others, ``ArgumentError`` for the rest.
+    ``npusim.kernels.filter_gradient.filter_gradient.Tiling``. Raises ``RuleError`` naming the
+    argument that the documentation refuses or that does not fit the others, ``ArgumentError`` for
+    the rest.
     """
 
 

@@ -19,18 +19,17 @@ from npusim.base.dtypes import FP32, DType, dtype, promote
 from npusim.base.errors import CapacityError
 from npusim.call.call import Call
 from npusim.call.spec import Operand
-from npusim.call.tiling import is_library
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.cast import cast
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.fold_map import Folded, FoldMap
-from npusim.kernels.fold_weights import FoldedFilters, FoldWeights
-from npusim.kernels.implicit_gemm import ImplicitGemm
-from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData
-from npusim.kernels.parts.folding import (
+from npusim.call.tilings.words import is_library
+from npusim.kernels.estimate.costs import launch_cycles
+from npusim.kernels.estimate.streams import spread_cycles, times
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.implicit_gemm.forward import ConvForward
+from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.fold_map import Folded, FoldMap
+from npusim.kernels.layout.fold_weights import FoldedFilters, FoldWeights
+from npusim.kernels.layout.folding import (
     Fold,
     FoldedConvolution,
     can_fold,
@@ -41,14 +40,15 @@ from npusim.kernels.parts.folding import (
     input_folds,
     thinned,
 )
-from npusim.kernels.parts.layout_change import Change, LayoutChange
+from npusim.kernels.layout.layout_change import Change, LayoutChange
+from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData
+from npusim.kernels.layout.thin_map import ThinMap, Thinned
+from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.thin_map import ThinMap, Thinned
-from npusim.kernels.tilings.costs import launch_cycles
-from npusim.kernels.tilings.streams import spread_cycles, times
-from npusim.kernels.trans_data import Conversion, TransData
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import CubeMath
-from npusim.ops.gradients import (
+from npusim.ops.blocked_gradients import (
     ANY_GRADIENT,
     ANY_PRODUCT,
     asked,
@@ -59,8 +59,8 @@ from npusim.ops.gradients import (
     require_time,
 )
 from npusim.ops.window_products import LIBRARY_MULTIPLIES, WindowProducts, product_estimate
+from npusim.problem.convolution import Convolution
 from npusim.reuse.cache import Answers, Seen
-from npusim.shapes.convolution import Convolution
 
 
 class Launcher:

@@ -8,24 +8,24 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npusim.base.dtypes import BF16, FP16, FP32, DType, dtype, promote
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.isa.operands import Tensor
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.parts.layout_change import Change
-from npusim.kernels.transpose import Transpose
-from npusim.limits.facts import tensor_facts
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.layout.layout_change import Change
+from npusim.kernels.layout.transpose import Transpose
+from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import CubeMath, cube_math, frozen, operand, scalar, stated_cube_math
 from npusim.ops.card import Card, Input, Output, Sample, Stated
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import gradients
 from npusim.ops.layer import Wanted, stated_layer, wanted
+from npusim.problem.convolution import Convolution
+from npusim.problem.limits.facts import tensor_facts
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
 
 #: Axes of (T, N, C) in the order (N, C, T), of (K, Cin, Cout) in the order (Cout, Cin, K), by
 #: operand and gradient; and back.

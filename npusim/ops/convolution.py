@@ -9,23 +9,23 @@ from typing import Any
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.spec import Array, Operand, Spec
-from npusim.isa.operands import Tensor
-from npusim.kernels.bias_add import BiasAdd
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.kernels.matmul import Matmul
-from npusim.kernels.matmul import Tiling as ProductTiling
+from npusim.kernels.implicit_gemm.forward import ConvForward
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.matmul.matmul import Matmul
+from npusim.kernels.matmul.matmul import Tiling as ProductTiling
+from npusim.kernels.vector.bias_add import BiasAdd
+from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per_dim, scalar
+from npusim.ops.blocked_gradients import launch, product
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.convolution_backward import arguments, facts
-from npusim.ops.gradients import launch, product
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
+from npusim.problem.convolution import Convolution
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
 
 _TYPES = (FP16, BF16, FP32)
 

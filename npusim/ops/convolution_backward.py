@@ -10,21 +10,21 @@ from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.matmul import Matmul
-from npusim.kernels.matmul import Tiling as ProductTiling
-from npusim.limits.facts import tensor_facts
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.forward import ConvForward
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.matmul.matmul import Matmul
+from npusim.kernels.matmul.matmul import Tiling as ProductTiling
 from npusim.ops.arguments import cube_math, flag, frozen, operand, per_dim, scalar, stated_cube_math
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
+from npusim.problem.convolution import Convolution, sides_of, transposed_sizes
+from npusim.problem.limits.facts import tensor_facts
+from npusim.problem.reference import conv_bias_grad
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution, sides_of, transposed_sizes
-from npusim.shapes.reference import conv_bias_grad
 
 #: The results, and the operands in the order of their arguments.
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")

@@ -7,23 +7,23 @@ from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling import own_tiling
-from npusim.device.parts import MainMemory
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.deconv_grad_filter import ConvGradFilter, DeconvGradFilter
-from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling
-from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
-from npusim.kernels.dsp_grad_input import Tiling as InputTiling
-from npusim.kernels.tilings.dsp_grad_input import auto_tiling
-from npusim.limits.facts import PARAM, type_name, weight_shape
+from npusim.call.tilings.words import own_tiling
+from npusim.kernels.dsp.grad_filter import ConvGradFilter, DeconvGradFilter
+from npusim.kernels.dsp.grad_filter import Tiling as FilterTiling
+from npusim.kernels.dsp.grad_input import ConvGradInput, DeconvGradInput
+from npusim.kernels.dsp.grad_input import Tiling as InputTiling
+from npusim.kernels.dsp.input_tiling import auto_tiling
+from npusim.machine.device.parts import MainMemory
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import frozen, operand, scalar
 from npusim.ops.card import Card
+from npusim.problem.convolution import Convolution, Sizes
+from npusim.problem.limits.facts import PARAM, type_name, weight_shape
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution, Sizes
 
 #: Where operands lie, by word: the memory of the device that takes the place of main memory.
 STORAGES = {"shared": "main_memory", "gsm": "shared_memory", "private": "private_memory"}

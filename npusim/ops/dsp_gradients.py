@@ -10,20 +10,20 @@ from inspect import Parameter, Signature, getdoc
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, dtype
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.spec import Array, Operand
-from npusim.kernels.deconv_grad_filter import ConvGradFilter, DeconvGradFilter
-from npusim.kernels.deconv_grad_filter import Tiling as FilterTiling
-from npusim.kernels.dsp_grad_input import ConvGradInput, DeconvGradInput
-from npusim.kernels.dsp_grad_input import Tiling as InputTiling
-from npusim.layout import nchw_to_nhwc, nhwc_to_nchw
-from npusim.limits.facts import weight_shape
+from npusim.kernels.dsp.grad_filter import ConvGradFilter, DeconvGradFilter
+from npusim.kernels.dsp.grad_filter import Tiling as FilterTiling
+from npusim.kernels.dsp.grad_input import ConvGradInput, DeconvGradInput
+from npusim.kernels.dsp.grad_input import Tiling as InputTiling
 from npusim.ops.arguments import declared
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.dsp import begin, launch_filter, launch_input
 from npusim.ops.layer import expected, stated_layer
+from npusim.problem.convolution import Convolution, Sizes
+from npusim.problem.layouts import nchw_to_nhwc, nhwc_to_nchw
+from npusim.problem.limits.facts import weight_shape
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution, Sizes
 
 # -- cards -------------------------------------------------------------------------------------
 
@@ -193,9 +193,9 @@ def deconv_grad_filter() -> None:
 
     ``dy`` (batch, out_h, out_w, out_c) and ``x`` (batch, in_h, in_w, in_c) are arrays of one
     type, fp32 or (MT7004) fp16, or ``npusim.spec``s for a timing-only run. ``param`` has the 18
-    integers of the C interface (``npusim.limits.facts.PARAM``), and up to two more that are not
-    read. There is no padding below or to the right: dy ends at out_h and out_w, and reads beyond
-    it are zero.
+    integers of the C interface (``npusim.problem.limits.facts.PARAM``), and up to two more that are
+    not read. There is no padding below or to the right: dy ends at out_h and out_w, and reads
+    beyond it are zero.
 
     The result ``outputs[0]`` is (group, out_c / group * kernel_h * kernel_w, in_c / group) of the
     operands' type, with out_c before kernel_h and kernel_w in the middle axis: the whole gradient,
@@ -212,7 +212,7 @@ def deconv_grad_filter() -> None:
     they are built in SM and stay there.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
+    ``npusim.kernels.dsp.grad_filter.Tiling``. Raises ``RuleError`` naming the argument that
     does not fit or that the library refuses, ``ArgumentError`` for the rest.
     """
 
@@ -229,7 +229,7 @@ def conv_grad_filter() -> None:
 
     No page of this function of the library was at hand: signature and limits are assumed to be
     those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
-    or a ``npusim.kernels.deconv_grad_filter.Tiling``. Raises ``RuleError`` or ``ArgumentError``
+    or a ``npusim.kernels.dsp.grad_filter.Tiling``. Raises ``RuleError`` or ``ArgumentError``
     naming the argument.
     """
 
@@ -246,7 +246,7 @@ def deconv_grad_input() -> None:
 
     No page of this function of the library was at hand: signature and limits are assumed to be
     those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
-    or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
+    or a ``npusim.kernels.dsp.grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
     the argument.
     """
 
@@ -263,6 +263,6 @@ def conv_grad_input() -> None:
 
     No page of this function of the library was at hand: signature and limits are assumed to be
     those of DeconvGradFilter. Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto"
-    or a ``npusim.kernels.dsp_grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
+    or a ``npusim.kernels.dsp.grad_input.Tiling``. Raises ``RuleError`` or ``ArgumentError`` naming
     the argument.
     """

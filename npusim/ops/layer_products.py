@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
-from npusim.kernels.matmul import Matmul
+from npusim.kernels.matmul.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
+from npusim.kernels.matmul.matmul import Matmul
 
 if TYPE_CHECKING:
     from npusim.workloads.layers import LinearLayer
@@ -17,8 +17,8 @@ class LayerProduct(NamedTuple):
 
     Operands and result are called "x" (what the layer reads), "w" (its weights, or the right
     matrix) and "y" (its output, or the gradient of that). ``operands`` are those of the kernel in
-    its order, with their ``layouts`` as ``npusim.kernels.matmul`` has them; ``shapes`` are the
-    matrices in memory, those of a stack one below the other.
+    its order, with their ``layouts`` as ``npusim.kernels.matmul.matmul`` has them; ``shapes`` are
+    the matrices in memory, those of a stack one below the other.
     """
 
     kernel: type[Matmul]

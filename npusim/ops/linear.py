@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 from npusim.base.dtypes import BF16, FP32, DType
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
-from npusim.call.tiling import own_tiling
-from npusim.isa.operands import Tensor
-from npusim.kernels.bias_add import BiasAdd
-from npusim.kernels.bias_grad import BiasGrad
-from npusim.kernels.cast import cast
-from npusim.kernels.linear import LinearBackpropWeight
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.mem_set import MemSet
-from npusim.kernels.sum_parts import SumParts
-from npusim.kernels.tilings.imported import Imported
+from npusim.call.tilings.words import own_tiling
+from npusim.kernels.layout.cast import cast
+from npusim.kernels.matmul.linear import LinearBackpropWeight
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.parts.sum_parts import SumParts
+from npusim.kernels.vector.bias_add import BiasAdd
+from npusim.kernels.vector.bias_grad import BiasGrad
+from npusim.kernels.vendor.imported import Imported
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
 from npusim.ops.arguments import cube_math
 from npusim.ops.layer_products import layer_product
-from npusim.program.kernel import Kernel
 from npusim.results import Result
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import CubeMath, cube_math, cube_math_number, flag, operand
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.linear import START, converted, launch_product
@@ -49,8 +49,8 @@ def matmul(
 
     ``cube_math_type`` says how fp32 is multiplied.
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.matmul.Tiling``. Raises ``ArgumentError`` for shapes or types that do not
-    fit together.
+    ``npusim.kernels.matmul.matmul.Tiling``. Raises ``ArgumentError`` for shapes or types that do
+    not fit together.
     """
     first, second = operand(a), operand(b)
     kind = _common(first, second)

@@ -24,19 +24,19 @@ from typing import Protocol, TypeVar
 from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import CapacityError
 from npusim.base.integers import round_up
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Operand
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.cast import cast
-from npusim.kernels.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
-from npusim.kernels.matmul import Matmul
-from npusim.kernels.tilings.streams import spread_cycles
-from npusim.kernels.transpose import Transpose, merged
+from npusim.kernels.estimate.streams import spread_cycles
+from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.transpose import Transpose, merged
+from npusim.kernels.matmul.linear import LinearBackpropInput, LinearBackpropWeight, LinearForward
+from npusim.kernels.matmul.matmul import Matmul
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import CubeMath
 from npusim.ops.linear import START, launch_product, launch_weight_product
-from npusim.shapes.convolution import Convolution
+from npusim.problem.convolution import Convolution
 
 Product = TypeVar("Product", bound=Matmul)
 

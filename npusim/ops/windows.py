@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
-from npusim.call.tiling import own_tiling
-from npusim.isa.operands import Tensor
-from npusim.kernels.im2col import Im2col
-from npusim.kernels.im2col_backward import Im2colBackward
+from npusim.call.tilings.words import own_tiling
+from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.tilings import im2col as patches_tiling
-from npusim.kernels.tilings import im2col_backward as image_tiling
-from npusim.kernels.trans_data import Conversion, TransData
-from npusim.limits.facts import FACTS, tensor_facts
+from npusim.kernels.windows import im2col_backward_tiling as image_tiling
+from npusim.kernels.windows import im2col_tiling as patches_tiling
+from npusim.kernels.windows.im2col import Im2col
+from npusim.kernels.windows.im2col_backward import Im2colBackward
+from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import frozen, operand
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
 from npusim.ops.layer import per_axis
+from npusim.problem.convolution import Convolution, Sizes, output_sizes
+from npusim.problem.limits.facts import FACTS, tensor_facts
+from npusim.problem.reference import fold, unfold
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution, Sizes, output_sizes
-from npusim.shapes.reference import fold, unfold
 
 #: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
 C0 = 16
@@ -332,8 +332,8 @@ def im2col(
 
     No page of the call was at hand: its limits are assumed to be those of im2col_backward. Keywords
     are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.im2col.Tiling``. Raises ``RuleError`` naming the argument that does not fit,
-    ``ArgumentError`` for the rest.
+    ``npusim.kernels.windows.im2col.Tiling``. Raises ``RuleError`` naming the argument that does not
+    fit, ``ArgumentError`` for the rest.
     """
     return _UNFOLD.run("im2col", options, image, kernel_size, dilation, padding, stride)
 
@@ -359,8 +359,8 @@ def im2col_backward(
     works on 5HD (16 channels to a block) between two conversions.
 
     Keywords are those of ``npusim.call.Options``; ``tiling`` is "auto" or a
-    ``npusim.kernels.im2col_backward.Tiling``. Raises ``RuleError`` naming the argument that does
-    not fit or that the documentation refuses, ``ArgumentError`` for the rest.
+    ``npusim.kernels.windows.im2col_backward.Tiling``. Raises ``RuleError`` naming the argument that
+    does not fit or that the documentation refuses, ``ArgumentError`` for the rest.
     """
     settings = input_size, kernel_size, dilation, padding, stride
     return _FOLD.run("im2col_backward", options, grad_output, *settings)

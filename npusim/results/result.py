@@ -9,18 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npusim.results import tables
-from npusim.results.answer import Reported
-from npusim.results.energy import ENERGY_COLUMNS
-from npusim.results.plots import Axes, draw
-from npusim.results.record import Record
-from npusim.results.report import Report
-from npusim.results.text import render
-from npusim.results.verdict import Report as Tried
-from npusim.results.verdict import what_if as figures_tried
+from npusim.results.facts import tables
+from npusim.results.facts.energy import ENERGY_COLUMNS
+from npusim.results.facts.record import Record
+from npusim.results.facts.saved import Reported
+from npusim.results.facts.verdict import Report as Tried
+from npusim.results.facts.verdict import what_if as figures_tried
+from npusim.results.shown.report import Report
+from npusim.results.shown.text import render
+from npusim.results.writers.plots import Axes, draw
 
 if TYPE_CHECKING:
-    from npusim.results.explanation import Explanation
+    from npusim.results.facts.explanation import Explanation
 
 
 class Result(Record, Reported):
@@ -83,7 +83,7 @@ class Result(Record, Reported):
         figures tried and how many there are. ``ArgumentError`` where the result does not know how,
         or where a kernel has too many instructions.
         """
-        from npusim.results.explanation import Explanation, KernelExplanation
+        from npusim.results.facts.explanation import Explanation, KernelExplanation
 
         replay = self._again()
         traces = replay.traces(self.device)
@@ -137,7 +137,7 @@ class Result(Record, Reported):
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""
-        from npusim.results.reports import call
+        from npusim.results.shown import call
 
         return call.report(self)
 
@@ -152,7 +152,7 @@ class Result(Record, Reported):
 
         ``cores`` are those to show (all), ``window`` is in microseconds of the call (all of it).
         """
-        from npusim.results import perfetto
+        from npusim.results.writers import perfetto
 
         perfetto.save(self, Path(path), cores=cores, window=window)
 
@@ -167,7 +167,7 @@ class Result(Record, Reported):
 
         Without ``cores``, the first and the slowest core of each kernel are shown.
         """
-        from npusim.results.figures import timeline
+        from npusim.results.shown.figures import timeline
 
         return draw(timeline.plotted(self, cores, window), ax)
 
@@ -175,12 +175,12 @@ class Result(Record, Reported):
 
     def plot_roofline(self, ax: Axes | None = None) -> Axes:
         """Draw each kernel's attained FLOP/s under the roofs of the cores it used."""
-        from npusim.results.figures import roofline
+        from npusim.results.shown.figures import roofline
 
         return draw(roofline.of_call(self), ax)
 
     def plot_traffic(self, ax: Axes | None = None) -> Axes:
         """Draw the bytes of each path, reads of GM split into L2 hits and misses."""
-        from npusim.results.figures import stacks
+        from npusim.results.shown.figures import stacks
 
         return draw(stacks.traffic(self), ax)

@@ -31,9 +31,9 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from msgspec import Struct
 
-from npusim.base.sources import imported_anew, program
-from npusim.device.parts import Memory
-from npusim.device.spec import NO_FIGURES, Device
+from npusim.base.digests import imported_anew, program
+from npusim.machine.device.parts import Memory
+from npusim.machine.device.spec import NO_FIGURES, Device
 from npusim.reuse.store import Store, opened
 
 #: The way to a figure: fields, keys, and one of the words below at the end.

@@ -24,19 +24,18 @@ from typing import Any, cast
 import numpy as np
 from msgspec import structs
 
+from npusim.base.digests import code_of, content_of, look_again
 from npusim.base.integers import IntArray
-from npusim.base.objects import replace
-from npusim.base.sources import code_of, content_of, look_again
-from npusim.device.parts import AT_MOST, ENERGY
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.program.build import build
-from npusim.program.kernel import Kernel
-from npusim.program.program import Program
-from npusim.program.recost import recosted, structure
-from npusim.reuse.cache import Answers, Name, Seen, names_of
-from npusim.timing.outcome import L2, Held, Progress
-from npusim.timing.run import (
+from npusim.base.records import replace
+from npusim.machine.device.parts import AT_MOST, ENERGY
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.machine.program.kernel import Kernel
+from npusim.machine.program.program import Program
+from npusim.machine.program.recost import recosted, structure
+from npusim.machine.timing.outcome import L2, Held, Progress
+from npusim.machine.timing.run import (
     Launched,
     Launches,
     new_l2,
@@ -45,7 +44,7 @@ from npusim.timing.run import (
     trace_program,
     wants_timeline,
 )
-from npusim.timing.trace import (
+from npusim.machine.timing.trace import (
     Bound,
     KernelRun,
     PipeRow,
@@ -55,6 +54,7 @@ from npusim.timing.trace import (
     TrafficRow,
     are_usual,
 )
+from npusim.reuse.cache import Answers, Name, Seen, names_of
 
 #: Bytes of the largest content that is kept; L2s of very small blocks are simulated anew.
 MOST_BYTES = 1 << 20

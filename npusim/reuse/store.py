@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from npusim.base.digests import as_imported
 from npusim.base.errors import StoreError
 from npusim.base.resources import user_cache
-from npusim.base.sources import as_imported
 
 #: Of the table below; a file with another one is refused, not misread.
 SCHEMA = 3

@@ -13,27 +13,27 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npusim.base.atomic_files import write
 from npusim.base.errors import ArgumentError, NpusimError
-from npusim.base.objects import replace
 from npusim.base.quantities import format_quantity
-from npusim.base.written import write
+from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
-from npusim.device.area import area_mm2
-from npusim.device.catalog import load_device
-from npusim.device.config import figure_text, figures
-from npusim.device.parts import Figure
-from npusim.device.resources import LAUNCHES
-from npusim.device.spec import Device
-from npusim.device.variant import Head, free_key, variant_text
+from npusim.machine.device.area import area_mm2
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.config import figure_text, figures
+from npusim.machine.device.parts import Figure
+from npusim.machine.device.resources import LAUNCHES
+from npusim.machine.device.spec import Device
+from npusim.machine.device.variant import Head, free_key, variant_text
 from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network
-from npusim.ops.of_layers import LayerRuns
+from npusim.ops.network_layers import LayerRuns
 from npusim.results import Result
-from npusim.results.figures import stacks, timeline
-from npusim.results.figures.stacks import LayerBar
-from npusim.results.lines import rate_text, split_text, us_text
-from npusim.results.web.charts import live
-from npusim.results.web.charts.live import Acts, Knob, Live
+from npusim.results.shown.figures import stacks, timeline
+from npusim.results.shown.figures.stacks import LayerBar
+from npusim.results.writers.text_layout import rate_text, split_text, us_text
+from npusim.results.writers.web.charts import live
+from npusim.results.writers.web.charts.live import Acts, Knob, Live
 from npusim.study.space import make_axis
 from npusim.study.subject import DEVICE, NETWORK
 

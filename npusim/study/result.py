@@ -13,22 +13,22 @@ from typing import Any
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.quantities import parse_quantity
 from npusim.base.yamltree import suggest
-from npusim.device.area import area_mm2, buffer_bytes, static_watt
-from npusim.device.catalog import load_device
-from npusim.device.config import figures
-from npusim.device.parts import ENERGY
-from npusim.device.scaling import energy_pj
-from npusim.device.spec import Device
+from npusim.machine.device.area import area_mm2, buffer_bytes, static_watt
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.config import figures
+from npusim.machine.device.parts import ENERGY
+from npusim.machine.device.scaling import energy_pj
+from npusim.machine.device.spec import Device
 from npusim.networks.network import RESULTS
-from npusim.results.answer import Answer
-from npusim.results.figure import Figure
-from npusim.results.figures import studies
-from npusim.results.figures.studies import Varied
-from npusim.results.lines import percent_text
-from npusim.results.plots import Axes, draw
-from npusim.results.report import Report
-from npusim.results.reports.study import explored, report
-from npusim.results.tables import DataFrame, frame
+from npusim.results.facts.saved import Answer
+from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.shown.figure import Figure
+from npusim.results.shown.figures import studies
+from npusim.results.shown.figures.studies import Varied
+from npusim.results.shown.report import Report
+from npusim.results.shown.study import explored, report
+from npusim.results.writers.plots import Axes, draw
+from npusim.results.writers.text_layout import percent_text
 from npusim.study.formula import GOALS, Formula, goal, limit
 from npusim.study.space import Study
 from npusim.study.subject import DEVICE, Measured, Row, Setting, option_names, split

@@ -26,15 +26,15 @@ from npusim.base.errors import (
     naming,
     told_as,
 )
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.resources import optional
 from npusim.base.workers import AHEAD, Workers, answered, check_jobs, packed, unpacked
-from npusim.device.catalog import load_device
-from npusim.device.config import figure_text, figures
-from npusim.results.figures import studies
-from npusim.results.plots import Axes, draw
-from npusim.results.progress import in_notebooks, of_points
-from npusim.results.tables import DataFrame, frame
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.config import figure_text, figures
+from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.shown.figures import studies
+from npusim.results.writers.plots import Axes, draw
+from npusim.results.writers.progress import in_notebooks, of_points
 from npusim.reuse.cache import answers_in
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal as goal_of

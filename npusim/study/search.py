@@ -20,7 +20,7 @@ from typing import Any
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.resources import optional
 from npusim.base.workers import check_jobs
-from npusim.results.progress import in_notebooks, of_points
+from npusim.results.writers.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
 from npusim.study.result import Exploration, unbeaten, values_of

@@ -18,8 +18,8 @@ from npusim.base.errors import ArgumentError, NpusimError, told_as
 from npusim.base.integers import ceil_div
 from npusim.base.quantities import in_one_unit, parse_count, parse_quantity
 from npusim.base.yamltree import Node, TextFile, load_tree
-from npusim.device.catalog import load_device
-from npusim.device.config import figures
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.config import figures
 from npusim.study.formula import GOALS, goal, limit
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Setting, card_of, option_names, split
 

@@ -17,25 +17,25 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from npusim.base.digests import content_of, limits, program
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError, told_as
-from npusim.base.sources import content_of, limits, program
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Spec
-from npusim.call.tiling import parse_tiling
-from npusim.device.area import area_mm2, buffer_bytes, logic_mm2
-from npusim.device.catalog import load_device, read_cores
-from npusim.device.config import figures
-from npusim.device.edit import part_name
-from npusim.device.resources import by_word
-from npusim.device.scaling import energy_pj
-from npusim.device.spec import Device
+from npusim.call.tilings.words import parse_tiling
+from npusim.machine.device.area import area_mm2, buffer_bytes, logic_mm2
+from npusim.machine.device.catalog import load_device, read_cores
+from npusim.machine.device.config import figures
+from npusim.machine.device.edit import part_name
+from npusim.machine.device.resources import by_word
+from npusim.machine.device.scaling import energy_pj
+from npusim.machine.device.spec import Device
 from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
 from npusim.ops import CARDS
 from npusim.ops.arguments import integer, read_cube_math_type, word
 from npusim.ops.card import Stated
 from npusim.results import Result
-from npusim.results.energy import Energy
+from npusim.results.facts.energy import Energy
 from npusim.reuse.store import Store
 from npusim.workloads import read_network
 

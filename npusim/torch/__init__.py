@@ -39,8 +39,8 @@ from npusim.base.resources import optional
 from npusim.base.streams import stderr_is_terminal
 from npusim.call.options import Options
 from npusim.call.spec import Array
-from npusim.device.spec import Device
-from npusim.results.progress import ProgressBar
+from npusim.machine.device.spec import Device
+from npusim.results.writers.progress import ProgressBar
 from npusim.torch.log import SETTINGS, ConvCall, Evidence, Log
 from npusim.torch.products import Made, Product, computed, products
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from npusim.base.dtypes import FP32, DType, dtype, promote
 from npusim.base.errors import ArgumentError, NpusimError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec, spec
@@ -28,9 +28,9 @@ from npusim.ops import CARDS
 from npusim.ops.arguments import cube_math, cube_math_number
 from npusim.ops.convolution_backward import convolution_backward
 from npusim.ops.linear import linear_layer
+from npusim.problem.reference import relative_error, without_equal_infinities
 from npusim.results import Result
-from npusim.results.log_text import GRADIENTS, render
-from npusim.shapes.reference import relative_error, without_equal_infinities
+from npusim.results.shown.log_text import GRADIENTS, render
 from npusim.version import __version__
 from npusim.workloads import LinearLayer
 

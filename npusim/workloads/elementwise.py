@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.workloads.kinds import KINDS, UNKNOWN, WEIGHTED
 

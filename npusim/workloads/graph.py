@@ -20,7 +20,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.workloads.elementwise import ElementwiseLayer, together
 from npusim.workloads.kinds import KINDS, UNKNOWN

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.shapes.convolution import Convolution
+from npusim.problem.convolution import Convolution
 
 
 @dataclass(frozen=True, kw_only=True)

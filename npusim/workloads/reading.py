@@ -10,7 +10,7 @@ from typing import Any
 
 from npusim.base.content import Content, content_of, require_content
 from npusim.base.errors import ArgumentError, shown
-from npusim.base.objects import collecting_seldom
+from npusim.base.records import collecting_seldom
 from npusim.base.resources import configs
 from npusim.base.yamltree import suggest
 from npusim.workloads.from_scalesim import workload as from_topology

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.graph import Edge, Node, Sizes, Workload, of_nodes
 from npusim.workloads.layers import ConvLayer, Layer

@@ -25,16 +25,16 @@ from typing import Any, NamedTuple
 import pytest
 
 import npusim
-from npusim.base import sources
+from npusim.base import digests as sources
 from npusim.base.dtypes import FP16
 from npusim.base.resources import configs
 from npusim.call.own_kernel import load_kernel
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels import mem_set
-from npusim.kernels.mem_set import MemSet
-from npusim.limits import table
-from npusim.program.kernel import Plan
+from npusim.kernels.parts import mem_set
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Plan
+from npusim.problem.limits import table
 from npusim.reuse.cache import answers_in
 from npusim.reuse.launches import CachedLaunches
 from tests.reuse.test_launches import forget, forgetful

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.base import sources
+from npusim.base import digests as sources
 from npusim.base.dtypes import FP16
 from npusim.base.errors import StoreError
 from npusim.call.own_kernel import load_kernel
+from npusim.call.tilings.problem import Problem
 from npusim.cli.main import parser
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
 from npusim.ops import CARDS
 from npusim.reuse.cache import answers_in
 from npusim.reuse.launches import CachedLaunches
@@ -39,7 +40,6 @@ from npusim.study.subject import (
     option_names,
     split,
 )
-from npusim.tuning.problem import Problem
 from npusim.workloads import load_workload
 from tests.reuse.test_launches import forget, simulated
 
@@ -146,7 +146,7 @@ def test_the_file_of_a_tiling_is_its_content(tmp_path: Path, monkeypatch: Any) -
     """The text of an option says nothing of what the file holds."""
     held = iter((1, 2))
     monkeypatch.setattr(
-        "npusim.kernels.tilings.cann.load_cann_tiling", lambda path: f"{path} {next(held)}"
+        "npusim.kernels.vendor.cann.load_cann_tiling", lambda path: f"{path} {next(held)}"
     )
     setting = {"operator": "matmul", "device": "tiny", "m": "1", "k": "1", "n": "1"}
     first, second = (Split.of({**setting, "tiling": "@t.yaml"}, {}).content for _ in range(2))
@@ -210,7 +210,7 @@ def test_a_store_that_cannot_be_read_is_no_answer(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("npusim.study.runner.measure", broken)
     with pytest.raises(StoreError):
         look([(0, parts)])
-    monkeypatch.setattr("npusim.ops.of_layers.answers_in", broken)
+    monkeypatch.setattr("npusim.ops.network_layers.answers_in", broken)
     with pytest.raises(StoreError):
         npusim.network("dcgan", device="tiny")
 
@@ -269,7 +269,7 @@ def test_modules_imported_anew_are_other_code(monkeypatch: pytest.MonkeyPatch) -
     with simulated() as names:
         cycles()
         assert not names
-        monkeypatch.setattr(sys.modules["npusim.isa.dma"], "__spec__", object())
+        monkeypatch.setattr(sys.modules["npusim.machine.isa.dma"], "__spec__", object())
         cycles()
         assert names == ["mem_set"]
         cycles()
@@ -311,7 +311,7 @@ def test_runs_and_tunings_are_of_one_program(
 
 
 OWN = """
-from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.mem_set import MemSet
 from steps import step
 
 class Own(MemSet):

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16
-from npusim.base.objects import replace
-from npusim.call import choice
-from npusim.call.choice import CHOICES, built, chosen
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul
-from npusim.kernels.mem_set import MemSet
+from npusim.base.records import replace
+from npusim.call.tilings import choice
+from npusim.call.tilings.choice import CHOICES, built, chosen
+from npusim.kernels.matmul.matmul import Matmul
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.timing.outcome import Held
 from npusim.reuse.cache import KEYS, Name, Seen, named
 from npusim.reuse.launches import CachedLaunches
-from npusim.timing.outcome import Held
+from tests.call.test_tune import matmul
 from tests.reuse.test_launches import forget
-from tests.tuning.test_tune import matmul
 
 KERNEL: Matmul = matmul(64, 64, 64, FP16, "tiny")
 DEVICE = load_device("tiny")

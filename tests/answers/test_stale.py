@@ -25,7 +25,7 @@ def test_no_answer_is_stale_after_many_edits() -> None:
 #: A part of a key that is left out, and the command whose answers are stale then.
 LEFT_OUT = {
     "npusim.reuse.launches.code_of": "launch",
-    "npusim.tuning.problem.code_of": "tune",
+    "npusim.call.tilings.problem.code_of": "tune",
     "npusim.study.subject.content_of": "point",
     "npusim.study.subject.limits": "point",
 }

@@ -10,11 +10,11 @@ import pytest
 
 from npusim.cli import fit
 from npusim.cli.main import main
-from npusim.device.catalog import load_device
-from npusim.results import progress
-from npusim.results.progress import Bar
-from tests.calibration.sample import product, write_profile
+from npusim.machine.device.catalog import load_device
+from npusim.results.writers import progress
+from npusim.results.writers.progress import Bar
 from tests.mistakes import mistakes
+from tests.silicon.sample import product, write_profile
 
 Capture = pytest.CaptureFixture[str]
 

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from npusim import network, ops, spec
+from npusim.base.atomic_files import replacing
 from npusim.base.errors import ArgumentError
-from npusim.base.written import replacing
 from npusim.cli.main import INTERRUPTED, main
 from npusim.study.subject import keep
-from tests.drawn import slow_if
+from tests.sampled import slow_if
 from tests.tables import table
 
 OLD = "the file that was there"

@@ -73,7 +73,7 @@ def test_two_processes_answer_as_one(
 @pytest.mark.parametrize(
     ("name", "broken", "task"),
     [
-        ("net", "npusim.ops.of_layers.spec", "layer one (1/3): "),
+        ("net", "npusim.ops.network_layers.spec", "layer one (1/3): "),
         ("step", "npusim.networks.run.launches.Launcher.run", "operation input.fp16: "),
         (
             "sweep",

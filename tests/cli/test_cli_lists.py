@@ -10,9 +10,9 @@ import pytest
 
 import npusim
 from npusim.cli.main import main
-from npusim.device.catalog import load_device
-from npusim.device.config import describe
-from npusim.limits.table import documented_operators, load_rules
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.config import describe
+from npusim.problem.limits.table import documented_operators, load_rules
 from npusim.workloads import workloads
 
 Capture = pytest.CaptureFixture[str]

@@ -18,8 +18,8 @@ from npusim.cli import main as entry
 from npusim.cli import ops, run
 from npusim.cli.main import COMMANDS, main
 from npusim.ops import CARDS
-from npusim.results import progress
-from npusim.results.progress import ProgressBar
+from npusim.results.writers import progress
+from npusim.results.writers.progress import ProgressBar
 
 Capture = pytest.CaptureFixture[str]
 

@@ -13,7 +13,7 @@ from npusim.base.dtypes import FP32
 from npusim.base.errors import ArgumentError
 from npusim.call.own_kernel import load_kernel, make_kernel
 from npusim.cli.main import main
-from npusim.isa.operands import Tensor
+from npusim.machine.isa.operands import Tensor
 from tests.documents.pages import files
 from tests.mistakes import mistakes
 from tests.texts import text_of

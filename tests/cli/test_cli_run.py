@@ -21,10 +21,10 @@ import pytest
 import npusim
 from npusim.cli import run as command
 from npusim.cli.main import main
-from npusim.layout import fracz_grouped_to_oihw, to_5hd
 from npusim.ops import CARDS, operators
+from npusim.problem.layouts import fracz_grouped_to_oihw, to_5hd
+from npusim.problem.reference import conv_filter_grad, relative_error
 from npusim.results import Result
-from npusim.shapes.reference import conv_filter_grad, relative_error
 from tests.tables import rows
 
 Capture = pytest.CaptureFixture[str]

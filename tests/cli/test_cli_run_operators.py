@@ -14,9 +14,9 @@ import pytest
 
 import npusim
 from npusim.cli.main import main
-from npusim.layout import to_6hd, to_fracz_3d
+from npusim.problem.layouts import to_6hd, to_fracz_3d
+from npusim.problem.reference import conv_filter_grad, conv_input_grad
 from npusim.results import Result
-from npusim.shapes.reference import conv_filter_grad, conv_input_grad
 from tests.tables import rows
 
 Capture = pytest.CaptureFixture[str]

@@ -16,9 +16,9 @@ import pytest
 from npusim.base.streams import stderr_is_terminal
 from npusim.cli.main import main
 from npusim.cli.sweep import progress_bar
-from npusim.results import progress
-from npusim.results.progress import ProgressBar
-from npusim.timing import standby
+from npusim.machine.timing import standby
+from npusim.results.writers import progress
+from npusim.results.writers.progress import ProgressBar
 
 Capture = pytest.CaptureFixture[str]
 

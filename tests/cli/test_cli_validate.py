@@ -12,10 +12,10 @@ import pytest
 from npusim.base.errors import ProgramError
 from npusim.cli import validate
 from npusim.cli.main import main
-from npusim.device.spec import Device
-from npusim.validation import simulate
-from npusim.validation.constants import load_constants
-from npusim.validation.sheet import CallRow, Declined, KernelRow, Simulated
+from npusim.machine.device.spec import Device
+from npusim.silicon import simulate
+from npusim.silicon.constants import load_constants
+from npusim.silicon.sheet import CallRow, Declined, KernelRow, Simulated
 from tests.tables import rows
 from tests.texts import text_of
 

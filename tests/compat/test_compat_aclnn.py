@@ -13,7 +13,7 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.compat import aclnn as acl
 from npusim.compat.acl_phases import Executor
-from npusim.shapes.reference import (
+from npusim.problem.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_input_grad,

@@ -13,7 +13,7 @@ import pytest
 
 from npusim.base.errors import ArgumentError
 from npusim.compat import aclnn as acl
-from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
+from npusim.problem.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
 from tests.mistakes import mistakes
 
 Array = np.ndarray[Any, Any]

@@ -9,10 +9,10 @@ import pytest
 
 import npusim
 from npusim.compat import aclnn as acl
-from npusim.device.catalog import load_device
-from npusim.isa.base import Instruction
-from npusim.program.recorder import Recorder
-from npusim.timing.run import Launches
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.base import Instruction
+from npusim.machine.program.recorder import Recorder
+from npusim.machine.timing.run import Launches
 
 INNER = 561103
 

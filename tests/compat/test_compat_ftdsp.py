@@ -19,7 +19,7 @@ from npusim.compat.ftdsp import (
     hp_deconv_grad_filter_s,
     using,
 )
-from npusim.shapes.reference import conv_filter_grad, relative_error
+from npusim.problem.reference import conv_filter_grad, relative_error
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"

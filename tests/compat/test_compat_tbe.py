@@ -19,11 +19,11 @@ import npusim
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat.tbe import dsl, tvm
 from npusim.compat.tbe_tvm import Lazy, Placeholder
-from npusim.layout import from_5hd, from_6hd, to_5hd, to_6hd, to_fracz, to_fracz_3d
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_filter_grad, conv_forward, relative_error
-from tests.drawn import examples
+from npusim.problem.convolution import Convolution
+from npusim.problem.layouts import from_5hd, from_6hd, to_5hd, to_6hd, to_fracz, to_fracz_3d
+from npusim.problem.reference import conv_filter_grad, conv_forward, relative_error
 from tests.mistakes import mistakes
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"

@@ -10,7 +10,7 @@ import pytest
 
 from npusim.base.errors import ArgumentError
 from npusim.compat.tuners import product, prune_configs_by, rank_hints
-from npusim.kernels.matmul import Tiling
+from npusim.kernels.matmul.matmul import Tiling
 
 pytestmark = pytest.mark.compiled
 

@@ -19,7 +19,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from npusim.cli.main import main as command
-from npusim.results.plots import figure_bytes
+from npusim.results.writers.plots import figure_bytes
 from tests.documents import notebooks
 from tests.documents.pages import DOCUMENTS, ROOT, blocks, sections, text, with_section
 from tests.documents.sections import SECTIONS, demo

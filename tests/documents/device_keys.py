@@ -9,10 +9,10 @@ from inspect import getsource
 from typing import Any, get_origin, get_type_hints
 
 from npusim.base.quantities import format_quantity
-from npusim.device import parts
-from npusim.device.cards import Cards
-from npusim.device.silicon import Silicon
-from npusim.device.spec import Device
+from npusim.machine.device import parts
+from npusim.machine.device.all_reduce import Cards
+from npusim.machine.device.silicon import Silicon
+from npusim.machine.device.spec import Device
 
 #: The records of a device file by the section that lists their keys.
 RECORDS: dict[str, type] = {

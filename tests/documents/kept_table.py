@@ -8,9 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 import npusim
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
+from npusim.machine.timing import run as engine
 from npusim.reuse.cache import answers_in
-from npusim.timing import run as engine
 from tests.reuse.test_launches import forget
 
 #: The figure that is changed, its value, and what the table adds to its name.

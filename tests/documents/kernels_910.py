@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 
 import npusim
-from npusim.results.network_rows import PARTS
-from npusim.validation.sheet import shipped_steps
+from npusim.results.facts.network_rows import PARTS
+from npusim.silicon.sheet import shipped_steps
 from tests.documents.pages import ROOT
 
 KEPT = ROOT / "docs" / "model" / "kernels_910.json"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatch
 
-from npusim.isa.operands import Slot, Tensor
 from npusim.language import DType, Language
-from npusim.program.units import BufferHandle
+from npusim.machine.isa.operands import Slot, Tensor
+from npusim.machine.program.units import BufferHandle
 
 #: Chapter -> patterns of the names of its methods; the first chapter that fits has a method.
 CHAPTERS = {

@@ -13,8 +13,8 @@ import npusim
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.cli import run
 from npusim.cli.main import parser
-from npusim.limits.table import documented_operators, load_rules
 from npusim.ops import CARDS
+from npusim.problem.limits.table import documented_operators, load_rules
 
 _FILE = Path(__file__).parent.parent / "data" / "operator_cases.yaml"
 

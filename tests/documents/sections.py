@@ -19,9 +19,9 @@ from typing import Any
 
 import npusim
 from npusim.cli.main import COMMANDS, parser
-from npusim.device.parts import ENERGY
+from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
-from npusim.validation.sheet import shipped_steps
+from npusim.silicon.sheet import shipped_steps
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES

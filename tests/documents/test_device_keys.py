@@ -57,6 +57,6 @@ def test_every_method_says_what_it_does() -> None:
 def test_the_page_uses_the_one_public_place() -> None:
     page = text("docs/guide/kernel.md")
     assert "from npusim.language import" in page
-    assert "npusim.program" not in page
+    assert "npusim.machine.program" not in page
     for name in npusim.language.__all__:
         assert getattr(npusim.language, name) is not None

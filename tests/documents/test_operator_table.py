@@ -9,7 +9,7 @@ import pytest
 import npusim
 from tests.documents.operator_table import CASES, COLUMNS, cell
 from tests.documents.pages import sections, table
-from tests.drawn import ALIKE, of_each_kind
+from tests.sampled import ALIKE, of_each_kind
 
 TABLE = table(sections("docs/reference/operators.md")["operators"])
 

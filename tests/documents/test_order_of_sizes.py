@@ -8,10 +8,10 @@ import pytest
 
 import npusim
 from npusim.cli.main import main
-from npusim.device.catalog import devices, load_device
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.matmul import Tiling
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.matmul.matmul import Tiling
+from npusim.machine.device.catalog import devices, load_device
 from tests.documents.pages import ROOT, text
 
 

@@ -1,4 +1,4 @@
-"""Tables of tilings, from what the commands of ``tests.tuning`` measured."""
+"""Tables of tilings, from what the commands of ``tests.call`` measured."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from npusim.timing.fast import library
+from npusim.machine.timing.fast import library
 from tests.conftest import ENGINE
 from tests.texts import text_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from npusim.base.errors import ArgumentError, ConfigError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.resources import configs
 from npusim.base.yamltree import load_tree
 from npusim.cli.main import parsed

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.base.dtypes import FP16, FP32, INT8, DType
-from npusim.isa.operands import Tensor
-from npusim.kernels.elementwise import Elementwise, Step
+from npusim.kernels.vector.elementwise import Elementwise, Step
+from npusim.machine.isa.operands import Tensor
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]

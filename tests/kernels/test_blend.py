@@ -10,11 +10,11 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8
 from npusim.base.errors import ArgumentError
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.blend import Blend
-from npusim.kernels.blend_periods import BlendPeriods, Periods
-from npusim.program.build import build
+from npusim.kernels.vector.blend import Blend
+from npusim.kernels.vector.blend_periods import BlendPeriods, Periods
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
 
 DEVICES = ("ascend910", "ascend910b2", "ascend950pr")
 

@@ -12,15 +12,15 @@ import pytest
 import npusim
 from npusim import ops
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import planning
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.matmul import Tiling as MatmulTiling
-from npusim.kernels.tilings import cann_filter, cann_input
-from npusim.program.kernel import Kernel
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.matmul.matmul import Tiling as MatmulTiling
+from npusim.kernels.vendor import cann_filter, cann_input
+from npusim.machine.program.kernel import Kernel
 from npusim.results import Result
 from npusim.workloads import find_layer
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError
-from npusim.isa.operands import Tensor
-from npusim.kernels.clear_blocks import PIECE_BYTES, ClearBlocks
-from npusim.layout import GroupPlan, group_plan
-from tests.drawn import examples
+from npusim.kernels.vector.clear_blocks import PIECE_BYTES, ClearBlocks
+from npusim.machine.isa.operands import Tensor
+from npusim.problem.layouts import GroupPlan, group_plan
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.isa.operands import Tensor
-from npusim.kernels.concat import Concat
-from tests.drawn import examples
+from npusim.base.records import replace
+from npusim.kernels.layout.concat import Concat
+from npusim.machine.isa.operands import Tensor
+from tests.sampled import examples
 
 Array = npt.NDArray[Any]
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter, Tiling
-from npusim.kernels.tilings.conv_filter import cut_plane
-from npusim.program.build import build
-from npusim.shapes.axis import Axis, Part
-from npusim.shapes.convolution import Convolution
-from tests.drawn import slow_if
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter, Tiling
+from npusim.kernels.filter_gradient.tiling import cut_plane
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.problem.axis import Axis, Part
+from npusim.problem.convolution import Convolution
+from tests.sampled import slow_if
 
 TINY = load_device("tiny")
 

@@ -17,23 +17,23 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import simulate
-from npusim.call.choice import chosen
 from npusim.call.spec import Spec
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
-from npusim.kernels.tilings.implicit_gemm import FORMS
-from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
-from tests.drawn import examples, slow_if
-from tests.layout.exchanged import to_fracz_3d_transposed
+from npusim.call.tilings.choice import chosen
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.forward import ConvForward
+from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm, Tiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.implicit_gemm.tiling import FORMS
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.problem.convolution import Convolution
+from npusim.problem.layouts import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
+from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
+from tests.problem.layouts.exchanged import to_fracz_3d_transposed
+from tests.sampled import examples, slow_if
 
 Array = np.ndarray[Any, Any]
 #: The tiling of a kernel whose tiling is to be chosen.

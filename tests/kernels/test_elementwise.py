@@ -10,10 +10,10 @@ import pytest
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT8
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.isa.operands import Tensor
-from npusim.kernels.elementwise import Elementwise, Step
-from npusim.kernels.mem_set import MemSet
+from npusim.base.records import replace
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.vector.elementwise import Elementwise, Step
+from npusim.machine.isa.operands import Tensor
 from tests.kernels.expressions import (
     FLAT,
     MAPS,

@@ -11,18 +11,18 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.base.objects import replace
-from npusim.call.choice import chosen
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.elementwise import Elementwise, Step
-from npusim.kernels.implicit_gemm import ImplicitGemm, Tiling
-from npusim.kernels.parts.epilogue import PRODUCT, Epilogue
-from npusim.layout import to_6hd, to_fracz_3d
-from npusim.shapes.convolution import Convolution
-from tests.drawn import slow_if
+from npusim.base.records import replace
+from npusim.call.tilings.choice import chosen
+from npusim.kernels.implicit_gemm.forward import ConvForward
+from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm, Tiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.vector.elementwise import Elementwise, Step
+from npusim.kernels.vector.epilogue import PRODUCT, Epilogue
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.problem.convolution import Convolution
+from npusim.problem.layouts import to_6hd, to_fracz_3d
+from tests.sampled import slow_if
 
 Array = np.ndarray[Any, Any]
 

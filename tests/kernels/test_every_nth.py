@@ -11,10 +11,10 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError
-from npusim.isa.operands import Tensor
-from npusim.kernels.copy_boxes import Box, CopyBoxes
-from npusim.kernels.every_nth import EveryNth
-from npusim.program.kernel import Kernel
+from npusim.kernels.layout.copy_boxes import Box, CopyBoxes
+from npusim.kernels.layout.every_nth import EveryNth
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
 
 Array = npt.NDArray[Any]
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.base.objects import replace
-from npusim.isa.operands import Tensor
-from npusim.kernels.fold_map import Folded, FoldMap
-from npusim.kernels.fold_weights import FoldedFilters, FoldWeights
-from npusim.kernels.parts.folding import (
+from npusim.base.records import replace
+from npusim.kernels.layout.fold_map import Folded, FoldMap
+from npusim.kernels.layout.fold_weights import FoldedFilters, FoldWeights
+from npusim.kernels.layout.folding import (
     Fold,
     FoldedConvolution,
     can_fold,
@@ -29,12 +28,13 @@ from npusim.kernels.parts.folding import (
     input_folds,
     thinned,
 )
+from npusim.kernels.layout.thin_map import ThinMap, Thinned
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.thin_map import ThinMap, Thinned
-from npusim.layout import to_6hd
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
-from tests.drawn import examples
+from npusim.machine.isa.operands import Tensor
+from npusim.problem.convolution import Convolution
+from npusim.problem.layouts import to_6hd
+from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import FP16, FP32, DType
-from npusim.kernels.library_trans_data import LibraryGroups, LibraryTransData, split
-from npusim.kernels.trans_data import Conversion
-from npusim.layout import from_fracz_3d, to_6hd, to_fracz_3d
-from tests.drawn import examples
+from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData, split
+from npusim.kernels.layout.trans_data import Conversion
+from npusim.problem.layouts import from_fracz_3d, to_6hd, to_fracz_3d
 from tests.kernels.test_trans_data import convert, patterns, plan_program
+from tests.sampled import examples
 
 DEVICES = ("ascend310", "ascend910", "ascend910b2")
 

@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, MXFP4, DType
 from npusim.base.errors import ArgumentError, CapacityError, ProgramError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call, simulate
 from npusim.call.options import Options
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.parts.matmul_operands import LAYOUTS_A, LAYOUTS_B
-from npusim.kernels.parts.tile_order import Order, tiles
-from npusim.kernels.sum_parts import SumParts
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.kernels.matmul.operands import LAYOUTS_A, LAYOUTS_B
+from npusim.kernels.matmul.order import Order, tiles
+from npusim.kernels.parts.sum_parts import SumParts
 from npusim.language import Kernel, Language, Plan, Tasks
-from npusim.layout import to_nz
-from npusim.program.build import build
-from npusim.program.program import Program
-from tests.drawn import examples
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.machine.program.program import Program
+from npusim.problem.layouts import to_nz
 from tests.mistakes import mistakes
+from tests.sampled import examples
 
 Array = npt.NDArray[Any]
 

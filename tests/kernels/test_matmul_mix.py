@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError, ProgramError
-from npusim.base.objects import replace
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.matmul_mix import PER_BLOCK, MatmulFinish, MatmulSum
+from npusim.base.records import replace
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.kernels.matmul.mix import PER_BLOCK, MatmulFinish, MatmulSum
 from npusim.kernels.parts.hand_over import HandOver
-from npusim.kernels.sum_parts import SumParts
+from npusim.kernels.parts.sum_parts import SumParts
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
 from npusim.results import Result
-from tests.drawn import examples
+from tests.sampled import examples
 
 Array = npt.NDArray[Any]
 

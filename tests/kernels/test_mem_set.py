@@ -6,9 +6,9 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import INT8
-from npusim.isa.operands import Tensor
-from npusim.kernels.mem_set import MemSet
-from npusim.kernels.tilings.streams import CLEAR_BYTES
+from npusim.kernels.estimate.streams import CLEAR_BYTES
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.machine.isa.operands import Tensor
 
 
 def cleared(size: int, device: str, cores: int) -> tuple[npusim.Result, int]:

@@ -9,11 +9,11 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.implicit_gemm import Tiling
+from npusim.base.records import replace
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.problem.reference import conv_input_grad
 from npusim.results import Result
-from npusim.shapes.reference import conv_input_grad
 
 TILING = Tiling(base_m=32, base_n=32, base_k=32, step_columns=2, form="phases", zeros=True)
 

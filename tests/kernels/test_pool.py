@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.base.objects import replace
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.pool import Pool, PoolGrad, Tiling, pooled
-from npusim.shapes.convolution import Convolution
-from npusim.timing.trace import KernelRun
-from tests.drawn import examples, slow_if
+from npusim.base.records import replace
+from npusim.kernels.windows.pool import Pool, PoolGrad, Tiling, pooled
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.timing.trace import KernelRun
+from npusim.problem.convolution import Convolution
+from tests.sampled import examples, slow_if
 
 Array = npt.NDArray[Any]
 

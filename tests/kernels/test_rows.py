@@ -11,9 +11,9 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.base.objects import replace
-from npusim.isa.operands import Tensor
-from npusim.kernels.elementwise import Elementwise, Step
+from npusim.base.records import replace
+from npusim.kernels.vector.elementwise import Elementwise, Step
+from npusim.machine.isa.operands import Tensor
 
 Array = npt.NDArray[Any]
 DEVICES = ("ascend310", "ascend910", "ascend910b2", "ascend950pr")

@@ -15,21 +15,21 @@ import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import CapacityError
 from npusim.call.call import simulate
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.bias_add import BiasAdd
-from npusim.kernels.bias_grad import BiasGrad
-from npusim.kernels.cast import cast
-from npusim.kernels.clear_blocks import ClearBlocks
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.elementwise import Elementwise, Step
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.kernels.mem_set import MemSet
-from npusim.kernels.sum_parts import SumParts
-from npusim.kernels.trans_data import Conversion, TransData
-from npusim.layout import group_plan
-from npusim.program.kernel import Kernel
-from npusim.shapes.convolution import Convolution
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.trans_data import Conversion, TransData
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.parts.sum_parts import SumParts
+from npusim.kernels.vector.bias_add import BiasAdd
+from npusim.kernels.vector.bias_grad import BiasGrad
+from npusim.kernels.vector.clear_blocks import ClearBlocks
+from npusim.kernels.vector.elementwise import Elementwise, Step
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
+from npusim.problem.convolution import Convolution
+from npusim.problem.layouts import group_plan
 
 PLAN = group_plan(8, 8, 2, 16)
 MAP, BLOCKS = (1, 20, 5, 7), (1, 1, 2, 5, 7, 16)

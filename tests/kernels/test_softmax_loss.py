@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.isa.operands import Tensor
-from npusim.kernels.elementwise import Elementwise
-from npusim.kernels.softmax_loss import softmax_loss as loss_of
-from tests.drawn import examples
+from npusim.kernels.vector.elementwise import Elementwise
+from npusim.kernels.vector.softmax_loss import softmax_loss as loss_of
+from npusim.machine.isa.operands import Tensor
+from tests.sampled import examples
 
 Array = npt.NDArray[Any]
 

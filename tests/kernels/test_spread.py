@@ -10,19 +10,19 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16, FP32
-from npusim.base.objects import replace
-from npusim.kernels.cast import cast
-from npusim.kernels.parts.conversion import Conversion
+from npusim.base.records import replace
+from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.conversion import Conversion
+from npusim.kernels.layout.trans_data import TransData
+from npusim.kernels.layout.transpose import Transpose
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.pool import pooled
-from npusim.kernels.trans_data import TransData
-from npusim.kernels.transpose import Transpose
+from npusim.kernels.windows.pool import pooled
 from npusim.language import Kernel, Language, Plan, Tasks, Tensor
 from tests.calls import Row, data
-from tests.drawn import slow_if
 from tests.kernels.test_concat import concat
 from tests.kernels.test_pool import pool
 from tests.kernels.test_softmax_loss import softmax_loss
+from tests.sampled import slow_if
 
 
 def conversion(kind: str, shape: tuple[int, ...]) -> TransData:

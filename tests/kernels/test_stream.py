@@ -10,9 +10,7 @@ import pytest
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.call.call import simulate
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.stream import (
+from npusim.kernels.vector.stream import (
     CopyIn,
     CopyInNz,
     CopyTiling,
@@ -21,8 +19,10 @@ from npusim.kernels.stream import (
     NzTiling,
     StreamTiling,
 )
-from npusim.program.build import build
-from npusim.timing.trace import KernelRun
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.machine.timing.trace import KernelRun
 
 Array = np.ndarray[Any, Any]
 

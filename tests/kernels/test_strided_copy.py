@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, DType
 from npusim.base.errors import ArgumentError
 from npusim.call.call import simulate
-from npusim.isa.operands import Tensor
-from npusim.kernels.strided_copy import Contiguous, ViewCopy, between, elements_spanned
-from npusim.kernels.transpose import Transpose
-from tests.drawn import examples
+from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy, between, elements_spanned
+from npusim.kernels.layout.transpose import Transpose
+from npusim.machine.isa.operands import Tensor
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 

@@ -10,9 +10,9 @@ import pytest
 import npusim
 from npusim import spec
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.shapes.reference import conv_forward, conv_input_grad, relative_error
+from npusim.base.records import replace
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
+from npusim.problem.reference import conv_forward, conv_input_grad, relative_error
 from tests.tables import rows
 
 pytestmark = pytest.mark.compiled

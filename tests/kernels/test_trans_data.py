@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.trans_data import Conversion, TransData
-from npusim.layout import (
+from npusim.kernels.layout.trans_data import Conversion, TransData
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.numerics.executor import POISON, execute
+from npusim.machine.program.build import build
+from npusim.machine.program.program import Program
+from npusim.problem.layouts import (
     from_6hd,
     from_fracz_3d,
     to_6hd,
     to_fracz_3d,
 )
-from npusim.numerics.executor import POISON, execute
-from npusim.program.build import build
-from npusim.program.program import Program
-from tests.drawn import examples
-from tests.layout.exchanged import to_fracz_3d_transposed
+from tests.problem.layouts.exchanged import to_fracz_3d_transposed
+from tests.sampled import examples
 from tests.tables import rows
 
 Array = np.ndarray[Any, Any]

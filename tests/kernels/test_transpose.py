@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
 from npusim.call.call import simulate
-from npusim.device.catalog import devices, load_device
-from npusim.isa.dma import DataMove
-from npusim.isa.operands import Tensor
-from npusim.isa.vector import VecCast, VecTranspose
-from npusim.kernels.parts.rearrangement import Axes
-from npusim.kernels.transpose import Transpose, merged
-from npusim.program.build import build
-from npusim.program.program import Program
-from tests.drawn import examples
+from npusim.kernels.layout.rearrangement import Axes
+from npusim.kernels.layout.transpose import Transpose, merged
+from npusim.machine.device.catalog import devices, load_device
+from npusim.machine.isa.dma import DataMove
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.isa.vector import VecCast, VecTranspose
+from npusim.machine.program.build import build
+from npusim.machine.program.program import Program
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 

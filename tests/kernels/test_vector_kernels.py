@@ -15,16 +15,16 @@ from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Spec
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.bias_add import BiasAdd
-from npusim.kernels.bias_grad import BiasGrad, channel_parts
-from npusim.kernels.cast import cast as cast_kernel
-from npusim.program.build import build
-from npusim.shapes.reference import conv_bias_grad
-from tests.drawn import examples
+from npusim.kernels.layout.cast import cast as cast_kernel
+from npusim.kernels.vector.bias_add import BiasAdd
+from npusim.kernels.vector.bias_grad import BiasGrad, channel_parts
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.problem.reference import conv_bias_grad
 from tests.mistakes import mistakes
+from tests.sampled import examples
 
 Array = npt.NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.workloads import Edge, ElementwiseLayer, Node, Workload
 
 

@@ -18,7 +18,7 @@ import npusim
 from npusim.networks.rules.training import Operation as StepOperation
 from npusim.networks.rules.training import training
 from npusim.workloads import ConvLayer, LinearLayer, Workload, read_network
-from tests.drawn import slow_if
+from tests.sampled import slow_if
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.options import Options
 from npusim.networks.plan.launch_order import Formats
 from npusim.networks.plan.tasks import conversion_task, task

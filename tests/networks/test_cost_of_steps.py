@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.base.objects import collecting_seldom
-from npusim.call import choice
-from npusim.call.choice import LONG_PROGRAMS, PROGRAMS
-from npusim.program.build import build
+from npusim.base.records import collecting_seldom
+from npusim.call.tilings import choice
+from npusim.call.tilings.choice import LONG_PROGRAMS, PROGRAMS
+from npusim.machine.program.build import build
 from npusim.reuse.launches import content
 
 torch = pytest.importorskip("torch")

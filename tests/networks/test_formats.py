@@ -13,7 +13,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.device.catalog import devices, load_device
+from npusim.machine.device.catalog import devices, load_device
 from npusim.networks.plan.tasks import PLAIN
 from npusim.networks.rules.table import tables
 from npusim.networks.run import step as steps
@@ -21,7 +21,7 @@ from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepa
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
 from npusim.workloads.kinds import KINDS
 from npusim.workloads.repetition import for_batch
-from tests.drawn import some
+from tests.sampled import some
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional

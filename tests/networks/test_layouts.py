@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from npusim.base.dtypes import FP16
-from npusim.base.objects import replace
-from npusim.device.catalog import load_device
+from npusim.base.records import replace
+from npusim.machine.device.catalog import load_device
 from npusim.networks.plan.formats import Plan, Problem, Way
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import Cache, Formats, each_call, planned, problem, tasks

@@ -15,7 +15,7 @@ from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.errors import ArgumentError
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.isa.operands import Tensor
+from npusim.machine.isa.operands import Tensor
 from npusim.networks.run import moves
 
 DEVICES = ("ascend310", "ascend910", "ascend910b2")

@@ -11,7 +11,7 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.workloads import ConvLayer, LinearLayer, Workload, load_workload, read_network
-from tests.drawn import slow_if
+from tests.sampled import slow_if
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -12,7 +12,7 @@ import pytest
 from npusim.base.dtypes import FP32
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
-from npusim.device.catalog import load_device
+from npusim.machine.device.catalog import load_device
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.rules import table as rules
 from npusim.networks.rules.table import Rule, chain_of, tables

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.drawn import slow_if
+from tests.sampled import slow_if
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.options import Options
 from npusim.networks.plan.tasks import task
 from npusim.networks.rules.training import training
 from npusim.networks.run.all_reduce import all_reduce
 from npusim.networks.run.launches import Launcher
 from npusim.networks.run.step_result import StepResult
-from npusim.results.lines import us_text
-from npusim.results.network_text import plan_text
+from npusim.results.shown.network_text import plan_text
+from npusim.results.writers.text_layout import us_text
 from npusim.workloads import Edge, ElementwiseLayer, GraphBuilder, Workload, load_workload
 from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network

@@ -20,11 +20,11 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import DType
-from npusim.base.objects import replace
-from npusim.numerics.executor import execute
-from npusim.program.program import Program
-from npusim.program.written import check_mistakes
-from npusim.shapes.reference import (
+from npusim.base.records import replace
+from npusim.machine.numerics.executor import execute
+from npusim.machine.program.program import Program
+from npusim.machine.program.unwritten import check_mistakes
+from npusim.problem.reference import (
     conv_bias_grad,
     conv_filter_grad,
     conv_forward,
@@ -294,5 +294,5 @@ def _no_races() -> Iterator[None]:
         check_mistakes(program)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npusim.numerics.executor.execute", executed)
+        patch.setattr("npusim.machine.numerics.executor.execute", executed)
         yield

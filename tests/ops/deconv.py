@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import npusim
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.ops import deconv_grad_filter
+from npusim.problem.convolution import Convolution
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
 
 Array = np.ndarray[Any, Any]
 

@@ -22,10 +22,10 @@ from npusim.base.dtypes import DType
 from npusim.base.errors import NpusimError
 from npusim.cli.calls import make_operands
 from npusim.cli.run import checked
-from npusim.device.catalog import load_device
-from npusim.limits.table import documented_operators
+from npusim.machine.device.catalog import load_device
 from npusim.ops import CARDS
 from npusim.ops.card import Sample, Stated
+from npusim.problem.limits.table import documented_operators
 
 #: Devices of the calls, by the role of the cores that an operator runs on.
 CUBES = ("ascend310", "ascend310p", "ascend910", "ascend910b2", "ascend950pr", "tiny")

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from npusim.base.errors import NpusimError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.ops import CARDS
 from tests.ops import random_calls
 from tests.ops.random_calls import Drawn

@@ -17,9 +17,9 @@ import pytest
 import npusim
 from npusim.base.errors import NpusimError
 from npusim.base.quantities import format_quantity
-from npusim.device.config import figures
-from npusim.device.spec import Device
-from tests.drawn import some
+from npusim.machine.device.config import figures
+from npusim.machine.device.spec import Device
+from tests.sampled import some
 
 Call = Callable[[Device], npusim.Result]
 

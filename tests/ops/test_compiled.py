@@ -1,7 +1,7 @@
 """The tensor compiler's gradients, every row alike: float64, groups, types, costs, lazy forms.
 
-A new row of ``npusim.limits.facts.FORMS`` is tested here without a word; its refusals are in
-``tests/limits``.
+A new row of ``npusim.problem.limits.facts.FORMS`` is tested here without a word; its refusals are
+in ``tests/problem/limits``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.cli.main import main
 from npusim.compat.tbe import dsl, tvm
-from npusim.device.catalog import load_device
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.implicit_gemm import Tiling as InputTiling
-from npusim.layout import group_dict
-from npusim.limits.facts import FORMS
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as InputTiling
+from npusim.machine.device.catalog import load_device
+from npusim.machine.timing.trace import KernelRun
 from npusim.ops import CARDS
 from npusim.ops.layer import Wanted
+from npusim.problem.convolution import Convolution
+from npusim.problem.layouts import group_dict
+from npusim.problem.limits.facts import FORMS
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
-from npusim.timing.trace import KernelRun
-from tests.drawn import examples
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 

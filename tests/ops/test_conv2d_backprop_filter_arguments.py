@@ -10,9 +10,9 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.device.catalog import load_device
-from npusim.kernels.conv_backprop_filter import Tiling
-from npusim.kernels.matmul import Tiling as MatmulTiling
+from npusim.kernels.filter_gradient.filter_gradient import Tiling
+from npusim.kernels.matmul.matmul import Tiling as MatmulTiling
+from npusim.machine.device.catalog import load_device
 from tests.mistakes import mistakes
 
 #: A good call: a 3x3 filter on a 6x6 map of 20 -> 36 channels in 4 groups.
@@ -43,7 +43,7 @@ def test_the_good_call_is_good() -> None:
     assert call(dy=npusim.spec(DY.shape, "fp16")).outputs is None
 
 
-#: What no entry of tests/limits says: forms of arguments that only Python has, and the way out.
+#: What no entry of tests/problem/limits says: forms of arguments that only Python has, and the way out.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown dtype": ({"x": X.astype(np.float64)}, "input_x.dtype is float64; "),
     "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is (36, 5, 3.0, 3), no integer; "),
@@ -60,12 +60,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "tiling": (
         {"options": {"tiling": "best"}},
         "tiling is 'best'; it must be 'auto', 'library', 'production', a "
-        "npusim.kernels.tilings.cann.CannTiling or a npusim.kernels.tilings.conv_filter.Tiling",
+        "npusim.kernels.vendor.cann.CannTiling or a npusim.kernels.filter_gradient.tiling.Tiling",
     ),
     "another kernel's tiling": (
         {"options": {"tiling": MatmulTiling(base_m=16, base_n=16, base_k=16)}},
-        "it must be 'auto', 'library', 'production', a npusim.kernels.tilings.cann.CannTiling or a "
-        "npusim.kernels.tilings.conv_filter.Tiling",
+        "it must be 'auto', 'library', 'production', a npusim.kernels.vendor.cann.CannTiling or a "
+        "npusim.kernels.filter_gradient.tiling.Tiling",
     ),
 }  # fmt: skip
 

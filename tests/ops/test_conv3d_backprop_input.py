@@ -10,8 +10,8 @@ import pytest
 
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError
-from npusim.layout import from_6hd, group_dict, group_plan, to_6hd, to_fracz_3d
 from npusim.ops import conv3d_backprop_input
+from npusim.problem.layouts import from_6hd, group_dict, group_plan, to_6hd, to_fracz_3d
 from npusim.results import Result
 
 Array = np.ndarray[Any, Any]

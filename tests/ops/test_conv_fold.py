@@ -11,19 +11,19 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16, FP32
-from npusim.call.choice import chosen
-from npusim.device.spec import Device
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.kernels.parts.folding import thinned
+from npusim.call.tilings.choice import chosen
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
+from npusim.kernels.layout.folding import thinned
+from npusim.machine.device.spec import Device
 from npusim.ops import conv_launch
 from npusim.ops.arguments import CubeMath
 from npusim.ops.conv_launch import best_way, ways
+from npusim.problem.convolution import Convolution
+from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
 from npusim.reuse.cache import Answers
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
-from tests.drawn import some
-from tests.tuning.larger_machines import cycles_of
+from tests.call.larger_machines import cycles_of
+from tests.sampled import some
 
 CONV1: dict[str, Any] = {"channels": (3, 64), "size": (224, 224), "kernel": (7, 7)}
 

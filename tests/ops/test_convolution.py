@@ -10,8 +10,8 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.compat import aclnn as acl
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_forward, conv_input_grad
+from npusim.problem.convolution import Convolution
+from npusim.problem.reference import conv_forward, conv_input_grad
 
 Array = np.ndarray[Any, Any]
 

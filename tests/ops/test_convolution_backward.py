@@ -13,10 +13,10 @@ from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.base.rounding import round_hf32
 from npusim.call.spec import spec
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
 from npusim.ops.convolution_backward import convolution_backward
-from tests.drawn import examples
 from tests.mistakes import mistakes
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 NAMES = ("grad_input", "grad_weight", "grad_bias")

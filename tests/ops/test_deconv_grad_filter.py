@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.kernels.tilings.deconv_grad_filter import Tiling
+from npusim.kernels.dsp.filter_tiling import Tiling
 from npusim.ops import deconv_grad_filter
-from tests.drawn import examples
 from tests.mistakes import mistakes
 from tests.ops.deconv import (
     Problem,
@@ -31,6 +30,7 @@ from tests.ops.deconv import (
     shape,
     timed,
 )
+from tests.sampled import examples
 
 
 @examples(40)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.kernels.conv_backprop_filter import Tiling
-from npusim.layout import fracz_grouped_to_oihw, to_5hd
-from npusim.shapes.reference import conv_filter_grad, relative_error
-from tests.drawn import examples
+from npusim.kernels.filter_gradient.filter_gradient import Tiling
+from npusim.problem.layouts import fracz_grouped_to_oihw, to_5hd
+from npusim.problem.reference import conv_filter_grad, relative_error
+from tests.sampled import examples
 
 SIZES: dict[str, Any] = {"base_m": 16, "base_n": 48, "base_k": 32, "slab_k": 33}
 

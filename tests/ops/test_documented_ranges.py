@@ -20,7 +20,7 @@ import npusim
 from npusim.base.dtypes import dtype
 from npusim.base.errors import CapacityError, RuleError
 from npusim.call.call import planning
-from tests.drawn import some
+from tests.sampled import some
 from tools.bench.history import LOOP
 
 #: How often the CPU time of the loop planning and timing a call may take together.

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.base.errors import ArgumentError, CapacityError, RuleError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.compat import ftdsp
-from npusim.kernels.tilings.dsp_grad_input import Tiling
+from npusim.kernels.dsp.input_tiling import Tiling
 from npusim.ops import CARDS
 from npusim.ops.card import Sample
 from npusim.ops.dsp_gradients import Wanted
+from npusim.problem.convolution import Convolution
+from npusim.problem.reference import relative_error
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import relative_error
-from tests.drawn import examples
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 
 FILTERS = ("conv_grad_filter", "deconv_grad_filter")
 INPUTS = ("conv_grad_input", "deconv_grad_input")
 NAMES = (*FILTERS, *INPUTS)
-#: Those whose refusals are not in the table of `tests/limits`.
+#: Those whose refusals are not in the table of `tests/problem/limits`.
 OF_ONE_ENTRANCE = ("conv_grad_filter", *INPUTS)
 
 

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 import npusim
 from npusim.base.errors import ArgumentError, RaceError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import planning
-from npusim.kernels import deconv_grad_filter as kernels
-from npusim.kernels.deconv_grad_filter import DeconvGradFilter
-from npusim.kernels.tilings.deconv_grad_filter import Grid, Tiling, cut_runs
-from npusim.kernels.tilings.dsp_filter_space import ranked_tilings, searched_tilings
+from npusim.kernels.dsp import grad_filter as kernels
+from npusim.kernels.dsp.filter_space import ranked_tilings, searched_tilings
+from npusim.kernels.dsp.filter_tiling import Grid, Tiling, cut_runs
+from npusim.kernels.dsp.grad_filter import DeconvGradFilter
 from npusim.ops import CARDS
 from npusim.ops.card import Sample
 from npusim.ops.dsp_gradients import Wanted
+from npusim.problem.convolution import Convolution
+from npusim.problem.reference import relative_error
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import relative_error
-from tests.drawn import examples
+from tests.sampled import examples
 
 Array = np.ndarray[Any, Any]
 

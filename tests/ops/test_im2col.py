@@ -16,12 +16,12 @@ from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat import aclnn
 from npusim.compat.tbe import dsl, tvm
-from npusim.kernels.tilings.im2col import Tiling, auto_tiling
-from npusim.layout import to_5hd
+from npusim.kernels.windows.im2col_tiling import Tiling, auto_tiling
 from npusim.ops.windows import im2col, planes, windows
-from npusim.shapes.convolution import output_sizes
-from npusim.shapes.reference import unfold
-from tests.drawn import examples
+from npusim.problem.convolution import output_sizes
+from npusim.problem.layouts import to_5hd
+from npusim.problem.reference import unfold
+from tests.sampled import examples
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.resources import configs
-from npusim.device.catalog import load_device
-from npusim.device.config import parse_device
-from npusim.device.spec import Device
-from npusim.kernels.tilings.im2col_backward import Tiling
+from npusim.kernels.windows.im2col_backward_tiling import Tiling
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.config import parse_device
+from npusim.machine.device.spec import Device
 from npusim.ops.windows import im2col_backward
-from tests.drawn import examples
 from tests.mistakes import mistakes
+from tests.sampled import examples
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.base.objects import replace
-from npusim.call.tiling import parse_tiling
+from npusim.base.records import replace
+from npusim.call.tilings.words import parse_tiling
 from npusim.cli.main import main
-from npusim.device.catalog import load_device
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.kernels.matmul_mix import MatmulFinish, MatmulSum
-from npusim.kernels.parts.tile_order import tiles
-from npusim.kernels.tilings.conv_filter import Tiling as FilterTiling
-from npusim.kernels.tilings.imported import ascendc_tiling, catlass_tiling
-from npusim.kernels.tilings.template import FINISHED
-from npusim.validation.gemm_rows import kernel_of_row
-from npusim.validation.sheet import Declined, KernelRow, shipped_sheets
-from npusim.validation.simulate import device_name
+from npusim.kernels.filter_gradient.tiling import Tiling as FilterTiling
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.kernels.matmul.measured import FINISHED
+from npusim.kernels.matmul.mix import MatmulFinish, MatmulSum
+from npusim.kernels.matmul.order import tiles
+from npusim.kernels.vendor.imported import ascendc_tiling, catlass_tiling
+from npusim.machine.device.catalog import load_device
+from npusim.silicon.gemm_rows import kernel_of_row
+from npusim.silicon.sheet import Declined, KernelRow, shipped_sheets
+from npusim.silicon.simulate import device_name
 from tests.mistakes import mistakes
 
 ROWS = [

@@ -19,9 +19,9 @@ from npusim.base.errors import CapacityError, RoomError, RuleError
 from npusim.call import options
 from npusim.call.call import Call
 from npusim.cli.main import main
-from npusim.kernels.matmul import Tiling
+from npusim.kernels.matmul.matmul import Tiling
+from npusim.machine.program.kernel import grid
 from npusim.ops import CARDS
-from npusim.program.kernel import grid
 from tests.calls import Row, data
 from tests.ops.small_calls import CALLS, called
 from tests.tables import rows

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError, CapacityError
-from npusim.base.objects import replace
-from npusim.device.catalog import load_device
-from npusim.kernels.conv_backprop_filter import Tiling as ConvTiling
-from npusim.kernels.matmul import Tiling
-from tests.drawn import examples
+from npusim.base.records import replace
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as ConvTiling
+from npusim.kernels.matmul.matmul import Tiling
+from npusim.machine.device.catalog import load_device
+from tests.sampled import examples
 
 DEVICES = {name: load_device(name) for name in ("tiny", "ascend910", "ascend910b2")}
 Array = np.ndarray[Any, Any]
@@ -285,7 +285,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "out_dtype": (A, B, {"out_dtype": "complex"}, "unknown dtype 'complex'; use one of fp16"),
     "tiling": (
         A, B, {"tiling": ConvTiling(base_m=16, base_n=16, base_k=16, slab_k=16)},
-        "it must be 'auto' or a npusim.kernels.tilings.matmul.Tiling",
+        "it must be 'auto' or a npusim.kernels.matmul.tiling.Tiling",
     ),
 }  # fmt: skip
 
@@ -311,7 +311,7 @@ def test_bad_tilings_are_refused(field: str, value: int) -> None:
 def test_mistakes_are_looked_for_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(
-        "npusim.program.written.check_mistakes", lambda one, _: seen.append(one.kernel)
+        "npusim.machine.program.unwritten.check_mistakes", lambda one, _: seen.append(one.kernel)
     )
     a = np.ones((16, 16), np.float16)
     for check in (False, True):

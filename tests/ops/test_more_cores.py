@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import npusim
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
 
 PARA = {"strides": [1, 1], "padding": [0] * 4, "dilations": [1] * 4}
 

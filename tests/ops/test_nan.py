@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.isa.operands import Tensor
 from npusim.language import FP16, FP32, Alike, Kernel, Language, Plan, Tasks
-from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
+from npusim.machine.isa.operands import Tensor
+from npusim.problem.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
 
 #: Devices without and with an infinity mode.
 FIRST, LATER = ("ascend910", "ascend310p"), ("ascend910b2", "ascend950pr")

@@ -16,12 +16,12 @@ import pytest
 import npusim
 from npusim import ops
 from npusim.base.dtypes import FP16, FP32
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.timing.trace import KernelRun
+from npusim.problem.axis import Axis, Use
+from npusim.problem.convolution import Convolution
 from npusim.results import Result
-from npusim.shapes.axis import Axis, Use
-from npusim.shapes.convolution import Convolution
-from npusim.timing.trace import KernelRun
 from tests.replay.calls import CALLS
 
 TILING = Tiling(base_m=32, base_n=16, base_k=48)

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError, CapacityError, ConfigError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import simulate
-from npusim.call.tiling import parse_tiling
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.conv_backprop_filter import ConvBackpropFilter
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.tilings import cann_filter, cann_input
-from npusim.kernels.tilings.cann import CannTiling, cann_tiling, load_cann_tiling
-from npusim.layout import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_filter_grad, conv_input_grad
-from tests.drawn import examples
+from npusim.call.tilings.words import parse_tiling
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.vendor import cann_filter, cann_input
+from npusim.kernels.vendor.cann import CannTiling, cann_tiling, load_cann_tiling
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.problem.convolution import Convolution
+from npusim.problem.layouts import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
+from npusim.problem.reference import conv_filter_grad, conv_input_grad
 from tests.mistakes import mistakes
+from tests.sampled import examples
 
 B2 = load_device("ascend910b2")
 WORDS: dict[str, int] = {

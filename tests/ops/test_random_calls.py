@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.cli.main import main as run
 from npusim.ops import CARDS
-from tests.drawn import some
 from tests.ops import random_calls, random_tilings
 from tests.ops.random_calls import campaign, main
+from tests.sampled import some
 
 
 @pytest.mark.drawn

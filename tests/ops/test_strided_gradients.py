@@ -6,10 +6,10 @@ import pytest
 
 import npusim
 from npusim import spec
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.kernels.tilings import costs
+from npusim.kernels.estimate import costs
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
+from npusim.machine.timing.trace import KernelRun
 from npusim.ops import conv_launch
-from npusim.timing.trace import KernelRun
 
 
 def gradient(tiling: str, stride: int, kernel: int, kind: str = "fp16") -> KernelRun:

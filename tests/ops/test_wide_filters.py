@@ -11,14 +11,14 @@ import pytest
 import npusim
 from npusim import spec
 from npusim.base.errors import ArgumentError, RuleError
-from npusim.kernels.conv_backprop_filter import Tiling as FilterTiling
-from npusim.kernels.implicit_gemm import Tiling
-from npusim.shapes.axis import Axis
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_filter_grad
-from tests.drawn import some
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
+from npusim.problem.axis import Axis
+from npusim.problem.convolution import Convolution
+from npusim.problem.reference import conv_filter_grad
 from tests.ops import wide_filters
 from tests.ops.wide_filters import RESULTS, Layer, drawn, time_us, wrong
+from tests.sampled import some
 
 
 def gradient(taps: int, **options: Any) -> npusim.Result:

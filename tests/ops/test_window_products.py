@@ -12,15 +12,15 @@ import npusim
 from npusim import spec
 from npusim.base.errors import CapacityError
 from npusim.compat import aclnn as acl
-from npusim.kernels.implicit_gemm import Tiling as GemmTiling
-from npusim.kernels.matmul import Tiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
+from npusim.kernels.matmul.matmul import Tiling
+from npusim.problem.convolution import Convolution
+from npusim.problem.reference import conv_forward
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_forward
 from npusim.workloads import ConvLayer, Edge, GraphBuilder
-from tests.drawn import some
 from tests.ops import window_layers
 from tests.ops.window_layers import RESULTS, drawn, expected_us, time_us, wrong
+from tests.sampled import some
 
 PRODUCTS = {
     "output": "linear_forward",

@@ -17,10 +17,10 @@ from msgspec import Struct
 import npusim
 from npusim import spec
 from npusim.base.dtypes import DType, dtype
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.ops.convolution_backward import arguments
 from npusim.ops.layer import expected
-from npusim.shapes.convolution import Convolution
+from npusim.problem.convolution import Convolution
 
 RESULTS = ("output", "grad_input", "grad_weight")
 CHIPS = {

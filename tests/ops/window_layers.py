@@ -21,11 +21,11 @@ import npusim
 from npusim import spec
 from npusim.base.dtypes import DType, dtype
 from npusim.base.errors import NpusimError
-from npusim.kernels.transpose import Transpose
+from npusim.kernels.layout.transpose import Transpose
 from npusim.language import Tensor
 from npusim.ops.window_products import WindowMatrices
-from npusim.shapes.convolution import Convolution
-from npusim.shapes.reference import conv_filter_grad, conv_forward, conv_input_grad
+from npusim.problem.convolution import Convolution
+from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 
 Array = np.ndarray[Any, Any]
 

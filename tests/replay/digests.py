@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from npusim.base.reasons import REASONS
+from npusim.machine.timing.trace import KernelRun
 from npusim.results import Result
-from npusim.timing.trace import KernelRun
 
 DATA = Path(__file__).parents[1] / "data"
 CALLS_FILE = DATA / "replay.csv"

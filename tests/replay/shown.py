@@ -22,15 +22,15 @@ from matplotlib import pyplot
 from rich.console import Console
 
 import npusim
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.cli.main import COMMANDS, main
 from npusim.ops import CARDS
-from npusim.results.log_text import render as log_text
-from npusim.results.plots import figure_bytes
+from npusim.results.shown.log_text import render as log_text
+from npusim.results.writers.plots import figure_bytes
 from npusim.version import __version__
 from npusim.workloads import load_workload
-from tests.calibration.sample import product, write_profile
 from tests.calls import Row, data
+from tests.silicon.sample import product, write_profile
 
 #: Texts by kind, such as "text", "json" or "page".
 Shown = dict[str, str]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from npusim.validation.sheet import CallRow, KernelRow, shipped_sheets
-from npusim.validation.simulate import simulate_row
-from tests.drawn import ALIKE, slow_if
+from npusim.silicon.sheet import CallRow, KernelRow, shipped_sheets
+from npusim.silicon.simulate import simulate_row
 from tests.replay.calls import CALLS, pairs
 from tests.replay.digests import CALLS_FILE, ROWS_FILE, Digest, Timed, digest, read, short, write
+from tests.sampled import ALIKE, slow_if
 
 ROWS = {
     row.id: row

@@ -1,7 +1,7 @@
 """Results show what they showed when ``tests/data/replay_shown.csv`` was written, to the letter.
 
 Texts that are as they were are kept in ``build/replay``, so that a later run can show what differs.
-Sentences of refusals are held by ``tests/limits``, to ``tests/data/replay_refusals.csv``.
+Sentences of refusals are held by ``tests/problem/limits``, to ``tests/data/replay_refusals.csv``.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from npusim.base.objects import replace
-from npusim.device.catalog import load_device
+from npusim.base.records import replace
+from npusim.machine.device.catalog import load_device
 from npusim.results import Result
-from npusim.results.advice import Advice
+from npusim.results.facts.advice import Advice
 from tests.ops.random_calls import Drawn
 from tests.results.verdicts import results, timed
 

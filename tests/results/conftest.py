@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
-from npusim.device.parts import (
+from npusim.base.records import replace
+from npusim.machine.device.parts import (
     CoreKind,
     Cube,
     CubeRate,
@@ -24,10 +24,10 @@ from npusim.device.parts import (
     Sync,
     Vector,
 )
-from npusim.device.parts import Path as MovePath
-from npusim.device.spec import Device
+from npusim.machine.device.parts import Path as MovePath
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
 from npusim.results import Result
-from npusim.timing.trace import Bound, KernelRun, PipeRow, Timeline, TrafficRow
 
 #: A pipeline stage: pipe, instruction, cycles, bytes, multiply-adds.
 Stage = tuple[str, str, int, int, int]

@@ -12,7 +12,7 @@ import pytest
 import npusim
 from npusim.language import FP16, Alike, Kernel, Language, Plan, Tasks, Tensor, in_runs
 from npusim.results import Result
-from npusim.results.advice import Advice
+from npusim.results.facts.advice import Advice
 from tests.ops.random_calls import Drawn
 from tests.results.advice_followed import KEPT, broken
 from tests.results.verdicts import results, timed
@@ -148,5 +148,5 @@ def test_idle_cores_are_explained() -> None:
 
 def test_a_call_that_nothing_alone_makes_faster_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     result = doubled(480)
-    monkeypatch.setattr("npusim.results.advice.WORTH_A_LINE", 10)
+    monkeypatch.setattr("npusim.results.facts.advice.WORTH_A_LINE", 10)
     assert texts(result) == "no part of the device saves 1000 % alone if it is twice as fast"

@@ -16,11 +16,11 @@ from matplotlib import pyplot
 
 import npusim
 from npusim.base.errors import ArgumentError, NpusimError
-from npusim.base.objects import replace
-from npusim.device.spec import Device
+from npusim.base.records import replace
+from npusim.machine.device.spec import Device
 from npusim.networks.network import NetworkResult
 from npusim.results import Result
-from npusim.results.explanation import Explanation
+from npusim.results.facts.explanation import Explanation
 from npusim.workloads import load_workload
 
 pytestmark = pytest.mark.compiled

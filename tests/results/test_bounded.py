@@ -13,12 +13,12 @@ from npusim import ops
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.timing.bounds import GmBytes, memory_bounds
+from npusim.machine.timing.trace import Bound
 from npusim.results import Result
-from npusim.timing.bounds import GmBytes, memory_bounds
-from npusim.timing.trace import Bound
 from tests.results.verdicts import undercut
 
 

@@ -15,13 +15,13 @@ import pytest
 
 import npusim
 from npusim.base.errors import ConfigError
-from npusim.device.area import area_mm2, area_parts, buffer_bytes, static_watt
-from npusim.device.catalog import devices, load_device
-from npusim.device.config import parse_device
-from npusim.device.scaling import supply
-from npusim.results.energy import energy_of
+from npusim.machine.device.area import area_mm2, area_parts, buffer_bytes, static_watt
+from npusim.machine.device.catalog import devices, load_device
+from npusim.machine.device.config import parse_device
+from npusim.machine.device.scaling import supply
+from npusim.results.facts.energy import energy_of
+from tests.machine.timing.test_timing_by_hand import Script, three_stages
 from tests.tables import rows
-from tests.timing.test_timing_by_hand import Script, three_stages
 
 
 def moving(figure: str) -> Any:

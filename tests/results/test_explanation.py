@@ -10,13 +10,13 @@ from rich.console import Console
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.kernels.matmul import Tiling
+from npusim.base.records import replace
+from npusim.kernels.matmul.matmul import Tiling
+from npusim.machine.timing import run as timing
 from npusim.results import Result
-from npusim.results.explanation import Explanation, KernelExplanation, chapters
-from npusim.timing import run as timing
+from npusim.results.facts.explanation import Explanation, KernelExplanation, chapters
+from tests.machine.timing.test_engines_agree import CALLS, operator_calls
 from tests.tables import rows
-from tests.timing.test_engines_agree import CALLS, operator_calls
 
 
 def product(m: int = 48, k: int = 64, n: int = 32, **options: Any) -> Result:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.results import progress as notebook_bar
-from npusim.results.progress import in_notebooks, of_layers, of_points
+from npusim.results.writers import progress as notebook_bar
+from npusim.results.writers.progress import in_notebooks, of_layers, of_points
 
 NET = """\
 description: two layers

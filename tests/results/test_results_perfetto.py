@@ -12,8 +12,9 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.results import Result, perfetto
+from npusim.base.records import replace
+from npusim.results import Result
+from npusim.results.writers import perfetto
 
 Event = dict[str, Any]
 

@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 
 import npusim
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
-from npusim.device.pipes import PIPES
-from npusim.results import Result, metrics, plots
-from npusim.results.figures import timeline as of_timeline
-from npusim.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
+from npusim.base.records import replace
+from npusim.machine.device.pipes import PIPES
+from npusim.machine.timing.trace import Bound, KernelRun, PipeRow, TrafficRow
+from npusim.results import Result
+from npusim.results.facts import metrics
+from npusim.results.shown.figures import timeline as of_timeline
+from npusim.results.writers import plots
 
 
 def test_text_fits_the_page(result: Result) -> None:

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
 from npusim.base.reasons import REASONS
-from npusim.results import Result, lines, tables
-from npusim.results.log_text import render
+from npusim.base.records import replace
+from npusim.results import Result
+from npusim.results.facts import tables
+from npusim.results.shown.log_text import render
+from npusim.results.writers import text_layout as lines
 
 
 def test_totals_add_launches(result: Result) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 import npusim
-from npusim.base.objects import replace
-from npusim.device.catalog import load_device
-from npusim.device.resources import LAUNCHES
-from npusim.results import Result, metrics
-from npusim.results import verdict as verdict_module
-from npusim.results.advice import slow_kernels
-from npusim.results.comparison import compare
-from npusim.results.verdict import doubled_us, parts
-from npusim.timing.trace import Bound
+from npusim.base.records import replace
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.resources import LAUNCHES
+from npusim.machine.timing.trace import Bound
+from npusim.results import Result
+from npusim.results.facts import metrics
+from npusim.results.facts import verdict as verdict_module
+from npusim.results.facts.advice import slow_kernels
+from npusim.results.facts.comparison import compare
+from npusim.results.facts.verdict import doubled_us, parts
 from npusim.workloads import workloads
 from tests.results.verdicts import of_network, refuted, results, undercut
 

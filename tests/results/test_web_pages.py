@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.base.objects import replace
-from npusim.results import Result, metrics, palette
-from npusim.results.figure import Bars, Figure
-from npusim.results.figures import stacks, studies, timeline
-from npusim.results.report import Cell, Report, Section, Table
-from npusim.results.reports import study
-from npusim.results.web import page
-from npusim.timing.trace import TrafficRow
+from npusim.base.records import replace
+from npusim.machine.timing.trace import TrafficRow
+from npusim.results import Result
+from npusim.results.facts import metrics
+from npusim.results.shown import study
+from npusim.results.shown.figure import Bars, Figure
+from npusim.results.shown.figures import stacks, studies, timeline
+from npusim.results.shown.report import Cell, Report, Section, Table
+from npusim.results.writers import palette
+from npusim.results.writers.web import page
 from tests import browser, tooltips
 from tests.browser import Page
 

@@ -20,15 +20,15 @@ from typing import Any
 
 import npusim
 from npusim.base.errors import NpusimError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.cli.calls import make_operands
-from npusim.device.catalog import load_device
-from npusim.device.config import figures
-from npusim.device.resources import LAUNCHES
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.config import figures
+from npusim.machine.device.resources import LAUNCHES
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
-from npusim.results.verdict import doubled_us, parts, what_if
+from npusim.results.facts.verdict import doubled_us, parts, what_if
 from tests.ops.random_calls import Drawn, drawn
 
 #: Share of the time by which another may save more. Transfers that share a link take turns, and

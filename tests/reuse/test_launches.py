@@ -13,22 +13,22 @@ import pytest
 
 import npusim
 from npusim.base.dtypes import FP16
-from npusim.base.objects import replace
-from npusim.call.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED
-from npusim.device.catalog import load_device
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.mem_set import MemSet
-from npusim.program.kernel import Kernel
-from npusim.program.program import Program
+from npusim.base.records import replace
+from npusim.call.tilings.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
+from npusim.machine.program.program import Program
+from npusim.machine.timing.run import new_l2, time_program
+from npusim.machine.timing.trace import KernelRun, random_starts, starting
 from npusim.reuse.cache import Answers, Seen, answers_in, value_of
 from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches, content
 from npusim.reuse.store import opened
-from npusim.timing.run import new_l2, time_program
-from npusim.timing.trace import KernelRun, random_starts, starting
-from tests.drawn import some
-from tests.program.test_recost import Copy, other, variants
-from tests.timing import test_engines_agree as engines
+from tests.machine.program.test_recost import Copy, other, variants
+from tests.machine.timing import test_engines_agree as engines
+from tests.sampled import some
 
 pytestmark = pytest.mark.compiled
 
@@ -88,7 +88,7 @@ def simulated() -> Iterator[list[str]]:
         return time_program(program, *given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("npusim.timing.run.time_program", counted)
+        patch.setattr("npusim.machine.timing.run.time_program", counted)
         yield found
 
 

@@ -15,9 +15,9 @@ import pytest
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import user_cache
 from npusim.cli.main import main
+from npusim.machine.timing.fast import library
 from npusim.reuse import store as stores
 from npusim.reuse.store import Store, StoreWarning, opened
-from npusim.timing.fast import library
 
 #: Writes 400 answers of its own name, some of them in one go, each of random bytes.
 WRITER = """

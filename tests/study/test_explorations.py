@@ -18,8 +18,8 @@ from npusim.study import formula
 from npusim.study.result import Exploration, unbeaten
 from npusim.study.space import load_study
 from tests.browser import CHROMIUM, browser
-from tests.drawn import slow_if
 from tests.mistakes import mistakes
+from tests.sampled import slow_if
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 

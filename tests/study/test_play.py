@@ -17,8 +17,8 @@ from bokeh.models.widgets import Div
 
 import npusim
 from npusim.cli.main import main
-from npusim.device.config import figures
-from npusim.device.spec import Device
+from npusim.machine.device.config import figures
+from npusim.machine.device.spec import Device
 from npusim.study.play import Play, knobs, page
 from tests.browser import CHROMIUM, browser
 from tests.mistakes import mistakes

@@ -14,7 +14,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError, ConfigError, NpusimError
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
 from npusim.study.space import Axis, Study, load_study, make_axis, make_study
 from tests.mistakes import mistakes
 from tests.tables import rows

@@ -16,9 +16,9 @@ import pytest
 
 import npusim.torch
 import npusim.torch.log
+from npusim.problem.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
 from npusim.results import Result
-from npusim.results.progress import ProgressBar
-from npusim.shapes.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
+from npusim.results.writers.progress import ProgressBar
 from npusim.torch.log import COLUMNS, TOLERANCES, Log
 
 torch = pytest.importorskip("torch")

@@ -13,7 +13,7 @@ import pytest
 import npusim.torch
 import npusim.torch.log
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.results import Result
 from npusim.torch.log import TOLERANCES
 

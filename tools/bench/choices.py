@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 
 import npusim
-from npusim.base.objects import replace
-from npusim.call.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED, built, chosen
-from npusim.program.kernel import Kernel
+from npusim.base.records import replace
+from npusim.call.tilings.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED, built, chosen
+from npusim.machine.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches
-from tests.tuning.larger_machines import Gradient, kernel_of, layers
+from tests.call.larger_machines import Gradient, kernel_of, layers
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
 from tools.bench.simulator import forget

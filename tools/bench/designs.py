@@ -12,8 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 import npusim
+from npusim.machine.timing.fast.engine import FastEngine
 from npusim.reuse.launches import Again
-from npusim.timing.fast.engine import FastEngine
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
 from tools.bench.history import LOOP, seconds

@@ -33,9 +33,9 @@ NET = "npusim net resnet50 --device ascend910b2 --batch 32 --store"
 #: Prints the CPU seconds in which the engine simulates ten million instructions of a product.
 ENGINE = """
 import time
-from npusim.timing.fast.engine import FastEngine
-from npusim.timing.fast.l2 import FastL2
-from npusim.timing.trace import core_starts
+from npusim.machine.timing.fast.engine import FastEngine
+from npusim.machine.timing.fast.l2 import FastL2
+from npusim.machine.timing.trace import core_starts
 from tools.bench import programs
 import npusim
 device = npusim.load_device(programs.DEVICE)

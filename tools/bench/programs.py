@@ -12,15 +12,15 @@ import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.integers import IntArray
 from npusim.call.options import Options
-from npusim.device.spec import Device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul, Tiling
-from npusim.program.build import build
-from npusim.program.kernel import Plan, Tasks
-from npusim.program.language import Language
-from npusim.program.program import Program
-from npusim.timing.run import new_l2, time_program
-from npusim.timing.trace import KernelRun
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.machine.program.kernel import Plan, Tasks
+from npusim.machine.program.language import Language
+from npusim.machine.program.program import Program
+from npusim.machine.timing.run import new_l2, time_program
+from npusim.machine.timing.trace import KernelRun
 from tools.bench.figures import Settings
 
 DEVICE = "ascend910b2"

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from npusim.base.dtypes import FP16, FP32
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul
-from npusim.kernels.matmul_mix import MatmulFinish
+from npusim.kernels.matmul.matmul import Matmul
+from npusim.kernels.matmul.mix import MatmulFinish
 from npusim.kernels.parts.hand_over import HandOver
-from npusim.numerics.executor import execute
-from npusim.program.build import build
-from npusim.program.kernel import Kernel
-from npusim.program.written import check_mistakes
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.numerics.executor import execute
+from npusim.machine.program.build import build
+from npusim.machine.program.kernel import Kernel
+from npusim.machine.program.unwritten import check_mistakes
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings, medians
 

@@ -93,7 +93,7 @@ def watched() -> Iterator[None]:
     atheris: Any = import_module("atheris")  # optional, for this alone
     # Numba compiles byte code as it is written, not as Atheris changes it.
     with atheris.instrument_imports(
-        include=["npusim"], exclude=["npusim.timing.fast", "npusim.kernels"]
+        include=["npusim"], exclude=["npusim.machine.timing.fast", "npusim.kernels"]
     ):
         yield
 

@@ -26,19 +26,19 @@ from npusim.base.errors import NpusimError
 from npusim.base.resources import configs
 from npusim.call.call import Call
 from npusim.cli.main import main
-from npusim.device.catalog import load_device
-from npusim.isa.operands import Tensor
-from npusim.kernels.matmul import Matmul
-from npusim.kernels.tilings.cann import load_cann_tiling
-from npusim.kernels.tilings.matmul import Tiling
-from npusim.program.build import build
-from npusim.program.kernel import Kernel
-from npusim.program.traced import load_instructions, save_instructions
-from npusim.program.written import check_mistakes
+from npusim.kernels.matmul.matmul import Matmul
+from npusim.kernels.matmul.tiling import Tiling
+from npusim.kernels.vendor.cann import load_cann_tiling
+from npusim.machine.device.catalog import load_device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.build import build
+from npusim.machine.program.kernel import Kernel
+from npusim.machine.program.traced import load_instructions, save_instructions
+from npusim.machine.program.unwritten import check_mistakes
+from npusim.silicon.choices import read_choices
+from npusim.silicon.profile import read_profile
+from npusim.silicon.sheet import read_sheet
 from npusim.study.space import load_study
-from npusim.validation.choices import read_choices
-from npusim.validation.profile import read_profile
-from npusim.validation.sheet import read_sheet
 from npusim.workloads import load_workload
 from npusim.workloads.layers import Layer
 from tools.fuzz.mutations import SEEDS, WORDS, mutated, mutated_words

@@ -29,19 +29,20 @@ COPY = ROOT / "build" / "mutants"
 #: Tests of each package: those that come fast, then those that hold its figures and numbers in
 #: whole calls. The second are run only where the first see nothing.
 TESTS = {
-    "isa": ("tests/isa", "tests/replay"),
-    "program": ("tests/program tests/isa", "tests/replay"),
-    "timing": (
-        "tests/timing/test_timing_by_hand.py tests/timing/test_fabric.py tests/timing/test_l2.py",
-        "tests/timing tests/replay",
+    "machine/isa": ("tests/machine/isa", "tests/replay"),
+    "machine/program": ("tests/machine/program tests/machine/isa", "tests/replay"),
+    "machine/timing": (
+        "tests/machine/timing/test_timing_by_hand.py tests/machine/timing/test_fabric.py "
+        "tests/machine/timing/test_l2.py",
+        "tests/machine/timing tests/replay",
     ),
-    "numerics": ("tests/numerics tests/isa", "tests/replay"),
-    "limits": ("tests/limits", "tests/compat"),
+    "machine/numerics": ("tests/machine/numerics tests/machine/isa", "tests/replay"),
+    "problem/limits": ("tests/problem/limits", "tests/compat"),
     "results": ("tests/results", "tests/cli"),
 }
 
 #: Code that is compiled is not Python when it runs: each mutant would have to be compiled.
-LEFT_OUT = {"timing": ("fast",)}
+LEFT_OUT = {"machine/timing": ("fast",)}
 
 #: Changes that no test can or should see: those of annotations, and keywords of declarations.
 SILENT = ("core/ReplaceBinaryOperator_BitOr", "core/RemoveDecorator")

@@ -17,7 +17,7 @@ from msgspec import Struct
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from npusim.base.objects import replace
+from npusim.base.records import replace
 
 
 class Way(NamedTuple):

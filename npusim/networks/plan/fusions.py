@@ -6,9 +6,9 @@ from collections.abc import Collection
 from math import prod
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.yamltree import suggest
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
 from npusim.networks.rules.table import Fusion, tables
 from npusim.networks.rules.training import Operation, Training
 from npusim.workloads import ConvLayer

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple, Protocol
 
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import Plan, Problem, Way
 from npusim.networks.plan.join_split import parts_of
 from npusim.networks.plan.tasks import (

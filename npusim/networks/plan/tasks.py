@@ -7,9 +7,9 @@ from math import prod
 from typing import NamedTuple
 
 from npusim.base.integers import ceil_div, round_up
-from npusim.base.objects import replace
-from npusim.isa.operands import Tensor
-from npusim.kernels.trans_data import Conversion
+from npusim.base.records import replace
+from npusim.kernels.layout.trans_data import Conversion
+from npusim.machine.isa.operands import Tensor
 from npusim.networks.rules.training import Operation, Value
 from npusim.workloads import ConvLayer, LinearLayer
 

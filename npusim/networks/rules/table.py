@@ -15,8 +15,8 @@ from msgspec import Struct
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.resources import configs
 from npusim.base.yamltree import Node, load_tree, suggest
-from npusim.kernels.elementwise import Step
-from npusim.kernels.parts.expression import BY_ROW
+from npusim.kernels.vector.elementwise import Step
+from npusim.kernels.vector.expression import BY_ROW
 
 
 class Form(NamedTuple):

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from npusim.base.dtypes import FP16, FP32, INT8, INT32, DType
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.networks.rules.choice import named_numbers, rule_of
 from npusim.networks.rules.splits import in_turn, splits

@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError
-from npusim.device.cards import Cards
-from npusim.device.parts import key_of
-from npusim.device.spec import Device
+from npusim.machine.device.all_reduce import Cards
+from npusim.machine.device.parts import key_of
+from npusim.machine.device.spec import Device
 
 
 class Reduced(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
-from npusim.isa.operands import Tensor
-from npusim.kernels.elementwise import Elementwise
+from npusim.kernels.vector.elementwise import Elementwise
+from npusim.machine.isa.operands import Tensor
 from npusim.networks.rules.training import Operation
 
 #: Most elements of a row that share vectors in UB.

@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from npusim.base.integers import IntArray
 from npusim.call.call import Call
-from npusim.isa.operands import Tensor
-from npusim.kernels.blend import Blend, widest_step
-from npusim.kernels.blend_periods import BlendPeriods, Periods, Terms
-from npusim.kernels.tilings.work import Floats
+from npusim.kernels.estimate.work import Floats
+from npusim.kernels.vector.blend import Blend, widest_step
+from npusim.kernels.vector.blend_periods import BlendPeriods, Periods, Terms
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
 from npusim.networks.rules.training import Operation
-from npusim.program.kernel import Kernel
 from npusim.workloads import ElementwiseLayer
 
 #: Axes of blocks of channels (N, D, C1, H, W, C0) that are places, the last first.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from npusim.call.call import Call
-from npusim.isa.operands import Tensor
-from npusim.kernels.concat import Concat
+from npusim.kernels.layout.concat import Concat
+from npusim.machine.isa.operands import Tensor
 from npusim.networks.plan.join_split import Parts
 from npusim.networks.run import moves
 

@@ -13,22 +13,22 @@ from typing import TypeVar
 from msgspec import Struct
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
-from npusim.isa.operands import Tensor
-from npusim.kernels.cast import cast
-from npusim.kernels.clear_blocks import ClearBlocks
-from npusim.kernels.conv_backprop_input import ConvBackpropInput
-from npusim.kernels.conv_forward import ConvForward
-from npusim.kernels.library_trans_data import LibraryTransData
-from npusim.kernels.mem_set import MemSet
-from npusim.kernels.parts.epilogue import PRODUCT, Epilogue
-from npusim.kernels.parts.expression import is_mask
-from npusim.kernels.pool import Pool, PoolGrad, pooled
-from npusim.kernels.softmax_loss import softmax_loss
-from npusim.kernels.trans_data import Conversion, TransData
+from npusim.kernels.implicit_gemm.forward import ConvForward
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.library_trans_data import LibraryTransData
+from npusim.kernels.layout.trans_data import Conversion, TransData
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.vector.clear_blocks import ClearBlocks
+from npusim.kernels.vector.epilogue import PRODUCT, Epilogue
+from npusim.kernels.vector.expression import is_mask
+from npusim.kernels.vector.softmax_loss import softmax_loss
+from npusim.kernels.windows.pool import Pool, PoolGrad, pooled
+from npusim.machine.isa.operands import Tensor
 from npusim.networks.plan.join_split import parts_of
 from npusim.networks.plan.tasks import Placed, Task, multiplies
 from npusim.networks.rules.training import COPY, Operation
@@ -36,12 +36,13 @@ from npusim.networks.run import interpolation, join_split, moves
 from npusim.networks.run.chains import elementwise
 from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
 from npusim.networks.run.traffic import traffic_run
-from npusim.ops import gradients, linear
+from npusim.ops import blocked_gradients as gradients
+from npusim.ops import linear
 from npusim.ops.blocked import fractal_columns
 from npusim.ops.layer_products import layer_product
 from npusim.ops.window_products import WindowMatrices
+from npusim.problem.convolution import Convolution
 from npusim.results import Result
-from npusim.shapes.convolution import Convolution
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer
 
 T = TypeVar("T")

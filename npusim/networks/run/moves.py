@@ -17,21 +17,21 @@ from typing import NamedTuple
 from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import round_up
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
-from npusim.call.choice import fastest
-from npusim.isa.operands import Tensor
-from npusim.kernels.concat import Concat
-from npusim.kernels.copy_boxes import Box, CopyBoxes, rolled
-from npusim.kernels.elementwise import Elementwise, Step
-from npusim.kernels.every_nth import EveryNth
-from npusim.kernels.mem_set import MemSet
-from npusim.kernels.parts.rearrangement import dense_strides
-from npusim.kernels.strided_copy import Contiguous, ViewCopy
-from npusim.kernels.trans_data import Conversion, TransData
-from npusim.kernels.transpose import Transpose
+from npusim.call.tilings.choice import fastest
+from npusim.kernels.layout.concat import Concat
+from npusim.kernels.layout.copy_boxes import Box, CopyBoxes, rolled
+from npusim.kernels.layout.every_nth import EveryNth
+from npusim.kernels.layout.rearrangement import dense_strides
+from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy
+from npusim.kernels.layout.trans_data import Conversion, TransData
+from npusim.kernels.layout.transpose import Transpose
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.vector.elementwise import Elementwise, Step
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
 from npusim.networks.run.chains import WIDEST
-from npusim.program.kernel import Kernel
 
 Sizes = tuple[int, ...]
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from math import prod
 
 from npusim.base.dtypes import FP32
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.call.call import Call
-from npusim.isa.operands import Tensor
-from npusim.kernels.elementwise import Elementwise
+from npusim.kernels.vector.elementwise import Elementwise
+from npusim.machine.isa.operands import Tensor
 from npusim.networks.rules.training import Operation
 from npusim.networks.run import moves
 

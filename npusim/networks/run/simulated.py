@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from npusim.base.errors import NpusimError, StoreError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.workers import Workers
 from npusim.networks.plan.tasks import Task
 from npusim.networks.run.launches import Launcher

@@ -17,11 +17,11 @@ from msgspec import Struct
 from npusim.base.dtypes import FP16
 from npusim.base.dtypes import dtype as element_type
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import collecting_seldom, replace
+from npusim.base.records import collecting_seldom, replace
 from npusim.base.workers import Workers, check_jobs
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
-from npusim.device.spec import Device
+from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import Plan
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import (

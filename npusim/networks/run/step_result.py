@@ -14,21 +14,21 @@ from typing import Any
 from msgspec import Struct
 
 from npusim.call.in_turn import notes_of
-from npusim.device.spec import Device
-from npusim.kernels.clear_blocks import ClearBlocks
-from npusim.kernels.mem_set import MemSet
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.vector.clear_blocks import ClearBlocks
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import KernelRun
 from npusim.networks.plan.formats import Plan
 from npusim.networks.rules.training import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.timed import Timed
-from npusim.results.answer import Reported
-from npusim.results.bounded import Ends, in_turn
-from npusim.results.energy import Energy, energy_of
-from npusim.results.network_text import TRAFFIC, render_step
-from npusim.results.plots import Axes, draw
-from npusim.results.report import Report
-from npusim.results.tables import DataFrame, frame
-from npusim.timing.trace import KernelRun
+from npusim.results.facts.bounded import Ends, in_turn
+from npusim.results.facts.energy import Energy, energy_of
+from npusim.results.facts.saved import Reported
+from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.shown.network_text import TRAFFIC, render_step
+from npusim.results.shown.report import Report
+from npusim.results.writers.plots import Axes, draw
 from npusim.version import __version__
 from npusim.workloads import Workload
 
@@ -299,7 +299,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         return (*self._own_notes(), *seen, *figures)
 
     def _own_notes(self) -> Iterator[str]:
-        from npusim.results.lines import times_text, us_text
+        from npusim.results.writers.text_layout import times_text, us_text
 
         if self.setting.layouts != "each_call" and self.plan is not None:
             yield (
@@ -370,18 +370,18 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of each phase by kind of operation."""
-        from npusim.results.figures import stacks
+        from npusim.results.shown.figures import stacks
 
         return draw(stacks.phases(self.to_json()), ax)
 
     def perfetto(self, path: str | Path) -> None:
         """Write phases, operations and kernels for ui.perfetto.dev; ``.json.gz`` compresses it."""
-        from npusim.results.perfetto import save_step
+        from npusim.results.writers.perfetto import save_step
 
         save_step(self, Path(path))
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""
-        from npusim.results.reports import network
+        from npusim.results.shown import network
 
         return network.of_step(self.to_json(), self.device, self.launched)

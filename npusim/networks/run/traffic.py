@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
-from npusim.device.spec import Device
-from npusim.kernels.tilings.costs import launch_cycles
-from npusim.results.network_text import TRAFFIC
-from npusim.timing.trace import KernelRun
+from npusim.kernels.estimate.costs import launch_cycles
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import KernelRun
+from npusim.results.shown.network_text import TRAFFIC
 
 
 def traffic_run(device: Device, cores: int, read: int, written: int) -> KernelRun:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from npusim.base.errors import ArgumentError
-from npusim.base.objects import replace
-from npusim.base.shown import Shown
+from npusim.base.notebook_html import Shown
+from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
 from npusim.networks.plan.launch_order import Launch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from npusim.shapes.convolution import output_sizes
+from npusim.problem.convolution import output_sizes
 from npusim.workloads.from_onnx.nodes import STANDARD, Step
 
 Sizes = tuple[int, ...]

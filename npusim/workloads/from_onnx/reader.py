@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError, shown, told_as
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.resources import optional
 from npusim.workloads.from_onnx.inputs import (
     Stated,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch.reader import Call, Reader, split_arguments
 from npusim.workloads.from_torch.values import Value, narrowed, sizes_of, whole

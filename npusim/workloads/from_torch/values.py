@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from npusim.base.objects import replace
+from npusim.base.records import replace
 
 Sizes = tuple[int, ...]
 

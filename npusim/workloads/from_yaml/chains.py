@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError, told_as
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.yamltree import Node as Tree
 from npusim.base.yamltree import suggest
 from npusim.workloads.elementwise import ElementwiseLayer

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from npusim.shapes.convolution import output_sizes
+from npusim.problem.convolution import output_sizes
 from npusim.workloads.elementwise import ElementwiseLayer, Sides
 from npusim.workloads.graph import Sizes
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer

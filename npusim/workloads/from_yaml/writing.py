@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError, ConfigError
-from npusim.base.objects import replace
+from npusim.base.records import replace
 from npusim.base.resources import configs
 from npusim.base.yamltree import load_tree
 from npusim.workloads.elementwise import ElementwiseLayer

@@ -1,0 +1,1 @@
+"""Estimated and least cycles of a tiling, without building its program."""

@@ -1,0 +1,393 @@
+"""The time of one core of a product on the cube, in closed steps: what tilings are ranked by.
+
+A core's *items* are tiles of the result. For each, loads of a first and a second operand come to
+L1, steps of them go to L0 and through the cube, and the tile is drained:
+
+    for item:
+        for first load:                # MTE2, into one of its slots
+            for second load:           # MTE2, into one of its slots
+                for step:              # MTE1 twice, then M; slots of L0
+        drain                          # FIX, or V and MTE3; slots of L0C, or the unit flag
+
+Each pipe works in order and waits for data and for free slots, as in the simulator; what is left
+out is that loads differ, and who else uses the shared memories at which moment: bandwidth is shared
+by as many cores as are loading on average, that of main memory by those that load what is not in
+the L2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, reduce
+from importlib.util import find_spec, module_from_spec
+from operator import itemgetter
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.base.records import replace
+from npusim.kernels.estimate import costs
+from npusim.kernels.estimate.work import Floats, Work
+from npusim.language import Device, IntArray
+from npusim.machine.timing import standby
+from npusim.machine.timing.fast.jit import uncompiled
+
+#: Fields of candidates by name, one entry for each.
+Columns = dict[str, npt.NDArray[Any]]
+
+#: So many times the candidates asked for are tried on fewer cores too.
+_WIDELY = 2
+
+#: Rows that are spread before the first look at what is left.
+_FIRST_ROWS = 32
+
+#: The share of a kernel's time above which launches of half of its cores are worth a look.
+_WEIGHTY = 0.1
+
+#: Candidates of a search whose bound is so many times another's are left out of it.
+_HOPELESS = 2
+
+#: Slots of L0, and in how many steps what fits in one is cut.
+L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
+
+#: Candidates estimated before the first look at what is left; next are four times as many.
+_AT_ONCE = 128
+
+#: Instructions on the reference that take as long as one candidate that is not compiled.
+_LIKE = 5
+
+
+def table(work: Any) -> Work:
+    """Every column with one float per candidate; ``work`` itself if it is so already."""
+    shapes = {one.shape if isinstance(one, np.ndarray) else () for one in work}
+    if len(shapes) == 1 and () not in shapes and all(one.dtype == np.float64 for one in work):
+        return Work(*work)
+    columns = np.empty((len(work), *np.broadcast_shapes((1,), *map(np.shape, work))))
+    for place, column in enumerate(work):
+        columns[place] = column
+    return Work(*columns)
+
+
+def as_columns(records: Sequence[Any], kind: type[Any]) -> Columns:
+    """Named tuples of a kind as columns, but for a field ``form``, which is a word."""
+    columns = zip(*records, strict=True) if records else [()] * len(kind._fields)
+    named = zip(kind._fields, columns, strict=True)
+    return {name: np.array(column) for name, column in named if name != "form"}
+
+
+def distinct(*values: IntArray) -> IntArray:
+    """Distinct numbers among some, or distinct columns of numbers, in order.
+
+    They are found by a sort: for what NumPy finds by hashes it first imports ``numpy.ma``, which
+    takes a twentieth of the smallest run.
+    """
+    return np.unique(np.concatenate(values, axis=-1), axis=-1, return_index=True)[0]
+
+
+def chosen(columns: Columns, which: IntArray) -> Columns:
+    """Some of the candidates whose fields are ``columns``."""
+    return {name: column.take(which) for name, column in columns.items()}
+
+
+def taken(work: Work, which: IntArray) -> Work:
+    """The work of some of the candidates of a table."""
+    return Work(*(column.take(which) for column in cast(tuple[Floats, ...], work)))
+
+
+def joined(*columns: Columns) -> Columns:
+    """Candidates with the same fields, one list after another."""
+    return {name: np.concatenate([some[name] for some in columns]) for name in columns[0]}
+
+
+def deepest(rows: Columns, k: IntArray) -> Columns:
+    """Rows as candidates with steps of so much: no choice that L0 leaves takes fewer."""
+    one = np.ones_like(k)
+    return rows | {"k": k, "l0_slots": 2 * one, "l0c_slots": one, "unit_flag": 0 * one}
+
+
+def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Floats, Floats]:
+    """Sizes of so many steps through loads of ``mean`` elements: of all but the last, and of that.
+
+    Steps are of a ``size``, and the last is what is left. The largest loads, of ``most`` elements,
+    say how much: others are taken to be cut in the same ratio.
+    """
+    left = most - (steps - 1) * size
+    left = np.where((left > 0) & (left <= size), left, most / steps) * mean / most
+    return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
+
+
+def bounds(work: Work, *, sure: bool = False) -> Floats:
+    """Cycles of each candidate by its busiest pipe or memory alone, without what is beside.
+
+    As the estimate counts them; or, of work that is ``sure``, at least so many: cores then take
+    their mean share.
+    """
+    w: Any = work
+    items = w.items / w.cores if sure else np.ceil(w.items / w.cores)
+    steps = items * w.firsts * w.seconds * w.steps
+    rests = steps / w.run
+    l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
+    cube = (steps - rests) * w.m + rests * w.rest_m
+    turns = (items / w.first_every, items / w.second_every)
+    again, anew = turns if sure else map(np.ceil, turns)
+    firsts, seconds = w.firsts * again, w.firsts * w.seconds * anew
+    size = firsts * w.first_bytes + seconds * w.second_bytes
+    loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
+    loads = np.maximum(loads, size * w.cores / w.shared)
+    most: Floats = reduce(np.maximum, (l0, cube, steps * w.issue, loads, items * w.pace, w.least))
+    return most
+
+
+def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
+    """Whole cycles of the ``few`` candidates that take least; of others they may be infinite.
+
+    Candidates are estimated in the order of their bounds, until those left cannot win. Times that
+    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
+    that takes less time.
+    """
+    work = table(work)
+    least = np.asarray(bounds(work) + work.beside)
+    best = np.sort([*known, *[np.inf] * few])[:few]
+    found, which = np.full(len(least), np.inf), np.argsort(least, kind="stable")
+    first, count = 0, _AT_ONCE
+    while first < len(which) and least[which[first]] <= best[-1]:
+        some = which[first : first + count]
+        form = core or _core(len(some))
+        form.estimate(work, some, least, best, found, np.empty(form.SCRATCH))
+        first, count = first + count, 4 * count
+    return np.round(found)
+
+
+def _core(candidates: int) -> ModuleType:
+    """The form of ``pipeline_core`` for so many candidates: compiled if that takes less time."""
+    if standby.allows(candidates * _LIKE):
+        return plain_core()
+    from npusim.kernels.estimate import pipeline_core  # noqa: PLC0415 - it may load Numba
+
+    return pipeline_core
+
+
+@cache
+def plain_core() -> ModuleType:
+    """The module ``pipeline_core`` as it stands, which nobody compiles: the same estimates."""
+    with uncompiled():
+        spec = find_spec("npusim.kernels.estimate.pipeline_core")
+        assert spec is not None
+        assert spec.loader is not None
+        core = module_from_spec(spec)
+        spec.loader.exec_module(core)
+    return core
+
+
+@dataclass(frozen=True)
+class Space(ABC):
+    """Candidates for one kernel on one device, and what turns them into work and tilings.
+
+    ``held`` says of which operands the L2 has all at the beginning.
+    """
+
+    device: Device
+    cores: int
+    held: tuple[bool, ...]
+
+    @property
+    @abstractmethod
+    def rows(self) -> Columns:
+        """All that fits the device's buffers, but for the choices that ``spread`` makes.
+
+        One entry for each; they have the deepest steps.
+        """
+
+    @cached_property
+    def of_rows(self) -> Work:
+        """The work of all ``rows``, a table."""
+        return table(self.work(self.rows))
+
+    def spread(self, t: Columns) -> Columns:
+        """The candidates of some rows: by default these."""
+        return t
+
+    @abstractmethod
+    def depth(
+        self, t: Columns, l0_slots: int, split: int
+    ) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """K of a step with so many slots of L0, in how many steps what fits is cut, and whether
+        there is room."""
+
+    def with_l0(self, t: Columns, m: IntArray) -> Columns:
+        """Candidates with the choices that L0 leaves: depths of a step, and how the next tile
+        begins; ``m`` are the rows of each one's tile in L0C."""
+        size, unit_flag = (
+            self.device.memory("L0C").size_bytes,
+            costs.unit_flag_lag(self.device) >= 0,
+        )
+        sums, depths = m * t["n"] * 4, [self.depth(t, *way) for way in L0_WAYS]
+        which, steps, ways = [], [], []
+        for slots, flag in ((2, False), (1, unit_flag)):
+            for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
+                fits = room & (slots * sums <= size)
+                if not flag and slots == 1:  # where two fit there is no reason for one
+                    fits &= 2 * sums > size
+                which.append(np.flatnonzero(fits))
+                steps.append(k[which[-1]])
+                ways.append((slots, flag, l0_slots))
+        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
+        counts = [len(some) for some in which]
+        slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
+        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+
+    @abstractmethod
+    def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
+        """Of which candidates a kernel before this one clears the result."""
+
+    @abstractmethod
+    def tiling(self, t: dict[str, int]) -> Any:
+        """The tiling of the candidate with these fields."""
+
+    @abstractmethod
+    def work(self, t: Columns, *, sure: bool = False) -> Work:
+        """What the cores do under each candidate, or all of them do at least."""
+
+    def stepping(self, t: Columns, full: Columns, rest: Columns, steps: Floats) -> dict[str, Any]:
+        """Steps as columns of ``Work``: ``full`` ones, and after so many the ``rest`` of a load."""
+        rests = {"rest_l0": rest["a"] + rest["b"], "rest_m": rest["m"]}
+        return {**full, **rests, "run": steps, "step_slots": t["l0_slots"]}
+
+    def draining(
+        self, t: Columns, cycles: tuple[Floats, Floats], written: Floats, *, sure: bool = False
+    ) -> dict[str, Any]:
+        """The way out of tiles as columns of ``Work``.
+
+        ``cycles`` are those of a drain of ``written`` bytes alone, requests of atomic ones
+        included, and after which the next can follow; unless they are ``sure`` cores share the way.
+        """
+        device, shared = self.device, 0.0 if sure else costs.DRAINING * written * t["cores"]
+        drain, pace = (np.maximum(one, shared / costs.write_rate(device)) for one in cycles)
+        lag = np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0)
+        slots = {"drain_slots": t["l0c_slots"], "lag": lag}
+        return {"drain": drain, "pace": pace, "stall": 0, **slots}
+
+    def missing(self, *once: Any) -> Any:
+        """Bytes of the operands that the L2 does not hold, of those that each has."""
+        return sum(size for size, held in zip(once, self.held, strict=True) if not held)
+
+
+def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+    """(estimated cycles, tiling) of about ``few`` candidates with the least estimate, best first.
+
+    Where launches weigh much, those of a device with half of the cores are among them. Times that
+    are ``known`` count among the few.
+    """
+    leaders = leading_here(space, few, *known)
+    if not leaders:
+        return _on_half(space, few, *known) if known else []
+    half = _on_half(space, few, *(time for time, _ in leaders), *known)
+    # With no more tiles than half of the cores both have the same candidates.
+    same = {(time, replace(tiling, cores=0)) for time, tiling in leaders if half}
+    tilings = {tiling: time for time, tiling in leaders}
+    for time, tiling in half:
+        if (time, replace(tiling, cores=0)) not in same:
+            tilings.setdefault(tiling, time)
+    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))[:few]
+
+
+def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+    """As ``leading``, of the device as it is.
+
+    Those that lead on as many cores as they have tiles for are also tried on fewer, which start
+    sooner and leave more of the shared memories to each.
+    """
+    t, first = _best(space, few if known else _WIDELY * few, known)
+    if not len(first):
+        return []
+    rounds = -(-t["items"] // t["cores"])
+    fewer = [-(-t["items"] // (rounds * more)) for more in (2, 3, 4)]
+    fewer.append(-(-t["items"] // (rounds + 1)))
+    places = np.arange(len(first))
+    pairs = np.array([np.tile(places, len(fewer)), np.concatenate(fewer)])
+    new = distinct(pairs[:, pairs[1] != np.tile(t["cores"], len(fewer))])
+    if new.size:
+        on = chosen(t, new[0]) | {"cores": new[1]}
+        more = times(space.work(on), few, *first, *known)
+        t, first = joined(t, on), np.concatenate([first, more])
+    best = np.argsort(first, kind="stable")[:few]
+    tilings = {
+        space.tiling(one): time
+        for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
+        if time < np.inf
+    }
+    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))
+
+
+def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
+    """The ``few`` candidates with the least estimates, and these, of all but some that are
+    ``known`` already; of equal ones, as where all wait for a memory, those of fewest steps.
+
+    Rows whose bound is above what candidates of others take are never spread.
+    """
+    rows = space.rows
+    least = bounds(space.of_rows) + space.of_rows.beside
+    left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
+    t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
+    while len(left):
+        look = np.sort(left[:count])
+        as_they_are = chosen(rows, look)
+        some = space.spread(as_they_are)
+        same = some is as_they_are  # a row that makes one candidate has the work of this
+        work = taken(space.of_rows, look) if same else table(space.work(some))
+        cycles = times(work, few, *found, *known)
+        keep = np.flatnonzero(np.isfinite(cycles))
+        t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)
+        found = np.concatenate([found, cycles[keep]])
+        of_all = np.asarray(work.items * work.firsts * work.seconds * work.steps)
+        steps = np.append(steps, of_all[keep])
+        limit = np.sort([*known, *found, *[np.inf] * few])[few - 1]
+        left, count = left[count:], len(left)
+        left = left[least[left] <= limit]
+    best = np.lexsort((steps, found))[:few]
+    return chosen(t, best), found[best]
+
+
+def records(t: Columns) -> list[dict[str, int]]:
+    """Candidates one by one, as fields by name."""
+    columns = (column.tolist() for column in t.values())
+    return [dict(zip(t, map(int, one), strict=True)) for one in zip(*columns, strict=True)]
+
+
+def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+    """Those that lead on half of the cores, where launches of the others weigh as much.
+
+    A tiling for which few cores are enough is not among those that lead on all of them.
+    """
+    saved = space.device.launch.core_cycles * space.cores / 2
+    if space.cores < 2 or saved < _WEIGHTY * min(known):
+        return []
+    half = replace(space, cores=space.cores // 2)
+    found = leading(half, few, *known)
+    return [(time, replace(one, cores=one.cores or half.cores)) for time, one in found]
+
+
+def foreseen(space: Space, t: Columns) -> tuple[list[float], list[float]]:
+    """Estimated cycles of candidates, and those each takes at least, as of ``every``."""
+    sure = bounds(table(space.work(t, sure=True)), sure=True)
+    return times(space.work(t), len(sure)).tolist(), sure.tolist()
+
+
+def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
+    """The tilings of all candidates, the least bound first.
+
+    With each the cycles that it takes at least, its cores, and whether the result is cleared before
+    it; neither that nor launches are among the cycles.
+    """
+    t = space.spread(space.rows)
+    work = table(space.work(t, sure=True))
+    least, clears = bounds(work, sure=True), space.clears(t)
+    whole = np.asarray(least + work.beside)
+    order = np.argsort(whole, kind="stable")
+    order = order[whole[order] <= _HOPELESS * np.min(whole, initial=np.inf)]
+    for i, one in zip(order.tolist(), records(chosen(t, order)), strict=True):
+        yield space.tiling(one), int(least[i]), one["cores"], bool(clears[i])

@@ -1,0 +1,69 @@
+"""What kernels on the cube share whose tilings are ranked by what their cores do.
+
+Such a kernel gives its ``spaces``: candidates as columns of numbers, the work of each, and how one
+becomes a tiling. Automatic tilings, candidates of a search and their bounds all follow from these.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from npusim.base.records import replace
+from npusim.kernels.estimate.costs import in_l2
+from npusim.kernels.estimate.pipeline import Space, every, leading
+from npusim.kernels.parts.mem_set import MemSet
+from npusim.language import ArgumentError, Device, Kernel, Least
+
+
+class Tiled(Kernel):
+    """A kernel with a field ``tiling``; the last of its tensors is the result."""
+
+    @abstractmethod
+    def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> Sequence[Space]:
+        """The tilings to choose from; ``held``: of which tensors the L2 has all at the beginning.
+
+        Raises ``CapacityError`` where none fits.
+        """
+
+    def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
+        """The same with every tiling worth comparing, the least bound of each space first."""
+        return (one for one, _ in self.bounded(device, cores))
+
+    def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
+        for space in self.spaces(device, cores, (False,) * len(self.tensors)):
+            for tiling, cycles, used, clears in every(space):
+                before = (MemSet(self.tensors[-1], few=True),) if clears else ()
+                for one in self.variants(tiling, used):
+                    with suppress(ArgumentError):  # some layouts of operands ask for more
+                        yield self._with(one), Least(cycles, used, before)
+
+    def variants(self, tiling: Any, cores: int) -> Iterator[Any]:
+        """Tilings for so many cores that bounds and estimates do not tell from one."""
+        yield tiling
+
+    def ranked(
+        self,
+        device: Device,
+        cores: int,
+        few: int,
+        warm: Collection[str] = (),
+        known: tuple[float, ...] = (),
+    ) -> list[tuple[float, Kernel]]:
+        """See ``Kernel.ranked``; those that take longer than times that are ``known`` may miss."""
+        spaces = self.spaces(device, cores, in_l2(device, warm, *self.tensors))
+        leaders = list[tuple[float, Any]]()
+        for space in spaces:
+            leaders += leading(space, few, *known, *(time for time, _ in leaders))
+        return [*self._all_with(sorted(leaders, key=lambda one: one[0])[:few])]
+
+    def _all_with(self, tilings: Iterable[tuple[float, Any]]) -> Iterator[tuple[float, Kernel]]:
+        """The same with tilings, as far as the layouts of its operands allow them."""
+        for cycles, tiling in tilings:
+            with suppress(ArgumentError):
+                yield cycles, self._with(tiling)
+
+    def _with(self, tiling: Any) -> Kernel:
+        return replace(self, tiling=tiling)

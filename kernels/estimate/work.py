@@ -1,0 +1,83 @@
+"""What the cores do under a tiling, in numbers: what compiled estimates take.
+
+A module of its own, since a library compiled for other columns must not be found: its name has a
+digest of this file too (``npusim.machine.timing.fast.library``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.base.integers import IntArray
+
+Floats = npt.NDArray[np.float64]
+
+#: What a column of ``Work`` may be: one value for all candidates, or one for each.
+Column = Floats | IntArray | float | int
+
+
+class Work(NamedTuple):
+    """What the cores do, one entry per candidate: counts, cycles and bytes.
+
+    ``items`` of all cores take ``cores``; of an item ``firsts`` loads, of each ``seconds`` loads of
+    the other operand, of each ``steps``.
+    A load takes ``*_start`` cycles and ``*_bytes`` at the rate of its path, and comes anew every
+    ``*_every`` items. The L2 lacks an operand in each ``*_period``-th of the first ``*_until``
+    items of a core, and ``*_copies`` cores ask for the same at once. A step waits for one of
+    ``step_slots``, takes ``a`` and ``b`` cycles to L0 and ``m`` on the cube, after a gap ``a_head``
+    and ``m_head`` more; each ``run``-th is what is left of a load, and takes ``rest_l0`` and
+    ``rest_m``. ``issue`` are cycles of the scalar pipe per step, and ``ahead`` is how many steps it
+    runs ahead of the cube.
+    The ``drain`` holds the scalar pipe back for ``stall`` cycles, as its moves fill their queue;
+    the next can follow after ``pace`` cycles, and its slot of L0C is free as long before its end
+    as it takes longer than that.
+    The next tile may begin ``lag`` cycles after the ``drain`` begins, -1: when it has ended.
+    """
+
+    cores: Column
+    items: Column
+    firsts: Column
+    seconds: Column
+    steps: Column
+    first_start: Column
+    first_bytes: Column
+    second_start: Column
+    second_bytes: Column
+    first_every: Column
+    second_every: Column
+    first_slots: Column
+    second_slots: Column
+    first_period: Column
+    first_until: Column
+    first_copies: Column
+    second_period: Column
+    second_until: Column
+    second_copies: Column
+    a: Column
+    b: Column
+    m: Column
+    run: Column
+    step_slots: Column
+    rest_l0: Column
+    rest_m: Column
+    a_head: Column
+    m_head: Column
+    issue: Column
+    ahead: Column
+    drain: Column
+    pace: Column
+    stall: Column
+    drain_slots: Column
+    lag: Column
+    #: Bytes that one core can load per cycle, and that all together can, requests included.
+    rate: Column
+    shared: Column
+    #: The same of what the L2 lacks: bytes per cycle of main memory.
+    main: Column
+    #: Cycles that the whole takes at least: of bytes from main memory, of stores.
+    least: Column
+    #: Cycles beside the cores' own: launch, and kernels on account of the tiling.
+    beside: Column

@@ -1,0 +1,1 @@
+"""Gradient of a convolution's filter on the cube unit."""

@@ -1,0 +1,137 @@
+"""How a filter gradient may cut the output plane into slabs, and what estimates need of each."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from npusim.kernels.filter_gradient.tiling import comes_whole, cut_plane, rows_follow, runs_on
+from npusim.kernels.implicit_gemm.cuts import even_cuts, fetches
+from npusim.kernels.implicit_gemm.geometry import window
+from npusim.kernels.parts.plane import Plane
+from npusim.language import Window, round_up
+from npusim.problem.convolution import Convolution
+
+#: Most positions of a slab.
+_MOST_SLAB = 4096
+#: Images whose slabs may come together, where a slab is a whole plane.
+IMAGES = (2, 3, 4, 6, 8, 16)
+#: Slabs of a plane above which a shorter one is not worth looking at.
+_MOST_SLABS = 1 << 15
+
+
+class Cut(NamedTuple):
+    """Slabs of an output plane, and what the estimate needs of them: means over slabs, or most."""
+
+    form: str
+    slab_k: int
+    slabs: float  # of a plane, for one filter place where places are tiles of their own
+    real: float  # positions, of which the cube takes
+    positions: float  # whole sixteens
+    most_positions: int  # the same
+    pixels: float  # of one plane of x
+    most_pixels: int
+    fetch: float  # cycles to fetch one column of img2col per position
+    mean_fetch: float  # the same over all slabs
+    x_moves: float  # that bring x to L1, and more for each plane
+    x_plane_moves: float
+    x_pieces: float  # rows in GM of a plane of x
+    dy_plane_moves: float  # 0: one move for all planes
+    dy_pieces: float
+    images: int = 1  # that come together; all the rest is of one, or of one run
+    runs: int = 1  # of positions in what comes together: fewer than images where steps go on
+    dy_fetch: float = 0.0  # as ``fetch``, of dy
+
+
+@lru_cache(maxsize=32)
+def cuts(
+    s: Convolution, form: str, window_bytes: int, dy_bytes: int, widest: tuple[int, int]
+) -> tuple[Cut, ...]:
+    """Even cuts of the output plane into whole rows or parts of rows.
+
+    ``widest`` are the most rows and columns of the filter in a band of the form "bands".
+    Loads of x fetch so many bytes at once, those of dy ``dy_bytes``: 0 where columns of dy may not
+    lie in L1 without rows between them.
+    """
+    height, width = (s.axis(i).longest(form) for i in (1, 2))
+    found: list[Cut] = []
+    positions = s.axis(1).out * s.axis(2).out
+    for slab_k in even_cuts(height, width, _MOST_SLAB):
+        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
+        if found and positions // slab_k > _MOST_SLABS:
+            continue
+        plane = cut_plane(s, slab_k, form=form, widest=widest)
+        if plane.slabs:
+            found.append(_cut(s, form, slab_k, plane, window_bytes))
+            if form not in ("taps", "bands") and comes_whole(s, plane):
+                some = _of_images(s, form, found[-1], plane)
+                on, windows = dy_bytes and runs_on(s, form), (window_bytes, dy_bytes)
+                found += [_run(s, one, windows) for one in some] if on else some
+    return tuple(found)
+
+
+def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
+    """The cut of whole planes with those of several images."""
+    counts = [count for count in IMAGES if count <= s.n]
+    if form == "window":
+        pixels = s.spatial[1] * s.spatial[2]
+        one = one._replace(pixels=pixels, most_pixels=pixels, x_moves=1.0, x_plane_moves=0.0)
+        return [one._replace(images=count, runs=count) for count in counts]
+    if not rows_follow(s, plane):
+        return []
+    return [one._replace(images=count, runs=count, x_moves=float(count)) for count in counts]
+
+
+def _run(s: Convolution, one: Cut, windows: tuple[int, int]) -> Cut:
+    """The same images, with steps that go on from one to the next."""
+    pixels, each = one.most_pixels, s.out[1] * s.out[2]
+    count = round_up(one.images * each, 16)
+    fetch, dy_fetch = (
+        Window(one.images, wide, stride_w=step).fetches(0, count, size) / count
+        for wide, step, size in zip((pixels, each), (s.step(2), 1), windows, strict=True)
+    )
+    return one._replace(
+        runs=1,
+        positions=float(count),
+        most_positions=count,
+        fetch=fetch,
+        dy_fetch=dy_fetch,
+        # The last load may be of fewer images, which are not fetched in the same ratio.
+        mean_fetch=0.0,
+    )
+
+
+def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int) -> Cut:
+    rows, columns = plane.rows, plane.columns
+    positions = np.outer(rows.count, columns.count)
+    p16 = -(-positions // 16) * 16
+    # The slab in the middle stands for all.
+    h, w = (axis.readings[0][axis.readings[1][len(axis) // 2]] for axis in (rows, columns))
+    over, count = window(h, w), h.outputs * w.outputs
+    plain = form == "taps" or over.plain  # of single taps just the pixels that they read come
+    whole = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
+    single = w.inputs_apart > 1 and w.size > 1
+    partial = w.outputs < s.out[2] and h.outputs > 1
+    places = {"taps": s.taps, "bands": len(rows.parts) * len(columns.parts)}.get(form, 1)
+    taps = s.taps / places if form == "bands" else s.taps
+    return Cut(
+        form=form,
+        slab_k=slab_k,
+        slabs=plane.reads / places,
+        real=float(positions.mean()),
+        positions=float(p16.mean()),
+        most_positions=int(p16.max()),
+        pixels=plane.pixels / plane.reads,
+        most_pixels=plane.most_pixels,
+        fetch=0.0 if plain else over.fetches(0, count, window_bytes) / count,
+        mean_fetch=fetches(plane, window_bytes) / taps / p16.sum(),
+        x_moves=float(whole),
+        x_plane_moves=0.0 if whole else float(h.size if single else 1),
+        x_pieces=1.0
+        if whole and h.inputs_apart == 1
+        else float(h.size * (w.size if single else 1)),
+        dy_plane_moves=float(partial),
+        dy_pieces=float(h.outputs) if partial else 1.0,
+    )

@@ -1,1 +1,0 @@
-"""Which tile sizes: heuristics, and the vendor library's record and rules."""

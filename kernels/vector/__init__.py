@@ -1,0 +1,1 @@
+"""Kernels of the vector unit that work on elements."""

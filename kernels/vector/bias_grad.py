@@ -1,0 +1,302 @@
+"""Gradient of a bias: the output gradient summed over everything but its channels.
+
+    db[q] = sum over images n and positions p of dy[n, q, p]
+
+Layouts: dy (N, C, positions...) and db (C) of one float type, or db fp32. Sums are fp32, rounded
+once at the end. The order is fixed by the shape and the number of cores: there are no atomic adds.
+
+for job (channel block, part of all images and positions) of this core:
+    for item (run of images, or piece of a long row) of the job:      # one task each
+        UB dy tile <- GM, as fp32                                     # MTE2, V
+        UB acc += tile of every image, element by element             # V
+                  or, by rows, the sum of each row of the image       # V
+    UB sums <- acc summed along its rows                              # V
+    db, or one column of the workspace if there are parts <- sums     # V, MTE3
+if there are parts: all cores meet; one sums the rows of the workspace into db
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from npusim.kernels.estimate.streams import Stream
+from npusim.kernels.parts.hand_over import with_meeting
+from npusim.kernels.parts.spread import Spread
+from npusim.kernels.parts.ub_room import converted, piece
+from npusim.language import (
+    BLOCK_BYTES,
+    FP32,
+    ArgumentError,
+    Device,
+    IntArray,
+    Language,
+    Plan,
+    Slot,
+    Tasks,
+    Tensor,
+    ceil_div,
+    grid,
+    in_pieces,
+    in_runs,
+    round_up,
+)
+
+#: Largest tile in elements: its load has full bandwidth.
+TILE = 16 * 1024
+#: Elements of a channel below which another part costs more than it saves.
+LEAST_PART = 4 * 1024
+#: Images in UB begin at multiples of so many elements: whole blocks in any type.
+GRAIN = 16
+
+
+def channel_parts(shape: tuple[int, ...], cores: int) -> int:
+    """Into how many parts, summed on different cores, the channels of dy are worth cutting.
+
+    Above 1 the kernel needs a workspace of shape (C, parts) in fp32.
+    """
+    images, channels = shape[:2]
+    return max(1, min(cores // channels, images * prod(shape[2:]) // LEAST_PART))
+
+
+class Item(NamedTuple):
+    """``columns`` positions of ``images`` images and some channels.
+
+    ``width`` is that of the accumulator, also for a short piece. An item without channels is where
+    all cores meet; one of them then sums as many parts as it has ``columns``.
+    """
+
+    channels: int
+    images: int
+    columns: int
+    width: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class BiasGrad(Spread):
+    """Sum ``dy`` into ``db``; ``partial`` (C, parts) fp32 is the workspace of cut channels.
+
+    ``saturate`` keeps fp16 results finite (see ``Device.saturates``).
+
+    ``by_rows`` is the form that stands for the vendor's on chips whose moves are of whole blocks of
+    32 B: a core has the results of at least one block of the type of ``dy``, and each row of an
+    image is reduced to one number before it is added. It has no ``partial``.
+    """
+
+    dy: Tensor
+    db: Tensor
+    partial: Tensor | None = None
+    saturate: bool = False
+    by_rows: bool = False
+
+    name: ClassVar[str] = "bias_grad"
+    computes: ClassVar[str] = "bias"
+
+    def __post_init__(self) -> None:
+        dy, db, partial = self.dy, self.db, self.partial
+        if len(dy.shape) < 2 or min(dy.shape) < 1 or dy.dtype.kind != "float":
+            raise ArgumentError(
+                f"bias_grad: {dy.name} is {dy.dtype} of shape {dy.shape}; it must be floats "
+                "(N, C, positions...) with every size at least 1 (clear db where nothing is summed)"
+            )
+        if db.shape != (self.channels,) or db.dtype not in (dy.dtype, FP32):
+            raise ArgumentError(
+                f"bias_grad: {db.name} is {db.dtype} of shape {db.shape}; {dy.name} makes it "
+                f"{dy.dtype} of shape {(self.channels,)}, or fp32"
+            )
+        if partial and (partial.shape[:1] != db.shape or partial.dtype != FP32):
+            raise ArgumentError(
+                f"bias_grad: {partial.name} is {partial.dtype} of shape {partial.shape}; it must "
+                f"be fp32 ({self.channels}, parts)"
+            )
+
+    @property
+    def tiling_text(self) -> str:
+        parts = "part" if self.parts == 1 else "parts"
+        cut = "row by row" if self.by_rows else f"{self.parts} {parts} of a channel"
+        return f"tile up to {TILE}, {cut}"
+
+    @property
+    def images(self) -> int:
+        """Images of dy."""
+        return self.dy.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """Channels of dy."""
+        return self.dy.shape[1]
+
+    @property
+    def positions(self) -> int:
+        """Positions of a channel in an image."""
+        return prod(self.dy.shape[2:])
+
+    @property
+    def parts(self) -> int:
+        """Parts of a channel that the workspace has room for, 1 without it."""
+        return self.partial.shape[1] if self.partial else 1
+
+    def used(self, cores: int) -> int:
+        blocks = ceil_div(self.channels * self.dy.dtype.bytes, BLOCK_BYTES)
+        return super().used(min(cores, blocks) if self.by_rows else cores)
+
+    def stream(self, device: Device, cores: int) -> Stream:
+        count = prod(self.dy.shape)
+        tasks = np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE))
+        wide = 4 * count
+        vector = (("add", wide), ("reduce_add", wide // max(1, self.images)))
+        return Stream(self.dy.size_bytes, self.db.size_bytes, tasks, vector)
+
+    def plan(self, k: Language, cores: int) -> Plan[Item]:
+        nest = _Nest(self, k)
+        return Plan(self._tasks(nest.tile, cores), nest.emit)
+
+    # -- who computes what -----------------------------------------------------------------
+
+    def _tasks(self, tile: int, cores: int) -> Tasks[Item]:
+        """Items of every job in order; behind them, with parts, the meeting of all cores."""
+        channels = self._block(tile, cores)
+        items = self._items(tile, channels)
+        total, starts = len(items["dy"]), np.arange(0, self.channels, channels)
+        parts = min(self.parts, total)  # others would be left without an item
+        jobs = parts * len(starts)
+        job, item = grid(np.arange(jobs), np.arange(total))
+        own = ((item + 1) * parts - 1) // total == job // len(starts)
+        job, item = job[own], item[own]
+        part, channel = job // len(starts), starts[job % len(starts)]
+        begins = np.diff(job, prepend=-1) != 0
+        columns = {
+            "channels": np.minimum(channels, self.channels - channel),
+            **{name: items[name][item] for name in ("images", "columns", "width")},
+            "first": begins,
+            "last": np.append(begins[1:], True),
+        }
+        bases = {
+            "dy": (items["dy"][item] + channel * self.positions) * self.dy.dtype.bytes,
+            "db": channel * self.db.dtype.bytes,
+            "partial": (channel * self.parts + part) * 4,
+        }
+        tasks = Tasks(in_runs(jobs, cores)[job], Item, columns, bases)
+        if self.partial:
+            tasks = with_meeting(tasks, cores, last=True)
+            tasks.columns["columns"][-cores] = parts  # the first core goes on to sum them
+        return tasks
+
+    def _block(self, tile: int, cores: int) -> int:
+        """Channels of one job: several only if their whole rows fit a tile."""
+        if self.partial or self.positions > tile:
+            return 1
+        return min(ceil_div(self.channels, cores), tile // self.positions)
+
+    def _items(self, tile: int, channels: int) -> dict[str, IntArray]:
+        """The pieces a block of channels is read in: their sizes and place in dy, in elements."""
+        share = ceil_div(self.images * self.positions, self.parts)
+        piece = min(self.positions, tile, share)
+        run = 1
+        if piece == self.positions:
+            run = max(1, min(tile // round_up(channels * piece, GRAIN), share // piece))
+        axes = (self.images, run), (self.positions, piece)
+        (image, position), (images, columns) = in_pieces(*axes)
+        return {
+            "images": images,
+            "columns": columns,
+            "width": np.full(len(image), 1 if self.by_rows else piece),
+            "dy": image * self.channels * self.positions + position,
+        }
+
+
+class _Nest:
+    """The program of an item, on the buffers of one core."""
+
+    def __init__(self, kernel: BiasGrad, k: Language) -> None:
+        self.kernel, self.k = kernel, k
+        dtype, wide = kernel.dy.dtype, 4 if kernel.dy.dtype != FP32 else 0
+        shape = kernel.channels, round_up(kernel.parts, GRAIN)
+        gather = prod(shape) * 4 if kernel.partial else 0
+        # Two tiles, one as fp32, the accumulator, and two sums and a result per channel.
+        element = 2 * dtype.bytes + wide + 4 + 8 + 4 * kernel.by_rows
+        tile = piece(k, kernel.name, TILE, element, multiple=16, besides=gather + 1024)
+        blocks = min(tile, kernel.channels)
+        self.tile = tile
+        self.dy = k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub")
+        self.acc = k.buffer("UB", (tile,), FP32, name="acc_ub")
+        self.sums = k.buffer("UB", (blocks,), FP32, name="sum_ub")
+        self.rows = k.buffer("UB", (blocks,), FP32, name="row_ub") if kernel.by_rows else None
+        self.wide = k.buffer("UB", (tile,), FP32, name="fp32_ub") if wide else None
+        to = kernel.db.dtype
+        self.db = k.buffer("UB", (blocks,), to, name="db_ub") if to is not FP32 else None
+        self.parts = None
+        if kernel.partial:
+            self.parts = k.buffer("UB", shape, FP32, name="parts_ub")
+
+    def emit(self, u: Item) -> None:
+        """Sum a piece into the accumulator; at the end its rows; or meet and gather."""
+        k = self.k
+        if not u.channels:
+            k.core_barrier()
+            if u.columns:
+                self._gather(u.columns)
+            return
+        acc = self.acc.next() if u.first else self.acc.last()
+        whole = acc.at(0, u.channels * u.width * 4)
+        if u.first:
+            k.vec_dup(whole, 0.0, FP32)
+        tile = self._load(u)
+        piece = u.channels * u.columns
+        target, apart = acc.at(0, piece * 4), round_up(piece, GRAIN) * 4
+        for image in range(u.images):
+            added = tile.at(image * apart, piece * 4)
+            if self.rows is not None:
+                rows, target = self.rows.next(), whole
+                k.vec_reduce("add", rows, added, u.channels, u.columns, FP32)
+                added = rows.at(0, u.channels * 4)
+            k.vec_binary("add", target, target, added, FP32)
+        if u.last:
+            sums = self.sums.next()
+            k.vec_reduce("add", sums, whole, u.channels, u.width, FP32)
+            if self.kernel.partial:
+                row = sums.at(0, u.channels * 4)
+                k.data_move(self.kernel.partial.at(0, 4, base="partial"), row, FP32)
+            else:
+                self._store(sums, u.channels)
+
+    def _load(self, u: Item) -> Slot:
+        """The item's piece of dy as fp32, image after image."""
+        dy = self.kernel.dy
+        count, pitch = u.channels * u.columns, prod(dy.shape[1:]) * dy.dtype.bytes
+        tile, e = self.dy.next(), dy.dtype.bytes
+        apart = round_up(count, GRAIN) * e
+        source = dy.at(0, count * e, base="dy", rows=u.images, pitch=pitch)
+        self.k.data_move(tile.at(0, count * e, rows=u.images, pitch=apart), source, dy.dtype)
+        if self.wide is None:
+            return tile
+        wide = self.wide.next()
+        held = tile.at(0, (u.images - 1) * apart + count * e)
+        self.k.vec_cast(wide, held, dy.dtype, FP32)
+        return wide
+
+    def _store(self, sums: Slot, channels: int) -> None:
+        """Round the sums once and write them to db."""
+        db, held = self.kernel.db, sums.at(0, channels * FP32.bytes)
+        types, saturate = (FP32, db.dtype), self.kernel.saturate
+        result = converted(self.k, held, types, self.db, saturate=saturate)
+        self.k.data_move(db.at(0, result.size, base="db"), result, db.dtype)
+
+    def _gather(self, parts: int) -> None:
+        """Sum the parts of every channel in order and write db."""
+        assert self.kernel.partial is not None
+        assert self.parts is not None
+        channels, pitch = self.kernel.channels, self.kernel.parts * 4
+        apart = round_up(parts, GRAIN) * 4
+        rows = self.parts.next().at(0, parts * 4, rows=channels, pitch=apart)
+        sums = self.sums.next()
+        self.k.data_move(
+            rows, self.kernel.partial.at(0, parts * 4, rows=channels, pitch=pitch), FP32
+        )
+        self.k.vec_reduce("add", sums, rows, channels, parts, FP32)
+        self._store(sums, channels)

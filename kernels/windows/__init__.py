@@ -1,0 +1,1 @@
+"""Windows of an image: im2col, its gradient, and pooling."""

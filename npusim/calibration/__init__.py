@@ -1,1 +1,0 @@
-"""Calibration: the figures of a device, fitted to measurements of a chip by whoever owns it."""

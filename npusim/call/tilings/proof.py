@@ -1,0 +1,310 @@
+"""Best-first search among candidates: what has the least bound is looked at more closely.
+
+A candidate first has a bound in closed form, then one from its program, then its simulated time.
+Whatever is least of all is looked at next. When that is a simulated time, no other candidate can
+be faster: the tiling is proved best among the candidates, on simulated time. In this order no
+candidate is simulated whose bound is above the best time, so none is simulated in vain but for
+those of the last step. A search that may end before can be led to some that may be good first.
+
+The order, and so the table, depends neither on how many processes look nor on what a store knows.
+
+Candidates are bounded and timed by several processes, which do not look at what a store knows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+from npusim.base.digests import own_modules
+from npusim.base.errors import ArgumentError, naming
+from npusim.base.integers import ceil_div
+from npusim.base.workers import Workers as Processes
+from npusim.call.tilings.problem import Changes, Found, Problem, neighbours
+from npusim.machine.program.build import changes
+from npusim.machine.program.kernel import Kernel
+from npusim.reuse.store import Store
+
+#: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
+#: "same" runs like another candidate, and counts for none.
+SIMULATED, PRUNED, ILLEGAL, OPEN, SAME = "simulated", "pruned", "illegal", "open", "same"
+
+#: Candidates looked at in one step, which is the same for any number of processes.
+_BOUNDS, _TIMES = 32, 4
+
+
+class Budget(NamedTuple):
+    """When to stop before the proof: after so many simulations, or seconds (None: never)."""
+
+    runs: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, value: int | str | None) -> Budget:
+        """ "30s", "2min", "200" or "200 runs" as text; a number is one of runs."""
+        if value is None or isinstance(value, Budget):
+            return value or cls()
+        text = str(value).strip().lower()
+        units = {"min": 60.0, "s": 1.0, "h": 3600.0}
+        number, unit = text.removesuffix("runs").strip(), ""
+        if number == text:
+            unit = next((unit for unit in units if text.endswith(unit)), "")
+            number = text.removesuffix(unit).strip()
+        try:
+            amount = float(number) if unit else int(number)
+        except ValueError:
+            amount = -1
+        if isinstance(value, bool) or amount < (0 if unit else 1):
+            raise ArgumentError(
+                f"budget is {value!r}; it is a number of simulations such as 200, or a time such "
+                "as 30s or 2min"
+            )
+        return cls(seconds=amount * units[unit]) if unit else cls(int(amount))
+
+
+@dataclass
+class Row:
+    """One candidate: its bounds and time in cycles with every launch, and what became of it."""
+
+    kernel: Kernel
+    least: int
+    bound: int = 0
+    cycles: int = 0
+    state: str = OPEN
+    reason: str = ""
+    gm_bytes: int = 0  # once its program was built
+
+    @property
+    def known(self) -> int:
+        """The best bound there is; of a simulated candidate its time."""
+        return self.cycles or max(self.bound, self.least)
+
+
+@dataclass
+class Progress:
+    """How far a search is: candidates, of those ``settled`` (simulated, illegal, or with a bound
+    above the best) and simulated; the best time, and the least that any other can take."""
+
+    candidates: int
+    settled: int
+    simulated: int
+    best: float
+    least: float
+
+
+@dataclass
+class Search:
+    """The candidates of a problem, and a search that can be stopped and looked at any time."""
+
+    problem: Problem
+    candidates: Iterable[tuple[Kernel, int]]
+    seeds: tuple[Kernel, ...]
+    budget: Budget
+    report: Callable[[Progress], None] | None = None
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._heap: list[tuple[int, int, int]] = []  # bound, how good it is, row
+        self._seen: dict[str, int] = {}
+        self._known: set[Kernel] = set()
+        self._best: int | float = inf
+        self.bounded = self.simulated = 0
+        self.begun = time.monotonic()
+
+    def begin(self, workers: Workers) -> None:
+        """Simulate the seeds in any case."""
+        self._add(self.seeds)
+        self._heap.clear()
+        self._bound(range(len(self.rows)), workers)
+        self._heap.clear()
+        self._time([i for i, row in enumerate(self.rows) if row.state == OPEN], workers)
+
+    def lead(self, kernels: Iterable[Kernel], workers: Workers) -> bool:
+        """Simulate what may be the best of these, in order, as far as the budget goes; whether the
+        best became better."""
+        before, left = self._best, list(kernels)
+        for begin in range(0, len(left), _TIMES):
+            first = len(self.rows)
+            if self._over():
+                break
+            self._add(left[begin : begin + _TIMES])
+            self._bound(self._hopeful(first), workers)
+            found = self._hopeful(first)
+            runs = self.budget.runs
+            self._time(found if runs is None else found[: runs - self.simulated], workers)
+        return self._best < before
+
+    def around(self, workers: Workers) -> None:
+        """Lead on with what is one step from the best, until none of these is better."""
+        while self.best is not None and self.lead(neighbours(self.best), workers):
+            pass
+
+    def run(self, workers: Workers) -> None:
+        """Look at what has the least bound, until the proof or the end of the budget."""
+        self._admit(self.candidates)
+        while self._heap and self._heap[0][0] < self._best and not self._over():
+            if self._heap[0][1]:
+                self._time(self._take(1, _TIMES), workers)
+            else:
+                self._bound(self._take(0, _BOUNDS), workers)
+
+    def end(self) -> None:
+        """Say of what is left whether it may still be faster than the best."""
+        for row in self.rows:
+            if row.state == OPEN and row.known >= self._best:
+                row.state = PRUNED
+
+    def _hopeful(self, first: int) -> list[int]:
+        """Rows from ``first`` on that may be the best, least bound first; they leave the heap."""
+        found = [i for bound, _, i in sorted(self._heap) if i >= first and bound < self._best]
+        self._heap = [entry for entry in self._heap if entry[2] not in found]
+        heapq.heapify(self._heap)
+        return found
+
+    @property
+    def best(self) -> Kernel | None:
+        """The fastest simulated so far, the first of those that take the same time."""
+        done = [row for row in self.rows if row.state == SIMULATED]
+        return min(done, key=lambda row: row.cycles).kernel if done else None
+
+    def _add(self, candidates: Iterable[Kernel]) -> None:
+        self._admit((one, self.problem.least(one)) for one in candidates)
+
+    def _admit(self, candidates: Iterable[tuple[Kernel, int]]) -> None:
+        """Candidates with their bounds in closed form."""
+        for one, least in candidates:
+            if one not in self._known:
+                self._known.add(one)
+                row = Row(one, least)
+                heapq.heappush(self._heap, (row.least, 0, len(self.rows)))
+                self.rows.append(row)
+
+    def _over(self) -> bool:
+        runs, seconds = self.budget
+        if runs is not None and self.simulated >= runs:
+            return True
+        return seconds is not None and time.monotonic() - self.begun >= seconds
+
+    def _take(self, level: int, most: int) -> list[int]:
+        """The next rows that need the same look, as long as none may be faster than the best."""
+        if level and self.budget.runs is not None:
+            most = min(most, self.budget.runs - self.simulated)
+        taken: list[int] = []
+        heap = self._heap
+        while heap and heap[0][1] == level and heap[0][0] < self._best and len(taken) < most:
+            taken.append(heapq.heappop(heap)[2])
+        return taken
+
+    def _bound(self, rows: Iterable[int], workers: Workers) -> None:
+        """Bounds from programs; what cannot run or runs like another leaves the search."""
+        chosen = list(rows)
+        found = self._look("bound", chosen, workers)
+        for i, one in zip(chosen, found, strict=True):
+            row = self.rows[i]
+            self.bounded += 1
+            if one.reason:
+                row.state, row.reason = ILLEGAL, one.reason
+            elif self._seen.setdefault(one.alike, i) != i:
+                row.state = SAME
+            else:
+                row.bound, row.gm_bytes = max(one.cycles, row.least), one.gm_bytes
+                heapq.heappush(self._heap, (row.bound, 1, i))
+        self._tell()
+
+    def _time(self, chosen: list[int], workers: Workers) -> None:
+        found = self._look("time", chosen, workers)
+        for i, one in zip(chosen, found, strict=True):
+            row = self.rows[i]
+            row.cycles, row.state = one.cycles, SIMULATED
+            self._best = min(self._best, one.cycles)
+            self.simulated += 1
+        self._tell()
+
+    def _look(self, stage: str, chosen: list[int], workers: Workers) -> list[Found]:
+        """What is found of rows at a stage."""
+        kernel = self.problem.kernel
+        return workers.look(stage, [changes(kernel, self.rows[i].kernel) for i in chosen])
+
+    def _tell(self) -> None:
+        if self.report is not None:
+            least = self._heap[0][0] if self._heap else inf
+            left = sum(entry[0] < self._best for entry in self._heap)
+            settled = len(self.rows) - left
+            self.report(Progress(len(self.rows), settled, self.simulated, self._best, least))
+
+
+# -- processes ----------------------------------------------------------------------------------
+
+
+class Workers(Processes):
+    """``jobs`` processes (1: this one alone) that look at candidates of a problem.
+
+    What the store knows is not computed again; what is computed is kept there at once.
+    """
+
+    def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
+        super().__init__(jobs, partial(_begin, problem), own_modules(type(problem.kernel)))
+        self.problem, self.store = problem, store
+        #: Candidates found in the store so far, and computed.
+        self.known = self.computed = 0
+
+    def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
+        """The "bound" or the "time" of each candidate, in order."""
+        names = [
+            f"{self.problem.key} {stage} {sorted(changes.items())!r}" for changes in candidates
+        ]
+        rows = {name: self.store.get(name) for name in names}
+        known = {name: Found(*row) for name, row in rows.items() if row is not None}
+        missing = {
+            name: changes
+            for name, changes in zip(names, candidates, strict=True)
+            if name not in known
+        }
+        self.known += len(names) - len(missing)
+        self.computed += len(missing)
+        new = dict(zip(missing, self._compute(stage, list(missing.values())), strict=True))
+        self.store.put(new.items())
+        return [known[name] if name in known else new[name] for name in names]
+
+    def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
+        if self.jobs == 1 or len(candidates) < 2:
+            return [look(self.problem, stage, changes) for changes in candidates]
+        size = ceil_div(len(candidates), 2 * self.jobs)
+        chunks = [candidates[at : at + size] for at in range(0, len(candidates), size)]
+        found = dict(self.each(partial(_look, stage), chunks, self._chunk_name))
+        return [one for place in range(len(chunks)) for one in found[place]]
+
+    def _chunk_name(self, chunk: Sequence[Changes]) -> str:
+        """The name of candidates that are looked at together."""
+        first = _candidate_name(self.problem.candidate(chunk[0]))
+        return f"{first} and {len(chunk) - 1} more" if len(chunk) > 1 else first
+
+
+def look(problem: Problem, stage: str, changes: Changes) -> Found:
+    """What is asked of one candidate; an error names it."""
+    candidate = problem.candidate(changes)
+    with naming(partial(_candidate_name, candidate)):
+        return problem.bound(candidate) if stage == "bound" else problem.time(candidate)
+
+
+def _candidate_name(candidate: Kernel) -> str:
+    """The name of a candidate in errors, with its tiling as reports show it."""
+    return f"candidate {candidate.name} {candidate.tiling_text}".rstrip()
+
+
+#: The problem of a process that looks at candidates.
+_HELD: list[Problem] = []
+
+
+def _look(stage: str, candidates: list[Changes]) -> list[Found]:
+    return [look(_HELD[0], stage, changes) for changes in candidates]
+
+
+def _begin(problem: Problem) -> None:
+    """Make ready to look."""
+    _HELD.append(problem)

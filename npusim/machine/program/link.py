@@ -1,0 +1,305 @@
+"""Units in order: the waits of a template for what ran before it on the same core.
+
+``Linker`` carries the scoreboards of all slots across the bounds of units as a hashable state, so
+every distinct (template, state) pair is resolved once for all cores. Counts in a state are
+relative to where a unit begins: zero or negative, where counts inside a unit start from one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+import numpy as np
+from msgspec import Struct
+
+from npusim.base.errors import ProgramError
+from npusim.base.integers import IntArray
+from npusim.base.reasons import FLAG
+from npusim.machine.isa.operands import Buffer
+from npusim.machine.program.lower import SET_TWICE, Lowered, Outside, SlotBoard, Wait, located
+from npusim.machine.program.program import Variant
+
+#: Per pipe index, how many instructions must be complete, as sorted (pipe, count) pairs.
+Counts = tuple[tuple[int, int], ...]
+#: A physical slot: its last writes and the reads since.
+Board = tuple[Counts, Counts]
+#: Boards of all slots of every resource, between two units.
+State = tuple[tuple[Board, ...], ...]
+
+_EMPTY: Board = ((), ())
+
+
+class _Row(Struct, frozen=True):
+    """An instruction whose waits depend on the state.
+
+    ``own`` are waits that hold in any state, ``zero`` those that ask only for what ran before
+    the task, ``sealed`` the pipes whose earlier instructions are all waited for already.
+    """
+
+    index: int
+    pipe: int
+    line: str
+    own: tuple[Wait, ...]
+    zero: tuple[Wait, ...]
+    needs: tuple[tuple[int, Outside], ...]  # with the resource's place in a state
+    sealed: frozenset[int]
+
+
+class _Exit(Struct, frozen=True):
+    """What a template leaves of a resource: boards by slot, counts relative to its end."""
+
+    boards: dict[int, tuple[bool, Counts, Counts]]  # (older writes still count, writes, reads)
+    turned: int
+
+
+class _Plan:
+    """What linking needs to know of a template, made once."""
+
+    def __init__(self, lowered: Lowered, places: dict[Hashable, int]) -> None:
+        self.totals = lowered.totals
+        self.rows: list[_Row] = []
+        waits: list[tuple[Wait, ...]] = []
+        waited: dict[int, dict[int, int]] = {}  # pipe -> other pipe -> count waited for already
+        for i, (pipe, own) in enumerate(zip(lowered.pipes, lowered.waits, strict=True)):
+            needs = lowered.outside[i]
+            if not own and not needs:
+                waits.append(())
+                continue
+            known = waited.setdefault(pipe, {})
+            inside = [w for w in own if w[1] > 0]
+            kept = _essential(inside, known)
+            waits.append(kept)
+            zero = tuple(w for w in own if w[1] <= 0) if len(inside) < len(own) else ()
+            if needs or zero:
+                found = tuple((places[need.resource], need) for need in needs)
+                line = lowered.lines[i]
+                self.rows.append(_Row(i, pipe, line, kept, zero, found, frozenset(known)))
+        self.waits = tuple(waits)
+
+
+class Linker:
+    """Resolves templates against what came before them on the same core.
+
+    ``tasks`` are the templates that each distinct task runs one after another. ``variants`` are
+    the distinct (template, waits) met so far, in order of first use.
+    """
+
+    def __init__(
+        self, buffers: tuple[Buffer, ...], lowered: tuple[Lowered, ...], tasks: list[IntArray]
+    ) -> None:
+        resources = list(dict.fromkeys(key for one in lowered for key in one.exits))
+        places = {resource: i for i, resource in enumerate(resources)}
+        slots = {b.index: b.slots for b in buffers}
+        counts = [slots[r] if isinstance(r, int) else 1 for r in resources]
+        self.variants: list[Variant] = []
+        self._plans = [_Plan(one, places) for one in lowered]
+        observers = [_observers(self._plans, i, resource) for i, resource in enumerate(resources)]
+        self._exits = [
+            [_exit(one, r, seen) for r, seen in zip(resources, observers, strict=True)]
+            for one in lowered
+        ]
+        self._states: list[State] = []
+        self._numbers: dict[State, int] = {}
+        self._start = self._number(tuple((_EMPTY,) * count for count in counts))
+        self._steps: dict[tuple[int, int], tuple[IntArray, int]] = {}
+        self._found: dict[tuple[int, tuple[tuple[Wait, ...], ...]], int] = {}
+        self._cores: dict[bytes, IntArray] = {}
+        self._tasks = tasks
+        self._linked: dict[tuple[int, int], tuple[IntArray, int]] = {}
+
+    def link(self, which: IntArray) -> IntArray:
+        """Index into ``variants`` of every unit of a core, whose tasks are ``which``."""
+        key = which.tobytes()
+        if not key:
+            return which
+        if key not in self._cores:
+            self._cores[key] = self._walk(which, self._start, self._task)[0]
+        return self._cores[key]
+
+    def _walk(
+        self, which: IntArray, state: int, step: Callable[[int, int], tuple[IntArray, int]]
+    ) -> tuple[IntArray, int]:
+        """(variants, state afterwards) of what ``which`` numbers, each resolved by ``step``."""
+        variants: list[IntArray] = []
+        for number, length in runs_of(which):
+            done = 0
+            while done < length:
+                before, (own, state) = state, step(number, state)
+                # In a steady state every repetition resolves alike.
+                count = length - done if state == before else 1
+                variants.append(own if count == 1 else np.tile(own, count))
+                done += count
+        return np.concatenate(variants), state
+
+    def _task(self, task: int, state: int) -> tuple[IntArray, int]:
+        """(variants, state afterwards) of a task that starts in a state."""
+        found = self._linked.get((task, state))
+        if found is None:
+            found = self._linked[task, state] = self._walk(self._tasks[task], state, self._step)
+        return found
+
+    def _step(self, template: int, state: int) -> tuple[IntArray, int]:
+        """(variant, state afterwards) of a template that runs in a state."""
+        found = self._steps.get((template, state))
+        if found is None:
+            boards = self._states[state]
+            after = self._number(_advance(self._plans[template], self._exits[template], boards))
+            variant = np.array([self._resolve(template, boards)])
+            found = self._steps[template, state] = (variant, after)
+        return found
+
+    def _number(self, state: State) -> int:
+        """States as small numbers, because hashing one takes as long as resolving it."""
+        number = self._numbers.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        return number
+
+    def _resolve(self, template: int, state: State) -> int:
+        """The variant of a template that starts in ``state``."""
+        plan = self._plans[template]
+        waited: dict[int, dict[int, int]] = {}
+        kept = tuple(
+            _essential(_before(row, state), waited.setdefault(row.pipe, {})) for row in plan.rows
+        )
+        key = (template, kept)
+        if key not in self._found:
+            waits = list(plan.waits)
+            for row, more in zip(plan.rows, kept, strict=True):
+                if more:
+                    waits[row.index] = tuple(sorted((*row.own, *more)))
+            self._found[key] = len(self.variants)
+            self.variants.append(Variant(template, tuple(waits)))
+        return self._found[key]
+
+
+def runs_of(which: IntArray) -> list[tuple[int, int]]:
+    """Numbers and how often each comes one after another."""
+    if len(which) == 1:
+        return [(int(which[0]), 1)]
+    begins = np.flatnonzero(np.concatenate([[True], which[1:] != which[:-1]]))
+    lengths = np.concatenate([begins[1:], [len(which)]]) - begins
+    return list(zip(which[begins].tolist(), lengths.tolist(), strict=True))
+
+
+def _before(row: _Row, state: State) -> list[Wait]:
+    """Waits of a row for what ran before the task.
+
+    None for sealed pipes: a count from inside the task implies every count from before it.
+    """
+    found = [w for w in row.zero if w[0] not in row.sealed]
+    for place, need in row.needs:
+        writes, reads = state[place][need.slot]
+        if need.reason == FLAG:
+            with located(row.line):
+                _check_flag(need, up=bool(writes) and not reads)
+            if need.reads_too:  # a set waits for nothing
+                continue
+        for q, n in (*writes, *reads) if need.reads_too else writes:
+            if q != row.pipe and q not in row.sealed:
+                found.append((q, n, need.reason))
+    return found
+
+
+def _check_flag(need: Outside, *, up: bool) -> None:
+    """Raise unless a flag inherited from earlier tasks is up to be waited for, down to be set."""
+    if need.reads_too == up:
+        assert isinstance(need.resource, tuple)
+        _, src, dst, event = need.resource
+        if up:
+            raise ProgramError(f"set_flag {src}->{dst} #{event}: {SET_TWICE}")
+        raise ProgramError(
+            f"wait_flag {src}->{dst} #{event} comes without a set_flag before it; set it first, "
+            "in this task or an earlier one"
+        )
+
+
+def _essential(waits: Iterable[Wait], waited: dict[int, int]) -> tuple[Wait, ...]:
+    """Drop waits that another one, or an earlier instruction of the pipe, implies.
+
+    ``waited`` is the highest count of each other pipe the pipe has waited for.
+    """
+    best: dict[int, Wait] = {}
+    for wait in waits:
+        q, n, reason = wait
+        known = best.get(q)
+        if known is None or n > known[1] or (n == known[1] and reason < known[2]):
+            best[q] = wait
+    kept = []
+    for q in sorted(best):
+        n = best[q][1]
+        if q not in waited or n > waited[q]:
+            kept.append(best[q])
+            waited[q] = n
+    return tuple(kept)
+
+
+def _observers(
+    plans: list[_Plan], place: int, resource: Hashable
+) -> tuple[set[int], set[int]] | None:
+    """The pipes that ever ask for a resource's writes, and for its reads, of earlier tasks.
+
+    None for flags: the presence of their counts says whether they are up.
+    """
+    if not isinstance(resource, int):
+        return None
+    writes: set[int] = set()
+    reads: set[int] = set()
+    for plan in plans:
+        for row in plan.rows:
+            for where, need in row.needs:
+                if where == place:
+                    writes.add(row.pipe)
+                    reads |= {row.pipe} if need.reads_too else set()
+    return writes, reads
+
+
+def _exit(
+    lowered: Lowered, resource: Hashable, observers: tuple[set[int], set[int]] | None
+) -> _Exit:
+    """The boards a template leaves of a resource.
+
+    Without counts that nobody can ask for: a pipe never waits for itself, so a count of pipe q
+    matters only if another pipe asks for earlier writes (or reads) of the resource. This keeps
+    the states of a long accumulation equal: a write to the accumulator not in use grows older.
+    """
+    turned = lowered.turns[resource] if isinstance(resource, int) else 0
+
+    def counts(found: dict[int, int], seen: set[int] | None) -> Counts:
+        pairs = sorted(found.items())
+        return tuple((q, n - lowered.totals[q]) for q, n in pairs if seen is None or seen - {q})
+
+    writes, reads = observers or (None, None)
+    local: dict[int, SlotBoard] = lowered.exits.get(resource, {})
+    return _Exit(
+        {
+            slot: (board.inherited, counts(board.writes, writes), counts(board.reads, reads))
+            for slot, board in local.items()
+        },
+        turned,
+    )
+
+
+def _advance(plan: _Plan, exits: list[_Exit], state: State) -> State:
+    """The state at the end of the unit."""
+    totals = plan.totals
+
+    def aged(counts: Counts) -> Counts:
+        return tuple([(q, n - totals[q]) for q, n in counts])
+
+    after = []
+    for old, leaves in zip(state, exits, strict=True):
+        boards = []
+        for slot, board in enumerate(old):
+            left = leaves.boards.get(slot)
+            if left is None:  # not touched
+                boards.append((aged(board[0]), aged(board[1])) if board != _EMPTY else board)
+            elif left[0]:
+                merged = {**dict(aged(board[1])), **dict(left[2])}
+                boards.append((aged(board[0]), tuple(sorted(merged.items()))))
+            else:
+                boards.append(left[1:])
+        # Slot i holds turn i of this unit; the next unit counts its turns from zero again.
+        first = leaves.turned % len(boards)
+        after.append((*boards[first:], *boards[:first]))
+    return tuple(after)

@@ -1,0 +1,417 @@
+"""The critical path of a simulated program: the chain of causes that its last cycle rests on.
+
+From the end of the instruction that ends last, the walk goes back in time. What an instruction
+works is its own; before its start comes whatever allowed it last: its predecessor in the pipe,
+another pipe it waited for, a flag, the last core at a barrier, or the scalar pipe that issued it,
+which itself may have waited for room in a queue, or for its core to start. Every cycle from the end
+to 0 belongs to one instruction or start, so that the parts add up to the makespan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache, cached_property
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from npusim.base.integers import IntArray, ceil_div
+from npusim.base.reasons import FOLLOW
+from npusim.machine.device.parts import CubeRate
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.base import Instruction
+from npusim.machine.isa.cost_parts import cost_parts
+from npusim.machine.isa.cube import Mmad
+from npusim.machine.isa.dsp import DspGemm
+from npusim.machine.program.lower import Wait
+from npusim.machine.program.program import Program
+from npusim.machine.timing.outcome import Spans
+from npusim.machine.timing.trace import (
+    FOLLOWING,
+    GAP,
+    ISSUING,
+    SHARING,
+    STARTING,
+    Step,
+    Work,
+    core_starts,
+)
+
+
+class Place(NamedTuple):
+    """An executed instruction: its core, its pipe, and its number among those of the pipe."""
+
+    core: int
+    pipe: int
+    number: int
+
+
+def critical_path(program: Program, spans: Spans, cycles: int) -> tuple[Step, ...]:
+    """What the makespan of ``cycles`` rests on, most first; the steps add up to it."""
+    found: dict[Work, tuple[Counter[str], set[Place]]] = {}
+    for work, part, length, place in Walk(program, spans).back(cycles):
+        parts, places = found.setdefault(work, (Counter(), set()))
+        parts[part] += length
+        places.add(place)
+    steps = (Step(work, len(places), dict(parts)) for work, (parts, places) in found.items())
+    return tuple(sorted(steps, key=lambda step: (-step.cycles, step.work)))
+
+
+class _Core:
+    """The executed instructions of a core by pipe, and in the order in which they were issued."""
+
+    def __init__(self, program: Program, spans: Spans, number: int, began: int) -> None:
+        self.program, self.number, self.began = program, number, began
+        core = program.cores[number]
+        self.scalar = program.pipes.index("S")
+        rows = np.flatnonzero(spans.core == number)
+        order = rows[np.lexsort((spans.index[rows], spans.pipe[rows]))]
+        cuts = np.searchsorted(spans.pipe[order], np.arange(len(program.pipes) + 1))
+        self.start = [spans.start[order[a:b]] for a, b in pairwise(cuts.tolist())]
+        self.end = [spans.end[order[a:b]] for a, b in pairwise(cuts.tolist())]
+        self.variants = core.variants
+        of = np.array([variant.template for variant in program.variants], np.int64)
+        self.templates = of[self.variants]
+        totals = np.array([t.lowered.totals for t in program.templates], np.int64)
+        ends = np.cumsum(totals[self.templates], axis=0)
+        # By pipe, instructions before each task: rows, because whole ones are searched.
+        self.before = np.ascontiguousarray(np.pad(ends, ((1, 0), (0, 0))).T)
+        sizes = np.array([len(t.instructions) for t in program.templates], np.int64)
+        self.first = np.concatenate([[0], np.cumsum(sizes[self.templates])])
+
+    @cached_property
+    def pipes(self) -> IntArray:
+        """The pipe of every instruction in program order."""
+        of = [np.array(t.lowered.pipes, np.int64) for t in self.program.templates]
+        return np.concatenate([np.zeros(0, np.int64), *(of[t] for t in self.templates.tolist())])
+
+    @cached_property
+    def numbers(self) -> IntArray:
+        """The number of every instruction among those of its pipe, in program order."""
+        numbers = np.zeros(len(self.pipes), np.int64)
+        for pipe in range(len(self.program.pipes)):
+            own = self.pipes == pipe
+            numbers[own] = np.arange(int(own.sum()))
+        return numbers
+
+    @cached_property
+    def issue_cycles(self) -> IntArray:
+        """Cycles of the scalar pipe to issue every instruction; 0 for those it executes itself."""
+        of = [
+            np.array(
+                [
+                    0 if pipe == self.scalar else cost.issue
+                    for pipe, cost in zip(t.lowered.pipes, t.costs, strict=True)
+                ],
+                np.int64,
+            )
+            for t in self.program.templates
+        ]
+        return np.concatenate([np.zeros(0, np.int64), *(of[t] for t in self.templates.tolist())])
+
+    @cached_property
+    def issued(self) -> IntArray:
+        """When the scalar pipe has done with every instruction, in program order.
+
+        That is the cycle in which it has issued it, or has executed one of its own. It goes on when
+        it is free and there is room in the queue: a running maximum.
+        """
+        earliest = np.full(len(self.pipes), self.began, np.int64)
+        for pipe, name in enumerate(self.program.pipes):
+            own = np.flatnonzero(self.pipes == pipe)
+            if pipe == self.scalar:
+                earliest[own] = self.end[pipe]
+            else:
+                depth = self.program.device.pipe(name).queue_depth
+                earliest[own[depth:]] = self.start[pipe][: max(0, len(own) - depth)]
+        spent = np.cumsum(self.issue_cycles)
+        done: IntArray = spent + np.maximum.accumulate(earliest - spent + self.issue_cycles)
+        return done
+
+    def ended(self, pipe: int, count: int) -> int:
+        """When a pipe had completed ``count`` instructions, at least one."""
+        return int(self.end[pipe][count - 1])
+
+    def locate(self, pipe: int, index: int) -> tuple[int, int, int]:
+        """Task, place in its template and place in program order of an instruction."""
+        task = int(np.searchsorted(self.before[pipe], index, side="right")) - 1
+        template = self.program.templates[self.templates[task]]
+        places = _places(template.lowered.pipes, pipe)
+        place = places[index - int(self.before[pipe, task])]
+        return task, place, int(self.first[task]) + place
+
+    def waits(self, task: int, place: int) -> list[Wait]:
+        """Waits of an instruction, in counts from the start of the core."""
+        found = self.program.variants[self.variants[task]].waits[place]
+        before = self.before[:, task]
+        return [(q, n + int(before[q]), why) for q, n, why in found]
+
+
+@cache
+def _places(pipes: tuple[int, ...], pipe: int) -> list[int]:
+    """Where instructions of a pipe are among those of a template."""
+    return [i for i, one in enumerate(pipes) if one == pipe]
+
+
+#: A stretch of the path: whose it is, the part of its cost, cycles, and which instruction it was.
+Stretch = tuple[Work, str, int, Place]
+
+
+class Walk:
+    """Goes back from the end of a program."""
+
+    def __init__(self, program: Program, spans: Spans) -> None:
+        self.program, self.spans, self.device = program, spans, program.device
+        self.scalar = program.pipes.index("S")
+        self.starts: list[int] = core_starts(program).tolist()
+        self.cores: dict[int, _Core] = {}
+        self.costs: dict[tuple[int, int], dict[str, int]] = {}
+        self.barriers: dict[int, list[int]] = {}
+
+    def back(self, cycles: int) -> Iterator[Stretch]:
+        """Stretches from the end to cycle 0, none of them overlapping."""
+        last = np.flatnonzero(self.spans.end == cycles)
+        if not len(last):
+            return
+        row = int(last[0])
+        at = Place(*(int(column[row]) for column in
+                     (self.spans.core, self.spans.pipe, self.spans.index)))  # fmt: skip
+        ended, now = True, cycles
+        while now > 0:
+            if ended:
+                at, ended, stretches = self._work(at, now)
+            else:
+                at, ended, stretches = self._cause(at, now)
+            for stretch in stretches:
+                now -= stretch[2]
+                yield stretch
+
+    def core(self, number: int) -> _Core:
+        """The tables of a core, made when the path first meets it."""
+        if number not in self.cores:
+            start = self.starts[number]
+            self.cores[number] = _Core(self.program, self.spans, number, start)
+        return self.cores[number]
+
+    # -- from the end of an instruction to its start ---------------------------------------
+
+    def _work(self, at: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
+        """What it worked, and its start; or, if it lagged behind another, the end of that one."""
+        core = self.core(at.core)
+        task, place, _ = core.locate(at.pipe, at.number)
+        template = self.program.templates[core.templates[task]]
+        start, cost = int(core.start[at.pipe][at.number]), template.costs[place]
+        work = self._named(at, task, place)
+        gapless = at.pipe == self.scalar or (
+            at.number > 0 and core.ended(at.pipe, at.number) == start
+        )
+        head = 0 if gapless else cost.idle_head
+        if cost.lag_end and now > start + head + cost.cycles:
+            for q, n, why in core.waits(task, place):
+                if why == FOLLOW and n > 0 and core.ended(q, n) + cost.lag_end == now:
+                    ahead = Place(at.core, q, n - 1)
+                    return ahead, True, [(work, FOLLOWING, cost.lag_end, at)]
+        parts = {**self._parts(core.templates[task], place), GAP: head}
+        parts[SHARING] = now - start - head - cost.cycles
+        return at, False, [(work, part, n, at) for part, n in parts.items() if n]
+
+    def _parts(self, template: int, place: int) -> dict[str, int]:
+        """What an instruction of a template costs alone, by part."""
+        key = int(template), place
+        if key not in self.costs:
+            of = self.program.templates[key[0]]
+            instruction = (of.priced or of.instructions)[place]
+            self.costs[key] = cost_parts(instruction, self.device)
+        return self.costs[key]
+
+    # -- from the start of an instruction to what allowed it last --------------------------
+
+    def _cause(self, at: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
+        """What ended, or was issued, just when it started."""
+        core = self.core(at.core)
+        task, place, order = core.locate(at.pipe, at.number)
+        if at.pipe != self.scalar and at.number and core.ended(at.pipe, at.number) == now:
+            return Place(at.core, at.pipe, at.number - 1), True, []
+        awaited = self._awaited(at, now, task, place)
+        if awaited is not None:
+            return awaited
+        found = self._signalled(at, now, task, place)
+        if found is not None:
+            return found, True, []
+        before = order - (at.pipe == self.scalar)
+        if at.pipe != self.scalar or (order and int(core.issued[before]) == now):
+            return self._issue(at.core, before, now)
+        if not order and core.began == now:
+            return at, False, self._start(at)
+        return self._meeting(at, now), False, []
+
+    def _start(self, at: Place) -> list[Stretch]:
+        """The cycles before a core starts: those in which the cores before it are started."""
+        began = self.core(at.core).began
+        return [(Work("S", "start", "launch"), STARTING, began, at)] if began else []
+
+    def awaited(self, at: Place, now: int) -> Place | None:
+        """The instruction of another pipe or core that let one start at ``now``, if one did."""
+        task, place, _ = self.core(at.core).locate(at.pipe, at.number)
+        found = self._awaited(at, now, task, place)
+        return self._signalled(at, now, task, place) if found is None else found[0]
+
+    def _signalled(self, at: Place, now: int, task: int, place: int) -> Place | None:
+        """The instruction that set the flag it waits for at ``now``; None if it waits for none."""
+        template = self.program.templates[self.core(at.core).templates[task]]
+        awaits = template.instructions[place].awaits
+        return self._signal(at, awaits.event, now) if awaits is not None else None
+
+    def _awaited(
+        self, at: Place, now: int, task: int, place: int
+    ) -> tuple[Place, bool, list[Stretch]] | None:
+        """The instruction of another pipe whose end, or start, it waited for until ``now``."""
+        core = self.core(at.core)
+        template = self.program.templates[core.templates[task]]
+        lag = template.costs[place].lag_start
+        for q, n, why in core.waits(task, place):
+            if n > 0 and why == FOLLOW and at.pipe != self.scalar:
+                if int(core.start[q][n - 1]) + lag == now:
+                    work = self._named(at, task, place)
+                    behind = [(work, FOLLOWING, lag, at)] if lag else []
+                    return Place(at.core, q, n - 1), False, behind
+            elif n > 0 and core.ended(q, n) == now:
+                return Place(at.core, q, n - 1), True, []
+        return None
+
+    def _named(self, at: Place, task: int, place: int) -> Work:
+        """What the path spends on an instruction, besides issuing it."""
+        template = self.program.templates[self.core(at.core).templates[task]]
+        return Work(self.program.pipes[at.pipe], template.told[place].op, template.lines[place])
+
+    def _issue(self, number: int, order: int, now: int) -> tuple[Place, bool, list[Stretch]]:
+        """Back through the scalar pipe, which was done with an instruction at ``now``."""
+        core, stretches = self.core(number), list[Stretch]()
+        while True:
+            pipe, index = int(core.pipes[order]), int(core.numbers[order])
+            if pipe == self.scalar:
+                return Place(number, pipe, index), True, stretches
+            task, place, _ = core.locate(pipe, index)
+            template, cost = self.program.templates[core.templates[task]], core.issue_cycles[order]
+            if cost:
+                work = Work("S", f"issue {template.told[place].op}", template.lines[place])
+                stretches.append((work, ISSUING, int(cost), Place(number, pipe, index)))
+                now -= int(cost)
+            depth = self.device.pipe(self.program.pipes[pipe]).queue_depth
+            before = int(core.issued[order - 1]) if order else core.began
+            if before < now:  # it waited for room in the queue
+                return Place(number, pipe, index - depth), False, stretches
+            if not order:
+                at = Place(number, pipe, index)
+                return at, False, [*stretches, *self._start(at)]
+            order -= 1
+
+    # -- between cores ---------------------------------------------------------------------
+
+    def _meeting(self, at: Place, now: int) -> Place:
+        """The barrier of the core that came last, which was free to meet the others at ``now``."""
+        which = self._barriers(at.core).index(at.number)
+        for number in self.program.working:
+            there = Place(number, self.scalar, self._barriers(number)[which])
+            if number != at.core and self._arrived(there) == now:
+                return there
+        raise AssertionError(f"nothing allowed {at} to start at {now}")
+
+    def _arrived(self, at: Place) -> int:
+        """When a core came to a barrier: free, and all its pipes done with what came before."""
+        core = self.core(at.core)
+        task, place, order = core.locate(at.pipe, at.number)
+        times = [core.ended(q, n) for q, n, _ in core.waits(task, place) if n > 0]
+        return max([int(core.issued[order - 1]) if order else core.began, *times])
+
+    def _barriers(self, number: int) -> list[int]:
+        """Numbers of a core's barriers with others among its scalar instructions."""
+        if number not in self.barriers:
+            core = self.core(number)
+            self.barriers[number] = [
+                int(core.before[self.scalar, task]) + ordinal
+                for task, template in enumerate(core.templates.tolist())
+                for ordinal in self._meets(template)
+            ]
+        return self.barriers[number]
+
+    def _meets(self, template: int) -> list[int]:
+        """Which of a template's scalar instructions are barriers of all cores."""
+        one = self.program.templates[template]
+        own = _places(one.lowered.pipes, self.scalar)
+        return [ordinal for ordinal, place in enumerate(own) if one.instructions[place].meets]
+
+    @cached_property
+    def _by_end(self) -> tuple[IntArray, IntArray]:
+        """Rows of instructions in the order of their ends, and these."""
+        order = np.argsort(self.spans.end, kind="stable")
+        return order, self.spans.end[order]
+
+    def _signal(self, at: Place, event: int, now: int) -> Place | None:
+        """The instruction of another core that set a flag at ``now``."""
+        group = self.program.cores[at.core].group
+        order, ends = self._by_end
+        first, last = np.searchsorted(ends, [now, now + 1])
+        for row in order[first:last].tolist():
+            template = self.program.templates[int(self.spans.template[row])]
+            signal = template.instructions[int(self.spans.instruction[row])].signals
+            other = int(self.spans.core[row])
+            same = self.program.cores[other].group == group
+            if signal is None or other == at.core or signal.event != event:
+                continue
+            if same or signal.scope == "all":
+                return Place(other, int(self.spans.pipe[row]), int(self.spans.index[row]))
+        return None
+
+
+def causes(program: Program, spans: Spans) -> IntArray:
+    """For each row of the timeline the row whose instruction let it start, -1 where none did.
+
+    Rows are those of ``Timeline``. An instruction that did not wait, that waited to be issued or at
+    a barrier of all cores has no cause among them.
+    """
+    order = np.lexsort((spans.index, spans.pipe, spans.core, spans.start))
+    columns = (spans.core, spans.pipe, spans.index, spans.start, spans.waited)
+    rows = [tuple(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
+    place_of = {row[:3]: number for number, row in enumerate(rows)}
+    walk = Walk(program, spans)
+    found = np.full(len(rows), -1, np.int64)
+    for number, (core, pipe, index, start, waited) in enumerate(rows):
+        if waited:
+            cause = walk.awaited(Place(core, pipe, index), start)
+            if cause is not None:
+                found[number] = place_of[tuple(cause)]
+    return found
+
+
+def cube_room(program: Program) -> int:
+    """Multiply-adds for which the blocks of all ``mmad``s and ``dsp_gemm``s of a program have room.
+
+    Those executed are fewer where an extent is no multiple of a block, those useful fewer still.
+    """
+    return sum(
+        int(count) * sum(multiply_room(one, program.device) for one in template.instructions)
+        for count, template in zip(program.unit_counts, program.templates, strict=True)
+    )
+
+
+def multiply_room(instruction: Instruction, device: Device) -> int:
+    """Multiply-adds for which the blocks of an instruction have room, 0 of no matrix product."""
+    rate = _rate(instruction, device)
+    if rate is None or not isinstance(instruction, Mmad | DspGemm):
+        return 0
+    extents = instruction.m, instruction.k * instruction.dtype.values, instruction.n
+    blocks = zip(extents, (rate.m, rate.k, rate.n), strict=True)
+    return prod(ceil_div(extent, block) * block for extent, block in blocks)
+
+
+def _rate(instruction: Instruction, device: Device) -> CubeRate | None:
+    """The block that the instruction's unit multiplies at once."""
+    if isinstance(instruction, Mmad) and device.cube is not None:
+        return device.cube.rates[instruction.math]
+    if isinstance(instruction, DspGemm) and device.gemm is not None:
+        return device.gemm.rates[instruction.dtype.name]
+    return None

@@ -1,0 +1,81 @@
+"""What each line of a kernel asks of its pipe: work by instruction of the source, no simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.base import Cost, Instruction, Told
+from npusim.machine.isa.vector import VectorInstruction
+from npusim.machine.program.program import Program
+from npusim.machine.timing.critical import multiply_room
+from npusim.machine.timing.trace import LineWork, Work
+
+
+def pressure(program: Program) -> tuple[LineWork, ...]:
+    """The work of all cores by instruction of the source, that with most cycles first."""
+    sums: dict[Work, _Sum] = {}
+    for units, template in zip(program.unit_counts.tolist(), program.templates, strict=True):
+        if not units:
+            continue
+        rows = zip(
+            template.instructions, template.told, template.lines, template.costs, strict=True
+        )
+        for instruction, told, line, cost in rows:
+            work = Work(told.pipe, told.op, line)
+            sums.setdefault(work, _Sum()).add(units, instruction, told, cost, program.device)
+    by_pipe: dict[str, int] = {}
+    for work, one in sums.items():
+        by_pipe[work.pipe] = by_pipe.get(work.pipe, 0) + one.cycles
+    lines = [one.line(work, by_pipe[work.pipe]) for work, one in sums.items()]
+    return tuple(sorted(lines, key=lambda line: (-line.cycles, line.work)))
+
+
+@dataclass
+class _Sum:
+    """What instructions of one line add up to; fields as those of ``LineWork``."""
+
+    count: int = 0
+    cycles: int = 0
+    bytes: int = 0
+    used: int = 0
+    room: int = 0
+    lanes: int = 0
+    row_bytes: int = 0
+    again: bool = False
+
+    def add(
+        self, units: int, instruction: Instruction, told: Told, cost: Cost, device: Device
+    ) -> None:
+        """Add an instruction that so many units of work have."""
+        self.count += units
+        self.cycles += units * cost.cycles
+        if told.move is not None:
+            self.bytes += units * told.move[3]
+        if isinstance(instruction, VectorInstruction):
+            lanes = instruction.lanes(device)
+            self.bytes += units * sum(one.size for one in (*told.reads, *told.writes))
+            self.used += units * lanes.elements
+            self.room += units * lanes.repeats * lanes.each
+            self.lanes = max(self.lanes, lanes.each)
+            rows = [size for size in (self.row_bytes, lanes.row_bytes) if size]
+            self.row_bytes = min(rows, default=0)
+            self.again = self.again or lanes.again
+        else:
+            self.used += units * cost.macs
+            self.room += units * multiply_room(instruction, device)
+
+    def line(self, work: Work, of_pipe: int) -> LineWork:
+        """The sum as a row; the pipe of its line works ``of_pipe`` cycles in all."""
+        return LineWork(
+            work=work,
+            count=self.count,
+            cycles=self.cycles,
+            share=self.cycles / of_pipe if of_pipe else 0.0,
+            bytes=self.bytes,
+            used=self.used,
+            room=self.room,
+            lanes=self.lanes,
+            row_bytes=self.row_bytes,
+            again=self.again,
+        )

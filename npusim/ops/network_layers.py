@@ -1,0 +1,110 @@
+"""What a network's passes run of each of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from npusim import ops
+from npusim.base.dtypes import DType
+from npusim.base.errors import NpusimError, StoreError, naming
+from npusim.base.records import replace
+from npusim.base.workers import Workers
+from npusim.call.in_turn import in_turn
+from npusim.call.options import Options
+from npusim.call.spec import spec
+from npusim.ops.convolution_backward import GRADIENTS, arguments
+from npusim.ops.linear import linear_layer
+from npusim.results import Result
+from npusim.reuse.cache import answers_in
+from npusim.workloads import Layer, LinearLayer
+
+#: The phase that ``progress`` is told of where layers are done in other processes.
+LAYERS_DONE = "layers"
+
+
+class LayerRuns(Struct, frozen=True, kw_only=True):
+    """What is the same for every layer of a network, and how a layer is simulated.
+
+    Runs of kernels are kept in the file ``store`` ("": one of the user's cache), None in none.
+    """
+
+    options: Options
+    dtype: DType
+    passes: str
+    gradients: tuple[str, ...]
+    cube_math_type: int | str
+    store: str | Path | None = None
+
+    def of(self, layer: Layer) -> tuple[str, ...]:
+        """What is computed of a layer: only gradients that something trained needs."""
+        has = {
+            "input": layer.input_gradient,
+            "weight": layer.weight_gradient,
+            "bias": layer.bias and layer.bias_gradient,
+        }
+        wanted = tuple(name for name in self.gradients if has[name])
+        return wanted if self.passes == "backward" else ("output", *wanted)
+
+    def attempt(self, work: tuple[Layer, str]) -> tuple[Result | None, str]:
+        """The result of a layer with this label, or the reason why there is none.
+
+        Raises ``StoreError``, and ``TaskError`` for code that is wrong; both name the layer.
+        """
+        with naming(partial(_labelled, work)):
+            try:
+                with answers_in(self.store):
+                    return self.run(*work), ""
+            except StoreError:
+                raise
+            except NpusimError as error:
+                return None, str(error)
+
+    def at_once(
+        self, work: Sequence[tuple[Layer, str]], jobs: int
+    ) -> list[tuple[Result | None, str]]:
+        """``attempt`` in processes; what is done is reported here."""
+        quiet = replace(self, options=replace(self.options, progress=None))
+        results: dict[int, tuple[Result | None, str]] = {}
+        with Workers(min(jobs, len(work))) as workers:
+            for place, result in workers.each(quiet.attempt, work, _labelled):
+                results[place] = result
+                if self.options.progress is not None:
+                    self.options.progress(work[place][1], LAYERS_DONE, len(results), len(work))
+        return [results[place] for place in range(len(work))]
+
+    def run(self, layer: Layer, label: str) -> Result:
+        """Simulate one layer; ``label`` says in reports of progress which it is."""
+
+        def labelled(kernel: str, phase: str, done: int, total: int) -> None:
+            if self.options.progress is not None:
+                self.options.progress(f"{label} {kernel}", phase, done, total)
+
+        options = replace(self.options, progress=labelled)
+        wanted = self.of(layer)
+        if isinstance(layer, LinearLayer):
+            return linear_layer(layer, self.dtype, wanted, options, self.cube_math_type)
+        x, w = spec(layer.x_shape, self.dtype), spec(layer.w_shape, self.dtype)
+        common = {**arguments(layer), "cube_math_type": self.cube_math_type, **vars(options)}
+        found = []
+        if "output" in wanted:
+            usable = {k: v for k, v in common.items() if k != "deterministic"}
+            if usable["rules"] == "strict":  # it would refuse each forward pass, which has no page
+                usable["rules"] = "documented"
+            bias = spec((layer.cout,), self.dtype) if layer.bias else None
+            found.append(ops.convolution(x, w, bias, **usable))
+        mask = tuple(name.removeprefix("grad_") in wanted for name in GRADIENTS)
+        if any(mask):
+            sizes = (layer.cout,) if mask[2] else None
+            dy = spec(layer.dy_shape, self.dtype)
+            found.append(ops.convolution_backward(dy, x, w, sizes, output_mask=mask, **common))
+        return found[0] if len(found) == 1 else in_turn(found)
+
+
+def _labelled(work: tuple[Layer, str]) -> str:
+    """The name of a layer's simulation in errors."""
+    _, label = work
+    return f"layer {label}"

@@ -1,0 +1,1 @@
+"""Numbers of a result: metrics, bounds, energy, verdicts and comparisons."""

@@ -1,0 +1,146 @@
+"""What no program for a problem can beat, and no schedule of the one that ran, in microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import Bound, KernelRun
+from npusim.results.facts.saved import Answer
+from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.writers.text_layout import fact, page, percent_text, us_text
+
+#: Who is bounded, and from where the operands come.
+PROBLEM, PROGRAM = "any program", "any schedule of this one"
+IN_L2, FROM_MEMORY = "operands in the L2", "from main memory"
+
+#: Why a pipe needs its time in any schedule.
+_ALONE = "its bytes and multiply-adds at their rates, on all cores"
+
+
+class Least(NamedTuple):
+    """The longest of some bounds: microseconds, the resource, why, and the device's figure."""
+
+    us: float
+    resource: str
+    why: str
+    figure: str
+
+    @property
+    def reason(self) -> str:
+        """What sets it, in words."""
+        return ", ".join(word for word in (self.resource, self.why) if word)
+
+
+class Ends(NamedTuple):
+    """The least time with all operands in the L2 that fit it, and with them in main memory."""
+
+    cached: Least
+    cold: Least
+
+    def first(self, of: str) -> str:
+        """The one for the call as it was made, which found in the L2 what it found."""
+        return f"{us_text(self.cold.us)} us for {of} ({self.cold.reason})"
+
+    def text(self, of: str) -> str:
+        """Both, or one where they are the same."""
+        if self.cached[:2] == self.cold[:2]:
+            return self.first(of)
+        places = zip((IN_L2, FROM_MEMORY), self, strict=True)
+        both = (f"{us_text(one.us)} us ({place}: {one.reason})" for place, one in places)
+        return f"{', '.join(both)} for {of}"
+
+
+def ends(device: Device, bounds: Iterable[Bound], beside: Iterable[Bound] = ()) -> Ends:
+    """The ends of ``bounds``; those ``beside`` them are ones that another schedule may avoid."""
+    known = [*bounds, Bound("", 0, "")]
+    for one in beside:
+        why = _ALONE if one.resource.startswith("pipe ") else one.why
+        known.append(one._replace(cycles=one.least, why=why))
+    cached, cold = (max(known, key=attrgetter(name)) for name in ("least", "cycles"))
+    return Ends(_least(device, cached, cached.least), _least(device, cold, cold.cycles))
+
+
+def _least(device: Device, bound: Bound, cycles: int) -> Least:
+    return Least(device.time_us(cycles), bound.resource, bound.why, bound.figure)
+
+
+def on_silicon(device: Device, bounds: Iterable[Bound]) -> tuple[Least, ...]:
+    """Every bound that holds whatever the L2 held."""
+    return tuple(_least(device, one, one.least) for one in bounds if one.least)
+
+
+def program_ends(device: Device, runs: Sequence[KernelRun]) -> Ends:
+    """Those of kernels one after another."""
+    return in_turn(ends(device, run.problem_bounds, run.bounds) for run in runs)
+
+
+def in_turn(found: Iterable[Ends]) -> Ends:
+    """Those of what follows each other, with the reason of the one that needs most."""
+    both = list(zip(*found, strict=True)) or [(Least(0.0, "", "", ""),)] * 2
+    return Ends(*(max(one)._replace(us=sum(least.us for least in one)) for one in both))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded(Answer):
+    """The least time of a call: of ``problem`` by any program, and of this one by any schedule.
+
+    In microseconds and without launches, which ``time_us``, the simulated time, has.
+    ``measured_us`` is None where nothing was measured.
+    """
+
+    call: str
+    device: str
+    problem: Ends
+    program: Ends
+    time_us: float
+    launch_us: float
+    measured_us: float | None = None
+
+    def text(self) -> str:
+        """The bounds for people, at most 80 columns wide."""
+        lines = [*fact("call", self.call), *fact("device", self.device)]
+        lines += fact("at least", self.problem.text(PROBLEM))
+        lines += fact("", self.program.text(PROGRAM))
+        launches = f"of which launches {us_text(self.launch_us)} us"
+        lines += fact("simulated", f"{us_text(self.time_us)} us, {launches}")
+        if self.measured_us is not None:
+            lines += fact("measured", f"{us_text(self.measured_us)} us: {self._gain()}")
+        return page([lines])
+
+    def _gain(self) -> str:
+        """The share of the bounds in the measured time, and what is left to gain."""
+        measured = self.measured_us or 0.0
+        told = []
+        for whose, (cached, cold) in ((PROBLEM, self.problem), (PROGRAM, self.program)):
+            if cached.us > measured:
+                told.append(f"less than {whose} needs, unless {cached.figure} is too slow here")
+                continue
+            shares = dict.fromkeys(percent_text(one.us / measured) for one in (cached, cold))
+            left = us_text(measured - cached.us)
+            told.append(f"{whose} needs {' to '.join(shares)}, at most {left} us are left to gain")
+        return "; ".join(told)
+
+    @property
+    def table(self) -> DataFrame:
+        """A row for each bound: whose it is, where operands are, its time, what sets it."""
+        rows = self.rows()
+        return frame(rows, tuple(rows[0]))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as plain values."""
+        return [
+            {"of": whose, "operands": place, **least._asdict()}
+            for whose, both in (("problem", self.problem), ("program", self.program))
+            for place, least in zip(("L2", "main memory"), both, strict=True)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        plain = asdict(self)
+        return {name: plain[name] for name in plain if name not in ("problem", "program")} | {
+            "bounds": self.rows()
+        }

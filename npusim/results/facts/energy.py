@@ -1,0 +1,120 @@
+"""The energy of kernels: bytes and multiply-adds times the figures of the device file.
+
+Nothing is guessed: where the file lacks a figure that a run needs, there is no energy, and which
+figures are missing is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from npusim.machine.device.area import static_watt
+from npusim.machine.device.config import figures
+from npusim.machine.device.parts import ENERGY
+from npusim.machine.device.scaling import energy_times
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import KernelRun
+
+#: Columns of ``Result.energy``; a promise to users.
+ENERGY_COLUMNS = ("figure", "amount", "unit", "each", "uj", "share", "confidence")
+
+#: The power of a chip that waits: it is spent all the time, and not all files state it.
+STATIC = "silicon.static"
+
+
+class EnergyRow(NamedTuple):
+    """One kind of work: its figure, how many bytes, multiply-adds or us, and what they took."""
+
+    figure: str
+    amount: float
+    unit: str
+    each: float  # pJ at the device's clock and sizes, or W of the static power
+    uj: float
+    confidence: str
+
+
+class Energy(Struct, frozen=True):
+    """What kernels took, most first; ``missing`` are figures they need and the file lacks."""
+
+    rows: tuple[EnergyRow, ...]
+    missing: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """One line: the sum, or what it lacks."""
+        if self.uj is None:
+            return f"<Energy unknown: {len(self.missing)} figures are missing>"
+        return f"<Energy {self.uj:.3f} uJ of {len(self.rows)} kinds of work>"
+
+    @property
+    def uj(self) -> float | None:
+        """Microjoules in all; None where a figure is missing."""
+        return None if self.missing else sum(row.uj for row in self.rows)
+
+    @property
+    def static_uj(self) -> float | None:
+        """The part of ``uj`` that is spent whatever the chip does; None as there."""
+        return None if self.missing else sum(r.uj for r in self.rows if r.figure == STATIC)
+
+    @property
+    def dynamic_uj(self) -> float | None:
+        """The part of ``uj`` that bytes and multiply-adds took; None as there."""
+        return None if self.missing else sum(r.uj for r in self.rows if r.figure != STATIC)
+
+    @property
+    def assumed(self) -> int:
+        """How many of the figures are assumed."""
+        return sum(row.confidence == "assumed" for row in self.rows)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row per figure, as plain values; none where one is missing."""
+        total = self.uj
+        if total is None:
+            return []
+        shares = [{"share": row.uj / total if total else 0.0} for row in self.rows]
+        return [row._asdict() | share for row, share in zip(self.rows, shares, strict=True)]
+
+
+def no_energy(spent: Energy) -> str:
+    """Why there is no energy, with the way out."""
+    more = f" and {len(spent.missing) - 3} more" if len(spent.missing) > 3 else ""
+    return (
+        f"is not known: the device file lacks {', '.join(spent.missing[:3])}{more}; state each "
+        "such as 1.5pJ/B (assumed, KEY)"
+    )
+
+
+def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Energy:
+    """The energy of ``runs``, which take ``time_us`` with their launches.
+
+    It is that of bytes and multiply-adds by the figure that says what each takes, at the clock and
+    with the sizes of memories of the device (``npusim.machine.device.scaling``).
+    """
+    amounts: Counter[str] = Counter()
+    for run in runs:
+        amounts.update(run.activity)
+    known = figures(device)
+    rows, missing = [], []
+    for name, amount in sorted(amounts.items()):
+        each = known[name].value if name in known else 0
+        if isinstance(each, tuple) or not each:
+            missing.append(name)
+            continue
+        unit = "MAC" if f".{ENERGY}." in name else "B"
+        more = energy_times(device, name, known[name])
+        pj, uj = float(each) * more, float(amount * Fraction(each)) / 1e6 * more
+        rows.append(EnergyRow(name, amount, unit, pj, uj, _confidence(device, name)))
+    watt = static_watt(device)
+    if watt:
+        known_as = _confidence(device, STATIC)
+        rows.append(EnergyRow(STATIC, time_us, "us", watt, watt * time_us, known_as))
+    return Energy(tuple(sorted(rows, key=lambda row: -row.uj)), tuple(missing))
+
+
+def _confidence(device: Device, name: str) -> str:
+    known = device.provenance.get(name)
+    return known.confidence if known is not None else ""

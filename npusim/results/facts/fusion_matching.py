@@ -1,0 +1,180 @@
+"""Rows of two steps that fuse different operations, brought together before they are compared.
+
+A chip whose convolution adds the bias has the kind "convolution output + bias" where another has
+"convolution output" and "bias"; its operation of that kind is called as the last of the operations
+that it replaces. Without this such rows have no partner, or one that does less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from npusim.results.facts.differences import Row, numbered
+
+#: A phase, and a kind or the name of an operation.
+Place = tuple[str, str]
+
+#: What stands between kinds that one kernel computes together.
+FUSED = " + "
+
+#: Counts of rows that add up.
+_SUMS = ("kernels", "us", "launch_us", "bytes")
+
+
+class Matched(NamedTuple):
+    """Rows of both steps that do the same, added up; {} where a step has none."""
+
+    name: str
+    a: Row
+    b: Row
+
+
+# -- kinds of operations -----------------------------------------------------------------------
+
+
+def kinds(a: Sequence[Row], b: Sequence[Row]) -> Iterator[Matched]:
+    """Kinds of both steps by phase; those of b alone come last.
+
+    Kinds that are fused on one side only, and all that are fused with them, are one row. A kind of
+    two phases says which: "linear, backward".
+    """
+    first, second = _by_phase_and_kind(a), _by_phase_and_kind(b)
+    keys = list(dict.fromkeys([*first, *second]))
+    groups = _groups(keys, set(first), set(second))
+    rows: dict[Place, list[Place]] = {}
+    for key in keys:
+        rows.setdefault(groups[key], []).append(key)
+    phases: dict[str, set[str]] = {}
+    for phase, name in rows:
+        phases.setdefault(name, set()).add(phase)
+    for (phase, name), members in rows.items():
+        yield Matched(
+            f"{name}, {phase}" if len(phases[name]) > 1 else name,
+            _sum([first[key] for key in members if key in first]),
+            _sum([second[key] for key in members if key in second]),
+        )
+
+
+def _by_phase_and_kind(rows: Sequence[Row]) -> dict[Place, Row]:
+    return {(row["phase"], row["kind"]): row for row in rows}
+
+
+def _groups(keys: Sequence[Place], first: set[Place], second: set[Place]) -> dict[Place, Place]:
+    """By phase and kind the phase and the name of the row that it is part of."""
+    linked: dict[Place, set[str]] = {}  # by phase and plain kind: the kinds of its group
+    for phase, kind in keys:
+        on_both_sides = (phase, kind) in first and (phase, kind) in second
+        plain = kind.split(FUSED)
+        if on_both_sides or len(plain) == 1:
+            continue
+        together: set[str] = set(plain)
+        for name in plain:
+            together |= linked.get((phase, name), set())
+        for name in together:
+            linked[phase, name] = together
+    groups = {}
+    for phase, kind in keys:
+        together = set.union(*(linked.get((phase, n), set()) for n in kind.split(FUSED)))
+        groups[phase, kind] = (phase, _group_name(together, phase, keys) if together else kind)
+    return groups
+
+
+def _group_name(together: set[str], phase: str, keys: Sequence[Place]) -> str:
+    """The plain kinds of a group, those of the longest fused kind first."""
+    fused = [kind.split(FUSED) for of, kind in keys if of == phase and FUSED in kind]
+    inside = [plain for plain in fused if together.issuperset(plain)]
+    inside.sort(key=lambda plain: -len(plain))
+    return FUSED.join(dict.fromkeys(name for plain in inside for name in plain))
+
+
+def _sum(rows: Sequence[Row]) -> Row:
+    if not rows:
+        return {}
+    return {name: sum(row[name] for row in rows) for name in _SUMS}
+
+
+# -- operations --------------------------------------------------------------------------------
+
+
+def operations(a: Sequence[Row], b: Sequence[Row]) -> Iterator[Matched]:
+    """Operations of both steps by phase and name, in the order of launch; those of b alone last.
+
+    An operation that is fused on one side only has as its partner the operation of its name and
+    those just before it that are fused into it; ``kind`` then lists all of them. A name of two
+    phases says which: "conv1.bias, backward"; the second of a phase is called "name #2".
+    """
+    first, second = _by_phase_and_name(a), _by_phase_and_name(b)
+    replaced_in_a, replaced_in_b = _replaced(second, first), _replaced(first, second)
+    parts = {key for replaced in (replaced_in_a, replaced_in_b) for key in _all_of(replaced)}
+    keys = [key for key in {**first, **second} if key not in parts]
+    phases: dict[str, set[str]] = {}
+    for phase, name in keys:
+        phases.setdefault(name, set()).add(phase)
+    for phase, name in keys:
+        yield Matched(
+            f"{name}, {phase}" if len(phases[name]) > 1 else name,
+            _joined(first, (phase, name), replaced_in_a),
+            _joined(second, (phase, name), replaced_in_b),
+        )
+
+
+def _by_phase_and_name(rows: Sequence[Row]) -> dict[Place, Row]:
+    keyed: dict[Place, Row] = {}
+    for phase in dict.fromkeys(row["phase"] for row in rows):
+        of_phase = numbered([row for row in rows if row["phase"] == phase], "operation")
+        keyed |= {(phase, name): row for name, row in of_phase.items()}
+    return keyed
+
+
+def _all_of(replaced: Mapping[Place, Sequence[Place]]) -> Iterator[Place]:
+    for parts in replaced.values():
+        yield from parts
+
+
+def _replaced(fused: Mapping[Place, Row], plain: Mapping[Place, Row]) -> dict[Place, list[Place]]:
+    """By an operation of ``fused`` those of ``plain`` that it replaces besides that of its name."""
+    order = list(plain)
+    places = {key: place for place, key in enumerate(order)}
+    replaced: dict[Place, list[Place]] = {}
+    for key, row in fused.items():
+        missing = row["kind"].split(FUSED)
+        partner = plain.get(key)
+        if partner is None or len(missing) == 1:
+            continue
+        for kind in partner["kind"].split(FUSED):
+            if kind in missing:
+                missing.remove(kind)
+        parts: list[Place] = []
+        for before in reversed(order[: places[key]]):
+            kind = plain[before]["kind"]
+            if not missing:
+                break
+            if plain[before]["converts"]:
+                continue
+            if kind not in missing or before in fused:
+                break
+            missing.remove(kind)
+            parts.insert(0, before)
+        if parts:
+            replaced[key] = parts
+    return replaced
+
+
+def _joined(
+    rows: Mapping[Place, Row], key: Place, replaced: Mapping[Place, Sequence[Place]]
+) -> Row:
+    """The row of a key with those that are fused into it added; {} where there is none."""
+    parts = replaced.get(key, ())
+    row = rows.get(key, {})
+    if not parts:
+        return row
+    every = [*(rows[part] for part in parts), row]
+    errors = [one["error"] for one in every if one["error"]]
+    return {
+        **row,
+        "kind": ", ".join(one["kind"] for one in every),
+        "us": sum(one["us"] for one in every),
+        "launch_us": sum(one["launch_us"] for one in every),
+        "error": errors[0] if errors else "",
+    }

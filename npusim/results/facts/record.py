@@ -1,0 +1,210 @@
+"""What a call leaves behind, as plain facts: everything that tables, reports and plots draw on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+
+from npusim.base.errors import ArgumentError
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import Bound, KernelRun
+from npusim.results.facts import metrics
+from npusim.results.facts.advice import Advice, advise
+from npusim.results.facts.bounded import Bounded, Ends, ends, program_ends
+from npusim.results.facts.energy import Energy, energy_of
+from npusim.results.facts.verdict import Replay, TimeRange, Verdict, time_range, verdict
+from npusim.results.writers.text_layout import counted
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What one call computed and how long its kernels took, one after another.
+
+    ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
+    None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
+    them. ``dtype`` names the cube rate that peaks are quoted for. ``problem_bounds`` are least
+    cycles of the call, whatever programs compute it, longest first. ``sizes`` are those of the
+    problem that the cube rounds up, by name, with what whole blocks make of them. ``replay`` times
+    the call again for ``time_range`` and ``explain``; without it there are none. ``tilings`` are
+    those the kernels ran with, by name: what the keyword ``tiling`` of a call takes.
+    """
+
+    operator: str
+    device: Device
+    runs: tuple[KernelRun, ...]
+    outputs: tuple[Array | None, ...] | None
+    output_names: tuple[str, ...]
+    notes: tuple[str, ...]
+    problem: str
+    version: str
+    dtype: str | None = None
+    workspace_bytes: int = 0
+    problem_bounds: tuple[Bound, ...] = ()
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    tilings: Mapping[str, Any] = field(default_factory=dict)
+    replay: Replay | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Reject arrays that do not match their names."""
+        if self.outputs is not None and len(self.outputs) != len(self.output_names):
+            raise ArgumentError(
+                f"{self.operator}: {len(self.outputs)} outputs for {len(self.output_names)} names "
+                f"({', '.join(self.output_names)}); give one array or None per name"
+            )
+
+    def __repr__(self) -> str:
+        """One line: operator, device, time and number of kernels."""
+        return (
+            f"<Result {self.operator} on {self.device.name}: {self.time_us:.3f} us, "
+            f"{self.cycles} cycles, {counted(len(self.runs), 'kernel')}>"
+        )
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the device clock, summed over kernels, launches included."""
+        return metrics.total_cycles(self.runs)
+
+    @property
+    def time_us(self) -> float:
+        """``cycles`` in microseconds."""
+        return self.device.time_us(self.cycles)
+
+    @cached_property
+    def spent(self) -> Energy:
+        """The energy of the call by figure of the device, launches included."""
+        return energy_of(self.device, self.runs, self.time_us)
+
+    @property
+    def energy_uj(self) -> float | None:
+        """Microjoules of the call; None where the device lacks a figure (``spent.missing``)."""
+        return self.spent.uj
+
+    @cached_property
+    def time_range(self) -> TimeRange:
+        """The time with each assumed or fitted figure it rests on at the ends of its range.
+
+        And with what measured kernels or calls on such chips differ from simulated ones.
+
+        The kernels are timed twice per figure when this is first asked for; from then on reports
+        show it. ``ArgumentError`` where the result does not know how.
+        """
+        return time_range(self.device, self.time_us, self._again(), kernels=len(self.runs))
+
+    def time_us_on(self, device: Device) -> float:
+        """``time_us`` on a variant of the device, with the tilings and the cores of this call.
+
+        It is many times as quick as a call, for programs are kept and costed anew. Raises
+        ``ArgumentError`` where the result does not know how, or the variant has other numbers of
+        core groups; ``ConfigError``, ``CapacityError`` or ``ProgramError`` where it lacks what a
+        kernel needs.
+        """
+        if device.groups != self.device.groups:
+            raise ArgumentError(
+                f"{device.name} has {device.groups} core groups, {self.operator} was tiled for "
+                f"{self.device.groups}; call it again on such a device"
+            )
+        return self._again().time_us(device.launching(self.device.launch_mode))
+
+    def _again(self) -> Replay:
+        """How to time the call again; ``ArgumentError`` where the result does not know."""
+        if self.replay is None:
+            raise ArgumentError(
+                f"{self.operator}: this result was not made by a call, so it cannot be timed again "
+                "with other figures; take the result of an operator or of npusim.simulate"
+            )
+        return self.replay
+
+    @property
+    def known_time_range(self) -> TimeRange | None:
+        """``time_range`` if it has been computed."""
+        return self.__dict__.get("time_range")
+
+    @property
+    def at_least(self) -> Ends:
+        """What no program is faster than, with the operands in the L2 and from main memory."""
+        return ends(self.device, self.problem_bounds)
+
+    def bound(self, measured_us: float | None = None) -> Bounded:
+        """The least time of the problem and of these kernels; ``measured_us`` is compared with it.
+
+        Raises ``ArgumentError`` if that is no positive number.
+        """
+        if measured_us is not None and not 0 < measured_us < math.inf:
+            raise ArgumentError(f"measured_us is {measured_us}; it must be a positive time")
+        return Bounded(
+            call=f"{self.operator}: {self.problem}",
+            device=self.device.name,
+            problem=self.at_least,
+            program=program_ends(self.device, self.runs),
+            time_us=self.time_us,
+            launch_us=self.device.time_us(sum(run.launch_cycles for run in self.runs)),
+            measured_us=measured_us,
+        )
+
+    @property
+    def problem_us(self) -> float | None:
+        """The largest of ``problem_bounds`` in microseconds, None where there is none."""
+        if not self.problem_bounds:
+            return None
+        return self.device.time_us(self.problem_bounds[0].cycles)
+
+    @property
+    def useful_macs(self) -> dict[str, int]:
+        """Multiply-adds the problem needs, by the name of the kernel that executes them.
+
+        It executes more where it pads. Kernels of unknown use have no entry.
+        """
+        found: dict[str, int] = {}
+        for run in self.runs:
+            if run.macs and run.useful_macs:
+                found[run.name] = found.get(run.name, 0) + run.useful_macs
+        return found
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """The part of the device that holds the call up most, and what it saves twice as fast.
+
+        The kernels are timed a few times when this is first asked for. Where the result does not
+        know how, or has too many instructions, the busiest part; None where nothing took time.
+        """
+        return verdict(self.device, self.time_us, self.runs, self.replay)
+
+    @property
+    def bottleneck(self) -> str:
+        """The name of the ``verdict``, "" where nothing took time."""
+        return "" if self.verdict is None else self.verdict.name
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What would make the call faster, each with the change and the time it was simulated at.
+
+        A few of the kernels are timed again when this is first asked for.
+        """
+        return advise(self)
+
+    @property
+    def grad_input(self) -> Array | None:
+        """The gradient of the input, None where the call has none."""
+        return self._output("grad_input")
+
+    @property
+    def grad_weight(self) -> Array | None:
+        """The gradient of the weight, None where the call has none."""
+        return self._output("grad_weight")
+
+    @property
+    def grad_bias(self) -> Array | None:
+        """The gradient of the bias, None where the call has none."""
+        return self._output("grad_bias")
+
+    def _output(self, name: str) -> Array | None:
+        if self.outputs is None or name not in self.output_names:
+            return None
+        return self.outputs[self.output_names.index(name)]

@@ -1,0 +1,228 @@
+"""Rows and data frames of a call; the column names here are a promise to users."""
+
+# Only what needs a data frame imports pandas, which takes most of a second.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.base.errors import ArgumentError
+from npusim.base.integers import IntArray
+from npusim.base.reasons import REASONS
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import KernelRun, Timeline
+from npusim.results.facts import metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Named here for all modules: only what makes one imports pandas.
+DataFrame: TypeAlias = "pd.DataFrame"
+
+Row = dict[str, Any]
+
+KERNEL_COLUMNS = (
+    *("name", "cycles", "time_us", "launch_us", "bound_us", "bound", "macs", "gm_bytes", "cores"),
+    *("instructions", "tiling", "useful_macs", "problem_us", "problem_bound"),
+)
+PIPE_COLUMNS = ("kernel", "core", "pipe", *REASONS)
+TRAFFIC_COLUMNS = (
+    *("kernel", "src", "dst", "operand", "bytes", "hit_bytes", "miss_bytes", "fetched_bytes"),
+)
+BOUND_COLUMNS = ("kernel", "resource", "cycles", "share", "why", "of")
+TIMELINE_COLUMNS = (
+    *("kernel", "core", "pipe", "op", "start", "end", "bytes", "macs", "waited", "reason", "line"),
+)
+
+
+def kernel_rows(device: Device, runs: Sequence[KernelRun]) -> list[Row]:
+    """One row per kernel: ``cycles`` and ``bound_us`` without its launch, ``time_us`` with it.
+
+    ``macs`` are executed, padding included; ``useful_macs`` are those the problem needs, missing
+    where that is unknown. ``bound_us`` is of the program, ``problem_us`` of any for its problem.
+    """
+    return [_kernel_row(device, run) for run in runs]
+
+
+def _kernel_row(device: Device, run: KernelRun) -> Row:
+    bound, least = metrics.nearest_bound(run), metrics.problem_bound(run)
+    return {
+        "name": run.name,
+        "cycles": run.cycles,
+        "time_us": device.time_us(run.cycles + run.launch_cycles),
+        "launch_us": device.time_us(run.launch_cycles),
+        "bound_us": None if bound is None else device.time_us(bound.cycles),
+        "bound": "" if bound is None else bound.resource,
+        "macs": run.macs,
+        "gm_bytes": run.gm_bytes,
+        "cores": run.cores,
+        "instructions": run.instructions,
+        "tiling": run.tiling,
+        "useful_macs": run.useful_macs if run.useful_macs or not run.macs else None,
+        "problem_us": None if least is None else device.time_us(least.cycles),
+        "problem_bound": "" if least is None else least.resource,
+    }
+
+
+def pipe_rows(runs: Iterable[KernelRun]) -> list[Row]:
+    """One row per kernel, core and pipe; the reasons are cycles and sum to the kernel's."""
+    return [
+        dict(zip(PIPE_COLUMNS, (run.name, row.core, row.pipe, *row.cycles), strict=True))
+        for run in runs
+        for row in sorted(
+            run.pipes, key=lambda row: (metrics.core_key(row.core), metrics.pipe_key(row.pipe))
+        )
+    ]
+
+
+def traffic_rows(runs: Iterable[KernelRun]) -> list[Row]:
+    """One row per kernel, path and operand, in bytes."""
+    return [
+        dict(zip(TRAFFIC_COLUMNS, (run.name, *row), strict=True))
+        for run in runs
+        for row in run.traffic
+    ]
+
+
+def bound_rows(runs: Iterable[KernelRun]) -> list[Row]:
+    """One row per kernel and resource; ``share`` is the bound over the simulated cycles.
+
+    ``of`` says whether it is a bound of the program that ran or of its problem.
+    """
+    return [
+        {
+            "kernel": run.name,
+            "resource": bound.resource,
+            "cycles": bound.cycles,
+            "share": metrics.share(bound.cycles, run.cycles),
+            "why": bound.why,
+            "of": of,
+        }
+        for run in runs
+        for of, bounds in (("program", run.bounds), ("problem", run.problem_bounds))
+        for bound in bounds
+    ]
+
+
+def frame(rows: Sequence[Row], columns: Sequence[str]) -> DataFrame:
+    """``rows`` as a data frame that has ``columns`` even when there are no rows."""
+    import pandas as pd
+
+    table: DataFrame = pd.DataFrame(rows, columns=list(columns))
+    return table
+
+
+class CallTimeline(NamedTuple):
+    """The instructions of a whole call in cycles of the call, and the kernel each belongs to."""
+
+    kernels: tuple[str, ...]
+    kernel: IntArray
+    rows: Timeline
+
+
+_NAMED = (
+    *(("core", "cores"), ("pipe", "pipes"), ("op", "ops"), ("line", "lines")),
+    ("about", "abouts"),
+)
+_PLAIN = ("bytes", "macs", "reason", "waited")
+
+
+def has_timeline(runs: Iterable[KernelRun]) -> bool:
+    """Whether every kernel of the call kept its instructions."""
+    return all(run.timeline is not None for run in runs)
+
+
+def call_timeline(operator: str, runs: Sequence[KernelRun]) -> CallTimeline:
+    """The kernels' timelines one after another, launches between them.
+
+    Raises ArgumentError where one was not kept.
+    """
+    kept = [run.timeline for run in runs if run.timeline is not None]
+    if len(kept) != len(runs):
+        missing = ", ".join(run.name for run in runs if run.timeline is None)
+        raise ArgumentError(
+            f"{operator}: the timeline of {missing} was not kept, and neither a table, a plot "
+            "nor a trace can be made without it; run again with timeline=True"
+        )
+    starts = metrics.kernel_starts(runs)
+    columns: dict[str, Any] = {
+        name: np.concatenate([_EMPTY, *(getattr(one, name) for one in kept)]) for name in _PLAIN
+    }
+    for name in ("start", "end"):
+        pairs = zip(kept, starts, strict=True)
+        shifted = [getattr(one, name).astype(np.int64) + at for one, at in pairs]
+        columns[name] = np.concatenate([_EMPTY, *shifted])
+    for code, names in _NAMED:
+        columns[names], columns[code] = _joined_codes(kept, code, names)
+    lengths = [len(one.start) for one in kept]
+    kernel = np.repeat(np.arange(len(runs), dtype=np.int64), lengths)
+    return CallTimeline(tuple(run.name for run in runs), kernel, Timeline(**columns))
+
+
+def within(
+    call: CallTimeline,
+    device: Device,
+    cores: Sequence[str] | None,
+    window: tuple[float, float] | None,
+) -> npt.NDArray[np.bool_]:
+    """Which instructions run on ``cores`` (None: any) and reach into ``window``, in microseconds.
+
+    Raises ArgumentError for a core without an instruction, and where there is no instruction.
+    """
+    rows = call.rows
+    shown = np.ones(len(rows.start), np.bool_)
+    if cores is not None:
+        unknown = [core for core in cores if core not in rows.cores]
+        if unknown:
+            raise ArgumentError(
+                f"the call has no core {', '.join(unknown)}; its cores are {', '.join(rows.cores)}"
+            )
+        shown &= np.isin(rows.core, [rows.cores.index(core) for core in cores])
+    if window is not None:
+        low, high = (edge * device.clock_hz / 1e6 for edge in window)
+        shown &= (rows.start - rows.waited < high) & (rows.end > low)
+    if not shown.any() and len(shown):
+        raise ArgumentError(
+            f"no instruction runs there: the call takes {device.time_us(int(rows.end.max()))} us"
+        )
+    return shown
+
+
+_EMPTY: IntArray = np.zeros(0, dtype=np.int64)
+
+
+def _joined_codes(
+    kept: Sequence[Timeline], code: str, names: str
+) -> tuple[tuple[str, ...], IntArray]:
+    """One table of names for all kernels, and the codes that point into it."""
+    places: dict[str, int] = {}
+    codes: list[IntArray] = [_EMPTY]
+    for one in kept:
+        table = [places.setdefault(name, len(places)) for name in getattr(one, names)]
+        codes.append(np.asarray(table, dtype=np.int64)[getattr(one, code)])
+    return tuple(places), np.concatenate(codes)
+
+
+def timeline_frame(operator: str, runs: Sequence[KernelRun]) -> DataFrame:
+    """One row per instruction in cycles of the call; names are categories to stay small."""
+    import pandas as pd
+
+    call = call_timeline(operator, runs)
+    rows = call.rows
+    columns: dict[str, Any] = {
+        "kernel": pd.Categorical(np.asarray(call.kernels, dtype=object)[call.kernel]),
+        "reason": pd.Categorical.from_codes(rows.reason, pd.Index(REASONS)),
+    }
+    for code, names in _NAMED:
+        columns[code] = pd.Categorical.from_codes(
+            getattr(rows, code), pd.Index(getattr(rows, names))
+        )
+    for name in ("start", "end", "bytes", "macs", "waited"):
+        columns[name] = getattr(rows, name)
+    table: DataFrame = pd.DataFrame(columns, columns=list(TIMELINE_COLUMNS))
+    return table

@@ -1,0 +1,519 @@
+"""Points of a study: lines, maps, what no other point beats, and what moves a goal.
+
+A search among tilings in pictures: a map of times, and times against bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from npusim.base.errors import ArgumentError
+from npusim.base.records import replace
+from npusim.base.yamltree import suggest
+from npusim.results.facts.tables import DataFrame
+from npusim.results.shown.figure import Axis, Bars, Cells, Figure, Key, Line, Mark, Words
+from npusim.results.writers import palette
+from npusim.results.writers.text_layout import GOAL_TITLES, binary_unit, us_text
+
+#: A point: the varied names as texts, and its figures.
+Row = Mapping[str, Any]
+#: The values of each varied name, in their order.
+Varied = Mapping[str, Sequence[str]]
+
+#: How many times the least the most is that a logarithmic axis shows.
+_LOG_FROM = 5
+
+
+def called(goal: str) -> tuple[str, float]:
+    """What a goal is called, with its unit, and how many of it make that unit."""
+    return GOAL_TITLES.get(goal, (goal, 1.0))
+
+
+def scaled(row: Row, goal: str) -> float:
+    """A goal in the unit it is shown in."""
+    return float(row[goal]) / called(goal)[1]
+
+
+def longest_first(varied: Varied) -> list[str]:
+    """Names by how many values they have."""
+    return sorted(varied, key=lambda name: -len(varied[name]))
+
+
+# ---------------------------------------------------------------- times
+
+#: What tells the values of a name apart: of the first name colour, of the second dashes, of all
+#: others markers.
+_DASHES, _MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P")
+
+
+def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figure:
+    """Times over the values of ``x``, which stand evenly; a line for each combination of others."""
+    where = {text: at for at, text in enumerate(varied[x])}  # powers of two lie evenly
+    others = longest_first({name: values for name, values in varied.items() if name != x})
+    found: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    for row in (row for row in rows if x in row):
+        line = tuple(row.get(name, "") for name in others)
+        found.setdefault(line, []).append((where[row[x]], row["time_us"]))
+    looks = [_looks(varied[name], at) for at, name in enumerate(others)]
+    marks = []
+    for at, (line, points) in enumerate(found.items()):
+        wider = 2 * palette.covered(found.values(), at)
+        look: dict[str, Any] = {"marker": "o", "colour": palette.scale(1)[0]}
+        for values, text in zip(looks, line, strict=True):
+            look |= values.get(text, {})
+        across, up = zip(*sorted(points), strict=True)
+        name = ", ".join(f"{n}={v}" for n, v in zip(others, line, strict=True))
+        tip = f"<div><b>{name or 'time'}</b><br>{x} @x: @y{{0,0.0}} \u00b5s</div>"
+        marks.append(Line(x=across, y=up, width=1.5 + wider, size=4 + wider, tip=tip, **look))
+    plain: dict[str, Any] = {"x": (), "y": (), "colour": "#445566"}
+    entries = [
+        Line(name=f"{name}={text}", **(plain | look))
+        for name, values in zip(others, looks, strict=True)
+        for text, look in (values.items() if len(values) > 1 else ())
+    ]
+    return Figure(
+        x=Axis(label=x, names=varied[x], ends=(-0.3, len(varied[x]) - 0.7)),
+        y=_from_zero(rows),
+        marks=marks,
+        title=title,
+        keys=[Key(entries)] if entries else (),
+        grid=True,
+        place="lines",
+        about=f"time over {x}",
+    )
+
+
+def _looks(texts: Sequence[str], at: int) -> dict[str, dict[str, str]]:
+    """The look of lines that each value of a name stands for."""
+    kind = ("colour", "dash", "marker")[min(at, 2)]
+    among = (palette.scale(len(texts)), _DASHES, _MARKERS)[min(at, 2)]
+    return {text: {kind: one} for text, one in zip(texts, cycle(among), strict=False)}
+
+
+def _from_zero(rows: Sequence[Row]) -> Axis:
+    """Times from zero on, with room for the markers of the longest."""
+    most = max(row["time_us"] for row in rows)
+    return Axis(label="time, \u00b5s", ends=(0.0, 1.06 * most))
+
+
+def heat(varied: Varied, rows: Sequence[Row], x: str, y: str, title: str = "") -> Figure:
+    """Times over the values of two names; of several points at one place the fastest."""
+    across, down = varied[x], varied[y]
+    grid = np.full((len(down), len(across)), np.nan)
+    for row in rows:
+        place = down.index(row[y]), across.index(row[x])
+        grid[place] = np.fmin(grid[place], row["time_us"])
+    texts = [["failed" if np.isnan(us) else us_text(us) for us in line] for line in grid]
+    return Figure(
+        x=Axis(label=x, names=across),
+        y=Axis(label=y, names=down),
+        marks=[Cells(values=grid, label="time, \u00b5s", texts=texts)],
+        title=title,
+        inches=(1.8 + 0.75 * len(across), 1.6 + 0.45 * len(down)),
+    )
+
+
+# ---------------------------------------------------------------- what none beats
+
+
+def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
+    """Places of the points that no other beats in both, by growing ``x``."""
+    best: list[int] = []
+    for at in sorted(range(len(x)), key=lambda at: (x[at], y[at])):
+        if not best or y[at] < y[best[-1]]:
+            best.append(at)
+    return best
+
+
+def unbeaten(x: Sequence[float], y: Sequence[float], names: Sequence[str] = ()) -> list[Mark]:
+    """Points of two figures, and a line through those that none beats in both."""
+    best = front(x, y)
+    more = {"name": list(names) or [""] * len(x)}
+    on = {"name": [more["name"][at] for at in best]}
+    tip = "<div><b>@name</b><br>@x{0,0.0}, @y{0,0.0}</div>"
+    return [
+        Line(name="points", x=x, y=y, dash="", marker="o", size=4.5, colour=palette.POINT,
+             more=more, tip=tip),
+        Line(name="beaten by none", x=[x[at] for at in best], y=[y[at] for at in best], step=True,
+             marker="o", size=6, colour=palette.BEST, more=on, tip=tip),
+    ]  # fmt: skip
+
+
+def against(
+    x: tuple[str, Sequence[float]],
+    y: tuple[str, Sequence[float]],
+    names: Sequence[str] = (),
+    **more: Any,
+) -> Figure:
+    """Two figures of points, what they are called and their values; ``more`` is as of a figure."""
+    return Figure(
+        x=_padded(*x),
+        y=_padded(*y),
+        marks=unbeaten(x[1], y[1], names),
+        grid=True,
+        zoom="both",
+        **more,
+    )
+
+
+def _padded(label: str, values: Sequence[float]) -> Axis:
+    """An axis with room around values; logarithmic where they differ much."""
+    low, high = min(values), max(values)
+    if low > 0 and high > _LOG_FROM * low:
+        return Axis(label=label, log=True, ends=(low / 1.12, high * 1.12))
+    edge = 0.06 * ((high - low) or abs(high) or 1.0)
+    return Axis(label=label, ends=(low - edge, high + edge))
+
+
+def over_values(x: str, cost: Mapping[str, float], rows: Sequence[Row], title: str) -> Figure:
+    """Times against the values of a name, with those that none beats in both."""
+    sizes, times = [cost[row[x]] for row in rows], [row["time_us"] for row in rows]
+    ends = min(cost.values()), max(cost.values())
+    edge = 0.05 * (ends[1] - ends[0] or 1.0)
+    return Figure(
+        x=Axis(
+            label=x,
+            names=tuple(cost),
+            places=tuple(cost.values()),
+            ends=(ends[0] - edge, ends[1] + edge),
+        ),
+        y=_from_zero(rows),
+        marks=unbeaten(sizes, times),
+        title=title,
+    )
+
+
+#: The limits of a goal: the text of each, and its number.
+Bounds = Sequence[tuple[str, float]]
+
+#: How far beyond the points a limit is still drawn, as a part of what they span.
+_LIMIT_ROOM = 0.5
+
+_POINT_TIP = "<div><b>@name</b><br>@x{0,0.0}, @y{0,0.0} @misses</div>"
+
+
+def _goal_axis(goal: str, rows: Sequence[Row], bounds: Bounds) -> Axis:
+    """An axis with room for all points, and for limits that are not far from them."""
+    values = [scaled(row, goal) for row in rows]
+    low, high = min(values), max(values)
+    room = _LIMIT_ROOM * ((high - low) or abs(high))
+    limits = [number / called(goal)[1] for _, number in bounds]
+    near = [limit for limit in limits if low - room <= limit <= high + room]
+    return _padded(called(goal)[0], [*values, *near])
+
+
+def _limit_lines(x: Axis, y: Axis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
+    """A line across the figure for each limit, numbers in the units of the axes.
+
+    Limits outside of the axes are left out.
+    """
+    lines: list[Mark] = []
+    dashes = cycle(("--", ":", "-."))
+    for side, other, bounds in ((x, y, of_x), (y, x, of_y)):
+        first, last = side.ends or (0.0, 0.0)
+        for (text, number), dash in zip(bounds, dashes, strict=False):
+            if not first <= number <= last:
+                continue
+            place, along = [number, number], list(other.ends or ())
+            across, up = (place, along) if side is x else (along, place)
+            lines.append(Line(name=text, x=across, y=up, dash=dash, width=1.2))
+    return lines
+
+
+def _in_unit(bounds: Bounds, goal: str) -> Bounds:
+    return [(text, number / called(goal)[1]) for text, number in bounds]
+
+
+def _scattered(
+    rows: Sequence[Row], x: Sequence[float], y: Sequence[float], names: Sequence[str]
+) -> list[Mark]:
+    """Points at their places; those beyond a limit are hollow and say by how much."""
+    marks: list[Mark] = []
+    for allowed, name in ((True, "points"), (False, "beyond a limit")):
+        places = [at for at, row in enumerate(rows) if row.get("allowed", True) == allowed]
+        if not places:
+            continue
+        more = {
+            "name": [names[at] for at in places],
+            "misses": [rows[at].get("misses", "") for at in places],
+        }
+        marks.append(Line(name=name, x=[x[at] for at in places], y=[y[at] for at in places],
+                          dash="", marker="o", size=4, colour=palette.POINT, hollow=not allowed,
+                          more=more, tip=_POINT_TIP))  # fmt: skip
+    return marks
+
+
+#: Points that an axis counts one by one; of more a tick may fall between two.
+_COUNTED = 20
+
+
+def so_far(
+    goal: str,
+    rows: Sequence[Row],
+    bounds: Bounds = (),
+    names: Sequence[str] = (),
+    **more: Any,
+) -> Figure:
+    """A goal of the points in their order, and the best of those before that keep the limits."""
+    values = [scaled(row, goal) for row in rows]
+    places = range(1, len(rows) + 1)
+    x = Axis(
+        label="points looked at",
+        names=[str(place) for place in places] if len(rows) <= _COUNTED else (),
+        places=places if len(rows) <= _COUNTED else (),
+        ends=(0.5, len(rows) + 0.5),
+    )
+    y = _goal_axis(goal, rows, bounds)
+    kept = [v if row.get("allowed", True) else np.inf for v, row in zip(values, rows, strict=True)]
+    best = np.minimum.accumulate(kept)
+    known = np.isfinite(best)
+    marks = _scattered(rows, list(places), values, list(names) or [""] * len(rows))
+    if known.any():
+        marks.append(Line(name="best so far", x=np.array(places)[known], y=best[known], step=True,
+                          colour=palette.BEST))  # fmt: skip
+    return Figure(
+        x=x,
+        y=y,
+        marks=[*marks, *_limit_lines(x, y, (), _in_unit(bounds, goal))],
+        grid=True,
+        place="so_far",
+        about=f"{called(goal)[0]} of the points in their order",
+        **more,
+    )
+
+
+def tradeoff(
+    x: str,
+    y: str,
+    rows: Sequence[Row],
+    bounds: Mapping[str, Bounds],
+    names: Sequence[str],
+    **more: Any,
+) -> Figure:
+    """Points of an exploration over two goals, those of its front marked.
+
+    A line joins what none within the limits beats in both; ``bounds`` are limits by goal.
+    """
+    across, up = [scaled(row, x) for row in rows], [scaled(row, y) for row in rows]
+    marks = _scattered(rows, across, up, names)
+    allowed = [at for at, row in enumerate(rows) if row.get("allowed", True)]
+    joined = front([across[at] for at in allowed], [up[at] for at in allowed])
+    line = [allowed[at] for at in joined]
+    best = sorted((at for at, row in enumerate(rows) if row["front"]), key=lambda at: across[at])
+    if len(line) > 1:
+        marks.append(Line(x=[across[at] for at in line], y=[up[at] for at in line], step=True,
+                          colour=palette.BEST))  # fmt: skip
+    if best:
+        told = {"name": [names[at] for at in best], "misses": [""] * len(best)}
+        marks.append(Line(name="beaten by none", x=[across[at] for at in best],
+                          y=[up[at] for at in best], dash="", marker="o", size=6,
+                          colour=palette.BEST, more=told, tip=_POINT_TIP))  # fmt: skip
+    axes = _goal_axis(x, rows, bounds.get(x, ())), _goal_axis(y, rows, bounds.get(y, ()))
+    limits = _in_unit(bounds.get(x, ()), x), _in_unit(bounds.get(y, ()), y)
+    return Figure(
+        x=axes[0],
+        y=axes[1],
+        marks=[*marks, *_limit_lines(*axes, *limits)],
+        grid=True,
+        zoom="both",
+        **more,
+    )
+
+
+#: Points of a front that are named, and how far apart, as a part of its width.
+_NAMED, _APART = 8, 0.07
+
+
+def goals(
+    varied: Sequence[str],
+    goals: Sequence[str],
+    rows: Sequence[Row],
+    bounds: Mapping[str, Bounds],
+    title: str = "",
+) -> Figure:
+    """Points over the first two goals, those of ``front`` in the colour of a third one.
+
+    Some of these have numbers; below the figure stands what they are.
+    """
+    x, y, *others = goals
+    drawn = tradeoff(x, y, rows, bounds, [""] * len(rows))
+    best = sorted((row for row in rows if row["front"]), key=lambda row: row[x])
+    pairs = [(scaled(row, x), scaled(row, y)) for row in best]
+    chosen = _apart(pairs)
+    marks = list(drawn.marks)
+    if others and len({row[others[0]] for row in best}) > 1:
+        shades = called(others[0])[0], [scaled(row, others[0]) for row in best]
+        marks = [
+            replace(mark, shades=shades) if mark.name == "beaten by none" else mark
+            for mark in marks
+        ]
+    numbers = [str(number) for number in range(1, len(chosen) + 1)]
+    marks.append(Words(x=[pairs[at][0] for at in chosen], y=[pairs[at][1] for at in chosen],
+                       texts=numbers, shift=(5, 8), size=8))  # fmt: skip
+    return replace(
+        drawn,
+        marks=marks,
+        title=title,
+        keys=[_named(varied, [best[at] for at in chosen], best)] if chosen else (),
+        inches=(7.6, 4.6 + 0.17 * len(chosen)),
+    )
+
+
+def _apart(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Places of a few points, the ends of a front first, none close to another."""
+    if not points:
+        return []
+    every = np.array(points)
+    where = (every - every.min(axis=0)) / np.where(np.ptp(every, axis=0), np.ptp(every, axis=0), 1)
+    chosen, far = [0], np.linalg.norm(where - where[0], axis=1)
+    while len(chosen) < _NAMED and far.max() > _APART:
+        chosen.append(int(far.argmax()))
+        far = np.minimum(far, np.linalg.norm(where - where[chosen[-1]], axis=1))
+    return sorted(chosen)
+
+
+def _named(varied: Sequence[str], chosen: Sequence[Row], best: Sequence[Row]) -> Key:
+    """What the numbered points are; what all of several share is said once."""
+    differs = [name for name in varied if len(best) == 1 or len({row[name] for row in best}) > 1]
+    shared = ", ".join(f"{_short(n)} {best[0][n]}" for n in varied if n not in differs)
+    entries = [
+        Line(
+            x=(),
+            y=(),
+            name=", ".join(f"{_short(name)} {row[name]}" for name in differs),
+            dash="",
+            marker=f"${number}$",
+            size=5,
+            width=0.2,
+        )
+        for number, row in enumerate(chosen, 1)
+    ]
+    return Key(entries, "below", f"all of the front: {shared}" if shared else "")
+
+
+def _short(name: str) -> str:
+    """The end of a dotted path that tells what it is: ``L1 size`` of ``memories.L1.size``."""
+    return " ".join(name.split(".")[-2:])
+
+
+# ---------------------------------------------------------------- sensitivities
+
+
+def tornado(goal: str, base: float, rows: Sequence[Row]) -> Figure:
+    """A bar per name from a goal at its first to that at its last value, the widest on top."""
+    name, unit = called(goal)
+    base, ends = base / unit, ("first", "last")
+    values = [[row[f"{goal} {end}"] for end in ends] for row in rows]
+    known = [value / unit for pair in values for value in pair if value is not None] + [base]
+    margin = 0.16 * ((max(known) - min(known)) or base)
+    marks: list[Mark] = []
+    for at, (end, colour) in enumerate(zip(ends, palette.scale(2), strict=True)):
+        of = [(p, pair[at] / unit) for p, pair in enumerate(values) if pair[at] is not None]
+        places, reached = np.array([p for p, _ in of]), np.array([value for _, value in of])
+        bars = Bars(name=f"at the {end} value", colour=colour, left=np.minimum(reached, base),
+                    right=np.maximum(reached, base), low=places - 0.31, high=places + 0.31,
+                    )  # fmt: skip
+        marks.append(bars)
+        below = [_is_below(values[p], at, base * unit) for p, _ in of]
+        for side, less in (("right", True), ("left", False)):
+            kept = [place for place, one in zip(range(len(of)), below, strict=True) if one == less]
+            outer = np.minimum(reached, base) if less else np.maximum(reached, base)
+            texts = [f" {rows[of[place][0]][end]} " for place in kept]
+            marks.append(Words(x=outer[kept], y=places[kept], texts=texts, side=side, size=7))
+    marks.append(Line(x=[base, base], y=[-0.6, len(rows) - 0.4], width=0.8))
+    return Figure(
+        x=Axis(label=name, ends=(min(known) - margin, max(known) + margin)),
+        y=Axis(names=[f"{r['name']}\n{r['own']}" for r in rows], ends=(len(rows) - 0.4, -0.6)),
+        marks=marks,
+        at="corner",
+        inches=(7.4, 1.2 + 0.38 * len(rows)),
+    )
+
+
+def _is_below(pair: Sequence[float | None], at: int, base: float) -> bool:
+    """Whether a bar's text stands on the side of less: of two that are alike, the first one's."""
+    own, other = pair[at], pair[1 - at]
+    least = min((value for value in pair if value is not None), default=base)
+    return own == least and not (at == 1 and own == other)
+
+
+# -- a search among tilings in pictures: a map of times, and time -------------------------------
+
+
+#: Fields that a map is of where they vary.
+_SIDES = ("base_n", "base_m")
+
+
+def searched(
+    frame: DataFrame, fields: Sequence[str], x: str = "", y: str = ""
+) -> tuple[Figure, Figure, Figure]:
+    """A map over two ``fields``, and two Pareto fronts.
+
+    ``frame`` has a row per tiling, as ``Tuned.table`` makes it. Raises ``ArgumentError`` for
+    what is no field.
+    """
+    values = {name: frame[name].nunique() for name in fields}
+    sides = [name for name in _SIDES if values.get(name, 0) > 1]
+    ranked = list(dict.fromkeys([*sides, *sorted(values, key=lambda name: -values[name])]))
+    across, along = _axis(x, ranked, fields), _axis(y, ranked[1:] or ranked, fields)
+    legal = frame[frame.state != "illegal"]
+    memories = [name for name in map(str, frame) if name.endswith("_bytes") and name != "gm_bytes"]
+    memory = "L1_bytes" if "L1_bytes" in memories else memories[0]
+    buffers = f"buffers in {memory.removesuffix('_bytes')}"
+    return (
+        _map(legal, {name: sorted(frame[name].unique()) for name in (across, along)}),
+        _front(legal, memory, buffers),
+        _front(legal, "gm_bytes", "moved from and to global memory"),
+    )
+
+
+def _axis(asked: str, usual: Sequence[str], fields: Sequence[str]) -> str:
+    if asked and asked not in fields:
+        raise ArgumentError(f"plot: the tiling has no field {asked!r}{suggest(asked, fields)}")
+    return asked or usual[0]
+
+
+def _map(legal: DataFrame, values: dict[str, list[object]]) -> Figure:
+    """The least cycles by two fields: simulated, else the least bound; hatched: nothing runs."""
+    (x, columns), (y, rows) = next(iter(values.items())), list(values.items())[-1]
+    best = np.full((len(rows), len(columns)), np.nan)
+    done = np.zeros_like(best, bool)
+    known = legal.cycles.fillna(legal.bound).to_numpy()
+    for column, row, cycles, state in zip(legal[x], legal[y], known, legal.state, strict=True):
+        at = rows.index(row), columns.index(column)
+        best[at] = np.fmin(best[at], cycles)
+        done[at] |= state == "simulated"
+    winner = np.unravel_index(np.nanargmin(np.where(done, best, np.inf)), best.shape)
+    ticks = np.linspace(np.nanmin(np.log10(best)), np.nanmax(np.log10(best)), 5).tolist()
+    up, across = np.nonzero(done)
+    return Figure(
+        x=Axis(label=x, names=[str(value) for value in columns]),
+        y=Axis(label=y, names=[str(value) for value in rows]),
+        marks=[
+            Cells(values=np.log10(best), ticks=(ticks, [f"{10**t:,.0f}" for t in ticks])),
+            Line(x=across, y=up, dash="", marker="o", size=3, colour="#ffffff"),
+            Line(x=[winner[1]], y=[winner[0]], dash="", marker="*", size=13, colour=palette.BEST),
+        ],
+        title="cycles: dots are simulated, the star is the best;\nother cells are lower bounds, "
+        "hatched ones have no tiling",
+    )
+
+
+def _front(legal: DataFrame, column: str, label: str) -> Figure:
+    """Simulated tilings, grey the bounds of others; the line of those that none beats in both."""
+    unit, size = binary_unit(legal[column].max())
+    known = legal[legal[column].notna()]
+    done, rest = (known[(known.state == "simulated") == flag] for flag in (True, False))
+    points, best = unbeaten([*(done[column] / size)], [*done.cycles])
+    figure = against(
+        (f"{label} ({unit})", [*(known[column] / size)]),
+        ("cycles, launches included", [*known.cycles.fillna(known.bound)]),
+    )
+    bounds = Line(name="lower bound", x=[*(rest[column] / size)], y=[*rest.bound], dash="",
+                  marker="o", size=2.5, colour=palette.POINT)  # fmt: skip
+    simulated = replace(points, name="simulated", colour=palette.KERNEL)
+    return replace(figure, marks=[bounds, simulated, best])

@@ -1,0 +1,331 @@
+"""The reports on a network, layer by layer, and on a training step, drawn from plain rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import isclose
+from typing import Any
+
+from npusim.results.writers.text_layout import (
+    WIDTH,
+    alike_text,
+    bytes_text,
+    columns,
+    device_text,
+    fact,
+    items,
+    launched_text,
+    page,
+    percent_text,
+    rate_text,
+    sizes_text,
+    split_text,
+    times_text,
+    us_text,
+    wrap,
+)
+from npusim.workloads import Workload
+
+#: A row of layers or kernels, or all facts of a network, by name.
+Row = Mapping[str, Any]
+
+
+def render(facts: Row) -> str:
+    """Totals, layers, kernels, and what could not be simulated.
+
+    ``facts`` are those of ``NetworkResult.to_json``.
+    """
+    sections = (
+        _header(facts),
+        _layers(facts),
+        _kernels(facts),
+        items("NOT SIMULATED", missing(facts)),
+        items("NOTES", facts["notes"]),
+    )
+    return page(sections)
+
+
+def missing(facts: Row) -> list[str]:
+    """Why layers have no time, those with one reason together."""
+    errors: dict[str, list[str]] = {}
+    for row in facts["layers"]:
+        if row["error"]:
+            errors.setdefault(row["error"], []).append(row["layer"])
+    return [f"{', '.join(names)}: {error}" for error, names in errors.items()]
+
+
+def missing_text(facts: Row) -> str:
+    """How many of the layers have no time, and what else is left out."""
+    layers = facts["layers"]
+    failed = sum(bool(row["error"]) for row in layers)
+    texts = [f"{failed} of {len(layers)} layers not simulated"] if failed else []
+    # Results of older versions count all unknown operations, and do not say which multiply.
+    unknown = facts.get("unknown_products", facts["untimed"])
+    if unknown:
+        texts.append(f"without {times_text(unknown.items())}, which multiply and are not known")
+    return ", ".join(texts)
+
+
+def left_out(workload: Workload) -> Iterator[str]:
+    """Notes on what the time of a network leaves out."""
+    kinds: Counter[str] = Counter()
+    for one in workload.elementwise:
+        kinds[one.kind] += one.count
+    if kinds:
+        met = times_text(kinds.items())
+        yield f"not in the time: {met}; npusim.step times what lies between layers"
+    if workload.untimed:
+        yield f"not in the time, nor known: {times_text(workload.untimed)}"
+
+
+def results_text(facts: Row) -> str:
+    """The gradients that are computed, behind a comma; nothing going forward."""
+    return f", gradients of {', '.join(facts['gradients'])}" if facts["gradients"] else ""
+
+
+def _of_network(facts: Row, what: str, **more: str) -> Iterator[str]:
+    """What is computed, how, and where; ``more`` are facts by name."""
+    told = {"network": f"{facts['workload']}: {facts['description']}", facts["pass"]: what}
+    for name, text in (told | more | {"device": device_text(facts)}).items():
+        yield from fact(name, text)
+
+
+def _cycles(facts: Row) -> str:
+    return f"{facts['cycles']:,} cycles{launched_text(facts['launch'])}"
+
+
+def _energy(facts: Row, of: str = "", more: str = "") -> Iterator[str]:
+    """The energy, and the power that makes; nothing where it is not known."""
+    if facts["energy_uj"] is not None:
+        watt = rate_text(facts["energy_uj"] / facts["time_us"])
+        text = f"{rate_text(facts['energy_uj'] / 1e3)} mJ{of} = {watt} W{more}"
+        yield from fact("energy", text)
+
+
+def _header(facts: Row) -> Iterator[str]:
+    what = f"batch {facts['batch']}, {facts['dtype']}{results_text(facts)}"
+    yield from _of_network(facts, what)
+    low, high = map(us_text, facts["time_range_us"] or (0, 0))
+    ends = f" ({low} to {high})" if facts["time_range_us"] else ""
+    yield from fact("time", f"{us_text(facts['time_us'])} us{ends} = {_cycles(facts)}")
+    yield from fact("split, us", split_text(facts))
+    yield from fact("bottleneck", verdict(facts))
+    for most in facts["energy"][:1]:
+        yield from _energy(facts, more=f"; {percent_text(most['share'])} {most['figure']}")
+    if not facts["complete"]:
+        yield from fact("partial", f"{missing_text(facts)}; see below")
+
+
+def verdict(facts: Row) -> str:
+    """The part that saves most if it takes half as long."""
+    share = facts["split"][facts["bottleneck"]] / facts["time_us"]
+    return f"{facts['bottleneck']}: in half the time they save {percent_text(share / 2)}"
+
+
+def _layers(facts: Row) -> Iterator[str]:
+    """A table of layers, two lines for each, a line of their total, and what its columns mean."""
+    parts = (*facts["results"], "other")
+    ends = ["share", "least", "bound by"][len(parts) > 3 :]  # so that rows fit the page
+    rows = [("LAYERS", "n", *parts, "total", *ends)]
+    for row in facts["layers"]:
+        cells = ["-"] * (len(parts) + len(ends)) + ["not simulated"]
+        if not row["error"]:
+            times = [rate_text(row[f"{name}_us"] or 0) for name in (*parts, "total")]
+            own, needed = row["own_us"], row["own_problem_us"]
+            least = percent_text(needed / own) if own and needed else "-"
+            bound = row["own_bound"].removeprefix("pipe ")
+            told = {"share": percent_text(row["share"]), "least": least, "bound by": bound}
+            cells = [*times, *(told[end] for end in ends)]
+        rows.append((row["layer"], str(row["count"]), *cells))
+    counted = sum(row["count"] for row in facts["layers"] if not row["error"])
+    whole = rate_text(facts["time_us"])
+    rows.append(("total", str(counted), *("" for _ in parts), whole, *("" for _ in ends)))
+    head, *lines, total = columns(rows)
+    yield ""
+    yield head
+    for row, line in zip(facts["layers"], lines, strict=True):
+        yield line
+        yield f"  {shape_text(row)}"
+    yield total
+    names = ", ".join(facts["results"])
+    yield from wrap(
+        f"({names}, other: us of one layer; other is layouts, clearing and casts; bound by, least: "
+        "what the kernels that multiply are bound by, and the share of their time that any "
+        "programs for the same problems would need)"
+    )
+
+
+def shape_text(row: Row) -> str:
+    """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``.
+
+    Of a linear layer, the vectors of an image: ``2048->1000 x1``; of products of two computed
+    matrices also how many an image has: ``64->197 x197, 6 products``.
+    """
+    if row["rows"] is not None:
+        products = f", {row['products']:,} products" if row["products"] else ""
+        return f"{row['cin']}->{row['cout']} x{row['rows']:,}{products}"
+
+    def unusual(sign: str, values: Sequence[int]) -> str:
+        return "" if set(values) == {1} else sign + alike_text(values)
+
+    text: str = (
+        f"{row['cin']}->{row['cout']} {sizes_text(row['spatial'])} "
+        f"{sizes_text(row['kernel'])}"
+        + unusual("/", row["stride"])
+        + unusual(" d", row["dilation"])
+        + unusual(" g", (row["groups"],))
+        + " transposed" * row["transposed"]
+    )
+    return text
+
+
+def _kernels(facts: Row) -> Iterator[str]:
+    heads = ("KERNELS", "n", "us", "launch us", "share", "TFLOPS", "executed", "least")
+    yield ""
+    yield from columns([heads, *kernel_cells(facts)], width=WIDTH)
+    yield from wrap(
+        "(n: launches; us and TFLOPS without them; executed: with padding and zeros; least: share "
+        "of us that any programs for the same problems would need)"
+    )
+
+
+def kernel_cells(facts: Row) -> Iterator[tuple[str, ...]]:
+    """Kernels: launches, their times and share of the time, speeds, and how much is necessary."""
+    for row in facts["kernels"]:
+        us = row["time_us"] - row["launch_us"]
+        times = us_text(us), us_text(row["launch_us"]), percent_text(row["share"])
+        macs = row["useful_macs"], row["macs"]
+        speeds = (rate_text(2 * count / us / 1e6) if count else "-" for count in macs)
+        least = percent_text(row["problem_us"] / us) if us else "-"
+        yield row["kernel"], f"{row['launches']:,}", *times, *speeds, least
+
+
+# -- training steps ----------------------------------------------------------------------------
+
+#: Stands for the kernels of an operation of which only the traffic is known.
+TRAFFIC = "traffic_only"
+
+#: Conversions that a report names one by one, and kinds of operation; more are summed up.
+_NAMED, KINDS = 12, 8
+
+
+def render_step(facts: Row) -> str:
+    """Totals, kinds of operations by phase, conversions that remain, what has no time, notes.
+
+    ``facts`` are those of ``StepResult.to_json``.
+    """
+    failed = [f"{row['operation']}: {row['error']}" for row in facts["operations"] if row["error"]]
+    return page(
+        (
+            _step_header(facts),
+            _kinds(facts),
+            _conversions(facts),
+            items("NOT SIMULATED", failed),
+            items("NOTES", facts["notes"]),
+        )
+    )
+
+
+def asked(facts: Row) -> str:
+    """How the step runs: mode, layouts, fusions."""
+    fused = times_text(facts["fused"].items()) if facts["fused"] else "none"
+    return f"{facts['mode']} mode, layouts {facts['layouts']}, fusions: {fused}"
+
+
+def _step_header(facts: Row) -> Iterator[str]:
+    kinds = facts["dtype"]
+    if facts["normalisation_dtype"] != kinds:
+        kinds += f", normalisations {facts['normalisation_dtype']}"
+    what = f"batch {facts['batch']}, {kinds}"
+    if facts["pass"] == "training":
+        what += f", {facts['optimizer']}"
+    if facts["cards"] > 1:
+        what += f", {facts['cards']} cards"
+    yield from _of_network(facts, what, mode=asked(facts))
+    if not facts["complete"]:
+        yield from fact("partial", f"{step_missing(facts)}; the times below lack it")
+    yield from fact("step", f"{us_text(facts['time_us'])} us = {_cycles(facts)}" + _added(facts))
+    cached, cold = facts["at_least_us"]
+    least = f"{us_text(cached)} us (operands in the L2), {us_text(cold)} us (from main memory)"
+    share = percent_text(cached / facts["time_us"])
+    yield from fact("at least", f"{least} for any programs of its operations: {share} of the time")
+    yield from fact("speed", f"{rate_text(facts['images_per_second'])} images/s")
+    yield from fact("split, us", split_text(facts, KINDS))
+    if facts["all_reduce"]:
+        yield from fact("all-reduce", reduced_text(facts["all_reduce"]))
+    if facts["plan"]:
+        yield from fact("plan", plan_text(facts))
+    yield from fact("memory", f"{bytes_text(facts['kept_bytes'])} of values at most at once")
+    yield from _energy(facts, " a card")
+
+
+def step_missing(facts: Row) -> str:
+    """What the time of a step lacks: operations without one, and unknown ones that multiply."""
+    failed = sum(bool(row["error"]) for row in facts["operations"])
+    texts = [f"{failed} operations not simulated"] if failed else []
+    if facts["unknown_products"]:
+        names = times_text(facts["unknown_products"].items())
+        texts.append(f"operations that multiply and are not known: {names}")
+    return "; ".join(texts)
+
+
+def _added(facts: Row) -> str:
+    more = us_text(facts["time_us"] - facts["compute_us"])
+    return f" and {more} us of an all-reduce" if facts["all_reduce"] else ""
+
+
+def reduced_text(reduced: Row) -> str:
+    """What the exchange of gradients takes, and how much of it shows."""
+    return (
+        f"{bytes_text(reduced['bytes'])} in {reduced['pieces']} pieces, {us_text(reduced['us'])} "
+        f"us: {us_text(reduced['hidden_us'])} hidden, {us_text(reduced['exposed_us'])} exposed; "
+        f"kernels take {us_text(reduced['slowed_us'])} us longer beside it"
+    )
+
+
+def plan_text(facts: Row) -> str:
+    """What the plan of formats is worth, and how well that is known."""
+    plan, fixed = facts["plan"], facts["layouts"] == "as_framework"
+    times = f"{us_text(plan['us'])} us with every kernel by itself"
+    if fixed:
+        return f"{times}; formats as the framework has them"
+    if plan["proved"]:
+        best = f"{times}; proved: no choice of formats takes less"
+    else:
+        best = f"{times}; no choice of formats takes less than {us_text(plan['bound_us'])} us"
+    framework_us = plan.get("framework_us")  # files of older versions have none
+    same = framework_us is not None and isclose(framework_us, plan["us"], rel_tol=1e-9)
+    return f"{best}: as_framework is already best" if same and plan["proved"] else best
+
+
+def _kinds(facts: Row) -> Iterator[str]:
+    """A table of phases and kinds of operation."""
+    rows = [("PHASE", "kind", "kernels", "us", "launch us", "share", "GB/s")]
+    before = ""
+    for row in facts["kinds"]:
+        own = row["us"] - row["launch_us"]
+        rate = rate_text(row["bytes"] / own / 1e3) if own else "-"
+        phase = row["phase"] if row["phase"] != before else ""
+        before = row["phase"]
+        times = us_text(row["us"]), us_text(row["launch_us"]), percent_text(row["share"])
+        rows.append((phase, row["kind"], f"{row['kernels']:,}", *times, rate))
+    yield ""
+    yield from columns(rows, left=2, width=WIDTH)
+    yield from wrap("(us with launches; GB/s: what the cores read and write, without launches)")
+
+
+def _conversions(facts: Row) -> Iterator[str]:
+    """The conversions that remain, the longest first: what it would save to do without each."""
+    rows = sorted(
+        (row for row in facts["operations"] if row["converts"]), key=lambda row: -row["us"]
+    )
+    if not rows:
+        return
+    table = [("CONVERSION", "to", "us")]
+    table += [(row["converts"], row["to"], us_text(row["us"])) for row in rows[:_NAMED]]
+    if len(rows) > _NAMED:
+        rest = sum(row["us"] for row in rows[_NAMED:])
+        table.append((f"{len(rows) - _NAMED:,} more", "", us_text(rest)))
+    yield ""
+    yield from columns(table, left=2, width=WIDTH)

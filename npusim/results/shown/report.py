@@ -1,0 +1,162 @@
+"""A report as data: key figures, and sections of tables, figures, lists and notes.
+
+``npusim.results.writers.web.page`` makes a page of it, and what a notebook shows; tables are text
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from npusim.machine.device.spec import Device
+from npusim.results.shown.figure import Figure
+from npusim.results.writers import text_layout as lines
+from npusim.results.writers.text_layout import bytes_text
+
+T = TypeVar("T")
+
+
+class Cell(NamedTuple):
+    """A cell of a table: its text, what it is sorted by, or the ``parts`` of a bar.
+
+    These are (what, share of the widest, colour); those without a share are left out.
+    """
+
+    text: str
+    key: float | None = None
+    parts: tuple[tuple[str, float, str], ...] = ()
+
+    @classmethod
+    def bar(cls, parts: Iterable[tuple[str, float, str]], key: float) -> Cell:
+        """A cell with a bar, sorted by ``key``."""
+        return cls("", key, tuple(part for part in parts if part[1] > 0))
+
+    @classmethod
+    def size(cls, count: int) -> Cell:
+        """Bytes as text, sorted by their number."""
+        return cls(bytes_text(count), count)
+
+
+class Table(Struct, frozen=True):
+    """A titled table; the first ``left`` columns are text, the others numbers.
+
+    Cells are texts, numbers or ``Cell``; columns at the places ``long`` hold sentences. On a page
+    it sorts by its heads, and long ones are folded.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    left: int
+    long: Sequence[int] = ()
+
+    @classmethod
+    def of(
+        cls,
+        columns: Mapping[str, Callable[[T], Any]],
+        things: Iterable[T],
+        left: int = 1,
+        long: Sequence[str] = (),
+        title: str = "",
+    ) -> Table:
+        """A table with a row for each thing, its cells by what is in their column's head."""
+        heads = tuple(columns)
+        rows = tuple(tuple(cell(one) for cell in columns.values()) for one in things)
+        return cls(title, heads, rows, left, [heads.index(name) for name in long])
+
+    def text(self, width: int | None = None) -> str:
+        """The title and the table, in lines of at most ``width`` characters."""
+        return "\n".join((self.title, "", *lines.table(self.head, self.rows, self.left, width)))
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows, each of cells."""
+        return [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
+
+    @property
+    def kinds(self) -> list[str]:
+        """What each column holds: "" for text, "n" for numbers, "long" or "bars"."""
+        kinds = ["" if at < self.left else "n" for at in range(len(self.head))]
+        for at, cells in enumerate(zip(*self.cells, strict=True)):
+            if at in self.long:
+                kinds[at] = "long"
+            elif any(cell.parts for cell in cells):
+                kinds[at] = "bars"
+        return kinds
+
+
+class Items(NamedTuple):
+    """A list."""
+
+    texts: Sequence[str]
+
+
+class Note(NamedTuple):
+    """A paragraph that explains what is above it."""
+
+    text: str
+
+
+class Colours(NamedTuple):
+    """What colours stand for: (name, colour)."""
+
+    entries: Sequence[tuple[str, str]]
+
+
+class Pair(NamedTuple):
+    """Parts side by side where there is room."""
+
+    parts: Sequence[Any]
+
+
+Part = Table | Items | Note | Colours | Pair | Figure
+
+
+class Section(Struct, frozen=True):
+    """A titled part that folds away; a notebook shows the ``brief`` ones."""
+
+    title: str
+    parts: Sequence[Part]
+    opened: bool = True
+    brief: bool = False
+
+    @property
+    def shown(self) -> list[Part]:
+        """The parts that hold anything; a note alone is nothing."""
+        held = [one for one in self.parts if _holds(one)]
+        return held if any(not isinstance(one, Colours) for one in held) else []
+
+
+def _holds(part: Part) -> bool:
+    """Whether there is anything to show of a part."""
+    if isinstance(part, Pair):
+        return any(map(_holds, part.parts))
+    if isinstance(part, Figure):
+        return bool(part.marks)
+    return bool(part.rows if isinstance(part, Table) else part[0])
+
+
+class Report(Struct, frozen=True):
+    """What a result says: what it is (``about``), the answer (``lead``), key figures, sections.
+
+    ``cards`` are (value, what it is); ``origin`` is what is needed to reproduce it. ``told`` are
+    further sentences. ``markup`` is HTML in place of all but the title.
+    """
+
+    title: str
+    about: Sequence[str]
+    lead: str
+    cards: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    origin: str
+    told: Sequence[str] = ()
+    markup: str = ""
+
+    @staticmethod
+    def origin_of(version: str, device: Device) -> str:
+        """The version and the device that a report comes from."""
+        digest, clock = device.digest(), f"{device.clock_hz / 1e9:g} GHz"
+        return f"npusim {version}, device {device.name} (digest {digest}), {clock}"

@@ -1,0 +1,312 @@
+"""The reports of a study and of an exploration: every point, and what is best at which cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+from npusim.results.shown.figure import Figure
+from npusim.results.shown.figures import studies
+from npusim.results.shown.figures.studies import Row, Varied, called, scaled
+from npusim.results.shown.report import Cell, Items, Pair, Report, Section, Table
+from npusim.results.writers import palette
+from npusim.results.writers.text_layout import COSTS, counted, precise_text, rate_text, us_text
+from npusim.version import __version__
+
+#: What made a report.
+_ORIGIN = f"npusim {__version__}"
+
+
+def report(fixed: Mapping[str, str], varied: Varied, rows: Sequence[Row]) -> Report:
+    """Of a study: what was fixed, the values of what was ``varied`` by name, a row per point."""
+    known = [row for row in rows if not row["error"]]
+    what = fixed.get("network") or fixed.get("operator") or "study"
+    return Report(
+        title=f"{what} over {', '.join(varied)}" if varied else what,
+        about=[_others(fixed)],
+        lead=_verdict(tuple(varied), known),
+        cards=[*_cards(rows, known)],
+        sections=(
+            Section("Time", [*_times(varied, known)]),
+            Section("What each value does", [effects(varied, known)]),
+            Section("Time against cost", [Pair([*_costs(tuple(varied), known)])]),
+            Section("Points", [_points(tuple(varied), known)]),
+            Section("Failed", [failed(tuple(varied), rows)]),
+        ),
+        origin=_ORIGIN,
+    )
+
+
+def _others(fixed: Mapping[str, str]) -> str:
+    """What else is fixed than what was measured."""
+    return ", ".join(f"{n} {v}" for n, v in fixed.items() if n not in ("network", "operator"))
+
+
+def name_of(row: Row, names: Sequence[str]) -> str:
+    """Where a point is, of some of the varied names."""
+    return ", ".join(f"{name}={row[name]}" for name in names if name in row)
+
+
+def _verdict(varied: Sequence[str], known: Sequence[Row]) -> str:
+    """The ends of the times, and where they are."""
+    if not known:
+        return "No point has a time."
+    fast, slow = (pick(known, key=lambda row: float(row["time_us"])) for pick in (min, max))
+    text = f"Fastest: {us_text(fast['time_us'])} \u00b5s with {name_of(fast, varied)}."
+    if slow["time_us"] > fast["time_us"]:
+        times = slow["time_us"] / fast["time_us"]
+        text += f" Slowest: {us_text(slow['time_us'])} \u00b5s with {name_of(slow, varied)}"
+        text += f", {times:.2f} times that."
+    return text
+
+
+def _cards(rows: Sequence[Row], known: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    yield f"{len(rows):,}", "point" if len(rows) == 1 else "points"
+    if len(known) < len(rows):
+        yield f"{len(rows) - len(known):,}", "failed"
+    if known:
+        times = [row["time_us"] for row in known]
+        for name, us in (
+            ("fastest", min(times)),
+            ("median", median(times)),
+            ("slowest", max(times)),
+        ):
+            yield f"{us_text(us)} \u00b5s", name
+        retiled = sum(bool(row["retiled"]) for row in known)
+        if retiled:
+            yield f"{retiled:,}", "points that tile something differently"
+
+
+def _times(varied: Varied, known: Sequence[Row]) -> Iterator[Figure]:
+    """A line per combination of the other names over the one with most values."""
+    if varied and known:
+        yield studies.lines(varied, known, studies.longest_first(varied)[0])
+
+
+def effects(varied: Varied, known: Sequence[Row]) -> Table:
+    """Times of the points with each of the values ``varied`` has by name, in its order.
+
+    Nothing where there is one value, or as many rows as points.
+    """
+    rows = []
+    most = max((row["time_us"] for row in known), default=1.0)
+    for name, values in varied.items():
+        for value in values if len(values) > 1 else ():
+            times = [row["time_us"] for row in known if row.get(name) == value]
+            if times:
+                middle = median(times)
+                ends = (Cell(us_text(us), us) for us in (min(times), middle, max(times)))
+                drawn = Cell.bar((("median", middle / most, palette.KERNEL),), middle)
+                rows.append((name, value, drawn, *ends, len(times)))
+    heads = ("name", "value", "median", "fastest \u00b5s", "median \u00b5s", "slowest \u00b5s")
+    return Table("", (*heads, "points"), rows if len(rows) != len(known) else (), 2)
+
+
+def _costs(varied: Sequence[str], known: Sequence[Row]) -> Iterator[Figure]:
+    """Time against each cost that differs, with the points that none beats in both."""
+    for column in COSTS:
+        rows = [row for row in known if row.get(column) is not None]
+        if len({row[column] for row in rows}) > 1:
+            yield _against(varied, column, "time_us", rows)
+
+
+def _against(varied: Sequence[str], x: str, y: str, rows: Sequence[Row]) -> Figure:
+    """A chart of two figures of the points, with those that none beats in both."""
+    across, up = (called(goal)[0] for goal in (x, y))
+    values = [[scaled(row, goal) for row in rows] for goal in (x, y)]
+    best = counted(len(studies.front(*values)), "point")
+    return studies.against(
+        (across, values[0]),
+        (up, values[1]),
+        [name_of(row, varied) for row in rows],
+        place=f"{y}-{x}",
+        about=f"{up} against {across}",
+        caption=f"{across} against {up}; marked: what none beats in both, {best}.",
+    )
+
+
+def _table(
+    varied: Sequence[str],
+    rows: Sequence[Row],
+    drawn: tuple[str, str, str],
+    columns: Mapping[str, Callable[[Row], Any]],
+    long: Sequence[str] = (),
+) -> Table:
+    """The points with the ``columns``, behind a bar: its head, its figure, what it is."""
+    head, figure, what = drawn
+    most = max((row[figure] for row in rows), default=0.0) or 1.0
+    every: dict[str, Callable[[Row], Any]] = {
+        **{name: partial(_text_of, name) for name in varied},
+        head: lambda row: Cell.bar(((what, row[figure] / most, palette.KERNEL),), row[figure]),
+        **columns,
+    }
+    return Table.of(every, rows, len(varied), long)
+
+
+def _text_of(name: str, row: Row) -> str:
+    return str(row.get(name, ""))
+
+
+def _points(varied: Sequence[str], known: Sequence[Row]) -> Table:
+    """Every point with a time, in the order of the study."""
+    costs = [column for column in COSTS if any(row.get(column) is not None for row in known)]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "\u00b5s": lambda row: Cell(us_text(row["time_us"]), row["time_us"]),
+        **{COSTS[column][0]: partial(_cost, column) for column in costs},
+        "bottleneck": lambda row: row.get("bottleneck", ""),
+    }
+    if any(row["retiled"] for row in known):
+        columns["retiled"] = lambda row: _short(row["retiled"])
+    long = [name for name in ("bottleneck", "retiled") if name in columns]
+    return _table(varied, known, ("time", "time_us", "time"), columns, long)
+
+
+def _cost(column: str, row: Row) -> Cell | str:
+    value = row.get(column)
+    return "" if value is None else Cell(rate_text(value / COSTS[column][1]), value)
+
+
+def _short(names: str) -> str:
+    """The first of names with commas, and how many more there are."""
+    first, *more = names.split(", ")
+    return f"{first} and {len(more):,} more" if more else first
+
+
+def failed(varied: Sequence[str], rows: Sequence[Row]) -> Items:
+    """Points without a time and why."""
+    return Items([f"{name_of(row, varied)}: {row['error']}" for row in rows if row["error"]])
+
+
+# -- explorations ------------------------------------------------------------------------------
+
+
+def explored(of: Any) -> Report:
+    """Of an ``Exploration``: what none beats first."""
+    rows, fixed, varied = of.rows(), of.study.fixed, of.study.varied
+    values = {axis.name: axis.values for axis in of.study.axes}
+    known = [row for row in rows if not row["error"]]
+    best = sorted((row for row in known if row["front"]), key=lambda row: row[of.goals[0]])
+    what = fixed.get("network") or fixed.get("operator") or "exploration"
+    *goals, last = (_named(goal)[0] for goal in of.goals)
+    return Report(
+        title=f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}",
+        about=[f"{_others(fixed)}; over {', '.join(varied)}"],
+        lead=_least(of, best),
+        told=(*of.limits, *(f"nearly: {text}" for text in nearly(of)), *of.notes),
+        cards=[*_explored_cards(of, known, best)],
+        sections=(
+            Section("Goals against each other", [Pair([*_charts(of, known)])]),
+            Section("What none beats", [_goals(of, best)]),
+            Section("What each value does", [effects(values, known)]),
+            Section("All points", [_goals(of, known, mark=True)], opened=False),
+            Section("Failed", [failed(varied, rows)]),
+        ),
+        origin=_ORIGIN,
+    )
+
+
+def _named(goal: str) -> tuple[str, str]:
+    """What a goal is called and, with a blank before it, its unit if there is one."""
+    name, _, unit = called(goal)[0].partition(", ")
+    return name, f" {unit}" * bool(unit)
+
+
+def _text(goal: str, value: float) -> str:
+    return us_text(value) if goal.endswith("_us") else rate_text(value / called(goal)[1])
+
+
+#: Points near the limits that are told.
+_NEAR = 3
+
+
+def nearly(of: Any) -> list[str]:
+    """Of an ``Exploration``: the points nearly within its limits, what they have and miss."""
+    rows = of.nearly()
+    texts = []
+    for row in rows[:_NEAR]:
+        values = []
+        for goal in of.goals:
+            name, unit = _named(goal)
+            value = precise_text(row[goal] / called(goal)[1])
+            values.append(f"{value}{unit}" if unit else f"{name} {value}")
+        where = name_of(row, of.study.varied)
+        texts.append(f"{', '.join(values)}, {row['misses']}, with {where}")
+    more = len(rows) - len(texts)
+    return [*texts, f"{more:,} more"] if more else texts
+
+
+def _least(of: Any, best: Sequence[Row]) -> str:
+    """The point that is best in each goal."""
+    if not best:
+        measured = len(of.failed) < len(of.points)
+        return f"No point has values{' within the limits' * measured}."
+    told = []
+    for goal in of.goals:
+        least = min(best, key=lambda row: float(row[goal]))
+        name, unit = _named(goal)
+        where = name_of(least, of.study.varied)
+        told.append(f"Least {name}: {_text(goal, least[goal])}{unit} with {where}.")
+    return " ".join(told)
+
+
+def _explored_cards(
+    of: Any, known: Sequence[Row], best: Sequence[Row]
+) -> Iterator[tuple[str, str]]:
+    points = "point" if len(of.points) == 1 else "points"
+    yield f"{len(of.points):,}", f"{points} looked at, of {len(of.study):,}"
+    yield f"{len(best):,}", "beaten by none in all goals"
+    if of.failed:
+        yield f"{len(of.failed):,}", "failed"
+    beyond = sum(not row.get("allowed", True) for row in known)
+    if beyond:
+        yield f"{beyond:,}", "beyond a limit"
+    for goal in of.goals if known else ():
+        values = [float(row[goal]) for row in known]
+        ends = [_text(goal, min(values)), _text(goal, max(values))]
+        yield " to ".join(dict.fromkeys(ends)), called(goal)[0]
+
+
+def _charts(of: Any, known: Sequence[Row]) -> Iterator[Figure]:
+    """Each pair of goals, or with one goal the best so far over the points."""
+    varied = of.study.varied
+    names = [name_of(row, varied) for row in known]
+    limited = " Hollow: beyond a limit; dashed: the limits." if of.limits else ""
+    if known and len(of.goals) == 1:
+        goal = of.goals[0]
+        caption = f"Joined: the best so far.{limited}"
+        yield studies.so_far(goal, known, of.bounds.get(goal, ()), names, caption=caption)
+    for y, x in combinations(of.goals, 2) if known else ():
+        across, up = called(x)[0], called(y)[0]
+        marked = "in both" if len(of.goals) == 2 else "in all goals; joined: in these two"
+        yield studies.tradeoff(
+            x,
+            y,
+            known,
+            of.bounds,
+            names,
+            place=f"{y}-{x}",
+            about=f"{up} against {across}",
+            caption=f"{across} against {up}; marked: what none beats {marked}.{limited}",
+        )
+
+
+def _goals(of: Any, rows: Sequence[Row], *, mark: bool = False) -> Table:
+    """Points with their goals, the first goal as a bar too; ``mark`` says which none beats."""
+    first, *_ = of.goals
+
+    def cell(goal: str, row: Row) -> Cell:
+        return Cell(_text(goal, row[goal]), row[goal])
+
+    columns: dict[str, Callable[[Row], Any]] = {
+        called(goal)[0]: partial(cell, goal) for goal in of.goals
+    }
+    if mark:
+        columns["unbeaten"] = lambda row: Cell("yes" if row["front"] else "no", float(row["front"]))
+    long = []
+    if mark and of.limits:
+        columns["beyond limits"] = lambda row: row["misses"]
+        long.append("beyond limits")
+    return _table(of.study.varied, rows, (_named(first)[0], first, ""), columns, long)

@@ -1,0 +1,1 @@
+"""Writers of reports and figures: text columns, web pages, plots and Perfetto traces."""

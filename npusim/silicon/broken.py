@@ -1,0 +1,96 @@
+"""Measured times that no silicon can have: a figure of the device is too slow, or a row wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from npusim.results.facts.bounded import Least
+from npusim.silicon.score import is_scored
+from npusim.silicon.sheet import Measured
+from npusim.silicon.simulate import Outcome
+
+#: A cube that is busy for 5 % less than any other of its chip and type needs is a fault of its row.
+ALONE = 1.05
+
+#: What is said of such a row.
+ROW = "the row"
+
+#: Parts of a device whose figures are in cycles, and as slow as its clock.
+_CLOCKED = ("cube.", "gemm.", "paths.")
+
+#: Multiply-adds from which on a product tells how near to its bound silicon comes.
+_LARGE = 5 * 10**8
+
+
+class Checked(NamedTuple):
+    """A time that was measured, what it may not be below, and whether it is of the cube alone.
+
+    Where it is below, ``faults`` says what may be wrong: figures, the likeliest first, or ``ROW``.
+    """
+
+    row: Measured
+    measured_us: float
+    least: Least
+    is_busy: bool
+    faults: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The chip and the figure that the bound rests on."""
+        return self.row.chip, self.least.figure
+
+    @property
+    def share(self) -> float:
+        """The bound over the measured time: above 1 it is broken."""
+        return self.least.us / self.measured_us
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """Figures that are too slow if it is broken, one or the other."""
+        figure = self.least.figure
+        return (figure, "clock") if figure.startswith(_CLOCKED) else (figure,)
+
+
+def broken(outcomes: Iterable[Outcome]) -> list[Checked]:
+    """Every bound that a row breaks, in the order of the rows; those of trust C are left out.
+
+    Its time may not be below any bound, nor the mean busy time of its cube below what the
+    multiply-adds take. A busy time that no other of the chip and type comes near is a fault of the
+    row. Else a figure is too slow: the likelier, the more broken bounds of the chip rest on it; on
+    the clock all do that are in cycles, and it comes last of equals.
+    """
+    checks = [one for outcome in outcomes for one in _checks(outcome)]
+    failed = [one for one in checks if one.share > 1]
+    counts = Counter((one.row.chip, name) for one in failed for name in one.suspects)
+    found = []
+    for one in failed:
+        others = [x.share for x in checks if x.is_busy and x.kind == one.kind and x is not one]
+        if one.is_busy and others and one.share > ALONE * max(others):
+            found.append(one._replace(faults=(ROW,)))
+            continue
+        likely = sorted(one.suspects, key=lambda name: -counts[one.row.chip, name])
+        found.append(one._replace(faults=tuple(likely)))
+    return found
+
+
+def _checks(outcome: Outcome) -> Iterator[Checked]:
+    row, simulated = outcome.row, outcome.simulated
+    if simulated is None or not row.time_us or getattr(row, "trust", None) == "C":
+        return
+    busy = row.busy_us.get("cube") if getattr(row, "busy_statistic", None) != "median" else None
+    for least in simulated.bounds:
+        yield Checked(row, row.time_us, least, is_busy=False)
+        if busy and least.resource == "pipe M":
+            yield Checked(row, busy, least, is_busy=True)
+
+
+def over_least(outcomes: Iterable[Outcome]) -> list[float]:
+    """Measured times over their bounds from main memory, of scored products of 1 GFLOP and more."""
+    return [
+        one.row.time_us / one.simulated.from_memory_us
+        for one in outcomes
+        if is_scored(one.row) and one.simulated is not None and one.simulated.from_memory_us
+        if one.row.time_us and one.row.M * one.row.N * one.row.K >= _LARGE
+    ]

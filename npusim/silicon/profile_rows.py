@@ -1,0 +1,354 @@
+"""Kernels of a profile as the same kernels here: shapes, formats and choices become a loop nest.
+
+Kernels are made, and their tilings chosen, for the device as it is shipped, whatever figures of it
+are changed, so that a fit compares one program with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import lru_cache, partial
+from math import gcd, prod
+from typing import Any, TypeVar
+
+from npusim.base.dtypes import FP32, dtype
+from npusim.base.errors import NpusimError, told_as
+from npusim.base.records import replace
+from npusim.call.call import Call
+from npusim.call.options import Options
+from npusim.call.tilings.choice import chosen
+from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
+from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
+from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as InputTiling
+from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.layout.cast import Cast, cast
+from npusim.kernels.layout.conversion import Conversion
+from npusim.kernels.layout.trans_data import TransData
+from npusim.kernels.layout.transpose import Transpose
+from npusim.kernels.matmul.matmul import Matmul, Tiling
+from npusim.kernels.vector.stream import Elementwise, StreamTiling
+from npusim.machine.device.catalog import load_device
+from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
+from npusim.machine.program.kernel import Kernel
+from npusim.ops.blocked_gradients import filter_gradient, launches_of, product
+from npusim.ops.linear import START
+from npusim.problem.convolution import Convolution
+from npusim.silicon.choices import AUTO, VENDOR
+from npusim.silicon.profiler import groups_of, reported
+from npusim.silicon.sheet import Declined, Operand, ProfiledRow, Simulated
+
+T = TypeVar("T")
+
+#: Kinds of task whose cores are simulated.
+_TASKS = ("", "AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
+_MIXED = ("MIX_AIC", "MIX_AIV")
+
+#: Makes what is launched, and notes what was chosen or taken for granted.
+_Make = Callable[[Call, ProfiledRow, list[str]], list[Kernel]]
+
+
+def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
+    """Simulate the kernel of a row on a device.
+
+    Raises ``Declined`` with file and line of the profile and what has no counterpart here.
+    """
+    with told_as(Declined, f"{row.where}: ", (Declined, NpusimError)):
+        return _simulated(row, device)
+
+
+def _simulated(row: ProfiledRow, device: Device) -> Simulated:
+    if row.task not in _TASKS:
+        raise Declined(f"task type {row.task} runs on no core that is simulated")
+    kind, _ = _kind(row)
+    call = _call(row, device)
+    kernels, notes = _made(row)
+    for kernel in kernels:
+        call.launch(kernel)
+    more = []
+    if row.task in _MIXED:
+        more.append(f"task type {row.task}: only the {kind.role} cores' part is simulated")
+    if row.cores is None:
+        more.append("the profile does not say on how many cores: all")
+    run = next(run for run in call.runs if run.name == kind.name)
+    return reported(run, row, device, kind.role, [*notes, *more], cores=row.cores)
+
+
+@lru_cache(maxsize=4096)
+def _made(row: ProfiledRow) -> tuple[list[Kernel], list[str]]:
+    """The kernels that are launched for a row, and notes, from the device without changes."""
+    notes: list[str] = []
+    _, make = _kind(row)
+    return make(_call(row, load_device(row.chip)), row, notes), notes
+
+
+def _call(row: ProfiledRow, device: Device) -> Call:
+    """A call on the cores of a row."""
+    kind, _ = _kind(row)
+    groups = groups_of(row, device, kind.role, "block dim")
+    options = Options(device=device, cores=groups, rules="hardware", timeline=False)
+    return Call(kind.name, options, timing_only=True)
+
+
+def _fields_of(row: ProfiledRow, kind: type[T]) -> T:
+    """The tiling of a kernel whose fields the file beside the profile gives."""
+    values = dict(row.choice.tiling)  # type: ignore[arg-type]
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise Declined(f"{row.choice.where}: tiling has no {name!r}; it has {', '.join(known)}")
+    with told_as(Declined, f"{row.choice.where}: tiling: ", (TypeError, NpusimError)):
+        return kind(**values)
+
+
+# -- products of matrices ----------------------------------------------------------------------
+
+
+def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
+    a, b, *more = row.operands
+    c = row.results[0]
+    if c.layout != "ND" or len(c.shape) != 2:
+        raise Declined(f"the result is {c.layout} of shape {c.shape}; two axes of ND are simulated")
+    if more:
+        notes.append("the bias is not simulated")
+    layout_a, k = _first(row, a, c.shape[0], notes)
+    layout_b = _second(row, b, k, c.shape[1], notes)
+    operands = (_tensor("a", a), _tensor("b", b), _tensor("c", c, "out"))
+    kernel, source = Matmul(START, *operands, layouts=(layout_a, layout_b)), "by auto"
+    if isinstance(row.choice.tiling, tuple):
+        kernel = replace(kernel, tiling=_fields_of(row, Tiling))
+        source = f"of {row.choice.where}"
+    elif row.choice.tiling in ("", AUTO):
+        kernel = chosen(kernel, call.device, call.groups)
+    else:
+        raise Declined(f"{row.choice.where}: the vendor's rule for products is not known; use auto")
+    notes.append(f"tiling {source}: {kernel.tiling}")
+    return [kernel]
+
+
+def _first(row: ProfiledRow, a: Operand, m: int, notes: list[str]) -> tuple[str, int]:
+    """Layout of A, and K."""
+    if a.layout == "FRACTAL_NZ" and len(a.shape) == 4:
+        raise Declined("A in FRACTAL_NZ does not tell K; it is simulated as ND only")
+    if len(a.shape) != 2:
+        raise Declined(f"A has shape {a.shape}; products of several matrices are not simulated")
+    if a.shape[0] == a.shape[1] and row.choice.get("transpose_a") is None:
+        notes.append("A is square: taken as stored M x K, as no transpose_a is given")
+    turned = row.choice.get("transpose_a", a.shape[0] != m)
+    return ("ND_km", a.shape[0]) if turned else ("ND", a.shape[1])
+
+
+def _second(row: ProfiledRow, b: Operand, k: int, n: int, notes: list[str]) -> str:
+    """Layout of B."""
+    if b.layout == "FRACTAL_NZ" and len(b.shape) == 4:
+        return "NZ"
+    if len(b.shape) != 2 or sorted(b.shape) != sorted((k, n)):
+        raise Declined(f"B has shape {b.shape}; with A and C of these shapes it must be {(k, n)}")
+    if k == n and row.choice.get("transpose_b") is None:
+        notes.append("B is square: taken as stored K x N, as no transpose_b is given")
+    turned = row.choice.get("transpose_b", b.shape != (k, n))
+    return "ND_nk" if turned else "ND"
+
+
+# -- gradients of convolutions -----------------------------------------------------------------
+
+
+def _input_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
+    w, dy = _by_layout(row.operands)
+    dx = row.results[0]
+    c = _layer(row, dx, dy[0])
+    if len(w) != 1:
+        raise Declined("expected one filter in FRACTAL_Z or FRACTAL_Z_3D among the inputs")
+    filters = Tensor("filter", c.fractals, dtype(w[0].dtype))
+    operands = _blocked("dy", dy[0]), filters, _blocked("dx", dx, "out")
+    make = partial(product, call, ConvBackpropInput, c, *operands)
+    return _tiled(call, row, notes, InputTiling, make)
+
+
+def _filter_gradient(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
+    _, maps = _by_layout(row.operands)
+    if len(maps) != 2:
+        raise Declined("expected input and gradient of the output, both NC1HWC0 or NDC1HWC0")
+    x, dy = maps
+    c = _layer(row, x, dy)
+    operands = _blocked("x", x), _blocked("dy", dy), Tensor("dw", c.fractals, FP32, "out")
+    make = partial(filter_gradient, call, c, *operands)
+    return _tiled(call, row, notes, FilterTiling, make)
+
+
+def _tiled(
+    call: Call, row: ProfiledRow, notes: list[str], kind: type[Any], make: Callable[[], Any]
+) -> list[Kernel]:
+    """A gradient with its tiling; where nothing is said, the vendor's rule where it is known."""
+    asked, reason = row.choice.tiling, list[str]()
+    given: Any = _fields_of(row, kind) if isinstance(asked, tuple) else asked
+    rules = {"": ("production", "library"), VENDOR: ("production",)}.get(given, (given,))
+    for rule in rules:
+        call.options = replace(call.options, tiling=rule)
+        call.notes.clear()
+        try:
+            made = make()
+            break
+        except NpusimError as error:
+            if rule == rules[-1]:
+                raise
+            reason = [f"the vendor's rule is not known here: {error}"]
+    sources = {"production": "by the vendor's rule", "library": "by auto", AUTO: "by auto"}
+    source = sources.get(rule, f"of {row.choice.where}")
+    notes += [f"tiling {source}: {made.tiling}"]
+    notes += ["; ".join(call.notes)] * bool(call.notes) + reason
+    return launches_of(made)
+
+
+def _by_layout(operands: tuple[Operand, ...]) -> tuple[list[Operand], list[Operand]]:
+    """Filters and feature maps among operands; the sizes that a call passes are neither."""
+    filters = [o for o in operands if o.layout.startswith("FRACTAL_Z") and len(o.shape) == 4]
+    maps = [o for o in operands if o.layout in _MAPS]
+    plain = [o.layout for o in operands if o not in filters + maps and len(o.shape) > 1]
+    if plain or not maps:
+        layouts = ", ".join(plain) or "no blocked format"
+        raise Declined(f"operands in {layouts}: only NC1HWC0, NDC1HWC0 and FRACTAL_Z are simulated")
+    return filters, maps
+
+
+#: Blocked formats of feature maps, and the place of depth in them.
+_MAPS = {"NC1HWC0": None, "NDC1HWC0": 1}
+
+
+def _six(operand: Operand) -> tuple[int, ...]:
+    """A blocked map as (N, D, C1, H, W, C0)."""
+    if len(operand.shape) != 5 + (operand.layout == "NDC1HWC0") or operand.layout not in _MAPS:
+        raise Declined(f"{operand.layout} of shape {operand.shape} is no blocked feature map")
+    n, *rest = operand.shape
+    return (n, *rest) if operand.layout == "NDC1HWC0" else (n, 1, *rest)
+
+
+def _blocked(name: str, operand: Operand, role: Any = "in") -> Tensor:
+    return Tensor(name, _six(operand), dtype(operand.dtype), role)
+
+
+def _layer(row: ProfiledRow, x: Operand, dy: Operand) -> Convolution:
+    """The layer between two blocked maps, with the attributes of the file beside the profile."""
+    (n, d, c1, h, w, c0), (_, do, co1, ho, wo, _) = _six(x), _six(dy)
+    get = row.choice.get
+    if get("kernel") is None:
+        raise Declined(
+            "a profile does not hold a convolution's attributes; give kernel, and stride, padding, "
+            "dilation and groups where they are not 1, 0, 1 and 1, in the file beside it"
+        )
+    pads = _three(get("padding", (0,)), 0)
+    c = Convolution(
+        n=n,
+        cin=get("cin", c1 * c0),
+        cout=get("cout", co1 * c0),
+        spatial=(d, h, w),
+        kernel=_three(get("kernel"), 1),
+        stride=_three(get("stride", (1,)), 1),
+        padding=tuple((pad, pad) for pad in pads),
+        dilation=_three(get("dilation", (1,)), 1),
+        groups=get("groups", 1),
+        c0=c0,
+    )
+    if dtype(dy.dtype).bytes != 2:
+        raise Declined(f"{dy.dtype} operands: only 16-bit gradients are simulated from a profile")
+    if c.out != (do, ho, wo):
+        raise Declined(
+            f"{row.choice.where}: with these attributes the output is {c.out}, but the profile has "
+            f"{(do, ho, wo)}; correct kernel, stride, padding or dilation"
+        )
+    return c
+
+
+def _three(sizes: tuple[int, ...], usual: int) -> tuple[int, ...]:
+    """Depth, height and width; one number is for height and width."""
+    if len(sizes) == 1:
+        sizes *= 2
+    return (usual,) * (3 - len(sizes)) + sizes
+
+
+# -- vector kernels ----------------------------------------------------------------------------
+
+
+def _trans_data(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
+    source, target = row.operands[0], row.results[0]
+    kind = "to_blocked" if target.layout in _MAPS else "from_blocked"
+    plain, blocked = (source, target) if kind == "to_blocked" else (target, source)
+    if blocked.layout not in _MAPS or plain.layout not in ("NCHW", "NCDHW"):
+        raise Declined(f"{source.layout} to {target.layout} is not simulated as one conversion")
+    conversion = Conversion(kind=kind, c0=blocked.shape[-1])
+    size = _six(blocked)
+    src = _tensor("src", source, shape=size if kind == "from_blocked" else None)
+    dst = _tensor("dst", target, "out", shape=size if kind == "to_blocked" else None)
+    return [TransData(conversion, src, dst)]
+
+
+def _transpose(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
+    x, y = row.operands[0], row.results[0]
+    perm = row.choice.get("perm")
+    if perm is None:
+        if len(set(x.shape)) != len(x.shape):
+            raise Declined("axes of equal size: give the permutation, such as perm: 0x2x1")
+        perm = tuple(x.shape.index(size) for size in y.shape if size in x.shape)
+    if sorted(perm) != list(range(len(x.shape))):
+        raise Declined(f"perm is {perm}: it must name each of the {len(x.shape)} axes once")
+    return [Transpose(perm, _tensor("x", x), _tensor("y", y, "out"))]
+
+
+def _cast(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
+    x, y = _tensor("x", row.operands[0]), _tensor("y", row.results[0], "out")
+    return [cast(x, y, saturate=call.device.saturates)]
+
+
+def _elementwise(
+    operation: str, count: int, call: Call, row: ProfiledRow, notes: list[str]
+) -> list[Kernel]:
+    z = row.results[0]
+    if any(x.shape != z.shape for x in row.operands) or len(row.operands) != count:
+        raise Declined(f"{row.op} of {len(row.operands)} operands, or with broadcast")
+    slots, kind = 2, dtype(z.dtype)
+    size = prod(z.shape)
+    line = gcd(size, 256)
+    fit = call.device.memory("UB").size_bytes // (slots * (count + 1) * kind.bytes)
+    piece = max(16, min(fit, size) // 16 * 16)
+    notes.append(f"tiling by {AUTO}: pieces of {piece} elements, {slots} slots")
+    rows = (size // line, line)
+    operands = tuple(Tensor(f"x{i}", rows, kind) for i in range(count))
+    tiling = StreamTiling(piece=piece, slots=slots)
+    return [Elementwise(operation, tiling, operands, Tensor("z", rows, kind, "out"))]
+
+
+def _tensor(
+    name: str, operand: Operand, role: Any = "in", shape: tuple[int, ...] | None = None
+) -> Tensor:
+    return Tensor(name, shape or operand.shape, dtype(operand.dtype), role)
+
+
+# -- which there are ---------------------------------------------------------------------------
+
+
+#: Kernels by the op types of profiles, without the version that a library appends, and what makes
+#: them.
+_KINDS: Mapping[str, tuple[type[Kernel], _Make]] = {
+    "MatMul": (Matmul, _matmul),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInput"), (ConvBackpropInput, _input_gradient)
+    ),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilter"), (ConvBackpropFilter, _filter_gradient)
+    ),
+    "TransData": (TransData, _trans_data),
+    "Transpose": (Transpose, _transpose),
+    "Cast": (Cast, _cast),
+    "Add": (Elementwise, partial(_elementwise, "add", 2)),
+    "Relu": (Elementwise, partial(_elementwise, "relu", 1)),
+}
+
+
+def _kind(row: ProfiledRow) -> tuple[type[Kernel], _Make]:
+    """The kernel of an op type; ``MatMulV3`` and ``Conv3DBackpropInputD`` are versions."""
+    name = row.op.rstrip("0123456789").removesuffix("V") if row.op[-1:].isdigit() else row.op
+    for known in (name, name.removesuffix("D")):
+        if known in _KINDS:
+            return _KINDS[known]
+    raise Declined(f"op type {row.op} has no kernel here; known are {', '.join(_KINDS)}")

@@ -1,0 +1,125 @@
+"""Files of measured points: the ones that ship, and what is wrong with others."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from npusim.base.errors import ArgumentError
+from npusim.kernels.matmul.measured import spelled_order
+from npusim.silicon.sheet import (
+    CallRow,
+    KernelRow,
+    NetworkRow,
+    Sheet,
+    Unreadable,
+    read_sheet,
+    shipped_sheets,
+    shipped_steps,
+)
+from tests.mistakes import mistakes
+
+HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"
+
+
+def sheet(tmp_path: Path, text: str) -> Sheet:
+    file = tmp_path / "points.csv"
+    file.write_text(text, encoding="utf-8")
+    return read_sheet(file)
+
+
+def test_what_ships_is_read_whole() -> None:
+    kernels, calls = shipped_sheets()
+    assert (len(kernels.rows), len(calls.rows)) == (166, 93)
+    assert all(isinstance(row, KernelRow) for row in kernels.rows)
+    assert all(isinstance(row, CallRow) for row in calls.rows)
+    assert kernels.ignored == calls.ignored == ()
+    for row in (*kernels.rows, *calls.rows):
+        assert isinstance(row, KernelRow | CallRow)
+        assert row.source, f"{row.id} names no source"
+
+
+def test_the_steps_that_ship_are_read_whole() -> None:
+    steps = shipped_steps()
+    assert (len(steps.rows), steps.ignored) == (32, ())
+    assert all(isinstance(row, NetworkRow) and row.source and row.time_us for row in steps.rows)
+
+
+def test_parts_of_a_step_are_the_sums_of_its_profile() -> None:
+    """The profile lists the kernels of the step N001 by type."""
+    (step,) = (row for row in shipped_steps().rows if row.id == "N001")
+    assert isinstance(step, NetworkRow)
+    file = Path(shipped_steps().file).with_name("step_profile.csv")
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    sums: Counter[str] = Counter()
+    for kernel in csv.DictReader(lines):
+        sums[kernel["part"]] += round(1000 * float(kernel["time_us"]))  # nanoseconds
+    assert sums.pop("") == 665_693  # poolings, products, a ReLU by itself, the loss
+    assert {part: ns / 1000 for part, ns in sums.items()} == dict(step.busy_us)
+
+
+def test_a_spelled_order_is_told_by_its_form() -> None:
+    assert spelled_order("<20,1>") == {
+        "order": "strided", "fastest": "n", "inner": "m", "window": 20, "snake": True
+    }  # fmt: skip
+    assert spelled_order("grid 4x6") == {"order": "strided", "fastest": "m", "inner": "n"}
+    assert spelled_order("window") == {}, "known, and says nothing"
+    assert spelled_order("grid 4x") is spelled_order("") is None
+
+
+def test_columns_may_be_missing_reordered_or_surrounded_by_remarks(tmp_path: Path) -> None:
+    text = "\ufeff# mine\n\nop,chip,id\n# remark\n gemm ,910B1, one \n"
+    assert sheet(tmp_path, text).rows == (KernelRow(id="one", chip="910B1", op="gemm"),)
+
+
+@mistakes("validation", "a_bad_cell_costs_its_row_and_no_other")
+def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, message: str) -> None:
+    found = sheet(tmp_path, f"{HEAD}good,A3,gemm,16,2,,1.5,task,A\n{line}\nlast,A3,gemm,,,,,,\n")
+    good, bad, last = found.rows
+    assert isinstance(good, KernelRow)
+    assert isinstance(last, KernelRow)
+    assert (good.M, good.time_us, last.M, last.time_us) == (16, 1.5, None, None)
+    reason = f"{tmp_path / 'points.csv'}:{message}"
+    assert bad == Unreadable(id="r", family="", chip="A3", reason=reason)
+
+
+def test_a_row_whose_name_is_there_already_is_refused_by_its_line(tmp_path: Path) -> None:
+    first, again, other, third = sheet(
+        tmp_path,
+        f"{HEAD}a,A3,gemm,16,2,,1.5,task,A\n# a comment\na,A3,gemm,16,2,,2,task,A\n"
+        "b,A3,gemm,16,2,,0.5e0,task,A\na,A3,gemm,16,2,,x,task,A\n",
+    ).rows
+    assert [type(row) for row in (first, other)] == [KernelRow, KernelRow]
+    file = tmp_path / "points.csv"
+    way_out = "in line 2; give each row an id of its own"
+    for row, line in ((again, 4), (third, 6)):
+        reason = f"{file}:{line}: id: 'a' is there already, {way_out}"
+        assert row == Unreadable(id="a", family="", chip="A3", reason=reason)
+
+
+@mistakes("validation", "a_header_of_no_schema_is_an_error")
+def test_a_header_of_no_schema_is_an_error(tmp_path: Path, head: str, message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        sheet(tmp_path, head + "\n")
+    assert str(caught.value) == f"{tmp_path / 'points.csv'}:{message}"
+
+
+def test_foreign_columns_are_told_and_ignored(tmp_path: Path) -> None:
+    found = sheet(tmp_path, "id,chip,call,split\na,910B2,matmul,test\n")
+    assert found.ignored == ("split",)
+    assert found.rows == (CallRow(id="a", chip="910B2", call="matmul"),)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"none\.csv: cannot be read: No such file"):
+        read_sheet(tmp_path / "none.csv")
+
+
+def test_a_cell_beyond_the_limit_of_csv(tmp_path: Path) -> None:
+    """It ended in an error of the CSV reader; so did a NUL before Python 3.11."""
+    row = f"C900,910B1,matmul,{'1' * 200_000},2,,1,kernel,measured\n"
+    with pytest.raises(ArgumentError, match=r"line 2 of the table is no CSV: field larger than"):
+        sheet(tmp_path, HEAD + row)
