@@ -43,7 +43,7 @@ def test_the_good_call_is_good() -> None:
     assert call(dy=npusim.spec(DY.shape, "fp16")).outputs is None
 
 
-#: What no entry of tests/problem/limits says: forms of arguments that only Python has, and the way out.
+#: Forms of arguments that only Python has, which no entry of tests/problem/limits covers.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown dtype": ({"x": X.astype(np.float64)}, "input_x.dtype is float64; "),
     "sizes float": ({"sizes": [36, 5, 3.0, 3]}, "filter_sizes is (36, 5, 3.0, 3), no integer; "),

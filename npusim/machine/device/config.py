@@ -1,4 +1,4 @@
-"""A device YAML file to a ``Device``: generic over the dataclasses of ``npusim.machine.device.spec``.
+"""Devices from YAML files, generic over the dataclasses of ``npusim.machine.device.spec``.
 
 Every figure reads ``<quantity> (<confidence>, <source key>)``, or with a range of its own
 ``<quantity> (<confidence>, <source key>, <low>..<high>)``, or ``<quantity>`` alone, which is
@@ -63,8 +63,8 @@ def parse_device(source: TextFile | str, name: str = "") -> Device:
 
 
 def build_device(sources: tuple[Source, ...]) -> Device:
-    """Read a device from the texts of its file and of its bases
-    (``npusim.machine.device.files``).""" root, names = merged(sources)
+    """Read a device from the texts of its file and its bases (``npusim.machine.device.files``)."""
+    root, names = merged(sources)
     return _build(without_absent(root), names)
 
 

@@ -175,9 +175,9 @@ class KernelRun(Struct, frozen=True, kw_only=True):
         )
 
 
-#: Parts of a path besides those of an instruction's own cost (``npusim.machine.isa.cost_parts``): waking a
-#: pipe that was idle, what others that share links take, following under the unit flag, issue, and
-#: the starts of the cores before.
+#: Parts of a path besides those of an instruction's own cost (``npusim.machine.isa.cost_parts``):
+#: waking a pipe that was idle, what others that share links take, following under the unit flag,
+#: issue, and the starts of the cores before.
 GAP, SHARING, FOLLOWING, ISSUING, STARTING = "gap", "sharing", "follow", "issue", "start"
 
 
@@ -211,7 +211,8 @@ class LineWork(Struct, frozen=True, kw_only=True):
     ``cycles`` are those it takes alone, on all cores together, and ``share`` is theirs of all that
     the pipe works. Of vector and matrix instructions ``used`` are elements or multiply-adds, and
     ``room`` those that the repeats or blocks would hold; a repeat has so many ``lanes`` (0 of
-    matrix instructions). ``row_bytes`` and ``again`` are those of ``npusim.machine.isa.vector.Lanes``.
+    matrix instructions). ``row_bytes`` and ``again`` are those of
+    ``npusim.machine.isa.vector.Lanes``.
     """
 
     work: Work
