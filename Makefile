@@ -85,6 +85,7 @@ gate: $(ENGINE)
 check: $(VENV)/.installed types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo
 
 types: $(VENV)/.installed
 	$(BIN)/mypy

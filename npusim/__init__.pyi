@@ -10,11 +10,11 @@ from npusim.base.errors import RaceError as RaceError
 from npusim.base.errors import RuleError as RuleError
 from npusim.call.bound import bound as bound
 from npusim.call.call import simulate as simulate
+from npusim.call.rank import Ranking as Ranking
+from npusim.call.rank import rank as rank
 from npusim.call.spec import spec as spec
-from npusim.call.tilings.rank import Ranking as Ranking
-from npusim.call.tilings.rank import rank as rank
-from npusim.call.tilings.tune import tune as tune
 from npusim.call.tilings.tuned import Tuned as Tuned
+from npusim.call.tune import tune as tune
 from npusim.kernels.vendor.cann import CannTiling as CannTiling
 from npusim.kernels.vendor.cann import cann_tiling as cann_tiling
 from npusim.kernels.vendor.cann import load_cann_tiling as load_cann_tiling

@@ -31,11 +31,11 @@ from typing import ClassVar
 
 from npusim.base.records import replace
 from npusim.kernels.estimate.fit import no_filter
-from npusim.kernels.estimate.tiled import Tiled
 from npusim.kernels.filter_gradient.filter_walk import Step, Walk
 from npusim.kernels.filter_gradient.space import Space
 from npusim.kernels.filter_gradient.tiling import Tiling, require_form, runs_on
 from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.parts.tiled import Tiled
 from npusim.kernels.parts.transposed import MOST_BLOCKS, images_window, load_images, load_transposed
 from npusim.language import (
     FP32,

@@ -30,7 +30,6 @@ from typing import ClassVar, NamedTuple
 
 from npusim.base.records import replace
 from npusim.kernels.estimate.fit import columns_in_ub, no_product
-from npusim.kernels.estimate.tiled import Tiled
 from npusim.kernels.implicit_gemm.geometry import (
     Geometry,
     Rows,
@@ -47,6 +46,7 @@ from npusim.kernels.implicit_gemm.tiling import Tiling
 from npusim.kernels.implicit_gemm.walk import Step, Walk
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.kernels.parts.plane import Plane, cut_plane
+from npusim.kernels.parts.tiled import Tiled
 from npusim.kernels.parts.transposed import images_window
 from npusim.kernels.vector.epilogue import Epilogue, EpilogueStore, Target
 from npusim.language import (

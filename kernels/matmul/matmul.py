@@ -30,10 +30,9 @@ import numpy as np
 from npusim.base.records import replace
 from npusim.kernels.estimate.costs import in_l2
 from npusim.kernels.estimate.fit import no_tile
-from npusim.kernels.estimate.lesser import lesser
 from npusim.kernels.estimate.pipeline import foreseen, leading_here
-from npusim.kernels.estimate.tiled import Tiled
 from npusim.kernels.matmul.bias_table import BiasTable
+from npusim.kernels.matmul.lesser import lesser
 from npusim.kernels.matmul.operands import (
     Feed,
     Operand,
@@ -47,11 +46,12 @@ from npusim.kernels.matmul.operands import (
     scale_slots,
     steps,
 )
-from npusim.kernels.matmul.order import ORDERS, Tiles, successors, tiles
 from npusim.kernels.matmul.space import Products
 from npusim.kernels.matmul.tiling import Shape, Tiling, order_of
 from npusim.kernels.parts.hand_over import HandOver, with_meeting
 from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.parts.tile_order import ORDERS, Tiles, successors, tiles
+from npusim.kernels.parts.tiled import Tiled
 from npusim.language import (
     FP32,
     INT8,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from npusim.base.integers import Number
-from npusim.kernels.matmul.order import Tiles
+from npusim.kernels.parts.tile_order import Tiles
 from npusim.kernels.parts.transposed import load_transposed
 from npusim.language import (
     FRACTAL_BYTES,

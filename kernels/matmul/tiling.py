@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from npusim.kernels.estimate.checks import check_tiling
-from npusim.kernels.matmul.order import ORDERS, Order
+from npusim.kernels.parts.tile_order import ORDERS, Order
 from npusim.language import FP16, FP32, ArgumentError, Device, DType
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from npusim.kernels.matmul.order import Tiles
+from npusim.kernels.parts.tile_order import Tiles
 from npusim.language import ArgumentError, Column, IntArray, Language, Tasks
 
 Task = TypeVar("Task", bound=tuple[Any, ...])

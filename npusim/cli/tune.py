@@ -10,7 +10,7 @@ from math import inf
 
 from npusim.base.atomic_files import write
 from npusim.call.tilings.proof import Progress
-from npusim.call.tilings.tune import tune
+from npusim.call.tune import tune
 from npusim.cli import calls
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, write_files
 from npusim.cli.options import Parser, add_options, picked

@@ -12,7 +12,7 @@ from typing import Any
 from npusim.base.dtypes import FP32
 from npusim.base.dtypes import dtype as kind_of
 from npusim.base.errors import ArgumentError
-from npusim.call.tilings.rank import rank
+from npusim.call.rank import rank
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor

@@ -1,1 +1,1 @@
-"""The machine: devices, instructions, programs, numbers and time; it knows no convolution."""
+"""The machine: devices, instructions, programs, numbers and time, for any operator."""

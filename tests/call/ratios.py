@@ -14,8 +14,8 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
+from npusim.call.rank import MEASURED_ON, Ranked, Ranking, rank
 from npusim.call.tilings.problem import Problem
-from npusim.call.tilings.rank import MEASURED_ON, Ranked, Ranking, rank
 from npusim.compat.tuners import product as tuned
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device

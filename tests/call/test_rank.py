@@ -18,8 +18,8 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
+from npusim.call.rank import ESTIMATES, PROGRAMS
 from npusim.call.tilings.problem import Problem
-from npusim.call.tilings.rank import ESTIMATES, PROGRAMS
 from npusim.compat.tuners import product
 from npusim.kernels.matmul.matmul import Tiling
 from npusim.kernels.parts.mem_set import MemSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npusim.call.tilings.rank import Ranked, Ranking
+from npusim.call.rank import Ranked, Ranking
 from npusim.compat.tuners import product
 from npusim.machine.device.catalog import load_device
 

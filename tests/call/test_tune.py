@@ -15,7 +15,7 @@ from npusim.base.dtypes import DType
 from npusim.base.records import replace
 from npusim.call.tilings.problem import Problem, neighbours
 from npusim.call.tilings.proof import PRUNED, SIMULATED, Budget, Progress
-from npusim.call.tilings.tune import tune
+from npusim.call.tune import tune
 from npusim.kernels.matmul.matmul import Matmul
 from npusim.language import (
     FP16,

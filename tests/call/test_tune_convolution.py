@@ -13,7 +13,7 @@ from npusim.base.errors import NpusimError
 from npusim.base.records import replace
 from npusim.call.call import planning
 from npusim.call.tilings.problem import Problem, neighbours
-from npusim.call.tilings.tune import tune
+from npusim.call.tune import tune
 from npusim.kernels.estimate.pipeline import bounds, chosen, records, times
 from npusim.machine.device.catalog import load_device
 from npusim.machine.program.kernel import Kernel

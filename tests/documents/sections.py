@@ -17,6 +17,8 @@ from io import StringIO
 from statistics import fmean, median
 from typing import Any
 
+from importlinter.api import read_configuration
+
 import npusim
 from npusim.cli.main import COMMANDS, parser
 from npusim.machine.device.parts import ENERGY
@@ -409,8 +411,19 @@ def speed() -> str:
 
 
 #: Section -> what it holds.
+def floors() -> str:
+    """The contract of floors in ``pyproject.toml``, lowest floor first."""
+    contracts = read_configuration(str(ROOT / "pyproject.toml"))["contracts_options"]
+    layers: Any = contracts[0]["layers"]
+    lines = [line.replace("npusim.", "") for line in reversed(layers)]
+    packages = [[f"`{name.strip()}`" for name in line.split("|")] for line in lines]
+    rows = [(str(floor), " ".join(names)) for floor, names in enumerate(packages, 1)]
+    return table(("floor", "packages"), rows)
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "report": report,
+    "floors": floors,
     "short report": short_report,
     "explanation": explanation,
     "bound": bound,

@@ -21,8 +21,8 @@ from npusim.call.call import Call, simulate
 from npusim.call.options import Options
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.kernels.matmul.operands import LAYOUTS_A, LAYOUTS_B
-from npusim.kernels.matmul.order import Order, tiles
 from npusim.kernels.parts.sum_parts import SumParts
+from npusim.kernels.parts.tile_order import Order, tiles
 from npusim.language import Kernel, Language, Plan, Tasks
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor

@@ -18,7 +18,7 @@ from npusim.kernels.filter_gradient.tiling import Tiling as FilterTiling
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.kernels.matmul.measured import FINISHED
 from npusim.kernels.matmul.mix import MatmulFinish, MatmulSum
-from npusim.kernels.matmul.order import tiles
+from npusim.kernels.parts.tile_order import tiles
 from npusim.kernels.vendor.imported import ascendc_tiling, catlass_tiling
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.gemm_rows import kernel_of_row
