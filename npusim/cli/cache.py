@@ -13,7 +13,8 @@ from npusim.base.errors import ArgumentError
 from npusim.base.resources import user_cache
 from npusim.base.yamltree import suggest
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import Parser, add_options
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_debug_option, add_json_option
 from npusim.machine.timing.fast import library
 from npusim.results.writers.text_layout import bytes_text
 from npusim.reuse.store import KINDS, MOST_BYTES, Store, files_of, opened, usual_file
@@ -24,14 +25,18 @@ _CODE = "compiled"
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``cache``."""
-    add_options(parser, "about cache")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
-    info = actions.add_parser("info", help="what is kept, and where")
-    add_options(info, "cache info")
-    clear = actions.add_parser("clear", help="forget it")
-    add_options(clear, "cache clear", names=", ".join((*KINDS, _CODE)))
+    parser.epilog = """\
+examples:
+  npusim cache info
+  npusim cache clear sweeps"""
+    parser.add_commands("action", title="actions")
+    info = parser.add_command("info", "what is kept, and where")
+    add_json_option(info, "print JSON (default: no)")
+    clear = parser.add_command("clear", "forget it")
+    names = ", ".join((*KINDS, _CODE))
+    clear.add_argument("names", nargs="*", metavar="NAME", help=f"of {names} (default: all)")
     for action in (info, clear):
-        add_options(action, "debug")
+        add_debug_option(action)
         action.set_defaults(leaf=action)
 
 

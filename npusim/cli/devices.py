@@ -9,7 +9,8 @@ from typing import Any
 
 from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import Parser, add_options, add_show, collect
+from npusim.cli.parser import Parser, collect
+from npusim.cli.shared import add_set_option, add_show_command
 from npusim.machine.device.area import area_mm2, logic_mm2, static_watt
 from npusim.machine.device.catalog import devices, load_device, ranges
 from npusim.machine.device.config import describe, figure_text
@@ -36,8 +37,10 @@ _TOGETHER = (
 def add_arguments(parser: Parser) -> None:
     """Declare ``devices`` and ``devices show``."""
     about = "show every figure of a device with its range, confidence and source"
-    show = add_show(parser, about, "a device's name, or a file ending in .yaml")
-    add_options(show, "devices show")
+    show = add_show_command(parser, about, "a device's name, or a file ending in .yaml")
+    add_set_option(
+        show, "change a figure first, such as memories.L1.size=2MiB; repeatable (default: none)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
+from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
-from npusim.cli.options import Parser, add_options, picked
+from npusim.cli.parser import Parser, picked
+from npusim.cli.readers import COUNT, INTEGER
+from npusim.cli.shared import add_file_option, add_json_option
 from npusim.machine.device.catalog import load_device
 from npusim.results.writers.progress import Bar
 from npusim.silicon.calibrate import Calibration, calibrate, not_looked_at
@@ -22,7 +27,78 @@ _INTERRUPTED = 130
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``fit``."""
-    add_options(parser, "fit")
+    parser.epilog = """\
+A profile is the op_summary CSV of msprof (or kernel_details.csv of a
+framework's profiler) as it is; OP_SUMMARY.yaml beside it holds what it lacks:
+attributes of convolutions, tilings. Another file has the columns of
+configs/silicon/README.md.
+
+examples:
+  npusim fit --data op_summary.csv --device ascend910b2 --output mine.yaml
+  npusim fit --data op_summary.csv --device mine.yaml --figure main_memory.read
+
+Ctrl-C ends a fit early and keeps what it has found; a second one drops it."""
+    what = parser.add_argument_group("what to fit")
+    what.add_argument(
+        "--data",
+        type=Path,
+        action="append",
+        default=[],
+        required=True,
+        metavar="FILE",
+        help="a profile, or measured kernels, as CSV; repeatable",
+    )
+    device = what.add_argument(
+        "--device",
+        required=True,
+        metavar="NAME",
+        help="the chip: a name of `npusim devices`, or a device file ending in .yaml",
+    )
+    complete_with(device, device_names)
+    add_file_option(
+        what,
+        "--tilings",
+        "YAML with what a profile lacks (default: the file beside it, .yaml for .csv)",
+    )
+    add_file_option(
+        what,
+        "--constants",
+        "figures and their ranges (default: configs/silicon/fit.yaml, those of the chip and its "
+        "relatives)",
+    )
+    what.add_argument(
+        "--figure",
+        action="append",
+        default=[],
+        metavar="PATH[=LOW..HIGH]",
+        help="another figure to fit, such as main_memory.read=1.2TB/s..1.8TB/s; without a range "
+        "its own; assumed stands for all figures that are assumed and have a range; repeatable "
+        "(default: none)",
+    )
+    run = parser.add_argument_group("run")
+    run.add_argument(
+        "--rounds",
+        type=INTEGER,
+        default=2,
+        metavar="N",
+        help="rounds with narrower ranges after the first (default: 2)",
+    )
+    run.add_argument(
+        "--jobs",
+        type=COUNT,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that simulate rows (default: one per processor)",
+    )
+    output = parser.add_argument_group("output")
+    add_file_option(
+        output,
+        "--output",
+        "the device file to write where a figure moved, which must not exist (default: none)",
+    )
+    add_json_option(output, "print one object on stdout, nothing else (default: tables)")
+    add_file_option(output, "--html", "write the card as a web page")
+    add_file_option(output, "--plot", "write the scatter plot to a .png or .svg")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -33,7 +109,7 @@ def execute(arguments: argparse.Namespace) -> int:
             arguments.data,
             arguments.device,
             figures=arguments.figure,
-            **picked(arguments, "tilings constants rounds jobs"),
+            **picked(arguments, ("tilings", "constants", "rounds", "jobs")),
             progress=partial(_progress, bar),
         )
     if arguments.json:

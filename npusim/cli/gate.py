@@ -16,7 +16,9 @@ from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.records import replace
 from npusim.cli.files import check_files, print_result, write_files
 from npusim.cli.main import FAILED, parsed
-from npusim.cli.options import Parser, add_options
+from npusim.cli.parser import Parser
+from npusim.cli.readers import COUNT
+from npusim.cli.shared import add_file_option, add_json_option
 from npusim.gate import trees
 from npusim.gate.judged import (
     Case,
@@ -50,7 +52,46 @@ _SHARED = ("--batch", "--dtype", "--device", "--set", "--cores", "--rules", "--l
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``gate``."""
-    add_options(parser, "gate", shipped=", ".join(shipped_gates()))
+    parser.epilog = """\
+examples:
+  npusim gate gate.yaml --against main
+  npusim gate gate.yaml --save baseline.json
+  npusim gate gate.yaml --against baseline.json --junit gate.xml --github
+"""
+    shipped = ", ".join(shipped_gates())
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help=f"a gate file, ending in .yaml, or one that ships: {shipped}",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="WHAT",
+        help="a revision of the git repository of this folder, such as main, or a file ending in "
+        ".json that --save wrote (default: nothing is compared)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=COUNT,
+        default=2,
+        metavar="N",
+        help="processes that simulate at once (default: 2)",
+    )
+    parser.add_argument(
+        "--github",
+        action="store_true",
+        help="print annotations, too, which GitHub shows on the lines (default: no)",
+    )
+    add_json_option(
+        parser, "print the findings as JSON, nothing else, on stdout (default: a text report)"
+    )
+    files = parser.add_argument_group("files to write")
+    add_file_option(
+        files, "--save", "the times as they are now, as a baseline, .json (default: none)"
+    )
+    add_file_option(
+        files, "--junit", "the cases as a suite of tests in JUnit's XML, .xml (default: none)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

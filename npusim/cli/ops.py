@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import Parser, add_options, add_show
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_show_command
 from npusim.machine.device.catalog import devices, load_device
 from npusim.machine.device.spec import Device
 from npusim.ops import CARDS, operators
@@ -33,8 +35,14 @@ def add_arguments(parser: Parser) -> None:
     """Declare ``ops`` and ``ops show``."""
     about = "show what the documentation permits for an operator, on a device or on all products"
     names = ", ".join(sorted((*documented_operators(), *UNDOCUMENTED)))
-    show = add_show(parser, about, f"an operator: {names}")
-    add_options(show, "ops show")
+    show = add_show_command(parser, about, f"an operator: {names}")
+    device = show.add_argument(
+        "--device",
+        metavar="NAME",
+        help="a device (see 'npusim devices') or a file ending in .yaml (default: the limits of "
+        "all products, side by side)",
+    )
+    complete_with(device, device_names)
 
 
 def execute(arguments: argparse.Namespace) -> None:

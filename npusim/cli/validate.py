@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
+from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.main import FAILED
-from npusim.cli.options import Parser, add_options, collect
+from npusim.cli.parser import Parser, collect
+from npusim.cli.readers import COUNT
+from npusim.cli.shared import add_file_option, add_json_option, add_set_option
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text_layout import counted
 from npusim.silicon.constants import Constant, load_constants
@@ -29,7 +34,79 @@ _QUICK = 20_000
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``validate``."""
-    add_options(parser, "validate")
+    parser.epilog = """\
+examples:
+  npusim validate --scored --html scorecard.html
+  npusim validate --data mine.csv --json
+  npusim validate --data op_summary.csv --device mine.yaml
+  npusim validate --networks --family STEP-ONE
+The schemas of such a file are explained in configs/silicon/README.md."""
+    points = parser.add_argument_group("points")
+    points.add_argument(
+        "--data",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="measured kernels, calls or training steps, or a profile, as CSV; repeatable "
+        "(default: the kernels and calls that ship)",
+    )
+    points.add_argument(
+        "--networks",
+        action="store_true",
+        help="the training steps that ship instead, which takes minutes (default: no)",
+    )
+    device = points.add_argument(
+        "--device",
+        metavar="NAME",
+        help="the chip that the rows of --data were measured on, a device or a device file; a "
+        "profile names none, rows that name another chip are declined (default: the chip of each "
+        "row)",
+    )
+    complete_with(device, device_names)
+    points.add_argument("--chip", metavar="NAME", help="only points of this chip (default: all)")
+    points.add_argument(
+        "--family", metavar="NAME", help="only points of this family (default: all)"
+    )
+    points.add_argument(
+        "--scored", action="store_true", help="only the scored kernels (default: no)"
+    )
+    points.add_argument(
+        "--quick",
+        action="store_true",
+        help="without points that take long to simulate (default: no)",
+    )
+    simulation = parser.add_argument_group("simulation")
+    add_set_option(
+        simulation,
+        "change a figure of every device, such as clock=1.8GHz; repeatable (default: none)",
+    )
+    simulation.add_argument(
+        "--jobs",
+        type=COUNT,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that simulate points (default: one per processor)",
+    )
+    simulation.add_argument(
+        "--leave-one-out",
+        action="store_true",
+        help="fit the constants of configs/silicon/fit.yaml again without each family, each shape, "
+        "each switch and each call in turn, and predict it (default: no)",
+    )
+    simulation.add_argument(
+        "--starts",
+        action="store_true",
+        help="simulate the scored kernels again with random starts of their cores, and note those "
+        "whose time rests on them (default: no)",
+    )
+    output = parser.add_argument_group("output")
+    add_json_option(
+        output,
+        "print a list with one object per point on stdout, nothing else (default: tables)",
+    )
+    add_file_option(output, "--html", "write the score card as a web page")
+    add_file_option(output, "--plot", "write the scatter plot to a .png or .svg")
 
 
 def execute(arguments: argparse.Namespace) -> int:

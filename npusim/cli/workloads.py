@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from npusim.cli.files import print_json, print_table
-from npusim.cli.net import sizes_of_inputs
-from npusim.cli.options import Parser, add_options, add_show
+from npusim.cli.net import add_padding_option, add_sizes_option, sizes_of_inputs
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_show_command
 from npusim.results.writers.text_layout import alike_text, sizes_text, wrap
 from npusim.workloads import (
     Layer,
@@ -18,14 +19,23 @@ from npusim.workloads import (
     workload_yaml,
     workloads,
 )
-from npusim.workloads.from_scalesim import PADDINGS
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``workloads`` and ``workloads show``."""
     about = "show the layers of a workload, which 'npusim run' takes as --layer WORKLOAD/LAYER"
-    show = add_show(parser, about, "a workload's name, or a file: YAML, ONNX or a topology's CSV")
-    add_options(show, "workloads show", paddings=tuple(PADDINGS))
+    show = add_show_command(
+        parser, about, "a workload's name, or a file: YAML, ONNX or a topology's CSV"
+    )
+    show.add_argument("--yaml", action="store_true", help="print a workload file (default: no)")
+    add_padding_option(
+        show, "of a SCALE-Sim topology, as `npusim net --padding` takes it (default: none)"
+    )
+    add_sizes_option(
+        show,
+        "of one image, where a file ending in .onnx leaves it open; once for each input where it "
+        "has several (default: as in the file)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> None:
