@@ -122,6 +122,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     named = next((word for word in words if word in COMMANDS), None)
     line = list(words) if named is None else arranged_line(named, words)
     top = parser(line)
+    arguments: argparse.Namespace
     arguments, extras = top.parse_known_args(line)
     if extras:
         (arguments.leaf if arguments.command else top).reject(extras)

@@ -30,10 +30,11 @@ from npusim.machine.device.edit import part_name
 from npusim.machine.device.resources import by_word
 from npusim.machine.device.scaling import energy_pj
 from npusim.machine.device.spec import Device
-from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
+from npusim.networks.network import RESULTS, NetworkResult, network
+from npusim.networks.options import STEP_OPTIONS, TRAINING_OPTIONS, NetworkOption
 from npusim.ops import CARDS
-from npusim.ops.arguments import integer, read_cube_math_type, word
-from npusim.ops.card import Stated
+from npusim.ops.arguments import integer, word
+from npusim.ops.card import Card, Stated
 from npusim.results import Result
 from npusim.results.facts.energy import Energy
 from npusim.reuse.store import Store
@@ -53,12 +54,11 @@ def _flag(text: str) -> bool:
     return text == "yes"
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.replace("+", ",").split(","))
+#: Reads the text of an option, or raises ``ArgumentError``.
+Reader = Callable[[str], Any]
 
-
-#: Readers of the options that operators and networks share, and of those of a network.
-_SHARED: Mapping[str, Callable[[str], Any]] = {
+#: Readers of the options that operators and networks share.
+_SHARED: Mapping[str, Reader] = {
     "cores": read_cores,
     "rules": str,
     "launch": str,
@@ -67,30 +67,33 @@ _SHARED: Mapping[str, Callable[[str], Any]] = {
     "deterministic": _flag,
     "tiling": str,
 }
-_NET: Mapping[str, Callable[[str], Any]] = {
-    "batch": integer(1),
-    "dtype": dtype,
-    "pass": word(*PASSES),
-    "gradients": _names,
-    "cube_math_type": read_cube_math_type,
-    "every_input": _flag,
-    "mode": word("eager", "graph"),
-    "layouts": str,
-    "fusions": lambda text: text.replace("&", ","),
-    "optimizer": str,
-    "normalisation": dtype,
-    "cards": integer(1),
-}
+
+#: The options of a network by name.
+_NETWORK_OPTIONS = {option.name: option for option in (*TRAINING_OPTIONS, *STEP_OPTIONS)}
+
+
+def _network_reader(option: NetworkOption) -> Reader:
+    """The reader of a network's option as a study states it."""
+    if option.choices:
+        return word(*option.choices)
+    if option.read is None:
+        return _flag
+    return partial(_read_joined, option.separator, option.read)
+
+
+def _read_joined(separator: str, read: Reader, text: str) -> Any:
+    """The value of a text with ``separator`` between names, where commands have commas."""
+    return read(text.replace(separator, ",") if separator else text)
 
 
 def option_names(setting: Setting) -> list[str]:
     """The options that what ``setting`` measures takes, besides the device and its figures."""
     if NETWORK in setting:
-        return [NETWORK, *_NET, *_SHARED]
+        return [NETWORK, *_NETWORK_OPTIONS, *_SHARED]
     return [OPERATOR, "dtype", *_card_options(setting), *_SHARED]
 
 
-def _card_options(setting: Setting) -> dict[str, Callable[[str], Any] | None]:
+def _card_options(setting: Setting) -> dict[str, Reader | None]:
     """Readers of the operator's own options, by name.
 
     A layer has its own groups, so that beside one ``groups`` are those of the device.
@@ -100,7 +103,7 @@ def _card_options(setting: Setting) -> dict[str, Callable[[str], Any] | None]:
     return {option.name: option.read for option in options if option.name not in taken}
 
 
-def card_of(setting: Setting) -> Any:
+def card_of(setting: Setting) -> Card[Any]:
     """The card of the operator that ``setting`` names."""
     name = setting[OPERATOR]
     if name not in CARDS:
@@ -205,17 +208,30 @@ def _is_edit(path: str, text: str) -> bool:
 
 
 def _read(name: str, setting: Setting) -> Any:
-    readers: dict[str, Callable[[str], Any] | None] = dict(_SHARED)
-    if NETWORK in setting:
+    """The value of an option; raises ``ArgumentError`` that begins with its name."""
+    if name == NETWORK:
         with told_as(ArgumentError, "batch: ", ArgumentError):
             batch = integer(1)(setting.get("batch", "1"))
-        readers |= {**_NET, NETWORK: partial(read_network, batch=batch)}
+        read: Reader = partial(read_network, batch=batch)
+    elif NETWORK in setting:
+        option = _NETWORK_OPTIONS.get(name)
+        read = _network_reader(option) if option is not None else _SHARED[name]
     else:
-        kinds = {kernel.name: made for kernel, made in card_of(setting).tilings.items()}
-        readers |= {OPERATOR: str, "dtype": dtype, "tiling": partial(parse_tiling, kinds=kinds)}
-        readers |= _card_options(setting)
+        read = _operator_reader(name, card_of(setting), setting)
     with told_as(ArgumentError, f"{name}: ", ArgumentError):
-        return (readers[name] or _flag)(setting[name])
+        return read(setting[name])
+
+
+def _operator_reader(name: str, card: Card[Any], setting: Setting) -> Reader:
+    """The reader of an option of an operator's call."""
+    own_options = _card_options(setting)
+    if name in own_options:
+        return own_options[name] or _flag
+    if name == "tiling":
+        kinds = {kernel.name: tiling for kernel, tiling in card.tilings.items()}
+        return partial(parse_tiling, kinds=kinds)
+    readers: dict[str, Reader] = {OPERATOR: str, "dtype": dtype, **_SHARED}
+    return readers[name]
 
 
 def measure(parts: Split) -> Row:
@@ -233,36 +249,44 @@ def _options(parts: Split) -> dict[str, Any]:
 
 def _network(parts: Split) -> Row:
     """A network layer by layer, or a whole step: its times, and what shortens it."""
-    options = _options(parts)
-    del options["timeline"]
-    own = {"passes" if k == "pass" else k: v for k, v in parts.options.items() if k in _NET}
+    keywords = _options(parts)
+    del keywords["timeline"]
+    for name, value in parts.options.items():
+        if name in _NETWORK_OPTIONS:
+            keywords[_NETWORK_OPTIONS[name].argument] = value
+    workload = parts.options[NETWORK]
     result: Any
-    if "mode" in own:
+    if "mode" in keywords:
         from npusim.networks.run.step import step  # noqa: PLC0415 - it takes time to import
 
-        result = step(parts.options[NETWORK], **own, **options)
-        timed, what = [(one.name, one.timed) for one in result.launched], "operations"
+        result = step(workload, **keywords)
+        what = "operations"
+        timed = [(operation.name, operation.timed) for operation in result.launched]
+        times = _of_step(result)
     else:
-        result = network(parts.options[NETWORK], **own, **options)
-        timed, what = [(one.layer.name, one) for one in result.timed], "layers"
+        result = network(workload, **keywords)
+        what = "layers"
+        timed = [(layer.layer.name, layer) for layer in result.timed]
+        times = _of_layers(result)
     if result.failed:
-        name, error = next((name, one.error) for name, one in timed if one.result is None)
+        failures = ((name, part.error) for name, part in timed if part.result is None)
+        name, error = next(failures)
         raise ArgumentError(
             f"{len(result.failed)} of {len(timed)} {what} cannot be simulated; {name}: {error}"
         )
-    bottleneck, most = next(iter(result.split.items()))
+    bottleneck, bottleneck_us = next(iter(result.split.items()))
+    tilings = {}
+    for name, part in timed:
+        for kernel, text in _tilings(part.result).items():
+            tilings[f"{name}/{kernel}"] = text
     return {
         "time_us": result.time_us,
         "cycles": result.cycles,
-        **(_of_step(result) if "mode" in own else _of_layers(result)),
+        **times,
         **_design(parts.device, result.spent),
         "bottleneck": bottleneck,
-        "bottleneck_saves": most / result.time_us / 2,
-        "tilings": {
-            f"{name}/{kernel}": text
-            for name, one in timed
-            for kernel, text in _tilings(one.result).items()
-        },
+        "bottleneck_saves": bottleneck_us / result.time_us / 2,
+        "tilings": tilings,
     }
 
 
