@@ -16,6 +16,7 @@ from npusim.cli.call_options import OWN
 from npusim.cli.operands import make_operands, read_operands
 from npusim.cli.own_kernel import kernel_card
 from npusim.cli.parser import collect, picked
+from npusim.cli.shared import changed_figures
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.program.traced import load_instructions
@@ -91,7 +92,7 @@ def _device(arguments: argparse.Namespace, card: Card[Any]) -> Device:
     name = arguments.device or card.device
     if name is None:
         raise ArgumentError(f"{card.name} needs --device NAME; 'npusim devices' lists the names")
-    return load_device(name, collect("--set", arguments.set))
+    return load_device(name, changed_figures(arguments))
 
 
 def _options(arguments: argparse.Namespace, card: Card[Any], device: Device) -> dict[str, Any]:

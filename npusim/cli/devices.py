@@ -9,8 +9,8 @@ from typing import Any
 
 from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
-from npusim.cli.parser import Parser, collect
-from npusim.cli.shared import add_set_option, add_show_command
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_set_option, add_show_command, changed_figures
 from npusim.machine.device.area import area_mm2, logic_mm2, static_watt
 from npusim.machine.device.catalog import devices, load_device, ranges
 from npusim.machine.device.config import describe, figure_text
@@ -192,7 +192,7 @@ def _about_costs(device: Device) -> Iterator[str]:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    device = load_device(arguments.name, collect("--set", arguments.set))
+    device = load_device(arguments.name, changed_figures(arguments))
     ends = {
         path: tuple(figure_text(end, device.clock_hz) for end in pair)
         for path, pair in ranges(device).items()

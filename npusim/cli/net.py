@@ -10,9 +10,9 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.completion import complete_with, workload_names
 from npusim.cli.files import PAGES, PLOTS, check_files, option_of, print_result, write_files
 from npusim.cli.machine_options import add_device_options, add_rules_option, add_simulation_options
-from npusim.cli.parser import Parser, choice, collect, picked, reader
+from npusim.cli.parser import Parser, choice, picked, reader
 from npusim.cli.readers import COUNT, SIZES
-from npusim.cli.shared import Group, add_file_option, add_json_option
+from npusim.cli.shared import Group, add_file_option, add_json_option, changed_figures
 from npusim.machine.device.catalog import load_device
 from npusim.networks.network import network
 from npusim.networks.options import (
@@ -184,7 +184,7 @@ def execute(arguments: argparse.Namespace) -> None:
         result = run(
             workload,
             **sizes,
-            device=load_device(arguments.device, collect("--set", arguments.set)),
+            device=load_device(arguments.device, changed_figures(arguments)),
             **keywords,
             progress=progress,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from npusim.cli.completion import complete_with, figure_names
-from npusim.cli.parser import ASSIGNMENT, SHOW, Parser
+from npusim.cli.parser import ASSIGNMENT, SHOW, Parser, collect
 
 
 class Group(Protocol):
@@ -26,6 +26,11 @@ def add_set_option(group: Group, about: str) -> None:
         "--set", type=ASSIGNMENT, action="append", default=[], metavar="PATH=VALUE", help=about
     )
     complete_with(option, figure_names)
+
+
+def changed_figures(arguments: argparse.Namespace) -> dict[str, str]:
+    """The figures that --set changes, as texts by their paths; one given twice is an error."""
+    return collect("--set", arguments.set)
 
 
 # -- what is printed and written -----------------------------------------------------------------

@@ -12,7 +12,7 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.completion import complete_with, device_names, figure_names
 from npusim.cli.parser import ASSIGNMENT, OPTION, Parser, collect
 from npusim.cli.readers import COUNT
-from npusim.cli.shared import Group, add_set_option
+from npusim.cli.shared import Group, add_set_option, changed_figures
 from npusim.ops import CARDS
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text_layout import counted
@@ -122,7 +122,7 @@ def study_of_words(arguments: argparse.Namespace) -> Study:
         )
     if arguments.device:
         fixed[DEVICE] = arguments.device
-    fixed |= collect("--set", arguments.set)
+    fixed |= changed_figures(arguments)
     combine = "zip" if getattr(arguments, "zip", False) else "grid"
     return make_study(fixed, collect("--vary", arguments.vary), combine)
 

@@ -14,9 +14,9 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.main import FAILED
-from npusim.cli.parser import Parser, collect
+from npusim.cli.parser import Parser
 from npusim.cli.readers import COUNT
-from npusim.cli.shared import add_file_option, add_json_option, add_set_option
+from npusim.cli.shared import add_file_option, add_json_option, add_set_option, changed_figures
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text_layout import counted
 from npusim.silicon.constants import Constant, load_constants
@@ -115,7 +115,7 @@ def execute(arguments: argparse.Namespace) -> int:
     The status tells of a score card in which no measured time is beside a simulated one.
     """
     check_files(arguments, plot=PLOTS, html=ANY)
-    figures = collect("--set", arguments.set)
+    figures = changed_figures(arguments)
     constants = _constants(arguments, figures)
     given = arguments.data
     if arguments.device and not given:
