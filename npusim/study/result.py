@@ -29,17 +29,9 @@ from npusim.results.shown.study import explored, report
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.text_layout import percent_text
 from npusim.study.formula import GOALS, Formula, goal, limit
+from npusim.study.points import Measured
 from npusim.study.space import Study
-from npusim.study.subject import (
-    DEVICE,
-    NETWORK,
-    OPERATOR,
-    Measured,
-    Row,
-    Setting,
-    option_names,
-    split,
-)
+from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Row, Setting, option_names, split
 
 #: Columns after the varied names; a promise to users. Those of gradients are a network's, those of
 #: phases a step's.
