@@ -294,7 +294,7 @@ def test_a_sweep_that_is_stopped_says_how_much_is_kept_and_goes_on(
         keep_points(store, answers)
         kept.append(len(answers))
 
-    monkeypatch.setattr("npusim.study.runner.keep", stopped)
+    monkeypatch.setattr("npusim.study.runner.keep_points", stopped)
     assert main(words) == INTERRUPTED
     said = capsys.readouterr().err
     assert "stopped; 1 of 3 points are kept: the same command goes on with the rest" in said
