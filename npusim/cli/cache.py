@@ -67,17 +67,22 @@ def execute(arguments: argparse.Namespace) -> None:
 
 
 def _row(name: str) -> dict[str, Any]:
-    """What is told of a store, or of compiled code."""
+    """The row of a store, or of compiled code."""
     if name == _CODE:
-        holds, most, place = "compiled code, a folder per version", 0, library.folder().parent
+        holds = "compiled code, a folder per version"
+        most = 0
+        place = library.folder().parent
         folders = _code()
         files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
         count = len(folders)
     else:
-        holds, most, place, count = KINDS[name], MOST_BYTES, usual_file(name), 0
+        holds = KINDS[name]
+        most = MOST_BYTES
+        place = usual_file(name)
+        count = 0
         if place.exists():
-            with opened("", name) as kept:
-                count = len(kept)
+            with opened("", name) as store:
+                count = len(store)
         files = files_of(place)
     size = sum(file.stat().st_size for file in files)
     facts = {"name": name, "holds": holds, "count": count, "bytes": size}
@@ -87,16 +92,17 @@ def _row(name: str) -> dict[str, Any]:
 def _code() -> list[Path]:
     """The folders of compiled code: where it is compiled, and of the user's cache."""
     places = {user_cache(), library.folder().parent}
-    found = (path for place in places for path in place.glob(f"{_CODE}-*"))
-    return sorted(path for path in found if path.is_dir() and any(path.iterdir()))
+    paths = [path for place in places for path in place.glob(f"{_CODE}-*")]
+    return sorted(path for path in paths if path.is_dir() and any(path.iterdir()))
 
 
 def _clear(names: list[str]) -> None:
-    known = (*KINDS, _CODE)
+    """Forget the stores called ``names``, or all."""
+    stores = (*KINDS, _CODE)
     for name in names:
-        if name not in known:
-            raise ArgumentError(f"unknown store {name!r}{suggest(name, known)}")
-    for name in names or known:
+        if name not in stores:
+            raise ArgumentError(f"unknown store {name!r}{suggest(name, stores)}")
+    for name in names or stores:
         if name == _CODE:
             folders = _code()
             for folder in folders:
@@ -111,8 +117,8 @@ def _clear(names: list[str]) -> None:
 def _empty(name: str) -> None:
     """Forget what a store has; one that cannot be read is removed."""
     try:
-        with Store(usual_file(name), KINDS[name]) as kept:
-            print(f"{name}: removed {kept.clear():,}")
+        with Store(usual_file(name), KINDS[name]) as store:
+            print(f"{name}: removed {store.clear():,}")
     except (ArgumentError, sqlite3.Error) as error:
         for part in files_of(usual_file(name)):
             part.unlink()

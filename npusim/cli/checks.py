@@ -17,7 +17,7 @@ from npusim.results import Result
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """How far an output is from a float64 computation, in relative Frobenius norm."""
+    """The distance of an output from a float64 computation, in relative Frobenius norm."""
 
     output: str
     error: float
@@ -26,7 +26,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within the limit; NaN is not."""
+        """True where the error is within the limit; NaN is not."""
         return self.error <= self.limit
 
     def __str__(self) -> str:
@@ -50,19 +50,22 @@ def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any])
     """One check per output asked for."""
     from npusim.problem.reference import relative_error  # noqa: PLC0415 - for checks only
 
-    found = []
-    for one in outputs:
-        got, want = one.unpack(sample.problem, returned(result, one.name)), one.expected(sample)
-        error, limit = relative_error(got, want), one.limit(sample)
+    checks = []
+    for output in outputs:
+        got = output.unpack(sample.problem, returned(result, output.name))
+        want = output.expected(sample)
+        error = relative_error(got, want)
+        limit = output.limit(sample)
         where = "" if error <= limit else _differences(got, want, limit)
-        found.append(Check(output=one.name, error=error, limit=limit, where=where))
-    return found
+        checks.append(Check(output=output.name, error=error, limit=limit, where=where))
+    return checks
 
 
 def _differences(got: Array, want: Array, limit: float) -> str:
-    """How many elements are further off than ``limit`` of the largest, and the worst of them."""
+    """The count of elements further off than ``limit`` of the largest, and the worst of them."""
     kind = dtype(got.dtype)
-    got, want = (np.asarray(one, np.float64) for one in (got, want))
+    got = np.asarray(got, np.float64)
+    want = np.asarray(want, np.float64)
     with np.errstate(invalid="ignore"):
         off = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, np.abs(got - want))
     off[np.isnan(off)] = np.inf

@@ -67,8 +67,7 @@ examples:
 
 def arrange(words: Sequence[str]) -> list[str]:
     """A line in which B cannot be taken for an option, although it may begin like one."""
-    given = list(words)
-    return [f" {word}" if word.startswith("--") and " " in word.strip() else word for word in given]
+    return [f" {word}" if word.startswith("--") and " " in word.strip() else word for word in words]
 
 
 def execute(arguments: argparse.Namespace) -> None:
@@ -87,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
 
 def _networks(arguments: argparse.Namespace) -> NetworkComparison | None:
-    """What differs between two networks; None unless both sides are files of one."""
+    """The differences of two networks; None unless both sides are files of one."""
     sides = arguments.a.strip(), arguments.b.strip()
     if not all(_is_file(side) for side in sides):
         return None

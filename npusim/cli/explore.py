@@ -123,7 +123,8 @@ def execute(arguments: argparse.Namespace) -> None:
         write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
     if arguments.tornado:
         with progress_bar() as progress:
-            moved = sensitivities(study, goal=[*goals, "time_us"][0], progress=progress, **common)
+            goal = goals[0] if goals else "time_us"
+            moved = sensitivities(study, goal=goal, progress=progress, **common)
         _print_sensitivities(moved)
         write_files(arguments, tornado=moved.save_plot)
     if failed:
@@ -186,7 +187,7 @@ def _print_front(result: Exploration) -> None:
 
 
 def _print_sensitivities(moved: Sensitivities) -> None:
-    """What the goal is at both ends of each name."""
+    """Print the goal at both ends of each name."""
     goal = moved.goal
     head = ("figure", "own", "first", "last", "at first", "at last", "swing")
     cells = [

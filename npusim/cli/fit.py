@@ -18,6 +18,7 @@ from npusim.cli.shared import add_file_option, add_json_option
 from npusim.machine.device.catalog import load_device
 from npusim.results.writers.progress import Bar
 from npusim.silicon.calibrate import Calibration, calibrate, not_looked_at
+from npusim.silicon.fit_search import Found
 from npusim.silicon.score import time_error
 from npusim.silicon.tables import save_page, save_plot
 
@@ -105,7 +106,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Fit, print the card and write the files; the status tells of an interrupt."""
     _check_files(arguments)
     with Bar() as bar:
-        found = calibrate(
+        calibration = calibrate(
             arguments.data,
             arguments.device,
             figures=arguments.figure,
@@ -113,16 +114,16 @@ def execute(arguments: argparse.Namespace) -> int:
             progress=partial(_progress, bar),
         )
     if arguments.json:
-        print_json(_object(found))
+        print_json(_object(calibration))
     else:
-        for table in found.tables:
+        for table in calibration.tables:
             print(f"{table.text(terminal_width())}\n")
-    page = partial(save_page, outcomes=found.after, tables=found.tables)
-    plot = partial(save_plot, outcomes=found.after)
-    write_files(arguments, sys.stderr, output=found.save, html=page, plot=plot)
-    if not found.finished:
+    page = partial(save_page, outcomes=calibration.after, tables=calibration.tables)
+    plot = partial(save_plot, outcomes=calibration.after)
+    write_files(arguments, sys.stderr, output=calibration.save, html=page, plot=plot)
+    if not calibration.finished:
         print("npusim: interrupted; this is what was found until then", file=sys.stderr)
-    return 0 if found.finished else _INTERRUPTED
+    return 0 if calibration.finished else _INTERRUPTED
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
@@ -138,30 +139,14 @@ def _progress(bar: Bar, what: str, done: int, total: int) -> None:
     bar.show(what, done, total, "rows")
 
 
-def _object(found: Calibration) -> dict[str, Any]:
+def _object(calibration: Calibration) -> dict[str, Any]:
     """The fit as plain values; errors are shares of 1."""
     return {
-        "device": found.base,
-        "files": list(found.files),
-        "finished": found.finished,
-        "figures": [
-            {
-                "path": one.constant.path,
-                "also": list(one.constant.also),
-                "verdict": one.verdict,
-                "at_end": one.end,
-                "before": one.constant.text(one.constant.shipped),
-                "after": one.constant.text(one.value),
-                "as_good": None if one.span is None else [*map(one.constant.text, one.span)],
-                "range": [
-                    one.constant.text(one.constant.low),
-                    one.constant.text(one.constant.high),
-                ],
-                "rows": list(one.rows),
-            }
-            for one in found.figures
-        ],
-        "not_looked_at": not_looked_at(found.figures, load_device(found.base)),
+        "device": calibration.base,
+        "files": list(calibration.files),
+        "finished": calibration.finished,
+        "figures": [_figure(fitted) for fitted in calibration.figures],
+        "not_looked_at": not_looked_at(calibration.figures, load_device(calibration.base)),
         "rows": [
             {
                 "id": after.row.id,
@@ -170,7 +155,26 @@ def _object(found: Calibration) -> dict[str, Any]:
                 "error_after": time_error(after),
                 "notes": [] if after.simulated is None else list(after.simulated.notes),
             }
-            for before, after in zip(found.before, found.after, strict=True)
+            for before, after in zip(calibration.before, calibration.after, strict=True)
         ],
-        "left": [{"id": one.row.id, "reason": one.reason} for one in found.left],
+        "left": [{"id": outcome.row.id, "reason": outcome.reason} for outcome in calibration.left],
+    }
+
+
+def _figure(fitted: Found) -> dict[str, Any]:
+    """A fitted figure as plain values."""
+    constant = fitted.constant
+    span = None
+    if fitted.span is not None:
+        span = [constant.text(value) for value in fitted.span]
+    return {
+        "path": constant.path,
+        "also": list(constant.also),
+        "verdict": fitted.verdict,
+        "at_end": fitted.end,
+        "before": constant.text(constant.shipped),
+        "after": constant.text(fitted.value),
+        "as_good": span,
+        "range": [constant.text(constant.low), constant.text(constant.high)],
+        "rows": list(fitted.rows),
     }

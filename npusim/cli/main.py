@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return BROKEN_PIPE
     except (KeyboardInterrupt, Terminated) as stop:
-        kept = str(stop) or "files that were there are as they were"
-        print(f"npusim: stopped; {kept}", file=sys.stderr)
+        state = str(stop) or "files that were there are as they were"
+        print(f"npusim: stopped; {state}", file=sys.stderr)
         return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
     except MemoryError as error:
         return _fail(
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _os_error_text(error: OSError) -> str:
-    """What the operating system refused: the file, or else the folder of this process.
+    """The refusal of the operating system: of the file, or else the folder of this process.
 
     Python asks for that folder where a path is relative, and then names no file.
     """

@@ -169,20 +169,20 @@ def choice(words: Iterable[str]) -> Callable[[str], str]:
 
     An option also has the words as ``choices``, which the help and the shell show.
     """
-    known = [str(word) for word in words]
+    choices = [str(word) for word in words]
 
     def read_word(text: str) -> str:
-        if text not in known:
-            raise argparse.ArgumentTypeError(f"unknown {text!r}{_nearest_choice(text, known)}")
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"unknown {text!r}{_nearest_choice(text, choices)}")
         return text
 
     return read_word
 
 
-def _nearest_choice(word: str, known: list[str]) -> str:
+def _nearest_choice(word: str, choices: list[str]) -> str:
     """The end of an error about an unknown word: the nearest one, and the short list."""
-    near = suggest(word, known)
-    return near if "known" in near else f"{near} (known: {', '.join(known)})"
+    near = suggest(word, choices)
+    return near if "known" in near else f"{near} (known: {', '.join(choices)})"
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -124,17 +124,19 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepared) -> list[Check]:
     """Print the result, as text before it is checked, as JSON with the check in it."""
-    told = {"time_range": result.time_range.to_json()} if arguments.range else {}
+    time_range = {"time_range": result.time_range.to_json()} if arguments.range else {}
     if not arguments.json:
         sys.stdout.write(result.text())
         sys.stdout.flush()
     checks = checked(result, prepared.outputs, prepared.sample) if arguments.check else []
     if arguments.json:
-        found = {
-            "passed": all(check.passed for check in checks),
-            "outputs": [check.to_json() for check in checks],
-        }
-        files.print_json({**result.to_json(), **told, "check": found if checks else None})
+        verdict = None
+        if checks:
+            verdict = {
+                "passed": all(check.passed for check in checks),
+                "outputs": [check.to_json() for check in checks],
+            }
+        files.print_json({**result.to_json(), **time_range, "check": verdict})
     else:
         for check in checks:
             print(check)
@@ -206,7 +208,7 @@ def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
 def writers(
     arguments: argparse.Namespace, result: Result, prepared: Prepared
 ) -> Mapping[str, files.Write]:
-    """What writes the files of ``FILES``, by name, for ``write_files``."""
+    """The writers of the files of ``FILES``, by name, for ``write_files``."""
     part = part_of(arguments, result)
 
     def output(path: Path) -> str:
@@ -225,23 +227,24 @@ def writers(
 def _save_arrays(path: Path, result: Result, prepared: Prepared, framework: bool) -> str:
     """Write the outputs, in the layout of frameworks if asked; what they are is returned."""
     arrays: dict[str, Any] = {}
-    told = []
+    descriptions = []
     for output in prepared.outputs:
         array = returned(result, output.name)
         if framework:
             array = output.unpack(prepared.problem, array)
         form = output.axes if framework or not output.layout else output.layout
-        told.append(f"{output.name} {array.shape} {array.dtype.name}, {form}")
+        description = f"{output.name} {array.shape} {array.dtype.name}, {form}"
         if array.dtype == BF16.numpy:  # exact; NumPy's files know no bfloat16
             array = array.astype(np.float32)
-            told[-1] += ", stored as float32"
+            description += ", stored as float32"
         arrays[output.name] = array
+        descriptions.append(description)
     with replacing(path) as part, part.open("wb") as file:
         if _is_archive(path):
             np.savez(file, **arrays)  # old NumPy takes other words for names of arrays
         else:
             np.save(file, next(iter(arrays.values())), allow_pickle=False)
-    return "; ".join(told)
+    return "; ".join(descriptions)
 
 
 def _is_archive(path: Path) -> bool:

@@ -112,8 +112,8 @@ def _print(result: SweepResult) -> None:
         )
         for row in rows[:_SHOWN]
     ]
-    left = (len(names) + 1, len(names) + 2)
-    print_table((*names, "us", "", "bottleneck", "saves"), cells, left)
+    texts = (len(names) + 1, len(names) + 2)
+    print_table((*names, "us", "", "bottleneck", "saves"), cells, texts)
     if len(rows) > _SHOWN:
         print(f"... {len(rows) - _SHOWN:,} more; --csv FILE writes all of them")
     for line in (*items("FAILED", _failures(rows, names)), *items("NOTES", _held_back(result))):
@@ -135,8 +135,8 @@ def _failures(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
 
 
 def _held_back(result: SweepResult) -> list[str]:
-    """What holds the fastest memory back, where its rate varies: points that differ in nothing."""
+    """The note on the fastest memory where its rate varies, and points differ in nothing."""
     varied = [name for name in result.study.varied if name.endswith("memory.read")]
-    found = {setting.get(name): setting for name in varied for setting in result.study.points()}
-    devices = (split(setting).device for setting in found.values())
-    return [note for note in (device.held_back for device in devices) if note][-1:]
+    by_rate = {setting.get(name): setting for name in varied for setting in result.study.points()}
+    notes = [split(setting).device.held_back for setting in by_rate.values()]
+    return [note for note in notes if note][-1:]

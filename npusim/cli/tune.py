@@ -87,8 +87,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Search, then print the verdict and the leading tilings, and write what is asked for."""
     check_files(arguments, csv=ANY, cann=ANY, plot=PLOTS)
     prepared = calls.prepare(arguments, timing_only=True)
-    own = isinstance(prepared.problem, Kernel)
-    what = prepared.problem if own else prepared.run
+    what = prepared.problem if isinstance(prepared.problem, Kernel) else prepared.run
     store = None if arguments.store == "none" else arguments.store
     try:
         with Bar() as bar:
@@ -116,9 +115,11 @@ def execute(arguments: argparse.Namespace) -> None:
     )
 
 
-def _show(bar: Bar, told: Progress) -> None:
-    """What a search has ruled out so far."""
-    best = f"best {told.best:,}" if told.best < inf else "no tiling yet"
-    gap = f", {1 - told.least / told.best:.1%} open" if told.least < told.best < inf else ""
-    text = f"{best}{gap}, {told.simulated:,} simulated"
-    bar.show(text, told.settled, told.candidates, "tilings ruled out")
+def _show(bar: Bar, progress: Progress) -> None:
+    """Show how many tilings a search has ruled out so far."""
+    best = f"best {progress.best:,}" if progress.best < inf else "no tiling yet"
+    gap = ""
+    if progress.least < progress.best < inf:
+        gap = f", {1 - progress.least / progress.best:.1%} open"
+    text = f"{best}{gap}, {progress.simulated:,} simulated"
+    bar.show(text, progress.settled, progress.candidates, "tilings ruled out")

@@ -117,13 +117,13 @@ def execute(arguments: argparse.Namespace) -> int:
     check_files(arguments, plot=PLOTS, html=ANY)
     figures = changed_figures(arguments)
     constants = _constants(arguments, figures)
-    given = arguments.data
-    if arguments.device and not given:
+    files = arguments.data
+    if arguments.device and not files:
         raise ArgumentError(
             "--device is the chip that --data was measured on; name the file with --data, too"
         )
     shipped = [shipped_steps()] if arguments.networks else list(shipped_sheets())
-    sheets = [read_data(file, arguments.device) for file in given] if given else shipped
+    sheets = [read_data(file, arguments.device) for file in files] if files else shipped
     _tell_ignored(sheets)
     rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
     if not rows:
@@ -134,8 +134,8 @@ def execute(arguments: argparse.Namespace) -> int:
         run = partial(_run, workers, bar)
         outcomes = run([(row, figures) for row in rows])
         study = leave_one_out(outcomes, constants, run) if constants else None
-        own = load_constants(part="calls") if constants else []
-        calls = leave_one_out(outcomes, own, run, CallRow) if own else None
+        call_constants = load_constants(part="calls") if constants else []
+        calls = leave_one_out(outcomes, call_constants, run, CallRow) if call_constants else None
     again = restarted(outcomes, figures) if arguments.starts else []
     outcomes = with_notes(outcomes, again)
     tables = scorecard(outcomes, study, constants, again, calls)
@@ -153,7 +153,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
-    """Why no measured time is beside a simulated one, and what to do."""
+    """The reasons why no measured time is beside a simulated one, and what to do."""
     reasons = [outcome.reason for outcome in outcomes if outcome.reason]
     without = len(outcomes) - len(reasons)
     parts = []
@@ -163,8 +163,7 @@ def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
         parts.append(
             f"{counted(len(reasons), 'row')} not simulated, the first because {reasons[0]}"
         )
-    told = "; ".join(parts)
-    return f"nothing was compared: {told}; correct the rows, or choose others"
+    return f"nothing was compared: {'; '.join(parts)}; correct the rows, or choose others"
 
 
 def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:
@@ -191,7 +190,7 @@ def _tell_ignored(sheets: Sequence[Sheet]) -> None:
 
 
 def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
-    """Whether the options leave this row."""
+    """True for a row that the options leave."""
     return (
         arguments.chip in (None, row.chip)
         and arguments.family in (None, row.family)
@@ -202,14 +201,21 @@ def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
 
 def _object(outcome: Outcome) -> dict[str, Any]:
     """Return one point: what was measured and simulated, a kernel's busy times included."""
-    row, simulated = outcome.row, outcome.simulated
-    found: dict[str, Any] = {"id": row.id, "family": row.family, "chip": row.chip}
-    found |= {"measured_us": row.time_us, "simulated_us": getattr(simulated, "time_us", None)}
-    found["error"] = time_error(outcome)
-    found["bound_us"] = getattr(simulated, "from_memory_us", None) or None
-    found |= {f"{pipe}_us": outcome.busy_us.get(pipe) for pipe in row.parts}
+    row = outcome.row
+    simulated = outcome.simulated
+    point: dict[str, Any] = {
+        "id": row.id,
+        "family": row.family,
+        "chip": row.chip,
+        "measured_us": row.time_us,
+        "simulated_us": getattr(simulated, "time_us", None),
+        "error": time_error(outcome),
+        "bound_us": getattr(simulated, "from_memory_us", None) or None,
+        **{f"{pipe}_us": outcome.busy_us.get(pipe) for pipe in row.parts},
+    }
     if simulated is None:
-        found["reason"] = outcome.reason
+        point["reason"] = outcome.reason
     else:
-        found["kernels"], found["notes"] = list(simulated.kernels), list(simulated.notes)
-    return found
+        point["kernels"] = list(simulated.kernels)
+        point["notes"] = list(simulated.notes)
+    return point

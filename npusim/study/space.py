@@ -54,7 +54,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Study:
-    """What is measured at which points.
+    """The points of a study, and what is measured there.
 
     ``fixed`` holds at all points; ``axes`` vary, combined as ``combine`` says. ``listed`` are
     points one by one, in place of axes. ``places`` make errors that say where a name is fixed.
@@ -311,7 +311,7 @@ def load_study(source: TextFile | str) -> Study:
 
 
 def _fixed_nodes(tree: Mapping[str, Node]) -> dict[str, Node]:
-    """What holds at all points of a file, by name; a name stated twice is an error."""
+    """The names that a file fixes at all points; a name stated twice is an error."""
     nodes = {key: tree[key] for key in _SUBJECT if key in tree}
     for key in ("options", "set"):
         stated = tree[key].mapping() if key in tree else {}
