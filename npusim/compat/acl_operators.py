@@ -76,23 +76,6 @@ class Convolution(Plan):
         return result
 
 
-class ConvTbcBackward(Plan):
-    """Check and plan the gradients of a time-first convolution: (status, bytes, executor).
-
-    ``self`` is the gradient (T, N, Cout), ``input`` (T, N, Cin), ``weight`` (K, Cin, Cout) and
-    ``bias`` (Cout,); the outputs have the shapes of the last three. The limits are assumed to be
-    those of aclnnConvolutionBackward.
-    """
-
-    arguments = "self input weight bias pad cubeMathType gradInput gradWeight gradBias"
-    operator = "conv_tbc_backward"
-    outputs: ClassVar = {
-        name: like.replace("gradOutput", "self") for name, like in _GRADIENTS.items()
-    }
-    makes = "Compute the gradients and write them in place"
-    words: ClassVar = {"grad_output": "self"}
-
-
 class Im2col(Plan):
     """Check and plan the patches of an image: (status, workspace size in bytes, executor).
 

@@ -48,9 +48,6 @@ aclnnConvolutionBackwardGetWorkspaceSize, aclnnConvolutionBackward = phases(
     rows.ConvolutionBackward, "aclnnConvolutionBackward"
 )
 aclnnConvolutionGetWorkspaceSize, aclnnConvolution = phases(rows.Convolution, "aclnnConvolution")
-aclnnConvTbcBackwardGetWorkspaceSize, aclnnConvTbcBackward = phases(
-    rows.ConvTbcBackward, "aclnnConvTbcBackward"
-)
 aclnnIm2colGetWorkspaceSize, aclnnIm2col = phases(rows.Im2col, "aclnnIm2col")
 aclnnIm2colBackwardGetWorkspaceSize, aclnnIm2colBackward = phases(
     rows.Im2colBackward, "aclnnIm2colBackward"

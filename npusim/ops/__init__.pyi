@@ -10,7 +10,6 @@ from npusim.ops.compiled import conv3d_backprop_filter as conv3d_backprop_filter
 from npusim.ops.compiled import conv3d_backprop_input as conv3d_backprop_input
 from npusim.ops.compiled import depthwise_conv2d_backprop_filter as depthwise_conv2d_backprop_filter
 from npusim.ops.compiled import depthwise_conv2d_backprop_input as depthwise_conv2d_backprop_input
-from npusim.ops.conv_tbc_backward import conv_tbc_backward as conv_tbc_backward
 from npusim.ops.convolution import convolution as convolution
 from npusim.ops.convolution_backward import convolution_backward as convolution_backward
 from npusim.ops.dsp_gradients import conv_grad_filter as conv_grad_filter

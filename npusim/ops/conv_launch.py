@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP32, DType, dtype, promote
 from npusim.base.errors import CapacityError
@@ -71,9 +71,6 @@ class Launcher:
     gradient.
     """
 
-    #: Whether operands lie as frameworks have them, so that matrices may be views of them.
-    lies_plain: ClassVar[bool] = True
-
     def __init__(
         self, call: Call, layer: Convolution, operands: Mapping[str, Operand], math: CubeMath
     ) -> None:
@@ -91,7 +88,7 @@ class Launcher:
         """Whether windows of the layer are rows of a matrix; a filter of 1x1 has to be one."""
         s = self.shape
         rows = s.one_window or (s.side_by_side and prod(s.kernel) > 1)
-        return self.lies_plain and not self.transposed and rows
+        return not self.transposed and rows
 
     def decide(self, *results: str) -> None:
         """Choose which of the ``results``, "output", "input" and "weight", are products."""
@@ -286,16 +283,12 @@ class Launcher:
         """Convert a kernel's result to the framework's layout and type."""
         same = blocked.dtype is dtype
         plain = (
-            self._result(name, shape, dtype)
+            self.call.output(name, shape, dtype)
             if same
             else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         )
         self.call.launch_spread(self._changed(back, blocked, plain))
         return plain if same else self._cast(plain, name, dtype, output=True)
-
-    def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
-        """Memory for a gradient of input or weight."""
-        return self.call.output(name, shape, dtype)
 
     def _converted(self, name: str, made: str, change: Change) -> Tensor:
         plain = self.computed(name)
@@ -323,7 +316,7 @@ class Launcher:
         return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)
 
     def _cast(self, tensor: Tensor, name: str, dtype: DType, *, output: bool = False) -> Tensor:
-        make = self._result if output else self.call.workspace
+        make = self.call.output if output else self.call.workspace
         target = make(name, tensor.shape, dtype)
         self.call.launch_spread(cast(tensor, target, saturate=self.call.device.saturates))
         return target

@@ -261,12 +261,6 @@ def _widths(f: Facts) -> tuple[int, ...]:
     return (x[-1], dy[-1] * stride[-1]) if x and dy and stride else ()
 
 
-def derive_tbc(f: Facts) -> dict[str, Any]:
-    """Facts of conv_tbc_backward that follow from others."""
-    names = ("grad_output.dtype", "input.dtype", "weight.dtype")
-    return {"compute_dtype": promote([f.get(name) for name in names], "fp32")}
-
-
 def derive_im2col(f: Facts) -> dict[str, Any]:
     """Facts of im2col and of its backward that follow from others."""
     return {"empty": 0 in sizes(f.get("image.shape", f.get("grad_output.shape")))}
@@ -282,7 +276,6 @@ def derive_deconv(f: Facts) -> dict[str, Any]:
 
 DERIVE: dict[str, Callable[[Facts], dict[str, Any]]] = {
     "convolution_backward": derive_convolution,
-    "conv_tbc_backward": derive_tbc,
     "im2col": derive_im2col,
     "im2col_backward": derive_im2col,
     **dict.fromkeys(FORMS, derive),

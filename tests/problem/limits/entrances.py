@@ -86,15 +86,6 @@ def fold_call(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: npusim.ops.im2col_backward(grad, **given, device=device))
 
 
-def tbc_call(facts: Facts, device: Device) -> RuleError:
-    """``npusim.ops.conv_tbc_backward``."""
-    if any(name.startswith("grad_input.") for name in facts):
-        raise CannotSay
-    dy, x, w, bias = (tensor(facts, name) for name in ("grad_output", "input", "weight", "bias"))
-    rest: Any = {name: facts[name] for name in ("pad", "cube_math_type")}
-    return caught(lambda: npusim.ops.conv_tbc_backward(dy, x, w, bias, **rest, device=device))
-
-
 def unfold_call(facts: Facts, device: Device) -> RuleError:
     """``npusim.ops.im2col``."""
     if any(name.startswith("out.") for name in facts):
@@ -152,7 +143,6 @@ def dsp(name: str) -> dict[str, Entrance]:
 
 ENTRANCES: dict[str, dict[str, Entrance]] = {
     "convolution_backward": entrances_of_convolution.ENTRANCES,
-    "conv_tbc_backward": {"npusim.ops": tbc_call},
     **{name: dsp(name) for name in ("conv_grad_filter", "conv_grad_input", "deconv_grad_input")},
     "im2col": {"npusim.ops": unfold_call},
     "im2col_backward": {"npusim.ops": fold_call, "aclnn": fold_aclnn},

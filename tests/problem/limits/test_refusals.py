@@ -39,5 +39,5 @@ def test_passed(operator: str, device: str, group: dict[str, Any], change: dict[
 
 def test_the_file_has_every_operator_with_limits_of_its_own() -> None:
     """The others, of one entrance, are refused in the tests of their operators."""
-    alone = {"conv_tbc_backward", "im2col", "conv_grad_filter", "conv_grad_input"}
+    alone = {"im2col", "conv_grad_filter", "conv_grad_input"}
     assert set(TABLE) == set(ENTRANCES) - alone - {"deconv_grad_input"}
