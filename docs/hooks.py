@@ -19,6 +19,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from npusim.ops import OPERATORS
 from npusim.problem.limits.facts import FORMS
 
 ROOT = Path(__file__).parents[1]
@@ -36,14 +37,8 @@ PAGES = {
 
 
 def _operators() -> list[str]:
-    """Places of the operators that have a module each, as the stub of their package lists them."""
-    module = ast.parse((ROOT / "npusim" / "ops" / "__init__.pyi").read_text(encoding="utf-8"))
-    return [
-        f"{node.module}.{alias.name}"
-        for node in module.body
-        for alias in getattr(node, "names", ())
-        if isinstance(node, ast.ImportFrom) and node.module == f"npusim.ops.{alias.name}"
-    ]
+    """Places of the operators, each in the module of its function."""
+    return [f"{function.__module__}.{name}" for name, function in OPERATORS.items()]
 
 
 #: Page of the Python interface -> its title and modules.

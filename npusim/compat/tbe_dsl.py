@@ -18,7 +18,7 @@ from npusim.ops.arguments import declared, frozen
 from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.ops.blocked_gradients import blocked_product
 from npusim.ops.compiled import stated
-from npusim.ops.convolution import CARD
+from npusim.ops.conv_forward import CARD
 from npusim.ops.windows import facts as image_facts
 from npusim.ops.windows import im2col as run_im2col
 from npusim.ops.windows import made_shape

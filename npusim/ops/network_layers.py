@@ -16,7 +16,7 @@ from npusim.base.workers import Workers
 from npusim.call.in_turn import in_turn
 from npusim.call.options import Options
 from npusim.call.spec import spec
-from npusim.ops.convolution_backward import GRADIENTS, arguments
+from npusim.ops.conv_backward import GRADIENTS, arguments
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
 from npusim.reuse.cache import answers_in

@@ -21,8 +21,8 @@ from npusim.machine.isa.operands import Tensor
 from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per_dim, scalar
 from npusim.ops.blocked_gradients import launch, product
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
+from npusim.ops.conv_backward import arguments, facts
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.convolution_backward import arguments, facts
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
