@@ -20,8 +20,6 @@ from npusim.compat.acl_runtime import Context, Handle, Refused, aclrtStream, ans
 from npusim.compat.acl_types import DeviceMemory, aclBoolArray, aclIntArray, aclTensor
 from npusim.ops import CARDS
 from npusim.ops.arguments import declared, frozen
-from npusim.problem.limits.facts import FACTS
-from npusim.problem.limits.table import check
 from npusim.results import Result
 
 #: What arguments of C are, by their names; those that are not here are tensors.
@@ -106,15 +104,17 @@ class Plan:
 
     def check(self, context: Context) -> None:
         """Raise for what the documentation refuses, or unless outputs can take what is written."""
-        if self.operator in FACTS:
-            values, (required, optional) = self.values, FACTS[self.operator]
-            parts = {fact: fact.partition(".") for fact in (*required, *optional)}
+        card = CARDS[self.operator]
+        if card.facts is not None:
+            values = self.values
+            kinds = (*card.facts.required, *card.facts.optional)
+            parts = {fact: fact.partition(".") for fact in kinds}
             facts = {
                 fact: getattr(values[name], part, None) if dot else values[name]
                 for fact, (name, dot, part) in parts.items()
             }
             rules = str(context.keywords.get("rules", "documented"))
-            check(self.operator, facts, context.device, rules)
+            card.check(facts, context.device, rules)
         else:
             for name in self.given:
                 if self.given[name] is None and name not in self.optional:

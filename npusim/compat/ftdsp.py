@@ -46,7 +46,6 @@ from npusim.ops.arguments import declared, frozen, operand
 from npusim.ops.dsp import facts
 from npusim.ops.dsp_gradients import CARDS
 from npusim.problem.limits.facts import PARAM, weight_shape
-from npusim.problem.limits.table import check
 from npusim.results import Result
 
 #: The device of the innermost ``using`` block of this thread.
@@ -135,7 +134,7 @@ def _run(form: _Form, given: dict[str, Any]) -> Result:
     if not any(isinstance(given[name], Spec) for name in names):
         limits = facts(form.operator, operands, p, kind, options.get("core_mask"))
         rules = options.get("rules", "documented")
-        check(form.operator, limits, load_device(options["device"]), rules)
+        CARDS[form.operator].check(limits, load_device(options["device"]), rules)
         target = _target(target_name, given[target_name], wanted, p)  # its shape follows from param
     made = CARDS[form.operator].function(*operands.values(), p, storage=storage, **options)
     if target is not None and made.outputs is not None:

@@ -17,14 +17,13 @@ from npusim.ops import CARDS
 from npusim.ops.arguments import declared, frozen
 from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.ops.blocked_gradients import blocked_product
-from npusim.ops.compiled import stated
+from npusim.ops.compiled import FORMS, stated
 from npusim.ops.conv_forward import CARD
-from npusim.ops.windows import facts as image_facts
 from npusim.ops.windows import im2col as run_im2col
-from npusim.ops.windows import made_shape
+from npusim.ops.windows import im2col_facts, patches_shape
 from npusim.problem.convolution import Convolution, Sizes
-from npusim.problem.limits.facts import FORMS, layer_of, type_name
-from npusim.problem.limits.table import check
+from npusim.problem.limits.facts import type_name
+from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
 #: Holds the table that calls are checked against: the 310's and the 910's are the same.
@@ -57,14 +56,14 @@ def im2col(
     if len(x.shape) != 5:
         raise ArgumentError(f"im2col: x has shape {x.shape}; it must be (N, C1, H, W, 16)")
     settings = frozen(ksizes), frozen(dilations), sides[::2], frozen(strides)
-    facts = image_facts("im2col", x, *settings)
-    check("im2col", facts, load_device(_TABLE_DEVICE))
+    facts = im2col_facts(x, *settings)
+    CARDS["im2col"].check(facts, load_device(_TABLE_DEVICE))
 
     def run(image: Operand, bias: None, **options: Any) -> Result:
         return run_im2col(image, *settings, **options)
 
     named = _kernel_name({"kernel_name": kernel_name}, "im2col")
-    return _lazy(named, made_shape(facts), dtype(x.dtype), (x,), None, run)
+    return _lazy(named, patches_shape(facts), dtype(x.dtype), (x,), None, run)
 
 
 def conv2d_backprop_filter(
@@ -147,8 +146,8 @@ def _gradient(name: str, arguments: tuple[Any, ...]) -> Lazy:
     form, (first, dy, *sizes, para_dict) = FORMS[name], arguments
     read = first, dy
     _placeholders(name, **dict(zip(form.operands, read, strict=True)))
-    facts = stated(form, *arguments)
-    check(name, facts, load_device(_TABLE_DEVICE))
+    facts = stated(form, first, dy, sizes, para_dict)
+    CARDS[name].check(facts, load_device(_TABLE_DEVICE))
     c, para, kept = layer_of(facts), _kept(para_dict), tuple(map(frozen, sizes))
     result = dtype(facts["res_dtype"])
     para.pop("tensor_bias", None)
@@ -228,7 +227,7 @@ def _layer_of(
     # What the limits say of the gradient that goes back is true of the output with its sizes.
     unknown = Placeholder((*(1,) * (4 if function == "conv2d" else 5), 16), "float16", "output")
     para_dict = {**para, "res_dtype": "float32"}
-    facts = stated(FORMS[sister], x, unknown, filter_sizes, para_dict)
+    facts = stated(FORMS[sister], x, unknown, (filter_sizes,), para_dict)
     try:
         c = layer_of(facts)
         whole = (c.n, *c.out[:-2], c.cout1, *c.out[-2:], c.c0)
@@ -236,7 +235,7 @@ def _layer_of(
     except (TypeError, ValueError, ZeroDivisionError):
         pass  # sizes that do not fit each other, which the limits say before they read the output
     try:
-        check(sister, facts, load_device(_TABLE_DEVICE))
+        CARDS[sister].check(facts, load_device(_TABLE_DEVICE))
     except RuleError as error:
         if error.parameter.startswith("out_backprop"):  # which a forward pass has not
             return layer_of(facts)

@@ -29,7 +29,7 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
 from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.problem.convolution import Convolution
-from npusim.problem.limits.facts import layer_of
+from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
 #: Stand in for the tilings that are to be chosen.

@@ -47,7 +47,6 @@ from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.kernels.parts.spread import Spread
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.arguments import CubeMath
 from npusim.ops.blocked_gradients import (
     ANY_GRADIENT,
     ANY_PRODUCT,
@@ -58,6 +57,7 @@ from npusim.ops.blocked_gradients import (
     product,
     require_time,
 )
+from npusim.ops.cube_math import CubeMath
 from npusim.ops.window_products import LIBRARY_MULTIPLIES, WindowProducts, product_estimate
 from npusim.problem.convolution import Convolution
 from npusim.reuse.cache import Answers, Seen

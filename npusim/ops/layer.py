@@ -12,8 +12,8 @@ from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.base.rounding import round_hf32
 from npusim.call.spec import Array
-from npusim.ops.arguments import CubeMath, cube_math
 from npusim.ops.card import Sample, Stated
+from npusim.ops.cube_math import CubeMath, cube_math
 from npusim.problem.convolution import Convolution, Sides, Sizes
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.workloads import ConvLayer

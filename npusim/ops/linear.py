@@ -23,7 +23,7 @@ from npusim.kernels.vector.bias_grad import BiasGrad
 from npusim.kernels.vendor.imported import Imported
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
-from npusim.ops.arguments import cube_math
+from npusim.ops.cube_math import cube_math
 from npusim.ops.layer_products import layer_product
 from npusim.results import Result
 

@@ -11,13 +11,17 @@ from msgspec import Struct
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType, dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.arguments import CubeMath, cube_math, cube_math_number, flag, operand
+from npusim.ops.arguments import flag, operand
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number
 from npusim.ops.linear import START, converted, launch_product
+from npusim.ops.options import BIAS, CUBE_MATH_TYPE, Option, integer
+from npusim.problem.limits.table import Undocumented
 from npusim.results import Result
 
 #: Element types of operands; those of blocks with a scale are timed only.
@@ -321,4 +325,50 @@ CARD: Card[_Problem] = Card(
     tilings={Matmul: Tiling},
     without=("deterministic", "rules"),
     strided=("a", "b", "bias", "c"),
+    options=(
+        Option(
+            name="m",
+            read=integer(1),
+            metavar="N",
+            help="rows of A and C, elements (default: as in --input a)",
+        ),
+        Option(
+            name="k",
+            read=integer(1),
+            metavar="N",
+            help="columns of A and rows of B, elements (default: as in --input)",
+        ),
+        Option(
+            name="n",
+            read=integer(1),
+            metavar="N",
+            help="columns of B and C, elements (default: as in --input b)",
+        ),
+        Option(
+            name="batch",
+            read=integer(1),
+            metavar="N",
+            help="so many products (default: one, without that axis)",
+        ),
+        Option(
+            name="transpose_a",
+            read=None,
+            metavar="",
+            help="A lies (K, M) (default: (M, K))",
+        ),
+        Option(
+            name="transpose_b",
+            read=None,
+            metavar="",
+            help="B lies (N, K) (default: (K, N))",
+        ),
+        replace(
+            BIAS, help="add a bias per column to the sums (default: only one given by --input)"
+        ),
+        CUBE_MATH_TYPE,
+    ),
+    example=(
+        "npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 --timing-only"
+    ),
+    undocumented=Undocumented(title="aclnnMatmul"),
 )

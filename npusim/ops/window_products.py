@@ -34,7 +34,7 @@ from npusim.kernels.matmul.linear import LinearBackpropInput, LinearBackpropWeig
 from npusim.kernels.matmul.matmul import Matmul
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.arguments import CubeMath
+from npusim.ops.cube_math import CubeMath
 from npusim.ops.linear import START, launch_product, launch_weight_product
 from npusim.problem.convolution import Convolution
 

@@ -14,7 +14,8 @@ from typing import Any
 from npusim.base.dtypes import promote
 from npusim.problem.convolution import output_sizes, sides_of, transposed_sizes
 from npusim.problem.layouts import group_dict
-from npusim.problem.limits.facts import PARAM, Facts, described, form_of, weight_shape
+from npusim.problem.limits.facts import PARAM, Facts, weight_shape
+from npusim.problem.limits.forms import described, form_of
 
 Check = Callable[[Facts, str], "str | None"]
 

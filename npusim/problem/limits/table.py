@@ -1,8 +1,8 @@
 """The documented limits of operators, per product: tables of ``configs/constraints``, applied.
 
-``check(operator, facts, device)`` holds a call, described by a flat mapping, against the table of
-the device's product, in the order of the real call's checks (``STAGES``). The facts of each
-operator are those of ``npusim.problem.limits.facts.FACTS``.
+``check`` holds a call, described by a flat mapping of facts, against the table of the device's
+product, in the order of the real call's checks (``STAGES``). Which facts an operator has, its card
+says (``npusim.ops.card``).
 """
 
 from __future__ import annotations
@@ -20,34 +20,42 @@ from npusim.base.resources import configs
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.machine.device.spec import Device
 from npusim.problem.limits.checks import CHECKS
-from npusim.problem.limits.facts import DERIVE, FACTS, Facts
+from npusim.problem.limits.facts import Facts, OperatorFacts
 
 #: The order of checks. After "empty" a call with an empty input needs no further check.
 STAGES = (
-    *("pointers", "dtype", "format", "values", "cube_math_type", "empty"),
-    *("dims", "channels", "ranges", "spatial", "kernel"),
+    "pointers",
+    "dtype",
+    "format",
+    "values",
+    "cube_math_type",
+    "empty",
+    "dims",
+    "channels",
+    "ranges",
+    "spatial",
+    "kernel",
 )
 
 #: Whose limits hold: the product's or, failing that, a relative's; the product's alone; none.
 RULES = ("documented", "strict", "hardware")
 
 
-class Undocumented(NamedTuple):
+class Undocumented(Struct, frozen=True, kw_only=True):
     """An operator no page of whose limits is at hand: its name in the library, and a sister.
 
-    A ``sister`` is an operator of the same library and the same layers whose limits are known; a
-    call that these would not permit says so in a note. "" where there is none.
+    A ``sister`` is an operator of the same library and the same layers whose limits are known, with
+    its ``facts``; a call that these would not permit says so in a note. "" where there is none.
     """
 
     title: str
     sister: str = ""
+    facts: OperatorFacts | None = None
 
+    def no_page(self, operator: str) -> str:
+        """That no page of an operator's limits is at hand, as the beginning of a sentence."""
+        return f"no page of the limits of {operator} ({self.title}) is at hand"
 
-#: The operators that have no table.
-UNDOCUMENTED = {
-    "convolution": Undocumented("aclnnConvolution", "convolution_backward"),
-    "matmul": Undocumented("aclnnMatmul"),
-}
 
 #: Arguments of a sister's call that its forward pass does not have.
 _OF_GRADIENTS = ("grad_input", "grad_weight", "grad_bias", "bias_sizes", "output_mask")
@@ -148,10 +156,16 @@ class Table(Struct, frozen=True, kw_only=True):
         return applied if self.unlisted else ""
 
 
-def check(operator: str, facts: Facts, device: Device, rules: str = "documented") -> list[str]:
+def check(
+    operator: str,
+    described_by: OperatorFacts,
+    facts: Facts,
+    device: Device,
+    rules: str = "documented",
+) -> list[str]:
     """Hold a call against its product's limits; return notes, raise ``RuleError`` at the first.
 
-    ``rules="hardware"`` applies only the rows that say what the operation is; ``rules="strict"``
+    ``facts`` are of the kinds that the operator is ``described_by``. ``rules="hardware"`` applies only the rows that say what the operation is; ``rules="strict"``
     refuses an operator that the documentation of the device's own product does not list. An
     unknown or missing fact is an ``ArgumentError``.
     """
@@ -163,18 +177,20 @@ def check(operator: str, facts: Facts, device: Device, rules: str = "documented"
             parameter="device",
             status=None,
         )
-    _check_facts(operator, facts)
-    known = {**DERIVE[operator](facts), **facts, "device.groups": device.groups}
+    _check_facts(operator, described_by, facts)
+    all_facts = {**described_by.derive(facts), **facts, "device.groups": device.groups}
     documented = rules != "hardware"
-    broken = _first_broken(table.rules if documented else _always(table), known)
+    broken = _first_broken(table.rules if documented else _always(table), all_facts)
     if broken is not None:
         rule, wrong = broken
         text = f"{_message(table, rule, wrong)}; {_way_out(rule, device)}"
         raise RuleError(text, parameter=rule.parameter, status=rule.status)
     if not documented:
         return []
-    remarks = [text for when, text in table.remarks if _applies(when, known)]
-    return [*([f"{device.name}: {table.note}"] if table.note else []), *remarks]
+    remarks = [text for when, text in table.remarks if _applies(when, all_facts)]
+    if table.note:
+        return [f"{device.name}: {table.note}", *remarks]
+    return remarks
 
 
 def _always(table: Table) -> tuple[Rule, ...]:
@@ -182,20 +198,24 @@ def _always(table: Table) -> tuple[Rule, ...]:
     return tuple(rule for rule in table.rules if rule.always)
 
 
-def _first_broken(rules: Iterable[Rule], known: Facts) -> tuple[Rule, str] | None:
+def _first_broken(rules: Iterable[Rule], facts: Facts) -> tuple[Rule, str] | None:
     """The first row that a call breaks, and what is wrong with the call; None where none is."""
     skip = STAGES.index("empty")
     for rule in rules:
-        if known.get("empty") and STAGES.index(rule.stage) > skip:
+        if facts.get("empty") and STAGES.index(rule.stage) > skip:
             break
-        wrong = rule.broken(known)
+        wrong = rule.broken(facts)
         if wrong:
             return rule, wrong
     return None
 
 
 def check_undocumented(
-    operator: str, facts: Facts, device: Device, rules: str = "documented"
+    operator: str,
+    undocumented: Undocumented,
+    facts: Facts,
+    device: Device,
+    rules: str = "documented",
 ) -> list[str]:
     """Return notes on a call whose operator has no page of limits.
 
@@ -203,36 +223,34 @@ def check_undocumented(
     the device's product would not permit is noted with the limit, and simulated. ``rules="strict"``
     refuses the operator (``RuleError``), ``rules="hardware"`` has no notes.
     """
+    no_page = undocumented.no_page(operator)
     if rules == "strict":
         raise RuleError(
-            f"{operator} on {device.name}: {no_page(operator)}; rules='strict' takes no other "
+            f"{operator} on {device.name}: {no_page}; rules='strict' takes no other "
             "operator's limits, rules='documented' notes what those of a sister would not permit",
             parameter="device",
             status=None,
         )
     if rules == "hardware":
         return []
-    sister = UNDOCUMENTED[operator].sister
-    if not sister:
-        return [f"{no_page(operator)}: what the kernels can compute is permitted"]
-    _check_facts(sister, facts)
-    known = {**DERIVE[sister](facts), **facts, "device.groups": device.groups}
+    sister = undocumented.sister
+    if undocumented.facts is None:
+        return [f"{no_page}: what the kernels can compute is permitted"]
+    _check_facts(sister, undocumented.facts, facts)
+    derived = undocumented.facts.derive(facts)
     table = load_rules(device.product, sister)
-    broken = _first_broken(sister_rules(table), known)
+    broken = _first_broken(
+        sister_rules(table), {**derived, **facts, "device.groups": device.groups}
+    )
     if broken is None:
         return [
-            f"{no_page(operator)}: what the kernels can compute is permitted; the limits of "
+            f"{no_page}: what the kernels can compute is permitted; the limits of "
             f"{table.title} on {table.product_title} permit such a layer"
         ]
     return [
-        f"{no_page(operator)}: the call is simulated, but the limits of {table.title} do not "
+        f"{no_page}: the call is simulated, but the limits of {table.title} do not "
         f"permit such a layer: {_message(table, *broken)}"
     ]
-
-
-def no_page(operator: str) -> str:
-    """That no page of an operator's limits is at hand, as the beginning of a sentence."""
-    return f"no page of the limits of {operator} ({UNDOCUMENTED[operator].title}) is at hand"
 
 
 def sister_rules(table: Table) -> list[Rule]:
@@ -272,15 +290,15 @@ def load_rules(product: str, operator: str) -> Table:
             f"operator {operator!r} has no documented limits{suggest(operator, operators)}"
         )
     source, unlisted = _governing(product, operator)
-    own = _file(source)
-    entry, shared = _operator(own, operator), operators[operator]
+    file = _file(source)
+    entry, shared = _operator(file, operator), operators[operator]
     assert entry is not None  # _governing chose it for that
-    rules = [*_rules(entry, own, product), *_rules(shared, common, product)]
-    if "like" in shared.mapping():  # rows of a sister, as far as they are about its facts
+    rules = [*_rules(entry, file, product), *_rules(shared, common, product)]
+    if "like" in shared.mapping():  # rows of a sister, but for parameters that it has alone
         sister = operators[shared.mapping()["like"].text()]
+        without = _values(shared.mapping().get("without"))
         assumed = _rules(sister, common, product, "SISTER")
-        own_facts = [fact for facts in FACTS[operator] for fact in facts]
-        rules += [rule for rule in assumed if rule.parameter in own_facts]
+        rules += [rule for rule in assumed if rule.parameter not in without]
     rules.sort(
         key=lambda rule: STAGES.index(rule.stage)
     )  # stable: the product first, in file order
@@ -288,7 +306,7 @@ def load_rules(product: str, operator: str) -> Table:
         operator=operator,
         title=shared.mapping()["title"].text(),
         product=source,
-        product_title=own.mapping()["title"].text(),
+        product_title=file.mapping()["title"].text(),
         unlisted=unlisted,
         rules=tuple(rules),
         remarks=tuple(_remarks(entry)),
@@ -401,14 +419,13 @@ def _permitted(least: Any, most: Any, one_of: tuple[Any, ...], length: tuple[Any
     return f"at least {least}" if least is not None else "a value, not null"
 
 
-def _check_facts(operator: str, facts: Facts) -> None:
+def _check_facts(operator: str, described_by: OperatorFacts, facts: Facts) -> None:
     """Refuse facts nobody reads, and the absence of those a rule would miss."""
-    required, optional = FACTS[operator]
-    known = (*required, *optional, *DERIVE[operator]({}))
+    names = (*described_by.required, *described_by.optional, *described_by.derive({}))
     for name in facts:
-        if name not in known:
-            raise ArgumentError(f"{operator}: unknown fact {name!r}{suggest(name, known)}")
-    for name in required:
+        if name not in names:
+            raise ArgumentError(f"{operator}: unknown fact {name!r}{suggest(name, names)}")
+    for name in described_by.required:
         if name not in facts:
             raise ArgumentError(f"{operator}: fact {name!r} is missing; state it, None for null")
 
