@@ -117,7 +117,11 @@ def fold_aclnn(facts: Facts, device: Device) -> tuple[int, str]:
     aclnn.aclrtSetDevice(device)
     status, _, executor = aclnn.aclnnIm2colBackwardGetWorkspaceSize(
         None if shape is None else aclnn.aclCreateTensor(shape, kind),
-        *(ints(n) for n in ("input_size", "kernel_size", "dilation", "padding", "stride")),
+        ints("input_size"),
+        ints("kernel_size"),
+        ints("dilation"),
+        ints("padding"),
+        ints("stride"),
         None if out is None else aclnn.aclCreateTensor(out, facts.get("out.dtype", kind)),
     )
     assert executor is None
