@@ -2,46 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from inspect import Signature
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from npusim.base.errors import ArgumentError
 from npusim.call.spec import Array, Spec, native
-
-T = TypeVar("T")
-
-
-def declared(
-    name: str,
-    module: str,
-    doc: str | None,
-    takes: Signature,
-    run: Callable[[dict[str, Any]], T],
-    usage: str = "",
-) -> Callable[..., T]:
-    """The function of a row: ``run``, given arguments by their names, defaults included.
-
-    Others than it takes are a ``TypeError``, as in Python; with ``usage``, an ``ArgumentError``
-    that ends with it.
-    """
-
-    def call(*arguments: Any, **named: Any) -> T:
-        try:
-            bound = takes.bind(*arguments, **named)
-        except TypeError as error:
-            if usage:
-                raise ArgumentError(f"{name}: {error}; {usage}") from None
-            raise TypeError(f"{name}() {error}") from None
-        bound.apply_defaults()
-        return run(bound.arguments)
-
-    call.__name__ = call.__qualname__ = name
-    call.__module__, call.__doc__ = module, doc
-    call.__signature__ = takes  # type: ignore[attr-defined]
-    return call
 
 
 def operand(value: Any) -> Array | Spec:

@@ -16,8 +16,8 @@ from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
 from npusim.kernels.layout.folding import thinned
 from npusim.machine.device.spec import Device
 from npusim.ops import conv_launch
-from npusim.ops.cube_math import CubeMath
 from npusim.ops.conv_launch import best_way, ways
+from npusim.ops.cube_math import CubeMath
 from npusim.problem.convolution import Convolution
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result

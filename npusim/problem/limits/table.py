@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -165,9 +165,10 @@ def check(
 ) -> list[str]:
     """Hold a call against its product's limits; return notes, raise ``RuleError`` at the first.
 
-    ``facts`` are of the kinds that the operator is ``described_by``. ``rules="hardware"`` applies only the rows that say what the operation is; ``rules="strict"``
-    refuses an operator that the documentation of the device's own product does not list. An
-    unknown or missing fact is an ``ArgumentError``.
+    ``facts`` are of the kinds that the operator is ``described_by``. ``rules="hardware"`` applies
+    only the rows that say what the operation is; ``rules="strict"`` refuses an operator that the
+    documentation of the device's own product does not list. An unknown or missing fact is an
+    ``ArgumentError``.
     """
     table = load_rules(device.product, operator)
     if rules == "strict" and table.unlisted:

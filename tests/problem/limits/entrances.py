@@ -19,7 +19,7 @@ from npusim.base.errors import RuleError
 from npusim.compat import aclnn, ftdsp
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
-from npusim.problem.limits.table import check
+from npusim.ops import CARDS
 from tests.problem.limits import entrances_of_convolution, entrances_tbe
 from tests.problem.limits.entrance_parts import CannotSay, Entrance, Facts, caught, tensor
 from tests.replay.digests import REFUSALS_FILE, Refusal, read, short
@@ -31,7 +31,7 @@ def refused(
     """Hold a call that must be refused against table and entrances; return the message."""
     loaded = load_device(device)
     with pytest.raises(RuleError) as caught:
-        check(operator, facts, loaded)
+        CARDS[operator].check(facts, loaded)
     error = caught.value
     assert (error.parameter, error.status) == (parameter, status)
     for name, entrance in ENTRANCES[operator].items():
@@ -108,7 +108,11 @@ def fold_aclnn(facts: Facts, device: Device) -> tuple[int, str]:
     aclnn.aclrtSetDevice(device)
     status, _, executor = aclnn.aclnnIm2colBackwardGetWorkspaceSize(
         None if shape is None else aclnn.aclCreateTensor(shape, kind),
-        *(ints(n) for n in ("input_size", "kernel_size", "dilation", "padding", "stride")),
+        ints("input_size"),
+        ints("kernel_size"),
+        ints("dilation"),
+        ints("padding"),
+        ints("stride"),
         None if out is None else aclnn.aclCreateTensor(out, facts.get("out.dtype", kind)),
     )
     assert executor is None
