@@ -168,7 +168,8 @@ def _readers() -> Mapping[str, Reader]:
     """The readers that commands without them do not wait for."""
     from npusim.base.dtypes import dtype  # noqa: PLC0415
     from npusim.machine.device.catalog import read_cores  # noqa: PLC0415
-    from npusim.ops.options import integer, read_cube_math_type, sizes  # noqa: PLC0415
+    from npusim.ops.cube_math import read_cube_math_type  # noqa: PLC0415
+    from npusim.ops.options import integer, sizes  # noqa: PLC0415
 
     return {
         "integer": (integer(0), "N"),

@@ -1,4 +1,4 @@
-"""The operators and their modules, and what lists them."""
+"""The operators and their modules, and the lists of them."""
 
 from .catalog import CARDS as CARDS
 from .catalog import OPERATORS as OPERATORS
@@ -18,3 +18,5 @@ from .dsp_gradients import deconv_grad_input as deconv_grad_input
 from .matrix_product import matmul as matmul
 from .windows import im2col as im2col
 from .windows import im2col_backward as im2col_backward
+
+__all__: list[str]

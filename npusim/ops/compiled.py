@@ -378,7 +378,7 @@ def derived_facts(facts: Facts) -> dict[str, Any]:
     lengths = {len(layer.spatial), len(layer.stride), len(layer.padding)}
     if not ranks_fit or lengths != {dims} or not all(isinstance(n, Integral) for n in numbers):
         return {}
-    derived = {
+    derived: dict[str, Any] = {
         "one_row": layer.spatial[-2] == 1,
         "groups": layer.groups,
         "stride H * W": prod(layer.stride[-2:]),

@@ -11,7 +11,7 @@ import npusim
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.cli.main import main
 from npusim.machine.device.catalog import load_device
-from npusim.ops import operators
+from npusim.ops import CARDS, operators
 from npusim.problem.limits.table import documented_operators, load_rules, sister_rules
 
 Capture = pytest.CaptureFixture[str]
