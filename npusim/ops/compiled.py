@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import FP16
 from npusim.base.errors import ArgumentError
@@ -57,6 +57,11 @@ from npusim.problem.limits.forms import (
 )
 from npusim.results import Result
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
+
 # -- the functions -----------------------------------------------------------------------------
 
 
@@ -65,7 +70,7 @@ def conv2d_backprop_filter(
     out_backprop: Array | Spec,
     filter_sizes: Sequence[int] | Array,
     para_dict: Mapping[str, Any],
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradient of a 2-D convolution's filter.
 
@@ -93,7 +98,7 @@ def depthwise_conv2d_backprop_filter(
     out_backprop: Array | Spec,
     filter_sizes: Sequence[int] | Array,
     para_dict: Mapping[str, Any],
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradient of a depth-wise 2-D convolution's filter.
 
@@ -118,7 +123,7 @@ def conv3d_backprop_filter(
     out_backprop: Array | Spec,
     filter_size: Sequence[int] | Array,
     para_dict: Mapping[str, Any],
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradient of a 3-D convolution's filter.
 
@@ -145,7 +150,7 @@ def conv2d_backprop_input(
     filter_sizes: Sequence[int] | Array,
     input_sizes: Sequence[int] | Array,
     para_dict: Mapping[str, Any],
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradient of a 2-D convolution's input.
 
@@ -178,7 +183,7 @@ def depthwise_conv2d_backprop_input(
     filter_sizes: Sequence[int] | Array,
     input_sizes: Sequence[int] | Array,
     para_dict: Mapping[str, Any],
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradient of a depth-wise 2-D convolution's input.
 
@@ -210,7 +215,7 @@ def conv3d_backprop_input(
     filter_size: Sequence[int] | Array,
     input_size: Sequence[int] | Array,
     para_dict: Mapping[str, Any],
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradient of a 3-D convolution's input.
 
@@ -255,7 +260,7 @@ def _filter_gradient(
     out_backprop: Any,
     filter_sizes: Any,
     para_dict: Mapping[str, Any],
-    options: dict[str, Any],
+    options: Keywords,
 ) -> Result:
     """A call of the filter gradient ``name``, by its arguments."""
     form = FORMS[name]
@@ -273,7 +278,7 @@ def _input_gradient(
     filter_sizes: Any,
     input_sizes: Any,
     para_dict: Mapping[str, Any],
-    options: dict[str, Any],
+    options: Keywords,
 ) -> Result:
     """A call of the input gradient ``name``, by its arguments."""
     form = FORMS[name]

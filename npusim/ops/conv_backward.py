@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
@@ -45,6 +45,11 @@ from npusim.problem.limits.facts import Facts, OperatorFacts, as_sizes, tensor_f
 from npusim.problem.reference import conv_bias_grad
 from npusim.results import Result
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
+
 #: The results, and the operands in the order of their arguments.
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 _OPERANDS = ("grad_output", "input", "weight")
@@ -71,7 +76,7 @@ def convolution_backward(
     groups: int = 1,
     output_mask: Sequence[bool] = (True, True, True),
     cube_math_type: int | str = "keep_dtype",
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradients of a convolution (or transposed convolution) of 1 to 3 spatial dimensions.
 

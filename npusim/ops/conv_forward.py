@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
@@ -45,6 +45,11 @@ from npusim.problem.convolution import Convolution
 from npusim.problem.limits.table import Undocumented
 from npusim.results import Result
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
+
 _TYPES = (FP16, BF16, FP32)
 
 #: Said where a bias is added: the library adds it before the result is rounded.
@@ -65,7 +70,7 @@ def convolution(
     output_padding: Any = 0,
     groups: int = 1,
     cube_math_type: int | str = "keep_dtype",
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """A convolution (or transposed convolution) of 1 to 3 spatial dimensions.
 

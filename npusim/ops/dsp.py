@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
@@ -64,8 +65,8 @@ def begin(
     param: Any,
     core_mask: Any,
     storage: str,
-    device: str | Device,
-    options: dict[str, Any],
+    device: str | Path | Device,
+    options: Mapping[str, Any],
 ) -> DspCall:
     """The call of a function of the library, its arguments checked; operands are ``arguments``.
 
@@ -75,9 +76,9 @@ def begin(
         raise ArgumentError(f"storage is {storage!r}; it is 'shared', 'gsm' or 'private'")
     operands = {name: operand(value) for name, value in arguments.items()}
     private = storage == "private"
-    mask = _mask(core_mask, options)
+    mask = _mask(core_mask, options.get("cores"))
     machine = {"device": device, "cores": 1 if private else mask}
-    call = card.begin(options | machine, **operands)
+    call = card.begin({**options, **machine}, **operands)
     bits = mask
     if not private and mask is not None and not isinstance(mask, int):
         bits = sum(1 << group for group in call.groups)
@@ -250,9 +251,8 @@ def _problem(call: DspCall, gradient: str, c: Convolution) -> str:
     )
 
 
-def _mask(core_mask: Any, options: dict[str, Any]) -> Any:
+def _mask(core_mask: Any, cores: Any) -> Any:
     """The cores to use; the option ``cores`` of other operators is another word for the mask."""
-    cores = options.pop("cores", None)
     if core_mask is not None and cores is not None:
         raise ArgumentError(
             f"core_mask is {core_mask!r} and cores is {cores!r}; they mean the same, give one"

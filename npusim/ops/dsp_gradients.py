@@ -6,7 +6,8 @@ Their operands are a map and another one, or a weight, and the parameter array o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, dtype
 from npusim.base.records import replace
@@ -39,6 +40,11 @@ from npusim.problem.layouts import nchw_to_nhwc, nhwc_to_nchw
 from npusim.problem.limits.facts import PARAM, Facts, OperatorFacts, as_sizes, weight_shape
 from npusim.results import Result
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import KeywordsBesidesDevice
+
 # -- the functions -----------------------------------------------------------------------------
 
 
@@ -48,8 +54,8 @@ def deconv_grad_filter(
     param: Any,
     core_mask: Any = None,
     storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
+    device: str | Path | Device = "ft78ne",
+    **options: Unpack[KeywordsBesidesDevice],
 ) -> Result:
     """Gradient of a 2-D transposed convolution's filter.
 
@@ -88,8 +94,8 @@ def conv_grad_filter(
     param: Any,
     core_mask: Any = None,
     storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
+    device: str | Path | Device = "ft78ne",
+    **options: Unpack[KeywordsBesidesDevice],
 ) -> Result:
     """Gradient of a 2-D convolution's filter, channels last.
 
@@ -115,8 +121,8 @@ def deconv_grad_input(
     param: Any,
     core_mask: Any = None,
     storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
+    device: str | Path | Device = "ft78ne",
+    **options: Unpack[KeywordsBesidesDevice],
 ) -> Result:
     """Gradient of a 2-D transposed convolution's input.
 
@@ -142,8 +148,8 @@ def conv_grad_input(
     param: Any,
     core_mask: Any = None,
     storage: str = "shared",
-    device: str | Device = "ft78ne",
-    **options: Any,
+    device: str | Path | Device = "ft78ne",
+    **options: Unpack[KeywordsBesidesDevice],
 ) -> Result:
     """Gradient of a 2-D convolution's input.
 

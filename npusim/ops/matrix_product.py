@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -24,6 +24,11 @@ from npusim.ops.options import BIAS, CUBE_MATH_TYPE, Option, integer
 from npusim.problem.limits.table import Undocumented
 from npusim.results import Result
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
+
 #: Element types of operands; those of blocks with a scale are timed only.
 TYPES = (FP16, BF16, FP32, INT8, MXFP8, MXFP4)
 
@@ -37,7 +42,7 @@ def matmul(
     transpose_b: bool = False,
     out_dtype: Any = None,
     cube_math_type: int | str = 0,
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """C[M, N] = A[M, K] @ B[K, N] + bias[N] on the cube, for one product or a batch of them.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod, sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -34,6 +34,11 @@ from npusim.problem.limits.facts import Facts, OperatorFacts, as_sizes, tensor_f
 from npusim.problem.reference import fold, unfold
 from npusim.results import Result
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
+
 #: Channels in a block of the conversion, also for fp32 (this conversion knows no other).
 C0 = 16
 
@@ -47,7 +52,7 @@ def im2col(
     dilation: Any,
     padding: Any,
     stride: Any,
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Patches of an image, every window a column (unfold).
 
@@ -79,7 +84,7 @@ def im2col_backward(
     dilation: Any,
     padding: Any,
     stride: Any,
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradient of im2col: overlapping patches summed into the image they were cut from.
 
