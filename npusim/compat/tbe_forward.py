@@ -23,7 +23,7 @@ from npusim.kernels.implicit_gemm.forward import ConvForward
 from npusim.machine.device.catalog import load_device
 from npusim.ops import CARDS
 from npusim.ops.blocked import blocked_problem
-from npusim.ops.blocked_gradients import blocked_product
+from npusim.ops.blocked_gradients import Named, blocked_product
 from npusim.ops.compiled import FORMS, stated
 from npusim.ops.conv_forward import CARD
 from npusim.problem.convolution import Convolution
@@ -122,8 +122,16 @@ def blocked_convolution(
     """
     call = CARD.begin(options, input=x, weight=w, bias=bias)
     call.require_dtype(FP16)
-    names = ("output", "input", "weight", "bias")
-    y = blocked_product(call, ConvForward, c, names, (x, w, bias), result)
+    y = blocked_product(
+        call,
+        ConvForward,
+        c,
+        source=Named("input", x),
+        weights=Named("weight", w),
+        bias=None if bias is None else Named("bias", bias),
+        result_name="output",
+        result=result,
+    )
     call.runs = [replace(run, computes="output" if run.computes else "") for run in call.runs]
     problem, sizes = blocked_problem("y", c, result), c.channel_blocks(16)
     return call.result({"output": call.arrays.get(y.name)}, problem, FP16, sizes=sizes)

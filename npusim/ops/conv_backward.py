@@ -138,7 +138,7 @@ def convolution_backward(
         problem + math.remark(promoted),
         math.dtype,
         math.rate,
-        launcher.needed(whole="grad_output" if mask[2] else ""),
+        launcher.needed(all_of="grad_output" if mask[2] else ""),
         launcher.sizes(c, sum(mask[:2])),
     )
 
@@ -391,11 +391,12 @@ def arguments(c: Convolution) -> dict[str, Any]:
     }
 
 
-def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+def _call(p: Wanted, operands: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    """The call of a command line's problem."""
     return convolution_backward(
-        given["dy"],
-        given["x"],
-        given["w"],
+        operands["dy"],
+        operands["x"],
+        operands["w"],
         (p.c.cout,) if p.mask[2] else None,
         **arguments(p.c),
         output_mask=p.mask,

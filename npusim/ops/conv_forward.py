@@ -275,11 +275,12 @@ def _problem(c: Convolution, kind: str) -> str:
 # -- the card ------------------------------------------------------------------------------
 
 
-def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+def _call(p: Wanted, operands: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    """The call of a command line's problem."""
     return convolution(
-        given["x"],
-        given["w"],
-        given.get("bias"),
+        operands["x"],
+        operands["w"],
+        operands.get("bias"),
         **arguments(p.c),
         cube_math_type=p.cube_math_type,
         **options,

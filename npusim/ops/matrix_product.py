@@ -71,8 +71,8 @@ def matmul(
     call = CARD.begin(options, a=first, b=second, bias=added)
     math = _math(call, kind, cube_math_type)
     layouts = "ND_km" if turned[0] else "ND", "ND_nk" if turned[1] else "ND"
-    left = _input(call, "a", first, math, k_rows=turned[0])
-    right = _input(call, "b", second, math, k_rows=not turned[1])
+    a_gm = _input(call, "a", first, math, k_rows=turned[0])
+    b_gm = _input(call, "b", second, math, k_rows=not turned[1])
     rows = size.batch * size.m
     c = call.output("c", (rows, size.n), out)
     scales: tuple[Tensor, ...] = ()
@@ -82,7 +82,7 @@ def matmul(
             call.input(f"scale_{axis}", Spec((size.batch * extent, wide), INT8), INT8)
             for axis, extent in (("m", size.m), ("n", size.n))
         )
-    kernel = Matmul(START, left, right, c, layouts, scales, groups=size.batch, hf32=math.hf32)
+    kernel = Matmul(START, a_gm, b_gm, c, layouts, scales, groups=size.batch, hf32=math.hf32)
     row = None if added is None else call.input("bias", added, _bias_type(added, size.n, sums))
     launch_product(call, kernel, row, tuned=True)
     result = call.arrays.get("c")
@@ -175,7 +175,7 @@ def _sizes(first: Operand, second: Operand, turned: tuple[bool, bool]) -> _Sizes
 
 
 def _math(call: Call, kind: DType, cube_math_type: int | str) -> CubeMath:
-    """What the cube computes; ``ArgumentError`` where it cannot."""
+    """The arithmetic of the cube; ``ArgumentError`` where it has none for the type."""
     number = cube_math_number(cube_math_type)
     if kind is FP32:
         return cube_math(kind, number, call.device)
@@ -223,7 +223,7 @@ def _result_type(out_dtype: Any, sums: DType) -> DType:
 
 
 class _Problem(Struct, frozen=True):
-    """What a command line states: sizes, and how operands lie."""
+    """The problem of a command line: sizes, and how operands lie."""
 
     batch: int | None
     m: int
@@ -242,10 +242,10 @@ class _Problem(Struct, frozen=True):
 def _stated(stated: Stated) -> _Problem:
     turned = bool(stated["transpose_a"]), bool(stated["transpose_b"])
     axes = {"a": "km" if turned[0] else "mk", "b": "nk" if turned[1] else "kn"}
-    found: dict[str, dict[str, int]] = {"m": {}, "k": {}, "n": {}, "batch": {}}
+    shown: dict[str, dict[str, int]] = {"m": {}, "k": {}, "n": {}, "batch": {}}
     for name, array in stated.arrays.items():
         if name == "bias":
-            found["n"][name] = array.size
+            shown["n"][name] = array.size
             continue
         if array.ndim not in (2, 3):
             raise ArgumentError(
@@ -253,13 +253,15 @@ def _stated(stated: Stated) -> _Problem:
                 "with a batch"
             )
         for axis, size in zip(axes[name][::-1], array.shape[::-1], strict=False):
-            found[axis][name] = size
+            shown[axis][name] = size
         if array.ndim == 3:
-            found["batch"][name] = array.shape[0]
-    batched = stated["batch"] is not None or found["batch"]
+            shown["batch"][name] = array.shape[0]
+    batched = stated["batch"] is not None or shown["batch"]
     return _Problem(
-        batch=stated.size("batch", found["batch"]) if batched else None,
-        **{axis: stated.size(axis, found[axis]) for axis in "mkn"},
+        batch=stated.size("batch", shown["batch"]) if batched else None,
+        m=stated.size("m", shown["m"]),
+        k=stated.size("k", shown["k"]),
+        n=stated.size("n", shown["n"]),
         turned=turned,
         cube_math_type=stated["cube_math_type"] or 0,
         bias=bool(stated["bias"] or "bias" in stated.arrays),
@@ -268,10 +270,17 @@ def _stated(stated: Stated) -> _Problem:
 
 def _product(sample: Sample[_Problem]) -> Array:
     """The float64 opinion; exact for integers."""
-    a, b = (sample.arrays[name].astype(np.float64) for name in ("a", "b"))
-    left, right = sample.problem.turned
-    product: Array = (a.swapaxes(-1, -2) if left else a) @ (b.swapaxes(-1, -2) if right else b)
-    return product + sample.arrays["bias"].astype(np.float64) if sample.problem.bias else product
+    a = sample.arrays["a"].astype(np.float64)
+    b = sample.arrays["b"].astype(np.float64)
+    a_turned, b_turned = sample.problem.turned
+    if a_turned:
+        a = a.swapaxes(-1, -2)
+    if b_turned:
+        b = b.swapaxes(-1, -2)
+    product: Array = a @ b
+    if sample.problem.bias:
+        product = product + sample.arrays["bias"].astype(np.float64)
+    return product
 
 
 def _limit(sample: Sample[_Problem]) -> float:
@@ -285,8 +294,8 @@ def _limit(sample: Sample[_Problem]) -> float:
 
 def _axes(rows: str, columns: str, side: int) -> Any:
     def axes(p: _Problem) -> str:
-        both = (columns, rows) if p.turned[side] else (rows, columns)
-        return ", ".join((*(() if p.batch is None else ("batch",)), *both))
+        matrix = f"{columns}, {rows}" if p.turned[side] else f"{rows}, {columns}"
+        return matrix if p.batch is None else f"batch, {matrix}"
 
     return axes
 
@@ -317,10 +326,10 @@ CARD: Card[_Problem] = Card(
     outputs=lambda _: (
         Output(name="c", layout="row-major", axes="(M, N)", expected=_product, limit=_limit),
     ),
-    call=lambda p, given, options: matmul(
-        given["a"],
-        given["b"],
-        given.get("bias"),
+    call=lambda p, operands, options: matmul(
+        operands["a"],
+        operands["b"],
+        operands.get("bias"),
         transpose_a=p.turned[0],
         transpose_b=p.turned[1],
         cube_math_type=p.cube_math_type,

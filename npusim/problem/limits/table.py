@@ -116,8 +116,10 @@ class Rule(Struct, frozen=True, kw_only=True):
         else:
             good = self._in_range(entries)
         ranged = self.least is not None and not self.length and not self.one_of
-        odd = ranged and any(isinstance(entry, float) for entry in entries)
-        return None if good else f"{self.fact} is {_text(value)}{', no integer' * odd}"
+        if good:
+            return None
+        no_integer = ranged and any(isinstance(entry, float) for entry in entries)
+        return f"{self.fact} is {_text(value)}{', no integer' if no_integer else ''}"
 
     def _in_range(self, entries: Sequence[Any]) -> bool:
         if self.positions:
@@ -317,11 +319,11 @@ def load_rules(product: str, operator: str) -> Table:
 def _governing(product: str, operator: str) -> tuple[str, str]:
     """Return (key of the product whose table governs, why unless it is the product itself)."""
     if product:
-        own = _file(product)
-        if _operator(own, operator) is not None:
+        file = _file(product)
+        if _operator(file, operator) is not None:
             return product, ""
-        who = f"the documentation of {own.mapping()['title'].text()} does not list {operator}"
-        relatives = [node.text() for node in own.mapping()["relatives"].items()]
+        who = f"the documentation of {file.mapping()['title'].text()} does not list {operator}"
+        relatives = [node.text() for node in file.mapping()["relatives"].items()]
     else:
         who, relatives = "the device names no product", list(DEFAULT_RELATIVES)
     for relative in relatives:
@@ -376,15 +378,16 @@ def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[
 
 def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basis: str) -> Rule:
     """Return one row as a ``Rule``."""
-    number = {key: _scalar(keys[key].text()) if key in keys else None for key in ("min", "max")}
-    one_of, length = _values(keys.get("one_of")), _values(keys.get("length"))
-    name = keys["check"].word("check", CHECKS) if "check" in keys else ""
-    given = keys["permitted"].text() if "permitted" in keys else ""
+    least = _scalar(keys["min"].text()) if "min" in keys else None
+    most = _scalar(keys["max"].text()) if "max" in keys else None
+    one_of = _values(keys.get("one_of"))
+    length = _values(keys.get("length"))
+    permitted = keys["permitted"].text() if "permitted" in keys else ""
     return Rule(
         parameter=str(parameter),
         fact=fact,
         stage=keys["stage"].text(),
-        permitted=given or _permitted(number["min"], number["max"], one_of, length),
+        permitted=permitted or _permitted(least, most, one_of, length),
         way_out=keys["way_out"].text() if "way_out" in keys else "",
         status=_scalar(keys["status"].text()),
         source=source,
@@ -392,11 +395,11 @@ def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basi
         when=_when(keys.get("when")),
         positions=_values(keys.get("positions")),
         required="required" in keys,
-        least=number["min"],
-        most=number["max"],
+        least=least,
+        most=most,
         one_of=one_of,
         length=length,
-        check=name,
+        check=keys["check"].word("check", CHECKS) if "check" in keys else "",
         always="always" in keys,
     )
 
@@ -410,7 +413,7 @@ def _remarks(entry: Node) -> Iterator[tuple[Mapping[str, tuple[Any, ...]], str]]
 
 
 def _permitted(least: Any, most: Any, one_of: tuple[Any, ...], length: tuple[Any, ...]) -> str:
-    """What a row permits, in words, where the row itself does not say."""
+    """The values that a row permits, in words, where the row itself does not say."""
     if length:
         return f"length {' or '.join(map(_text, length))}"
     if one_of:
@@ -432,7 +435,7 @@ def _check_facts(operator: str, described_by: OperatorFacts, facts: Facts) -> No
 
 
 def _message(table: Table, rule: Rule, wrong: str) -> str:
-    """What is wrong, where, and the limit."""
+    """A refusal: the mistake, its place, and the limit."""
     where = "" if rule.fact.startswith(rule.parameter) else f"{rule.parameter}: "
     when = f" (when {rule.condition})" if rule.condition else ""
     status = f"status {rule.status}" if rule.status is not None else "an error without status"
@@ -444,7 +447,7 @@ def _message(table: Table, rule: Rule, wrong: str) -> str:
 
 
 def _way_out(rule: Rule, device: Device) -> str:
-    """What to do about a row that a call breaks."""
+    """The way out for a call that breaks a row."""
     if rule.always:
         return rule.way_out or "correct it"
     way_out = rule.way_out or f"choose such a value{_around(rule)}"
@@ -468,12 +471,12 @@ def _around(rule: Rule) -> str:
 
 
 def _is_integer(value: object) -> bool:
-    """Whether a value is an integer; Python counts True and False among them."""
+    """A value is an integer, and neither True nor False, which Python counts among them."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _applies(when: Mapping[str, tuple[Any, ...]], facts: Facts) -> bool:
-    """Whether every fact named has one of the values listed."""
+    """Every fact named has one of the values listed."""
     return all(facts.get(name) in values for name, values in when.items())
 
 
