@@ -35,7 +35,7 @@ from npusim.silicon.fit_search import (
     constants_of,
 )
 from npusim.silicon.profile import read_data
-from npusim.silicon.sheet import CallRow, KernelRow, ProfiledRow, Row, Unreadable
+from npusim.silicon.rows import CallRow, KernelRow, ProfiledRow, Row, Unreadable
 from npusim.silicon.simulate import Outcome, Task, Workers, other_chip
 from npusim.silicon.tables import NONE, figure, percent, points
 from npusim.version import __version__

@@ -22,7 +22,7 @@ from npusim.kernels.parts.sum_parts import SumParts
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.silicon.profiler import reported
-from npusim.silicon.sheet import Declined, KernelRow, Simulated, needed, told
+from npusim.silicon.rows import Declined, KernelRow, Simulated, needed, switch_settings
 
 _DTYPES = {dtype.name: dtype for dtype in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
 
@@ -66,7 +66,7 @@ def kernel_of_row(row: KernelRow, device: Device) -> tuple[_Kernel, int, list[st
 
     Raises as ``simulate_gemm_row`` does.
     """
-    sets = told(row, "gemm")
+    sets = switch_settings(row, "gemm")
     if row.op not in ("gemm", *_GATED):
         raise Declined(f"op: {row.op} is not simulated; gemm is, and {', '.join(_GATED)}")
     if row.batch not in (None, 1) and row.op not in _GROUPED:
@@ -75,12 +75,11 @@ def kernel_of_row(row: KernelRow, device: Device) -> tuple[_Kernel, int, list[st
     if cores > device.groups:
         raise Declined(f"cores: {cores} of {device.name}, which has {device.groups}")
     dtype, out = _dtype("dtype_in", row.dtype_in), _dtype("dtype_out", row.dtype_out)
-    needed(row, "M", "N", "K", "base_m", "base_n", "base_k")
-    mixed = sets.pop("readers", 0), sets.pop("slots", 0)
+    m, n, k, *_ = needed(row, "M", "N", "K", "base_m", "base_n", "base_k")
+    readers, slots = sets.pop("readers", 0), sets.pop("slots", 0)
     with told_as(Declined, caught=ArgumentError):
         values, notes = template_values(row, sets, device, dtype, cores)
-    shape = row.M, row.K // dtype.values, row.N
-    problem = _Problem(row, device, dtype, out, shape, *mixed)
+    problem = _Problem(row, device, dtype, out, m, n, k // dtype.values, readers, slots)
     with told_as(Declined, "the tiling is not legal: "):
         return problem.kernel(Tiling(**values), cores, notes), cores, notes
 
@@ -93,22 +92,24 @@ def _dtype(column: str, name: str | None) -> DType:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operands of a row; ``shape`` is (M, K, N), K in stored elements.
+    """The operands of a row; ``k`` counts stored elements.
 
-    ``readers`` vector cores work with a cube core, in so many ``slots`` of GM; 0 if not stated.
+    ``readers`` vector cores work with a cube core, through ``slots`` blocks of GM; 0 if not stated.
     """
 
     row: KernelRow
     device: Device
     dtype: DType
     out: DType
-    shape: tuple[int, int, int]
+    m: int
+    n: int
+    k: int
     readers: int
     slots: int
 
     def kernel(self, tiling: Tiling, cores: int, notes: list[str]) -> _Kernel:
         """The product, with the vector cores that finish its tiles or add the parts of K."""
-        m, k, n = self.shape
+        m, k, n = self.m, self.k, self.n
         layouts = (self._layout("layout_a", LAYOUTS_A), self._layout("layout_b", LAYOUTS_B))
         a = Tensor("a", self._stored((m, k), layouts[0] == "NZ"), self.dtype)
         b_shape = (n, k) if layouts[1] == "ND_nk" else (k, n)

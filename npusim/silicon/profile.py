@@ -21,7 +21,8 @@ from npusim.base.yamltree import suggest
 from npusim.kernels.matmul.measured import table
 from npusim.machine.device.files import ALIASES
 from npusim.silicon.choices import SELECTORS, Choices, beside, read_choices
-from npusim.silicon.sheet import Operand, ProfiledRow, Sheet, Unreadable, read_lines, read_sheet
+from npusim.silicon.rows import Operand, ProfiledRow, Unreadable
+from npusim.silicon.sheet import Sheet, read_lines, read_sheet
 
 #: What is read of a profile, by what it is for, as ``configs/silicon/profile.csv`` lists it: the
 #: names of its column, in lower case, without the unit. Busy times are called as the fields of a

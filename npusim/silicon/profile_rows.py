@@ -37,7 +37,7 @@ from npusim.ops.linear import START
 from npusim.problem.convolution import Convolution
 from npusim.silicon.choices import AUTO, VENDOR
 from npusim.silicon.profiler import groups_of, reported
-from npusim.silicon.sheet import Declined, Operand, ProfiledRow, Simulated
+from npusim.silicon.rows import Declined, Operand, ProfiledRow, Simulated
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.results.facts.bounded import on_silicon, program_ends
 from npusim.results.facts.metrics import working
-from npusim.silicon.sheet import Declined, KernelRow, Simulated
+from npusim.silicon.rows import Declined, KernelRow, Simulated
 
 
 def groups_of(row: KernelRow, device: Device, role: str, column: str = "cores") -> range:

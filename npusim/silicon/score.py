@@ -8,7 +8,7 @@ from itertools import combinations
 from math import isnan
 from statistics import fmean, median
 
-from npusim.silicon.sheet import KernelRow, Measured
+from npusim.silicon.rows import KernelRow, Measured
 from npusim.silicon.simulate import Outcome
 
 #: Chips of scored kernels: those whose bin is known.
@@ -103,7 +103,7 @@ def is_scored(row: Measured) -> bool:
         and row.base_m is not None
         and row.trust in ("A", "B")
         and row.chip in SCORED_CHIPS
-        and not UNSCORED_WORDS & row.told
+        and not UNSCORED_WORDS & row.words
     )
 
 
@@ -118,7 +118,7 @@ def score(outcomes: Iterable[Outcome]) -> dict[str, Spread]:
     parts = {
         "loads": ("mte2", [o for o in chosen if busiest(o.row) == "mte2"]),
         **{pipe: (pipe, chosen) for pipe in SCORED_PIPES},
-        "drains": ("fixpipe", [o for o in chosen if not WAITING_WORDS & o.row.told]),
+        "drains": ("fixpipe", [o for o in chosen if not WAITING_WORDS & o.row.words]),
     }
     busy = {name: spread(busy_of(among, pipe)) for name, (pipe, among) in parts.items()}
     return {"time": spread(times_of(chosen)), "shapes": spread(by_shape(chosen)), **busy}

@@ -18,7 +18,7 @@ from npusim.machine.device.spec import Device
 from npusim.silicon.call_rows import simulate_call_row, simulate_network_row
 from npusim.silicon.gemm_rows import simulate_gemm_row
 from npusim.silicon.profile_rows import simulate_profiled_row
-from npusim.silicon.sheet import (
+from npusim.silicon.rows import (
     CallRow,
     Declined,
     KernelRow,

@@ -18,7 +18,7 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
 from npusim.problem.convolution import Convolution
 from npusim.silicon.profiler import groups_of, reported
-from npusim.silicon.sheet import Declined, KernelRow, Simulated, needed, told
+from npusim.silicon.rows import Declined, KernelRow, Simulated, needed, switch_settings
 
 #: Operations that no kernel here computes, and what they would take.
 _MISSING: Mapping[str, str] = {
@@ -48,7 +48,7 @@ def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
         raise Declined(f"op {row.op!r}: {_MISSING[row.op]}")
     if row.op not in _PLANS:
         raise Declined(f"op {row.op!r} is not known; there are {', '.join(sorted(_PLANS))}")
-    sets = told(row, row.op)
+    sets = switch_settings(row, row.op)
     with told_as(Declined):
         plan = _PLANS[row.op](row, device, sets)
         groups = groups_of(row, device, plan.kernel.role)
