@@ -271,7 +271,18 @@ def _check_sizes(device: Device, root: Node) -> None:
             raise node.fail(f"there is no memory {name!r}{suggest(name, sorted(known))}")
 
 
-#: What is checked of a device: every function above whose name says so, in their order.
-CHECKS: tuple[Callable[[Device, Node], None], ...] = tuple(
-    check for name, check in globals().items() if name.startswith("_check_")
+#: The checks of a device, in their order.
+CHECKS: tuple[Callable[[Device, Node], None], ...] = (
+    _check_sums,
+    _check_roles,
+    _check_cores,
+    _check_core_counts,
+    _check_paths,
+    _check_links,
+    _check_cache,
+    _check_units,
+    _check_energies,
+    _check_launch,
+    _check_supply,
+    _check_sizes,
 )

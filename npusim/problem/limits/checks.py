@@ -343,9 +343,50 @@ im2col_out, im2col_columns_shape = _must_be(_image), _must_be(_columns)
 tbe_input_filter = _must_be(lambda f: described(f).fractals)  # as its groups are packed
 deconv_x, deconv_dy = _described(0), _described(4)
 
-#: The checks by name: every function above that has no underscore.
+#: The checks by the names that rows of constraint tables have for them.
 CHECKS: Mapping[str, Check] = {
-    name: check
-    for name, check in globals().items()
-    if name[0] != "_" and getattr(check, "__module__", "") == __name__
+    "ranks": ranks,
+    "grad_output_empty": grad_output_empty,
+    "weight_empty": weight_empty,
+    "input_empty": input_empty,
+    "bias_sizes": bias_sizes,
+    "output_padding_below_stride": output_padding_below_stride,
+    "channels": channels,
+    "one_channel_per_group": one_channel_per_group,
+    "depthwise": depthwise,
+    "batch": batch,
+    "spatial": spatial,
+    "map_width": map_width,
+    "tbc_channels": tbc_channels,
+    "tbc_spatial": tbc_spatial,
+    "im2col_rows": im2col_rows,
+    "im2col_out_dtype": im2col_out_dtype,
+    "im2col_columns": im2col_columns,
+    "im2col_image": im2col_image,
+    "tbe_filter_groups": tbe_filter_groups,
+    "tbe_filter_input": tbe_filter_input,
+    "tbe_filter_output": tbe_filter_output,
+    "group_dict_keys": group_dict_keys,
+    "tbe_group_dict": tbe_group_dict,
+    "tbe_input_channels": tbe_input_channels,
+    "tbe_input_batch": tbe_input_batch,
+    "tbe_input_spatial": tbe_input_spatial,
+    "tbe_depthwise": tbe_depthwise,
+    "deconv_batches": deconv_batches,
+    "deconv_groups": deconv_groups,
+    "deconv_w": deconv_w,
+    "deconv_mask": deconv_mask,
+    "deconv_no_mask": deconv_no_mask,
+    "grad_input_dtype": grad_input_dtype,
+    "grad_weight_dtype": grad_weight_dtype,
+    "grad_bias_dtype": grad_bias_dtype,
+    "grad_bias_shape": grad_bias_shape,
+    "bias_shape": bias_shape,
+    "grad_input_shape": grad_input_shape,
+    "grad_weight_shape": grad_weight_shape,
+    "im2col_out": im2col_out,
+    "im2col_columns_shape": im2col_columns_shape,
+    "tbe_input_filter": tbe_input_filter,
+    "deconv_x": deconv_x,
+    "deconv_dy": deconv_dy,
 }
