@@ -245,7 +245,7 @@ def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
 
 
 def _nothing_to_fit_to(paths: Sequence[str | os.PathLike[str]], excluded: Sequence[Outcome]) -> str:
-    """The error where no row can be fitted to, with up to ten reasons."""
+    """The message where there is nothing to fit to, with up to ten reasons."""
     reasons = list(dict.fromkeys(str(outcome.reason) for outcome in excluded))
     files = ", ".join(os.fspath(path) for path in paths)
     shown = "".join(f"\n  {reason}" for reason in reasons[:10])
