@@ -18,6 +18,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from npusim.ops import OPERATORS
+
 ROOT = Path(__file__).parents[1]
 
 #: Document -> its page, where the path is not the same.
@@ -35,14 +37,8 @@ PAGES = {
 
 
 def _operators() -> list[str]:
-    """Places of the operators that have a module each, as the stub of their package lists them."""
-    module = ast.parse((ROOT / "npusim" / "ops" / "__init__.pyi").read_text(encoding="utf-8"))
-    return [
-        f"{node.module}.{alias.name}"
-        for node in module.body
-        for alias in getattr(node, "names", ())
-        if isinstance(node, ast.ImportFrom) and node.module == f"npusim.ops.{alias.name}"
-    ]
+    """Places of the operators, each in the module of its function."""
+    return [f"{function.__module__}.{name}" for name, function in OPERATORS.items()]
 
 
 #: Page of the Python interface -> its title and modules.

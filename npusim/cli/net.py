@@ -11,7 +11,7 @@ from npusim.cli.files import PAGES, PLOTS, check_files, option_of, print_result,
 from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
 from npusim.machine.device.catalog import load_device
 from npusim.networks.network import GRADIENTS, PASSES, network
-from npusim.ops.arguments import shared_option
+from npusim.ops.options import CUBE_MATH_TYPE
 from npusim.problem.limits.table import RULES
 from npusim.results.writers.progress import ProgressBar
 from npusim.workloads import read_network
@@ -39,7 +39,7 @@ def add_arguments(parser: Parser) -> None:
 
 def add_network(parser: Parser, batch: int = 1) -> None:
     """Declare the network and what of a training step is timed, by default of ``batch`` images."""
-    names, types = ",".join(GRADIENTS), shared_option("cube_math_type").help
+    names, types = ",".join(GRADIENTS), CUBE_MATH_TYPE.help
     add_options(
         parser,
         "network",

@@ -168,11 +168,14 @@ def _readers() -> Mapping[str, Reader]:
     """The readers that commands without them do not wait for."""
     from npusim.base.dtypes import dtype  # noqa: PLC0415
     from npusim.machine.device.catalog import read_cores  # noqa: PLC0415
-    from npusim.ops.arguments import READERS  # noqa: PLC0415
+    from npusim.ops.cube_math import read_cube_math_type  # noqa: PLC0415
+    from npusim.ops.options import integer, sizes  # noqa: PLC0415
 
     return {
-        **{name: (READERS[name], "N") for name in ("integer", "count")},
-        **{name: (READERS[name], None) for name in ("sizes", "cube math type")},
+        "integer": (integer(0), "N"),
+        "count": (integer(1), "N"),
+        "sizes": (sizes(1), None),
+        "cube math type": (read_cube_math_type, None),
         "cores": (read_cores, None),
         "dtype": (dtype, None),
     }

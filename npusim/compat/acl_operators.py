@@ -17,8 +17,8 @@ from npusim.call.spec import Operand, Spec
 from npusim.compat.acl_phases import CallPlan, Feed, layouts_of, usable
 from npusim.compat.acl_types import aclScalar, aclTensor
 from npusim.kernels.layout.cast import cast
-from npusim.ops.convolution import layer_of
-from npusim.ops.matmul import CARD as MATMUL
+from npusim.ops.conv_forward import layer_of
+from npusim.ops.matrix_product import CARD as MATMUL
 from npusim.results import Result
 
 

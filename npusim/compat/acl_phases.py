@@ -29,8 +29,7 @@ from npusim.compat.acl_runtime import (
 from npusim.compat.acl_types import DeviceMemory, aclBoolArray, aclIntArray, aclTensor
 from npusim.ops import CARDS
 from npusim.ops.arguments import frozen
-from npusim.problem.limits.facts import FACTS
-from npusim.problem.limits.table import check
+from npusim.problem.limits.facts import OperatorFacts
 from npusim.results import Result
 
 #: The operand of a tensor: its shape and type, or its data.
@@ -118,9 +117,10 @@ class CallPlan:
 
     def check(self, context: Context) -> None:
         """Raise for what the documentation refuses, or unless outputs can take what is written."""
-        if self.operator in FACTS:
+        card = CARDS[self.operator]
+        if card.facts is not None:
             rules = str(context.keywords.get("rules", "documented"))
-            check(self.operator, self._facts(), context.device, rules)
+            card.check(self._facts(card.facts), context.device, rules)
         else:
             self._require_no_null()
         for (name, sources), target in zip(self.outputs.items(), self.targets, strict=True):
@@ -128,12 +128,11 @@ class CallPlan:
                 written = promote([self.arguments[source].dtype for source in sources], "fp32")
                 _require_writable(name, target, written)
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, kinds: OperatorFacts) -> dict[str, Any]:
         """The facts that the limits of the operator are checked against."""
         values = self.values
-        required, optional = FACTS[self.operator]
         facts = {}
-        for fact in (*required, *optional):
+        for fact in (*kinds.required, *kinds.optional):
             name, dot, part = fact.partition(".")
             facts[fact] = getattr(values[name], part, None) if dot else values[name]
         return facts

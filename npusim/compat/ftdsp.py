@@ -48,7 +48,6 @@ from npusim.ops.arguments import frozen, operand
 from npusim.ops.dsp import facts
 from npusim.ops.dsp_gradients import CARDS
 from npusim.problem.limits.facts import PARAM, weight_shape
-from npusim.problem.limits.table import check
 from npusim.results import Result
 
 __all__ = [
@@ -425,7 +424,7 @@ def _run(
     if not isinstance(first, Spec) and not isinstance(second, Spec):
         limits = facts(form.operator, operands, p, form.storage, options.get("core_mask"))
         rules = options.get("rules", "documented")
-        check(form.operator, limits, load_device(options["device"]), rules)
+        CARDS[form.operator].check(limits, load_device(options["device"]), rules)
         target = _target(form.target, written, form.dtype, p)  # its shape follows from param
     result = CARDS[form.operator].function(*operands.values(), p, storage=storage, **options)
     if target is not None and result.outputs is not None:

@@ -14,10 +14,10 @@ from npusim.machine.device.catalog import load_device
 from npusim.ops import CARDS
 from npusim.ops.arguments import frozen
 from npusim.ops.blocked import fractal_columns
-from npusim.ops.compiled import stated
+from npusim.ops.compiled import FORMS, stated
 from npusim.problem.convolution import Convolution, Sizes
-from npusim.problem.limits.facts import FORMS, layer_of, type_name
-from npusim.problem.limits.table import check
+from npusim.problem.limits.facts import type_name
+from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
 #: The device whose table calls are checked against: the 310's and the 910's are the same.
@@ -39,8 +39,8 @@ def gradient(
     form = FORMS[function]
     operands = (first, out_backprop)
     require_placeholders(function, dict(zip(form.operands, operands, strict=True)))
-    facts = stated(form, first, out_backprop, *sizes, para_dict)
-    check(function, facts, load_device(TABLE_DEVICE))
+    facts = stated(form, first, out_backprop, sizes, para_dict)
+    CARDS[function].check(facts, load_device(TABLE_DEVICE))
     c = layer_of(facts)
     lists = tuple(frozen(values) for values in sizes)
     result = dtype(facts["res_dtype"])

@@ -25,11 +25,10 @@ from npusim.compat.tbe_calls import (
 from npusim.compat.tbe_forward import forward
 from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.machine.device.catalog import load_device
+from npusim.ops import CARDS
 from npusim.ops.arguments import frozen
-from npusim.ops.windows import facts as image_facts
 from npusim.ops.windows import im2col as run_im2col
-from npusim.ops.windows import made_shape
-from npusim.problem.limits.table import check
+from npusim.ops.windows import im2col_facts, patches_shape
 from npusim.results import Result
 
 __all__ = [
@@ -71,14 +70,14 @@ def im2col(
     if len(x.shape) != 5:
         raise ArgumentError(f"im2col: x has shape {x.shape}; it must be (N, C1, H, W, 16)")
     settings = frozen(ksizes), frozen(dilations), sides[::2], frozen(strides)
-    facts = image_facts("im2col", x, *settings)
-    check("im2col", facts, load_device(TABLE_DEVICE))
+    facts = im2col_facts(x, *settings)
+    CARDS["im2col"].check(facts, load_device(TABLE_DEVICE))
 
     def run(image: Operand, bias: None, **options: Any) -> Result:
         return run_im2col(image, *settings, **options)
 
     name = kernel_name_of({"kernel_name": kernel_name}, "im2col")
-    return lazy_tensor(name, made_shape(facts), dtype(x.dtype), (x,), None, run)
+    return lazy_tensor(name, patches_shape(facts), dtype(x.dtype), (x,), None, run)
 
 
 def conv2d_backprop_filter(

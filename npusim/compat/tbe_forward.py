@@ -21,13 +21,14 @@ from npusim.compat.tbe_calls import (
 from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.kernels.implicit_gemm.forward import ConvForward
 from npusim.machine.device.catalog import load_device
+from npusim.ops import CARDS
 from npusim.ops.blocked import blocked_problem
-from npusim.ops.blocked_gradients import blocked_product
-from npusim.ops.compiled import stated
-from npusim.ops.convolution import CARD
+from npusim.ops.blocked_gradients import Named, blocked_product
+from npusim.ops.compiled import FORMS, stated
+from npusim.ops.conv_forward import CARD
 from npusim.problem.convolution import Convolution
-from npusim.problem.limits.facts import FORMS, layer_of, type_name
-from npusim.problem.limits.table import check
+from npusim.problem.limits.facts import type_name
+from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
 
@@ -79,7 +80,7 @@ def _checked_layer(
     sister = f"{function}_backprop_filter"
     facts = _facts(function, sister, x, filter_sizes, settings)
     try:
-        check(sister, facts, load_device(TABLE_DEVICE))
+        CARDS[sister].check(facts, load_device(TABLE_DEVICE))
     except RuleError as error:
         if error.parameter.startswith("out_backprop"):  # which a forward pass has not
             return layer_of(facts)
@@ -94,7 +95,8 @@ def _facts(
     """The facts of the filter gradient whose ``out_backprop`` is as large as the output."""
     dims = 2 if function == "conv2d" else 3
     unknown = Placeholder((*(1,) * (dims + 2), 16), "float16", "output")
-    facts = stated(FORMS[sister], x, unknown, filter_sizes, {**settings, "res_dtype": "float32"})
+    para_dict = {**settings, "res_dtype": "float32"}
+    facts = stated(FORMS[sister], x, unknown, (filter_sizes,), para_dict)
     try:
         c = layer_of(facts)
         facts["out_backprop.shape"] = (c.n, *c.out[:-2], c.cout1, *c.out[-2:], c.c0)
@@ -120,8 +122,16 @@ def blocked_convolution(
     """
     call = CARD.begin(options, input=x, weight=w, bias=bias)
     call.require_dtype(FP16)
-    names = ("output", "input", "weight", "bias")
-    y = blocked_product(call, ConvForward, c, names, (x, w, bias), result)
+    y = blocked_product(
+        call,
+        ConvForward,
+        c,
+        source=Named("input", x),
+        weights=Named("weight", w),
+        bias=None if bias is None else Named("bias", bias),
+        result_name="output",
+        result=result,
+    )
     call.runs = [replace(run, computes="output" if run.computes else "") for run in call.runs]
     problem, sizes = blocked_problem("y", c, result), c.channel_blocks(16)
     return call.result({"output": call.arrays.get(y.name)}, problem, FP16, sizes=sizes)

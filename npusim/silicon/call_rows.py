@@ -25,7 +25,7 @@ from npusim.machine.timing.trace import KernelRun
 from npusim.networks.run.step import step
 from npusim.networks.run.step_result import CLEARING, CONVERSIONS
 from npusim.ops import convolution_backward, matmul
-from npusim.ops.convolution_backward import arguments
+from npusim.ops.conv_backward import arguments
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
 from npusim.results.facts.bounded import on_silicon

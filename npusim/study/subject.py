@@ -32,8 +32,9 @@ from npusim.machine.device.scaling import energy_pj
 from npusim.machine.device.spec import Device
 from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
 from npusim.ops import CARDS
-from npusim.ops.arguments import integer, read_cube_math_type, word
 from npusim.ops.card import Stated
+from npusim.ops.cube_math import read_cube_math_type
+from npusim.ops.options import integer, word
 from npusim.results import Result
 from npusim.results.facts.energy import Energy
 from npusim.reuse.store import Store

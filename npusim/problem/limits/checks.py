@@ -15,7 +15,8 @@ from typing import Any
 from npusim.base.dtypes import promote
 from npusim.problem.convolution import output_sizes, sides_of, transposed_sizes
 from npusim.problem.layouts import group_dict
-from npusim.problem.limits.facts import PARAM, Facts, described, form_of, weight_shape
+from npusim.problem.limits.facts import PARAM, Facts, weight_shape
+from npusim.problem.limits.forms import described, form_of
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -149,24 +150,6 @@ def map_width(f: Facts, parameter: str) -> str | None:
     """A feature map of several rows is at most 4096 wide."""
     *_, h, w = f[parameter]
     return f"W is {w} and there are {h} rows" if h > 1 and w > 4096 else None
-
-
-def tbc_channels(f: Facts, _: str) -> str | None:
-    """The channels of all operands are those of the weight (K, Cin, Cout)."""
-    _, cin, cout = f["weight.shape"]
-    found = f["input.shape"][2], f["grad_output.shape"][2], f["bias.shape"][0]
-    if found == (cin, cout, cout):
-        return None
-    return f"input has {found[0]} channels, grad_output {found[1]}, bias {found[2]}"
-
-
-def tbc_spatial(f: Facts, _: str) -> str | None:
-    """The gradient has the input's batch and the length of the forward output."""
-    (length, n, _cin), taps = f["input.shape"], f["weight.shape"][0]
-    want = (length + 2 * f["pad"] - taps + 1, n)
-    if want[0] < 1:
-        return f"a kernel of {taps} is longer than the padded input of {length}"
-    return None if tuple(f["grad_output.shape"][:2]) == want else f"T and N must be {want}"
 
 
 # -- im2col_backward -----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from npusim.base.records import replace
 from npusim.call.options import Options
 from npusim.compat import aclnn
 from npusim.machine.device.spec import Device
-from npusim.ops.convolution_backward import convolution as backward_convolution
+from npusim.ops.conv_backward import convolution as backward_convolution
 from npusim.problem.convolution import Convolution
 from npusim.torch.log import ConvCall, Log
 from npusim.workloads import ConvLayer, Workload
