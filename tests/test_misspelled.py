@@ -30,6 +30,7 @@ INTERFACES: dict[Any, str] = {
 }
 
 IMPORTS = """
+import npusim
 from npusim.compat import aclnn, ftdsp
 from npusim.compat.tbe import dsl, tvm
 from npusim.silicon.rows import CallRow, KernelRow
@@ -37,6 +38,7 @@ from npusim.silicon.rows import CallRow, KernelRow
 x = tvm.placeholder((1, 1, 7, 7, 16), dtype="float16")
 dy = tvm.placeholder((1, 1, 7, 7, 16), dtype="float16")
 para = {"strides": [1, 1], "padding": [0, 0, 0, 0], "dilations": [1, 1, 1, 1]}
+map_ = npusim.spec((1, 4, 4, 1), "fp32")
 row = KernelRow(id="a", chip="910B1", op="gemm", base_m=128)
 """
 
@@ -56,6 +58,11 @@ STATEMENTS = {
     "ftdsp.fp_conv_grad_input_p": (
         ("ftdsp.fp_conv_grad_inputs_p", "attr-defined"),
         ("ftdsp.bf_conv_grad_input_p", "attr-defined"),
+    ),
+    "ftdsp.fp_conv_grad_filter_s(map_, map_, None, [1] * 18, 1, storage='gsm')": (
+        ("ftdsp.fp_conv_grad_filter_s(map_, map_, None, [1] * 18, storage='gsm')", "call-arg"),
+        ("ftdsp.fp_conv_grad_filter_s(map_, map_, None, [1] * 18, 1, store='gsm')", "call-arg"),
+        ("ftdsp.fp_conv_grad_filter_s(map_, map_, None, [1] * 18, 1, check='yes')", "arg-type"),
     ),
     "dsl.conv2d_backprop_filter(x, dy, [16, 16, 1, 1], para)": (
         ("dsl.conv2d_backprop_filters(x, dy, [16, 16, 1, 1], para)", "attr-defined"),

@@ -345,8 +345,6 @@ CHECKS: Mapping[str, Check] = {
     "batch": batch,
     "spatial": spatial,
     "map_width": map_width,
-    "tbc_channels": tbc_channels,
-    "tbc_spatial": tbc_spatial,
     "im2col_rows": im2col_rows,
     "im2col_out_dtype": im2col_out_dtype,
     "im2col_columns": im2col_columns,
