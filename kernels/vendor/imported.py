@@ -18,7 +18,13 @@ from typing import Any
 from npusim.base.content import Content, require_content
 from npusim.base.integers import ceil_div, digits
 from npusim.base.yamltree import Node, load_tree, suggest
-from npusim.kernels.matmul.measured import FINISHED, Template, settings, template_values, words
+from npusim.kernels.matmul.measured import (
+    FINISHED,
+    TemplateChoice,
+    settings,
+    template_values,
+    words,
+)
 from npusim.kernels.matmul.tiling import Shape, Tiling
 from npusim.language import ArgumentError, Device
 
@@ -49,7 +55,8 @@ class Imported:
             if not self.templates:
                 values, notes = _of_cube(words, shape, cores)
             else:
-                template = Template(M=shape.m, N=shape.n, K=shape.k * shape.dtype.values, **words)
+                depth = shape.k * shape.dtype.values
+                template = TemplateChoice(M=shape.m, N=shape.n, K=depth, **words)
                 sets = settings(template.switches, "gemm")
                 values, notes = template_values(template, sets, device, shape.dtype, cores)
                 used = ", ".join(template.switches) or "no switches"

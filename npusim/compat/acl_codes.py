@@ -43,7 +43,7 @@ class aclDataType(IntEnum):
 
 
 class aclFormat(IntEnum):
-    """What the axes of a tensor mean."""
+    """Meanings of the axes of a tensor."""
 
     ACL_FORMAT_UNDEFINED = -1
     ACL_FORMAT_NCHW = 0
@@ -73,7 +73,7 @@ class aclrtMemMallocPolicy(IntEnum):
 
 
 class aclrtMemcpyKind(IntEnum):
-    """Where the two sides of ``aclrtMemcpy`` lie."""
+    """The sides, host or device, between which ``aclrtMemcpy`` copies."""
 
     ACL_MEMCPY_HOST_TO_HOST = 0
     ACL_MEMCPY_HOST_TO_DEVICE = 1

@@ -29,18 +29,19 @@ written (it may be None).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
 from math import prod
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
+from npusim.call.options import Keywords
 from npusim.call.spec import Array, Operand, Spec
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
@@ -49,6 +50,9 @@ from npusim.ops.dsp import facts
 from npusim.ops.dsp_gradients import CARDS
 from npusim.problem.limits.facts import PARAM, weight_shape
 from npusim.results import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "fp_conv_grad_filter_p",
@@ -74,6 +78,13 @@ F = TypeVar("F", bound=Callable[..., Result])
 
 #: The parameter array of the C interface.
 Parameters: TypeAlias = Sequence[int] | Array
+
+
+class FormKeywords(Keywords, total=False):
+    """The keywords of a form, for type checkers: where operands lie, and those of every call."""
+
+    storage: str
+
 
 #: The device of the innermost ``using`` block of this thread.
 _device: ContextVar[str | Device | None] = ContextVar("ftdsp_device", default=None)
@@ -115,7 +126,7 @@ def fp_deconv_grad_filter_s(
     dw: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's filter to ``dw``; arrays are float32.
 
@@ -133,7 +144,7 @@ def hp_deconv_grad_filter_s(
     dw: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's filter to ``dw``; arrays are float16.
 
@@ -150,7 +161,7 @@ def fp_deconv_grad_filter_p(
     x: Operand,
     dw: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's filter to ``dw``; arrays are float32.
 
@@ -166,7 +177,7 @@ def hp_deconv_grad_filter_p(
     x: Operand,
     dw: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's filter to ``dw``; arrays are float16.
 
@@ -183,7 +194,7 @@ def fp_conv_grad_filter_s(
     dw: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's filter to ``dw``; arrays are float32.
 
@@ -201,7 +212,7 @@ def hp_conv_grad_filter_s(
     dw: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's filter to ``dw``; arrays are float16.
 
@@ -218,7 +229,7 @@ def fp_conv_grad_filter_p(
     x: Operand,
     dw: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's filter to ``dw``; arrays are float32.
 
@@ -234,7 +245,7 @@ def hp_conv_grad_filter_p(
     x: Operand,
     dw: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's filter to ``dw``; arrays are float16.
 
@@ -251,7 +262,7 @@ def fp_deconv_grad_input_s(
     dx: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's input to ``dx``; arrays are float32.
 
@@ -269,7 +280,7 @@ def hp_deconv_grad_input_s(
     dx: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's input to ``dx``; arrays are float16.
 
@@ -286,7 +297,7 @@ def fp_deconv_grad_input_p(
     w: Operand,
     dx: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's input to ``dx``; arrays are float32.
 
@@ -302,7 +313,7 @@ def hp_deconv_grad_input_p(
     w: Operand,
     dx: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a transposed convolution's input to ``dx``; arrays are float16.
 
@@ -319,7 +330,7 @@ def fp_conv_grad_input_s(
     dx: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's input to ``dx``; arrays are float32.
 
@@ -337,7 +348,7 @@ def hp_conv_grad_input_s(
     dx: Array | None,
     param: Parameters,
     core_mask: int | None,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's input to ``dx``; arrays are float16.
 
@@ -354,7 +365,7 @@ def fp_conv_grad_input_p(
     w: Operand,
     dx: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's input to ``dx``; arrays are float32.
 
@@ -370,7 +381,7 @@ def hp_conv_grad_input_p(
     w: Operand,
     dx: Array | None,
     param: Parameters,
-    **options: Any,
+    **options: Unpack[FormKeywords],
 ) -> Result:
     """Write the gradient of a convolution's input to ``dx``; arrays are float16.
 
@@ -403,10 +414,10 @@ def _run(
     form: _Form,
     arrays: tuple[Operand, Operand, Array | None],
     param: Parameters,
-    options: dict[str, Any],
+    keywords: Mapping[str, Any],
 ) -> Result:
     """Check and view the operands, run the operator, copy its result into the third array."""
-    options = dict(options)
+    options = dict(keywords)
     storage = options.pop("storage", form.storage)
     if (storage == "private") != (form.storage == "private"):
         raise ArgumentError(
