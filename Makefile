@@ -17,7 +17,7 @@ QUICK := tests/base tests/machine/device tests/machine/isa tests/machine/numeric
   tests/machine/timing/test_fabric.py tests/machine/timing/test_l2.py tests/problem/layouts \
   tests/problem/test_reference.py tests/workloads tests/test_architecture.py
 
-.PHONY: demo engine quick test minima newest mutants replay gate check types docs slow release bench speed steps scorecard clean
+.PHONY: demo engine quick test minima newest mutants replay gate check types size docs slow release bench speed steps scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	@echo "npusim and what it needs go into $(VENV): once, half a minute to two; nothing is said meanwhile"
@@ -89,6 +89,10 @@ check: $(VENV)/.installed types
 
 types: $(VENV)/.installed
 	$(BIN)/mypy
+
+# How the code reads, by room; AGAINST=REVISION shows the difference to another than the last release.
+size: $(VENV)/.installed
+	$(BIN)/python -m tools.size $(if $(AGAINST),--against $(AGAINST))
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
