@@ -25,7 +25,8 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.timing.run import new_l2, time_cycles
-from tests.call.larger_machines import (
+from tests.sampled import slow_if
+from tools.tilings.larger_machines import (
     LIMIT,
     Gradient,
     Product,
@@ -36,7 +37,6 @@ from tests.call.larger_machines import (
     layers,
     random_enlargements,
 )
-from tests.sampled import slow_if
 
 pytestmark = pytest.mark.compiled
 

@@ -24,7 +24,7 @@ from npusim.silicon.sheet import KernelRow, shipped_sheets
 from npusim.silicon.simulate import Outcome, simulate_row
 from npusim.silicon.steadiness import Restarted, restarted, with_notes
 from npusim.silicon.tables import scorecard
-from tests.silicon.coverage import CLASSES, ends, inside, members, structure
+from tools.scorecard.coverage import CLASSES, ends, inside, members, structure
 
 
 def simulated(ids: tuple[str, ...] = ()) -> list[Outcome]:

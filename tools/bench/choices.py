@@ -11,10 +11,10 @@ from npusim.base.records import replace
 from npusim.call.tilings.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED, built, chosen
 from npusim.machine.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches
-from tests.call.larger_machines import Gradient, kernel_of, layers
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
 from tools.bench.simulator import forget
+from tools.tilings.larger_machines import Gradient, kernel_of, layers
 
 BATCHES = (1, 32)
 

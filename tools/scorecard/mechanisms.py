@@ -1,6 +1,6 @@
 """Calls of the library, predicted by choices that were made without them.
 
-``python -m tests.silicon.mechanisms`` prints the errors; it takes minutes.
+``python -m tools.scorecard.mechanisms`` prints the errors; it takes minutes.
 
 Some of what the model says of the library was chosen by looking at measured calls: figures of the
 device, and how the launches of a call are read. ``CHOICES`` lists them with what else they could
