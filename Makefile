@@ -129,7 +129,7 @@ steps: $(VENV)/.installed
 
 scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)
-	$(BIN)/npusim validate --leave-one-out --starts --html $(SCORECARD)/scorecard.html \
+	$(BIN)/python -m tools.scorecard --html $(SCORECARD)/scorecard.html \
 	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
 	$(BIN)/python -m tools.scorecard.mechanisms > $(SCORECARD)/mechanisms.txt
 	$(BIN)/python -m tests.documents errors 'other errors' busy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,10 @@ from npusim.cli.main import FAILED
 from npusim.cli.options import Parser, add_options, collect
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text_layout import counted
-from npusim.silicon.constants import Constant, load_constants
-from npusim.silicon.fit import leave_one_out
 from npusim.silicon.profile import read_data
 from npusim.silicon.score import busy_errors, is_scored, time_error
-from npusim.silicon.sheet import CallRow, Row, Sheet, Unreadable, shipped_sheets, shipped_steps
+from npusim.silicon.sheet import Row, Sheet, Unreadable, shipped_sheets, shipped_steps
 from npusim.silicon.simulate import Outcome, Task, Workers, effort, on_device
-from npusim.silicon.steadiness import restarted, with_notes
 from npusim.silicon.tables import save_page, save_plot, scorecard
 
 #: Products of base blocks above which --quick leaves a point out.
@@ -39,7 +36,6 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     check_files(arguments, plot=PLOTS, html=ANY)
     figures = collect("--set", arguments.set)
-    constants = _constants(arguments, figures)
     given = arguments.data
     if arguments.device and not given:
         raise ArgumentError(
@@ -56,12 +52,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with Workers(arguments.jobs) as workers, Bar() as bar:
         run = partial(_run, workers, bar)
         outcomes = run([(row, figures) for row in rows])
-        study = leave_one_out(outcomes, constants, run) if constants else None
-        own = load_constants(part="calls") if constants else []
-        calls = leave_one_out(outcomes, own, run, CallRow) if own else None
-    again = restarted(outcomes, figures) if arguments.starts else []
-    outcomes = with_notes(outcomes, again)
-    tables = scorecard(outcomes, study, constants, again, calls)
+    tables = scorecard(outcomes)
     if arguments.json:
         print_json([_object(outcome) for outcome in outcomes])
     else:
@@ -88,18 +79,6 @@ def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
         )
     told = "; ".join(parts)
     return f"nothing was compared: {told}; correct the rows, or choose others"
-
-
-def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:
-    """The constants to fit again; none without --leave-one-out."""
-    if not arguments.leave_one_out:
-        return []
-    if figures:
-        raise ArgumentError("--leave-one-out begins with the figures that ship; leave out --set")
-    constants = load_constants()
-    if not constants:
-        raise ArgumentError("--leave-one-out: configs/silicon/fit.yaml lists no constants")
-    return constants
 
 
 def _run(workers: Workers, bar: Bar, tasks: Sequence[Task]) -> list[Outcome]:
