@@ -20,7 +20,7 @@ from npusim.base.records import replace
 from npusim.base.resources import require_room
 from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec, elements_overlap
-from npusim.call.tilings.choice import Around, K, built, chosen
+from npusim.call.tilings.choice import Around, K, chosen
 from npusim.call.tilings.words import asked_of, is_library, is_tuned
 from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy, elements_spanned
 from npusim.kernels.parts.mem_set import MemSet
@@ -37,6 +37,7 @@ from npusim.problem.limits.table import check, check_undocumented
 from npusim.results import Result
 from npusim.results.writers.text_layout import bytes_text
 from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
+from npusim.reuse.programs import program_of
 from npusim.version import __version__
 
 #: The kernels of the calls that are planned now; None while calls run.
@@ -387,7 +388,7 @@ class Call(Struct, dict=True):
                 self.options.progress(kernel.name, "timing", count, count)
         else:
             with self._told_as(kernel):
-                program = built(kernel, self.device, self.groups)
+                program = program_of(kernel, self.device, self.groups)
             self.require_time(program.instructions, program.macs, kernel.name)
             progress = self._progress(program, "timing")
             made = self.launches.time(kernel, program, timeline=timeline, progress=progress)

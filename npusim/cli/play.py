@@ -8,7 +8,7 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.net import TIMED, add_network, sizes_of_inputs
 from npusim.cli.options import Parser, add_options, collect, picked
 from npusim.results.writers.progress import ProgressBar
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 
 #: Images where nothing is said: of one image launches take most of the time, and nothing moves it.
 _BATCH = 32

@@ -60,7 +60,8 @@ from npusim.ops.blocked_gradients import (
 )
 from npusim.ops.window_products import LIBRARY_MULTIPLIES, WindowProducts, product_estimate
 from npusim.problem.convolution import Convolution
-from npusim.reuse.cache import Answers, Seen
+from npusim.reuse.answers import Answers
+from npusim.reuse.tracked_device import TrackedDevice
 
 
 class Launcher:
@@ -378,7 +379,7 @@ def faster_shape(
     if found is not None:
         fold = found.answer
     else:
-        watched = Seen(call.device)
+        watched = TrackedDevice(call.device)
         shape = best_way(watched.device, len(call.groups), c, math, gradient=gradient).shape
         fold = [] if shape is None else list(getattr(shape, "fold", _THIN))
         _WAYS.keep(key, call.device, watched.names, fold)
@@ -426,7 +427,7 @@ def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
     found = _MULTIPLIED.find(key, call.device)
     if found is not None:
         return found.answer[0]
-    watched, groups = Seen(call.device), len(call.groups)
+    watched, groups = TrackedDevice(call.device), len(call.groups)
     convolved = _convolved_estimate(watched.device, groups, c, math, result)
     answer = product_estimate(watched.device, groups, c, math, result) < convolved
     _MULTIPLIED.keep(key, call.device, watched.names, [answer])

@@ -10,9 +10,8 @@ import pytest
 import npusim
 from npusim.base.records import collecting_seldom
 from npusim.call.tilings import choice
-from npusim.call.tilings.choice import LONG_PROGRAMS, PROGRAMS
 from npusim.machine.program.build import build
-from npusim.reuse.launches import content
+from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS, content
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

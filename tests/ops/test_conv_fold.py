@@ -21,7 +21,7 @@ from npusim.ops.conv_launch import best_way, ways
 from npusim.problem.convolution import Convolution
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
-from npusim.reuse.cache import Answers
+from npusim.reuse.answers import Answers
 from tests.sampled import some
 from tools.tilings.larger_machines import cycles_of
 

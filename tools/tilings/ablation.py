@@ -27,6 +27,7 @@ from npusim.kernels.filter_gradient.space import Space as Filters
 from npusim.kernels.implicit_gemm.space import Products
 from npusim.machine.device.catalog import load_device
 from npusim.reuse.launches import RUNS
+from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS
 from tests.documents.tilings_table import ABLATION
 from tools.tilings.larger_machines import (
     LIMIT,
@@ -46,7 +47,7 @@ NETWORKS = (("resnet50", 32), ("vgg16", 4), ("mobilenet_v2", 8))
 ENLARGEMENTS, SEED = 100, 3
 
 #: Answers of a process.
-KEPT: Any = (choice.CHOICES, choice.TRIED, choice.PROGRAMS, choice.LONG_PROGRAMS, RUNS)
+KEPT: Any = (choice.CHOICES, choice.TRIED, PROGRAMS, LONG_PROGRAMS, RUNS)
 
 Switch = Callable[[pytest.MonkeyPatch], None]
 

@@ -7,6 +7,7 @@ a few dozen templates and two integer columns per core.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -165,6 +166,12 @@ class Program:
     #: What others worked out that follows from its shape alone, by their names for it: programs
     #: that differ in costs only have one between them.
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def on(self, device: Device) -> Program:
+        """This program for a device on which it would be built alike, with all worked out of it."""
+        program = copy(self)
+        object.__setattr__(program, "device", device)  # of a copy that nobody else has yet
+        return program
 
     @cached_property
     def figures(self) -> frozenset[str]:

@@ -16,7 +16,7 @@ from npusim.machine.timing.fast.state import COST, empty
 from npusim.machine.timing.l2 import L2State
 from npusim.machine.timing.outcome import Held
 from npusim.machine.timing.standby import StandbyL2
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.reuse.launches import CONTENTS
 
 pytestmark = pytest.mark.compiled
