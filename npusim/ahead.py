@@ -27,7 +27,7 @@ from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
-from npusim.machine.timing import standby
+from npusim.machine.timing import compile_once
 from npusim.machine.timing.fast import library
 from npusim.machine.timing.run import ENGINES
 from npusim.machine.timing.trace import core_starts
@@ -40,12 +40,12 @@ def main(arguments: list[str]) -> int:
     """Compile; with ``--check`` only compare the engines of this process, 1 where they differ.
 
     ``--any`` compiles for processors of every level that this machine can check. ``--cache``
-    compiles for processes to come, where no other does so.
+    compiles for processes to come.
     """
     if arguments == ["--check"]:
         return int(differs())
     if arguments == ["--cache"]:
-        in_background()
+        into_cache()
         return 0
     if HERE not in arguments:
         return _in_child(arguments)
@@ -64,15 +64,13 @@ def _in_child(arguments: list[str]) -> int:
     return subprocess.run(command, env=environment, check=False).returncode
 
 
-def in_background() -> None:
-    """Compile into the cache, a library or else Numba's code, unless somebody else does so."""
+def into_cache() -> None:
+    """Compile into the cache: a library, or Numba's code where there is no C compiler."""
     from npusim.machine.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
-    with standby.compiling() as alone:
-        if alone and not standby.is_cached():
-            if not ahead.can_link() or _in_child([str(library.folder())]):
-                ahead.translated(examples())
-            standby.finish()
+    if not ahead.can_link() or _in_child([str(library.folder())]):
+        ahead.translated(examples())
+    compile_once.finish()
 
 
 def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:

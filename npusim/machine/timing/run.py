@@ -46,10 +46,9 @@ def new_l2(device: Device, engine: str, held: Held | None = None) -> L2:
     """
     # Engines are imported when they are used: each needs a library that takes time to load.
     if engine == "fast":
-        from npusim.machine.timing import standby  # noqa: PLC0415
+        from npusim.machine.timing import compile_once  # noqa: PLC0415
 
-        if not standby.ready():
-            return standby.StandbyL2(device, held)
+        compile_once.require()
         from npusim.machine.timing.fast.l2 import FastL2  # noqa: PLC0415
 
         return FastL2(device.l2) if held is None else FastL2.of(device.l2, held)
@@ -65,11 +64,8 @@ def _run(
 ) -> Outcome:
     """Run ``program`` once, by the engine that works on ``l2``."""
     from npusim.machine.timing.l2 import L2State  # noqa: PLC0415
-    from npusim.machine.timing.standby import StandbyL2  # noqa: PLC0415
 
     starts = core_starts(program)
-    if isinstance(l2, StandbyL2):
-        l2 = l2.for_program(program)
     if isinstance(l2, L2State):
         from npusim.machine.timing.simpy_engine import SimpyEngine  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
 """The engine compiled ahead of time: a small shared library of these very sources.
 
-``npusim.machine.timing.fast.ahead`` makes it, when a wheel is built or in the background of a first
-run. With it a process needs no compiler, and does not import Numba. Its name has a digest of the
-sources, so that one of other sources is not found.
+``npusim.machine.timing.fast.ahead`` makes it, when a wheel is built or at a first run
+(``npusim.machine.timing.compile_once``). With it a process needs no compiler, and does not import
+Numba. Its name has a digest of the sources, so that one of other sources is not found.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def found() -> Path | None:
     """The library of these sources, beside them or in ``folder``; None where there is none.
 
     The environment variable NPUSIM_ENGINE may say "numba" to do without, or name another one; with
-    either of them nothing is compiled in the background.
+    either of them no first run compiles.
     """
     named = asked(SWITCH)
     if named:
