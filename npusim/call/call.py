@@ -31,7 +31,7 @@ from npusim.machine.program.build import lay_out
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.program import Program
 from npusim.machine.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
-from npusim.machine.timing.run import Launches
+from npusim.machine.timing.run import Launched, Launches
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.problem.limits.table import check, check_undocumented
 from npusim.results import Result
@@ -325,7 +325,7 @@ class Call(Struct, dict=True):
         ``blind`` one chooses as a library does, which knows neither how kernels are launched nor
         what the L2 holds.
         """
-        with self._told_as(kernel):
+        with self._errors_of(kernel.name):
             return chosen(
                 kernel,
                 self.device.launching("single") if self.blind else self.device,
@@ -336,17 +336,17 @@ class Call(Struct, dict=True):
             )
 
     @contextmanager
-    def _told_as(self, kernel: Kernel) -> Iterator[None]:
-        """Say of a call that is too large for this computer which one it is, and what would help.
+    def _errors_of(self, kernel: str) -> Iterator[None]:
+        """Name the kernel and a way out in the error of a call too large for this computer.
 
-        Larger tiles would, of somebody who gave a tiling.
+        Larger tiles would help somebody who gave a tiling.
         """
         try:
             yield
         except RoomError as error:
-            given = isinstance(asked_of(self.options.tiling, kernel.name), str)
-            way_out = "" if given else ", or give a tiling with larger tiles"
-            raise RoomError(f"{self.operator}: {kernel.name}: {error}{way_out}") from error
+            is_automatic = isinstance(asked_of(self.options.tiling, kernel), str)
+            way_out = "" if is_automatic else ", or give a tiling with larger tiles"
+            raise RoomError(f"{self.operator}: {kernel}: {error}{way_out}") from error
 
     def tuned(self, kernel: K) -> K:
         """``kernel`` with its fastest tiling, started from the L2 as it is now.
@@ -366,47 +366,61 @@ class Call(Struct, dict=True):
         self.notes.append(f"{kernel.name}: {found.verdict}")
         return cast(K, found.best)
 
-    def launch(self, kernel: Kernel, whole: str | None = None) -> None:
+    def launch(self, kernel: Kernel, written_whole: str | None = None) -> None:
         """Build, time and (unless timing-only) execute one kernel; while planning only check it.
 
-        With ``whole``, a place for errors, it has to write all of its outputs if it is checked.
+        With ``written_whole``, a place for errors, it has to write all of its outputs if it is
+        checked.
         """
         self._touched |= {tensor.name for tensor in kernel.tensors if tensor.role != "in"}
         planned = _planned.get()
         if planned is not None:
-            with self._told_as(kernel):
+            with self._errors_of(kernel.name):
                 lay_out(kernel, self.device, self.groups)
             planned.append(kernel)
             return
         self._steps.append(kernel)
-        timeline = self.options.timeline
-        known = self.launches.known(kernel, timeline=timeline)
-        if known is not None:
-            made = known
-            if self.options.progress is not None:
-                count = made.run.instructions
-                self.options.progress(kernel.name, "timing", count, count)
-        else:
-            with self._told_as(kernel):
+        launched = self._known(kernel) if self.timing_only else None
+        if launched is None:
+            with self._errors_of(kernel.name):
                 program = program_of(kernel, self.device, self.groups)
-            self.require_time(program.instructions, program.macs, kernel.name)
-            progress = self._progress(program, "timing")
-            made = self.launches.time(kernel, program, timeline=timeline, progress=progress)
+            self.require_time(program.instructions, program.macs, program.kernel)
+            launched = self.launches.time(
+                kernel,
+                program,
+                timeline=self.options.timeline,
+                progress=self._progress(program, "timing"),
+            )
             if not self.timing_only:
-                from npusim.machine.numerics.executor import execute  # noqa: PLC0415 - for numbers only
+                self._execute(program, written_whole)
+        self._record(launched, kernel.name, kernel.tiling_in_use)
 
-                arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
-                execute(program, arrays, self._progress(program, "numbers"))
-                if self.options.check:
-                    from npusim.machine.program.unwritten import check_mistakes  # noqa: PLC0415
+    def _known(self, kernel: Kernel) -> Launched | None:
+        """Launch a kernel whose run is known, whose progress is one step; None if it is not."""
+        launched = self.launches.known(kernel, timeline=self.options.timeline)
+        if launched is not None and self.options.progress is not None:
+            count = launched.run.instructions
+            self.options.progress(kernel.name, "timing", count, count)
+        return launched
 
-                    check_mistakes(program, whole)
-        self.runs.append(made.run)
-        tiling = getattr(kernel.clipped, "tiling", None)
+    def _execute(self, program: Program, written_whole: str | None) -> None:
+        """Compute the numbers of a kernel, and look for mistakes if the call is checked."""
+        from npusim.machine.numerics.executor import execute  # noqa: PLC0415 - for numbers only
+
+        arrays = {tensor.name: self.arrays[tensor.name] for tensor in program.tensors}
+        execute(program, arrays, self._progress(program, "numbers"))
+        if self.options.check:
+            from npusim.machine.program.unwritten import check_mistakes  # noqa: PLC0415
+
+            check_mistakes(program, written_whole)
+
+    def _record(self, launched: Launched, kernel: str, tiling: Any) -> None:
+        """Add the run of a kernel to the call: its rows, its tiling, what its time rests on."""
+        self.runs.append(launched.run)
         if tiling is not None:
-            self._tilings[kernel.name] = tiling
-        self.figures |= dict.fromkeys(figures_behind(self.device, made))
-        for name, size in made.read.items():
+            self._tilings[kernel] = tiling
+        self.figures |= dict.fromkeys(figures_behind(self.device, launched))
+        for name, size in launched.read.items():
             if name in self._operands:  # not what is left between kernels
                 self._operands[name] = max(self._operands[name], size)
 

@@ -25,6 +25,7 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.timing.run import new_l2, time_cycles
+from npusim.reuse import programs
 from npusim.reuse.programs import program_of
 from tests.sampled import slow_if
 from tools.tilings.larger_machines import (
@@ -296,7 +297,7 @@ def test_the_program_of_the_choice_is_taken_over(monkeypatch: pytest.MonkeyPatch
     CHOICES.clear()
     TRIED.clear()
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    monkeypatch.setattr(choice, "build", None)
+    monkeypatch.setattr(programs, "build", None)
     first, second = (program_of(best, machine, groups) for _ in range(2))
     assert first.templates is second.templates
     assert first.device is not second.device, "each notes what is asked for its own time"
@@ -448,5 +449,5 @@ def test_candidates_that_were_timed_are_not_built_again(monkeypatch: pytest.Monk
     groups, kernel = tuple(range(machine.groups)), kernel_of(gradient("res5_3x3", "dw", 1))
     best = chosen(kernel, machine, groups)
     CHOICES.clear()
-    monkeypatch.setattr(choice, "built", None)
+    monkeypatch.setattr(choice, "program_of", None)
     assert chosen(kernel, machine, groups) == best

@@ -129,8 +129,10 @@ class Kernel(Abstract):
 
         That is what the problem leaves of a field ``tiling``, else what ``choices`` names.
         """
-        own = (f"{name} {getattr(self, name)}" for name in self.choices)
-        return str(getattr(self, "ran", getattr(self, "tiling", ""))) or ", ".join(own)
+        tiling = self.tiling_in_use
+        if tiling is not None and str(tiling):
+            return str(tiling)
+        return ", ".join(f"{name} {getattr(self, name)}" for name in self.choices)
 
     def used(self, cores: int) -> int:
         """How many of so many cores ``plan`` divides the work among; the others are left idle.
@@ -235,6 +237,12 @@ class Kernel(Abstract):
     def before(self) -> tuple[Kernel, ...]:
         """Kernels to launch before it on account of its tiling, such as one that clears."""
         return ()
+
+    @property
+    def tiling_in_use(self) -> Any:
+        """The tile sizes that the problem leaves of a field ``tiling``; None where it has none."""
+        ran = getattr(self, "ran", None)
+        return getattr(self, "tiling", None) if ran is None else ran
 
     @property
     def clipped(self) -> Kernel:
