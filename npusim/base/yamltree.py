@@ -22,7 +22,7 @@ from npusim.base.records import replace
 
 
 class TextFile(Protocol):
-    """What is needed of a file: a ``pathlib.Path`` or a packaged resource will do."""
+    """A file that can be read: a ``pathlib.Path`` or a packaged resource."""
 
     def read_text(self, encoding: str) -> str:
         """Return the whole text."""

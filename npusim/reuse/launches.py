@@ -287,7 +287,7 @@ class Again:
         return device.time_us(sum(time_cycles(*step) for step in self._programs(device)))
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
-        """What the time of every kernel rests on, in the order of launches."""
+        """The causes of the time of every kernel, in the order of launches."""
         return tuple(trace_program(program, l2) for program, l2 in self._programs(device))
 
     def programs(self, device: Device) -> tuple[Program, ...]:
@@ -347,7 +347,7 @@ class Again:
         return self.device.time_us(cycles)
 
     def causes(self, device: Device) -> tuple[IntArray, ...]:
-        """What every instruction of every kernel waited for, by rows of its timeline."""
+        """The cause for which every instruction of every kernel waited, by rows of its timeline."""
         return tuple(trace_causes(program, l2) for program, l2 in self._programs(device))
 
     def _programs(self, device: Device) -> Iterator[tuple[Program, L2]]:

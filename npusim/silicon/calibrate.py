@@ -49,7 +49,7 @@ _UNTRUSTED = "C"
 
 @dataclass(frozen=True)
 class Calibration(Answer):
-    """What a fit found.
+    """The result of a fit.
 
     ``figures`` are all that were looked at, ``before`` and ``after`` the rows fitted to, with the
     shipped and with the fitted figures, ``left`` the rows that take no part, with reasons.
@@ -230,7 +230,7 @@ def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
 
 
 def _nothing(paths: Sequence[str | os.PathLike[str]], left: Sequence[Outcome]) -> str:
-    """What to say where there is nothing to fit to."""
+    """The message where there is nothing to fit to."""
     reasons = list(dict.fromkeys(str(outcome.reason) for outcome in left))
     files = ", ".join(os.fspath(path) for path in paths)
     shown = "".join(f"\n  {reason}" for reason in reasons[:10])

@@ -44,7 +44,7 @@ TELLING, ENOUGH = 0.02, 3
 
 
 def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
-    """Whether a fit may use a row: a trusted one that runs on a device of a constant."""
+    """True if a fit may use a row: a trusted one that runs on a device of a constant."""
     row = outcome.row
     return (
         isinstance(row, KernelRow | CallRow)
@@ -55,7 +55,7 @@ def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
 
 
 def tells(outcome: Outcome) -> bool:
-    """Whether constants are fitted to a usable row, which may also be there to be predicted only.
+    """True if constants are fitted to a usable row, which may also be there to be predicted only.
 
     A kernel that measures what the model leaves out would pull constants away from what they mean,
     and so would transposes, which no convolution or product launches.
@@ -253,7 +253,7 @@ class Determined:
 
     @property
     def is_hypothesis(self) -> bool:
-        """Whether fewer than ``ENOUGH`` rows tell of it."""
+        """True if fewer than ``ENOUGH`` rows tell of it."""
         return len(self.rows) < ENOUGH
 
 

@@ -1,4 +1,4 @@
-"""What automatic tilings cost: CPU time of choosing, beside that of building and timing."""
+"""The cost of automatic tilings: CPU time of choosing, beside that of building and timing."""
 
 from __future__ import annotations
 

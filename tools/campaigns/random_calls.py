@@ -213,7 +213,7 @@ Draw = Callable[[Random], Drawn]
 
 @dataclass(kw_only=True)
 class Tally:
-    """What became of calls: by operator, how many ran and were refused; the slowest; wrong ones."""
+    """The outcomes of calls: how many ran and were refused by operator; the slowest; wrong ones."""
 
     ran: Counter[str]
     refused: Counter[str]

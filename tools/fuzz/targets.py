@@ -1,4 +1,4 @@
-"""What is fuzzed: readers of files, the command line, and the arguments of operators.
+"""Targets of the fuzzer: readers of files, the command line, and the arguments of operators.
 
 A target takes one input and may only succeed or raise ``NpusimError``.
 """
@@ -322,7 +322,7 @@ def void(_: object) -> None:
 
 
 def tried(target: Target, text: str) -> BaseException | None:
-    """What came out of one input: None if it was taken, an ``NpusimError``, or a finding."""
+    """The outcome of one input: None if it was taken, an ``NpusimError``, or a finding."""
     try:
         target.run(text)
     except NpusimError as refused:

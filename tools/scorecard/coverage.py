@@ -56,7 +56,7 @@ def ends(found: Iterable[float]) -> tuple[float, float]:
 
 
 def group(row: Row) -> tuple[object, ...]:
-    """What is left out together with a row."""
+    """The group that is left out together with a row."""
     return group_of(row) if isinstance(row, CallRow) else (row.family, row.chip)
 
 

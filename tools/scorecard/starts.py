@@ -29,7 +29,7 @@ class Restarted:
 
     @property
     def row(self) -> Measured:
-        """What was measured."""
+        """The measured row."""
         return self.outcome.row
 
     @property

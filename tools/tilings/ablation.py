@@ -1,4 +1,4 @@
-"""What each mechanism of the choice of tilings is worth.
+"""The worth of each mechanism of the choice of tilings.
 
 ``python -m tools.tilings.ablation`` switches each off alone, simulates the kernels that are then
 chosen, and writes the table that docs/model/tilings.md shows: the geometric mean and the worst of

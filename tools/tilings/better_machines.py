@@ -115,7 +115,7 @@ def _larger(value: Quantity, what: str, factor: Fraction) -> str | int | Fractio
 
 
 def can_be(device: Device, what: str) -> bool:
-    """Whether a device has such a figure at all."""
+    """True if a device has such a figure at all."""
     return any(figure in figures(device) for figure in FIGURES[what])
 
 

@@ -39,7 +39,7 @@ _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
 
 
 class _Part(Struct, frozen=True):
-    """What the cores of one kind do: ``lanes`` are their groups and their numbers in these."""
+    """The work of the cores of one kind; ``lanes`` are their groups and their numbers in these."""
 
     k: Language
     lanes: tuple[tuple[int, int], ...]
@@ -435,7 +435,7 @@ K = TypeVar("K", bound=Kernel)
 
 
 class Fit(Struct, frozen=True):
-    """Whether a kernel fits a device: bytes of its buffers by memory, or the reason why not.
+    """The room a kernel has on a device: bytes of its buffers by memory, or why it has none.
 
     ``sizes`` are those of the memories. True where it fits.
     """
@@ -454,7 +454,7 @@ class Fit(Struct, frozen=True):
 
 
 def is_tunable(kind: type[Kernel]) -> bool:
-    """Whether kernels of a kind have candidates of their own."""
+    """True if kernels of a kind have candidates of their own."""
     return bool(kind.choices) or kind.candidates is not Kernel.candidates
 
 
@@ -479,7 +479,7 @@ def changes(kernel: Kernel, candidate: Kernel) -> dict[str, Any]:
 
 
 def fits(kernel: Kernel, device: str | Device, *, issued: bool = True) -> Fit:
-    """What a kernel's buffers take of the memories of a core, and whether the device can run it.
+    """The bytes of a kernel's buffers in the memories of a core, and why a device cannot run it.
 
     ``reason`` is that of the kernel, of a memory too small, or of an instruction: the last only
     where these are ``issued``, which takes most of the time.

@@ -1,4 +1,4 @@
-"""What a kernel author writes: which tasks there are, the buffers, and the program of one task."""
+"""The form of a kernel: which tasks there are, the buffers, and the program of one task."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Plan(Struct, Generic[Task], frozen=True):
 
 
 class Least(NamedTuple):
-    """What a kernel takes at least, in closed form: ``cycles`` without launches, on ``cores``.
+    """A lower bound of a kernel in closed form: ``cycles`` without launches, on ``cores``.
 
     ``before`` is what it needs to be launched before it, as far as that is known.
     """
@@ -157,7 +157,7 @@ class Kernel(Abstract):
 
     @property
     def is_spread(self) -> bool:
-        """Whether ``on_few`` said on how many cores it runs."""
+        """True if ``on_few`` chose on how many cores it runs."""
         return False
 
     def on_all_cores(self: Own) -> Own:
@@ -252,7 +252,7 @@ class Kernel(Abstract):
 
     @property
     def anywhere(self) -> bool:
-        """Whether operands in UB may begin at any byte, which no chip permits.
+        """True if operands in UB may begin at any byte, which no chip permits.
 
         Of the kernels that ship those that move single elements around need it.
         """

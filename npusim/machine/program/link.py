@@ -46,14 +46,14 @@ class _Row(Struct, frozen=True):
 
 
 class _Exit(Struct, frozen=True):
-    """What a template leaves of a resource: boards by slot, counts relative to its end."""
+    """The state a template leaves a resource in: boards by slot, counts relative to its end."""
 
     boards: dict[int, tuple[bool, Counts, Counts]]  # (older writes still count, writes, reads)
     turned: int
 
 
 class _Plan:
-    """What linking needs to know of a template, made once."""
+    """The facts of a template that linking needs, worked out once."""
 
     def __init__(self, lowered: Lowered, places: dict[Hashable, int]) -> None:
         self.totals = lowered.totals

@@ -31,7 +31,7 @@ READ, WRITE, ATOMIC, MOVE = range(4)
 
 
 class Flow(Struct, frozen=True):
-    """What others can slow of an instruction: its GM side, or a move along shared links."""
+    """The part of an instruction that others slow: its GM side, or a move along shared links."""
 
     kind: int
     size: int  # bytes
@@ -85,7 +85,7 @@ class Template(Struct, frozen=True, dict=True):
 
     @cached_property
     def activity(self) -> dict[str, int]:
-        """What one unit does, by the figure that says its energy (``Program.activity``)."""
+        """The work of one unit, by the figure that says its energy (``Program.activity``)."""
         total: dict[str, int] = {}
         for told, cost in zip(self.told, self.costs, strict=True):
             if told.move is not None:
@@ -123,7 +123,7 @@ class Variant(Struct, frozen=True):
 
 
 class CoreProgram(Struct, frozen=True):
-    """What one core runs: per unit the variant and the byte offsets of the GM bases.
+    """The units of one core: of each the variant and the byte offsets of the GM bases.
 
     Each of its ``tasks`` is one unit or several; ``iterations`` says of which iteration of the
     innermost loop a unit is, from 0, and has -1 outside of loops.
@@ -233,7 +233,7 @@ class Program:
 
     @cached_property
     def activity(self) -> dict[str, int]:
-        """What all tasks do, by the figure that says its energy.
+        """The work of all tasks, by the figure that says its energy.
 
         That is bytes by path (``paths.GM->L1.nd2nz.energy``), multiply-adds by unit and type
         (``cube.energy.fp16``), and bytes of the vector unit's operands (``vector.energy``).

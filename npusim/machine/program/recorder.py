@@ -1,4 +1,4 @@
-"""What every part of the kernel language shares: declared buffers, and checked instructions."""
+"""The common ground of the kernel language: declared buffers, and checked instructions."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Recorder(Units):
         return self._device.memory(name)
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
-        """Whether this kind of core can make the move."""
+        """True if this kind of core can make the move."""
         return self._device.has_path(src, dst, variant)
 
     def pipe_of(self, src: str, dst: str) -> str:

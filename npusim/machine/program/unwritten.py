@@ -36,7 +36,7 @@ def check_slots(program: Program) -> None:
 
 
 class _Written:
-    """What a task has written to its slots, unit after unit."""
+    """The bytes a task has written to its slots, unit after unit."""
 
     def __init__(self, program: Program) -> None:
         self.bytes: dict[tuple[int, int], Mask] = {}  # by buffer and physical turn
@@ -222,7 +222,7 @@ def _check_output(accesses: Accesses, tensor: Tensor, where: str) -> None:
 
 
 def _gap(tensor: Tensor, pieces: Pieces, written: Mask, stores: list[Use]) -> str:
-    """What is said of an output with bytes that nothing writes."""
+    """The message about an output with bytes that nothing writes."""
     start = int(np.argmin(written)) * pieces.size
     missing = int(np.count_nonzero(~written)) * pieces.size
     size, each = tensor.size_bytes, tensor.dtype.bytes

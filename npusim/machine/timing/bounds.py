@@ -1,4 +1,4 @@
-"""What no program for a problem can beat, and no schedule of a program: the one definition.
+"""Bounds that no program for a problem can beat, and no schedule of a program: the one definition.
 
 A kernel has two sets of bounds. Those of its program count all that its instructions cost, and say
 how far it is from a schedule without any waiting. Those of its problem say how good that program
@@ -58,7 +58,7 @@ class Rate(NamedTuple):
         return -(-amount * self.most.denominator // self.most.numerator)
 
     def bound(self, resource: str, amount: int, least: int, why: str) -> Bound:
-        """What ``amount`` takes, and at ``least`` so much of it."""
+        """The cycles that ``amount`` takes, and at ``least`` so much of it."""
         return Bound(resource, self.cycles(amount), why, self.cycles(least), self.figure)
 
 
@@ -70,7 +70,7 @@ def rates_at_most(part: L2Cache | MainMemory, place: str) -> tuple[Rate, Rate]:
 
 
 def needed_bytes(program: Program) -> GmBytes:
-    """What the problem of a kernel reads and writes: of each operand and result every byte once.
+    """The bytes the problem of a kernel reads and writes: all of operands and results once.
 
     That is the whole tensor, in the layout the kernel has it, less what the problem does not need
     of it (``Kernel.needed_bytes``) and what the kernel itself leaves alone. An operand that is
@@ -224,7 +224,7 @@ def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bo
 
 
 def _title(row: Row, device: Device) -> tuple[str, str]:
-    """What a link is called in reports, and which bytes its bound counts."""
+    """The name of a link in reports, and which bytes its bound counts."""
     main = device.main_memory_name
     into, out = "bytes all cores read from GM", "bytes all cores write to GM"
     titles = {"l2.read": ("L2 read", into), "l2.write": ("L2 write", out)}

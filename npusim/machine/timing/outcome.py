@@ -1,4 +1,4 @@
-"""What an engine hands over, and what both engines say when a program cannot go on.
+"""The results of an engine, and the message of both engines when a program cannot go on.
 
 What an L2 holds after it is data too: known by its content, kept, and put into an L2 again.
 

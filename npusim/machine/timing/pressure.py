@@ -1,4 +1,4 @@
-"""What each line of a kernel asks of its pipe: work by instruction of the source, no simulation."""
+"""The work each line of a kernel gives its pipe, by instruction of the source, unsimulated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pressure(program: Program) -> tuple[LineWork, ...]:
 
 @dataclass
 class _Sum:
-    """What instructions of one line add up to; fields as those of ``LineWork``."""
+    """The sum of the instructions of one line; fields as those of ``LineWork``."""
 
     count: int = 0
     cycles: int = 0

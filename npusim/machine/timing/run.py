@@ -78,7 +78,7 @@ def _run(
 
 
 def wants_timeline(instructions: int, timeline: bool | None) -> bool:
-    """Whether a run of so many instructions keeps its timeline; None asks for it if it is short."""
+    """True if a run of so many instructions keeps its timeline; None asks for it if it is short."""
     return instructions <= TIMELINE_LIMIT if timeline is None else timeline
 
 
@@ -227,7 +227,7 @@ def trace_causes(program: Program, l2: L2) -> IntArray:
 
 
 def _spans(program: Program, l2: L2) -> tuple[Spans, int]:
-    """What was executed, and the makespan."""
+    """The spans of executed instructions, and the makespan."""
     outcome = _run(program, l2, keep=True)
     assert outcome.spans is not None
     return outcome.spans, outcome.cycles
@@ -267,7 +267,7 @@ def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
 
 
 def _activity(program: Program, outcome: Outcome) -> dict[str, int]:
-    """What the cores did, and the bytes that the L2 and main memory moved for them."""
+    """The work of the cores, and the bytes that the L2 and main memory moved for them."""
     device = program.device
     shared = {f"{device.main_memory_key}.{ENERGY}": outcome.fetched + outcome.evicted}
     if device.l2 is not None:

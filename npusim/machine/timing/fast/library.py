@@ -45,7 +45,7 @@ SWITCH = "NPUSIM_ENGINE"
 
 
 def asked(variable: str) -> str | None:
-    """What the environment says: nothing that is simulated depends on it, only how fast."""
+    """The value of a variable of the environment, on which only speed depends, no result."""
     return os.environ.get(variable)
 
 
@@ -120,14 +120,14 @@ def levels() -> tuple[str, ...]:
 
 
 def tuning() -> dict[str, str]:
-    """What the environment has to tell Numba, so that libraries are the same from any machine."""
+    """The variables by which Numba makes the same libraries on any machine."""
     if levels() == ("generic",):
         return {}
     return {"NUMBA_CPU_NAME": _NEW, "NUMBA_CPU_FEATURES": ""}
 
 
 def _features() -> set[str]:
-    """What the processor can do, in the words of Linux; nothing where they are not told."""
+    """The features of the processor in the words of Linux; none where it does not list them."""
     try:
         with Path("/proc/cpuinfo").open("rb", buffering=0) as told:
             first = told.read(8192).decode(errors="replace")  # the others are like the first
@@ -138,7 +138,7 @@ def _features() -> set[str]:
 
 
 def name(level: str) -> str:
-    """What a library of these sources for processors of ``level`` is called."""
+    """The name of a library of these sources for processors of ``level``."""
     kind = os.uname().machine if level in (_OLD, "generic") else level.replace("x86-64", "x86_64")
     return f"engine-{digest()}-{sys.platform}-{kind}.so"
 
