@@ -174,8 +174,11 @@ class Kernel(Abstract):
     def tensors(self) -> tuple[Tensor, ...]:
         """The global tensors it touches, whose roles tell inputs from outputs: those it holds."""
         values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
-        held = (value if isinstance(value, tuple) else (value,) for value in values)
-        return tuple(one for some in held for one in some if isinstance(one, Tensor))
+        tensors: list[Tensor] = []
+        for value in values:
+            operands = value if isinstance(value, tuple) else (value,)
+            tensors += [operand for operand in operands if isinstance(operand, Tensor)]
+        return tuple(tensors)
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same kernel with other tilings for ``cores`` cores: what tuning chooses from.
@@ -190,7 +193,8 @@ class Kernel(Abstract):
 
     def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
         """The candidates, with what each takes at least: by default what ``least`` says of it."""
-        return ((one, one.least(device, cores)) for one in self.candidates(device, cores))
+        for candidate in self.candidates(device, cores):
+            yield candidate, candidate.least(device, cores)
 
     def ranked(
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()

@@ -129,9 +129,9 @@ class Held:
 
     def __post_init__(self) -> None:
         """Work the digest out, which is what a content is asked for."""
-        made = hashlib.sha256(repr(self.sizes).encode())
-        made.update(self.blocks.tobytes())
-        object.__setattr__(self, "digest", made.hexdigest()[:32])
+        digest = hashlib.sha256(repr(self.sizes).encode())
+        digest.update(self.blocks.tobytes())
+        object.__setattr__(self, "digest", digest.hexdigest()[:32])
 
     @classmethod
     def of(cls, content: Iterable[tuple[str, int, int, int]], sizes: Mapping[str, int]) -> Held:

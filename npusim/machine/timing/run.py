@@ -188,8 +188,8 @@ class Launches:
 
 def launch_cycles(program: Program) -> int:
     """Cycles to launch ``program``, less those in which its cores start, which are its own."""
-    whole = program.device.launch.cycles(program.roles[0], _cores(program))
-    return whole - int(core_starts(program).max(initial=0))
+    cycles = program.device.launch.cycles(program.roles[0], _cores(program))
+    return cycles - int(core_starts(program).max(initial=0))
 
 
 def _cores(program: Program) -> int:
@@ -249,17 +249,17 @@ def _pipe_rows(
 ) -> list[PipeRow]:
     return [
         PipeRow(name, pipe, tuple(cycles))
-        for (name, own), rows in zip(cores, reasons.tolist(), strict=True)
+        for (name, of_core), rows in zip(cores, reasons.tolist(), strict=True)
         for pipe, cycles in zip(pipes, rows, strict=True)
-        if pipe in own
+        if pipe in of_core
     ]
 
 
 def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
     rows = []
     for (src, dst, operand), size in program.moves.items():
-        found = outcome.hits.get((operand, dst), (0, 0, 0)) if src == "GM" else (0, 0, 0)
-        rows.append(TrafficRow(src, dst, operand, size, *found))
+        hits = outcome.hits.get((operand, dst), (0, 0, 0)) if src == "GM" else (0, 0, 0)
+        rows.append(TrafficRow(src, dst, operand, size, *hits))
     main, front = program.device.main_memory_name, "L2" if program.device.l2 else "GM"
     rows.append(TrafficRow(main, front, "", outcome.fetched, 0, 0))
     rows.append(TrafficRow(front, main, "", outcome.evicted, 0, 0))
@@ -288,9 +288,11 @@ def _timeline(program: Program, spans: Spans) -> Timeline:
     """Spans sorted by (start, core, pipe, index), with what their instructions are."""
     order = _in_time(spans, len(program.cores), len(program.pipes))
     steps = [
-        (told.op, line, one.about, told.move[3] if told.move else 0, cost.macs)
+        (facts.op, line, instruction.about, facts.move[3] if facts.move else 0, cost.macs)
         for t in program.templates
-        for one, told, line, cost in zip(t.instructions, t.told, t.lines, t.costs, strict=True)
+        for instruction, facts, line, cost in zip(
+            t.instructions, t.told, t.lines, t.costs, strict=True
+        )
     ]
     ops = sorted({step[0] for step in steps})
     lines = sorted({step[1] for step in steps})
