@@ -43,7 +43,7 @@ _BYTE_ENERGIES: Mapping[str, int | Fraction] = {
 
 
 class Kind(Struct, frozen=True):
-    """The noun of a kind of quantities in errors, an example, and the most: no machine reaches more.
+    """A kind of quantities: its noun in errors, an example, and a most that no machine reaches.
 
     ``units`` are of numbers, the base unit first; ``seconds`` those of kinds that rest on a clock,
     as numbers of their first. ``whole`` kinds have no fractions. ``idle`` ones may be 0: to say

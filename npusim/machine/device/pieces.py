@@ -12,7 +12,7 @@ import numpy as np
 def pieces(piece_bytes: int, rows: int, row_bytes: int, offset: int, pitch: int) -> int:
     """Return in how many pieces so many ``rows`` of ``row_bytes`` come.
 
-    They begin ``offset`` and multiples of ``pitch`` bytes behind a block of ``whole`` bytes.
+    They begin ``offset`` and multiples of ``pitch`` bytes behind a block of ``piece_bytes``.
     """
     period = min(
         rows, piece_bytes // gcd(piece_bytes, pitch)
