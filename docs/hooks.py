@@ -33,6 +33,8 @@ PAGES = {
     "configs/silicon/README.md": "reference/measured-silicon.md",
     "configs/profiles/README.md": "reference/sample-profile.md",
     "tools/README.md": "tools.md",
+    "configs/silicon/notes/tilings.md": "notes/tilings.md",
+    "configs/silicon/notes/tried.md": "notes/tried.md",
 }
 
 
