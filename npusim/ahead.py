@@ -49,11 +49,11 @@ def main(arguments: list[str]) -> int:
         return 0
     if HERE not in arguments:
         return _in_child(arguments)
-    folder = next((Path(one) for one in arguments if not one.startswith("-")), library.HERE)
+    folder = next((Path(word) for word in arguments if not word.startswith("-")), library.HERE)
     levels = library.levels()[: None if ANY in arguments else 1]
     sys.stderr.write(f"compiling the engine for {', '.join(levels)}: about a minute\n")
-    made = library_in(folder, levels)
-    sys.stderr.write("".join(f"compiled {file}\n" for file in made))
+    libraries = library_in(folder, levels)
+    sys.stderr.write("".join(f"compiled {file}\n" for file in libraries))
     return 0
 
 
@@ -83,16 +83,16 @@ def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
     from npusim.machine.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
     module = ahead.translated(examples())
-    made = []
+    libraries = []
     for level in levels:
-        made.append(folder / library.name(level))
-        with replacing(made[-1]) as part:
+        libraries.append(folder / library.name(level))
+        with replacing(libraries[-1]) as part:
             ahead.link(module, level, part)
             command = [sys.executable, "-m", "npusim.ahead", "--check"]
             subprocess.run(command, check=True, env=library.engine_of_children(str(part)))
-    for other in {*folder.glob("engine-*.so")}.difference(made):
+    for other in {*folder.glob("engine-*.so")}.difference(libraries):
         other.unlink()
-    return made
+    return libraries
 
 
 def examples() -> dict[Callable[..., None], tuple[Any, ...]]:

@@ -265,8 +265,8 @@ def _exit(
     """
     turned = lowered.turns[resource] if isinstance(resource, int) else 0
 
-    def counts(found: dict[int, int], seen: set[int] | None) -> Counts:
-        pairs = sorted(found.items())
+    def counts(needs_by_pipe: dict[int, int], seen: set[int] | None) -> Counts:
+        pairs = sorted(needs_by_pipe.items())
         return tuple((q, n - lowered.totals[q]) for q, n in pairs if seen is None or seen - {q})
 
     writes, reads = observers or (None, None)

@@ -50,8 +50,8 @@ class Flow(Struct, frozen=True):
         """Bytes from the first to behind the last that is touched of a tensor."""
         if self.region is None:
             return 0
-        one = (self.region.rows - 1) * self.region.pitch + self.region.row_bytes
-        return one + (self.regions - 1) * self.apart
+        first = (self.region.rows - 1) * self.region.pitch + self.region.row_bytes
+        return first + (self.regions - 1) * self.apart
 
 
 class Template(Struct, frozen=True, dict=True):
@@ -71,7 +71,7 @@ class Template(Struct, frozen=True, dict=True):
     @cached_property
     def figures(self) -> frozenset[str]:
         """The figures of a device that its costs rest on."""
-        return frozenset(name for told in self.told for name in told.figures)
+        return frozenset(name for facts in self.told for name in facts.figures)
 
     @cached_property
     def cost_table(self) -> IntArray:
@@ -87,15 +87,15 @@ class Template(Struct, frozen=True, dict=True):
     def activity(self) -> dict[str, int]:
         """The work of one unit, by the figure that says its energy (``Program.activity``)."""
         total: dict[str, int] = {}
-        for told, cost in zip(self.told, self.costs, strict=True):
-            if told.move is not None:
-                name, amount = told.figures[0], told.move[3]
+        for facts, cost in zip(self.told, self.costs, strict=True):
+            if facts.move is not None:
+                name, amount = facts.figures[0], facts.move[3]
             elif cost.macs:
-                rate = next(name for name in told.figures if ".rates." in name)
+                rate = next(name for name in facts.figures if ".rates." in name)
                 name, amount = rate.replace(".rates.", f".{ENERGY}."), cost.macs
-            elif "vector" in told.figures:
+            elif "vector" in facts.figures:
                 name = "vector"
-                amount = sum(region.size for region in (*told.reads, *told.writes))
+                amount = sum(region.size for region in (*facts.reads, *facts.writes))
             else:
                 continue
             total[name] = total.get(name, 0) + amount
@@ -108,8 +108,8 @@ class Template(Struct, frozen=True, dict=True):
     def moves(self) -> dict[tuple[str, str, str], int]:
         """Bytes per (source, destination, operand) of one unit."""
         total: dict[tuple[str, str, str], int] = {}
-        for told in self.told:
-            move = told.move
+        for facts in self.told:
+            move = facts.move
             if move is not None:
                 total[move[:3]] = total.get(move[:3], 0) + move[3]
         return total
@@ -280,16 +280,16 @@ def pipes_of(kinds: Iterable[CoreKind]) -> tuple[str, ...]:
 
 def flow_of(
     instruction: Instruction,
-    told: Told,
+    facts: Told,
     tensors: dict[str, int],
     bases: list[str],
     device: Device,
 ) -> Flow | None:
     """The GM side of an instruction, or its use of shared links; None if it has neither."""
-    if told.move is None or not isinstance(instruction, Move):
+    if facts.move is None or not isinstance(instruction, Move):
         return None
-    path, (origin, goal, _, _) = instruction.path, told.move
-    sources, targets = told.reads, told.writes
+    path, (origin, goal, _, _) = instruction.path, facts.move
+    sources, targets = facts.reads, facts.writes
     if "GM" not in (origin, goal):
         return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None
     if origin == "GM":
@@ -313,5 +313,5 @@ def flow_of(
         request = request * pieces // region.rows
     many = 1 if kind == READ else len(targets)  # regions that a store writes
     apart = targets[1].offset - targets[0].offset if many > 1 else 0
-    own = kind, many * region.size, rate, path.links, region, tensor, base, peer, request
-    return Flow(*own, many, apart)
+    flow = kind, many * region.size, rate, path.links, region, tensor, base, peer, request
+    return Flow(*flow, many, apart)

@@ -235,14 +235,14 @@ def _gap(tensor: Tensor, pieces: Pieces, written: Mask, stores: list[Use]) -> st
     return text
 
 
-def check_mistakes(program: Program, whole: str | None = None) -> None:
+def check_mistakes(program: Program, written_whole: str | None = None) -> None:
     """Raise ``ProgramError`` for the first mistake of a program whose accesses lie in its tensors.
 
-    With ``whole``, where the kernel stands (``file.py:line: ``), it has to write all its outputs.
+    With ``written_whole``, where the kernel stands (``file.py:line: ``), it has to write all its outputs.
     """
     accesses = Accesses(program)
     check_slots(program)
     check_elements(accesses)
     check_races(accesses)
-    if whole is not None:
-        check_outputs(accesses, whole)
+    if written_whole is not None:
+        check_outputs(accesses, written_whole)

@@ -60,26 +60,26 @@ def environment_of(root: Path) -> dict[str, str]:
     Where that is a checkout of npusim, it is the npusim of the process, which takes the library of
     this process if that has the same sources, or compiles one that is kept beside it.
     """
-    made = {**os.environ}
+    environment = {**os.environ}
     own, here = root / _PACKAGE.name, _PACKAGE.parent
     if not (own / "__init__.py").is_file():
-        return made
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), asked("PYTHONPATH"))))
+        return environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), asked("PYTHONPATH"))))
     same = [(root / file.relative_to(here), file) for file in sources()]
     library = found()
     if library is not None:
-        made.pop(SWITCH, None)
+        environment.pop(SWITCH, None)
         if all(one.is_file() and one.read_bytes() == file.read_bytes() for one, file in same):
-            made[SWITCH] = str(library)
-    made.setdefault("NUMBA_CACHE_DIR", str(folder().parent))
-    return made
+            environment[SWITCH] = str(library)
+    environment.setdefault("NUMBA_CACHE_DIR", str(folder().parent))
+    return environment
 
 
 def sources() -> list[Path]:
     """The sources of compiled code."""
-    own = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
+    here = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
     elsewhere = (_PACKAGE / name for name in _CONSTANTS)
-    return [*own, *elsewhere, *(_PACKAGE / name for name in _ESTIMATES)]
+    return [*here, *elsewhere, *(_PACKAGE / name for name in _ESTIMATES)]
 
 
 @cache
@@ -129,8 +129,8 @@ def tuning() -> dict[str, str]:
 def _features() -> set[str]:
     """The features of the processor in the words of Linux; none where it does not list them."""
     try:
-        with Path("/proc/cpuinfo").open("rb", buffering=0) as told:
-            first = told.read(8192).decode(errors="replace")  # the others are like the first
+        with Path("/proc/cpuinfo").open("rb", buffering=0) as file:
+            first = file.read(8192).decode(errors="replace")  # the others are like the first
     except OSError:
         return set()
     lines = (line.partition(":") for line in first.splitlines())
@@ -154,8 +154,8 @@ def found() -> Path | None:
     if named:
         return None if named == "numba" else Path(named)
     beside = (HERE / name(level) for level in levels())
-    kept = (folder() / name(level) for level in levels())
-    return next((file for files in (beside, kept) for file in files if file.is_file()), None)
+    in_cache = (folder() / name(level) for level in levels())
+    return next((file for files in (beside, in_cache) for file in files if file.is_file()), None)
 
 
 @cache
