@@ -242,5 +242,6 @@ def _other_type(
         )
     return ProgramError(
         f"{instruction} takes {region} for {dtype}, buffer {holder.name} holds {holder.dtype}; "
-        "name that type, convert with vec_cast, or declare the buffer without a type if it holds bytes"
+        "name that type, convert with vec_cast, or declare the buffer without a type if it holds "
+        "bytes"
     )

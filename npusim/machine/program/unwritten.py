@@ -238,7 +238,8 @@ def _gap(tensor: Tensor, pieces: Pieces, written: Mask, stores: list[Use]) -> st
 def check_mistakes(program: Program, written_whole: str | None = None) -> None:
     """Raise ``ProgramError`` for the first mistake of a program whose accesses lie in its tensors.
 
-    With ``written_whole``, where the kernel stands (``file.py:line: ``), it has to write all its outputs.
+    With ``written_whole``, where the kernel stands (``file.py:line: ``), it has to write all of its
+    outputs.
     """
     accesses = Accesses(program)
     check_slots(program)
