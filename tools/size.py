@@ -377,8 +377,11 @@ def _to_read(texts: Mapping[str, str], package: Gauge) -> list[str]:
     twice = sorted(name for name, count in package.classes.items() if count > 1)
     sizes = {path: len(text.splitlines()) for path, text in texts.items()}
     return [
-        *_listed("tokens", [f"{one.tokens:7,}  {one.place}" for one in long]),
-        *_listed("tokens a line", [f"{one.tokens / one.lines:7.1f}  {one.place}" for one in dense]),
+        *_listed("tokens", [f"{function.tokens:7,}  {function.place}" for function in long]),
+        *_listed(
+            "tokens a line",
+            [f"{function.tokens / function.lines:7.1f}  {function.place}" for function in dense],
+        ),
         *_listed("cognitive complexity", _branching(texts)),
         f"class names used twice: {', '.join(twice)}",
         *_listed(

@@ -141,8 +141,9 @@ class Call(Struct, dict=True):
         total, memory = sum(sizes.values()), self.device.main_memory.size_bytes
         if total > memory:
             terms = ", ".join(f"{name} {bytes_text(size)}" for name, size in sizes.items() if size)
-            own = {name: sizes.get(name, size) for name, size in self.operands.items()} or sizes
-            most = max(own, key=own.__getitem__)
+            operands = {name: sizes.get(name, size) for name, size in self.operands.items()}
+            choices = operands or sizes
+            most = max(choices, key=choices.__getitem__)
             raise CapacityError(
                 f"{self.operator}: {self.device.name} has {bytes_text(memory)} of main memory, but "
                 f"tensors with copies in other layouts take {bytes_text(total)}: {terms}; use a "
@@ -184,10 +185,10 @@ class Call(Struct, dict=True):
         ``shape`` views the same elements differently. An operand that does not lie contiguous is
         copied by a kernel, and the copy is returned.
         """
-        own = tuple(value.shape) if shape is None else shape
+        shape = tuple(value.shape) if shape is None else shape
         layout = self.layouts.get(name)
         if layout is None:
-            return self._placed(name, value, as_dtype, own, warm=warm)
+            return self._placed(name, value, as_dtype, shape, warm=warm)
         if as_dtype.values > 1:
             raise ArgumentError(
                 f"{name} is {as_dtype}; elements of less than a byte have no strides: give it "
@@ -201,16 +202,16 @@ class Call(Struct, dict=True):
             stored = np.zeros(count, as_dtype.numpy)
             _view(stored, layout)[...] = value
         storage = self._placed(name, stored, as_dtype, (count,), warm=warm)
-        copy = self.workspace(f"{name}_contiguous", own, as_dtype)
+        copy = self.workspace(f"{name}_contiguous", shape, as_dtype)
         self.launch_spread(Contiguous(layout.shape, layout.strides, storage, copy))
         return copy
 
     def _placed(
-        self, name: str, value: Operand, as_dtype: DType, own: tuple[int, ...], *, warm: bool
+        self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...], *, warm: bool
     ) -> Tensor:
-        """Put the elements of an operand into global memory, contiguous, of the shape ``own``."""
-        alike = (one for one, before in self._given.items() if before is value)
-        tensor = Tensor(name, own, as_dtype, "in", next(alike, ""))
+        """Put the elements of an operand into global memory, contiguous, of a ``shape``."""
+        same = (earlier for earlier, operand in self._given.items() if operand is value)
+        tensor = Tensor(name, shape, as_dtype, "in", next(same, ""))
         self._operands[name] = 0
         self._given[name] = value
         self._hold(name, tensor)
@@ -362,9 +363,9 @@ class Call(Struct, dict=True):
         now = self.launches.l2
         warm = self.options.engine == "fast" and len(now.content()) > 0
         l2 = deepcopy(now) if warm else None
-        found = search(Problem(kernel, self.device, self.groups, l2), (kernel,))
-        self.notes.append(f"{kernel.name}: {found.verdict}")
-        return cast(K, found.best)
+        tuned = search(Problem(kernel, self.device, self.groups, l2), (kernel,))
+        self.notes.append(f"{kernel.name}: {tuned.verdict}")
+        return cast(K, tuned.best)
 
     def launch(self, kernel: Kernel, written_whole: str | None = None) -> None:
         """Build, time and (unless timing-only) execute one kernel; while planning only check it.
@@ -432,10 +433,10 @@ class Call(Struct, dict=True):
         operands = {
             name: min(size, needed.get(name, size)) for name, size in self._operands.items()
         }
-        held = sum(step.size_bytes for step in self._steps if isinstance(step, Tensor))
+        resident_bytes = sum(step.size_bytes for step in self._steps if isinstance(step, Tensor))
         if self.device.l2 is not None:
-            held = min(held, self.device.l2.size_bytes)
-        bounds = [*memory_bounds(self.device, GmBytes(operands, self._results), held)]
+            resident_bytes = min(resident_bytes, self.device.l2.size_bytes)
+        bounds = [*memory_bounds(self.device, GmBytes(operands, self._results), resident_bytes)]
         cube = [
             bound for run in self.runs for bound in run.problem_bounds if bound.resource in UNITS
         ]
@@ -512,15 +513,15 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
         raise ArgumentError(
             f"kernel {kernel.name} reads {len(inputs)} tensors ({names}), got {len(arrays)} arrays"
         )
-    given = arrays or [Spec(t.shape, t.dtype) for t in inputs]
-    timing_only = any(isinstance(a, Spec) for a in given)
+    operands = arrays or [Spec(t.shape, t.dtype) for t in inputs]
+    timing_only = any(isinstance(a, Spec) for a in operands)
     wanted = Options.of(
         simulate,
         {"check": True} | options | {"device": device},
         without=("tiling", "rules", "deterministic", "layouts"),
     )
     call = Call(kernel.name, wanted, timing_only)
-    for tensor, array in zip(inputs, given, strict=True):
+    for tensor, array in zip(inputs, operands, strict=True):
         if tuple(array.shape) != tensor.shape:
             raise ArgumentError(
                 f"{tensor.name} has shape {tuple(array.shape)}, the kernel expects {tensor.shape}"

@@ -363,8 +363,8 @@ class Again:
         key = place, structure(device, kernel.roles)
         if key not in self._built and key[1] == structure(self.device, kernel.roles):
             self._built[key] = build(kernel, self.device, self.groups)
-        known = self._built.get(key)
-        program = recosted(known, device) if known is not None else None
+        alike = self._built.get(key)
+        program = recosted(alike, device) if alike is not None else None
         if program is None:
             program = build(kernel, device, self.groups)
             if program.structure is not None:
@@ -372,13 +372,13 @@ class Again:
         return program
 
 
-def figures_behind(device: Device, made: Launched | Program) -> list[str]:
+def figures_behind(device: Device, launched: Launched | Program) -> list[str]:
     """Figures that ``device`` states and that the time of a kernel depends on."""
     used = {
         *("clock", device.launch_key, "l2", device.main_memory_key),
-        *(f"pipes.{device.pipe(pipe).name}" for pipe in made.pipes),
+        *(f"pipes.{device.pipe(pipe).name}" for pipe in launched.pipes),
         *(f"links.{link.name}" for link in device.links.values() if link.traffic),
-        *made.figures,
+        *launched.figures,
     }
     return _among(tuple(device.provenance), frozenset(used))
 

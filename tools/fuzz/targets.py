@@ -111,8 +111,8 @@ def _trace_seeds() -> tuple[str, ...]:
     kernels: dict[str, Kernel] = {}
     launch = Call.launch
 
-    def seen(self: Call, kernel: Kernel, whole: str | None = None) -> None:
-        launch(self, kernel, whole)
+    def seen(self: Call, kernel: Kernel, written_whole: str | None = None) -> None:
+        launch(self, kernel, written_whole)
         kernels.setdefault(f"{kernel.name} {kernel.tiling_text}", kernel)
 
     dy, x, w = (npusim.spec(one, "fp16") for one in ((1, 4, 3, 3), (1, 4, 6, 6), (4, 4, 3, 3)))
