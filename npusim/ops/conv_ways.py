@@ -46,7 +46,8 @@ from npusim.ops.blocked_gradients import ANY_GRADIENT, ANY_PRODUCT, asked
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.window_products import LIBRARY_MULTIPLIES, product_estimate
 from npusim.problem.convolution import Convolution
-from npusim.reuse.cache import Answers, Seen
+from npusim.reuse.answers import Answers
+from npusim.reuse.tracked_device import TrackedDevice
 
 Gradient = ImplicitGemm | ConvBackpropFilter
 
@@ -264,7 +265,7 @@ def _chosen_fold(call: Call, c: Convolution, math: CubeMath, *, gradient: bool) 
     known_answer = _WAYS.find(key, call.device)
     if known_answer is not None:
         return known_answer.answer
-    watched = Seen(call.device)
+    watched = TrackedDevice(call.device)
     shape = best_way(watched.device, len(call.groups), c, math, gradient=gradient).shape
     if shape is None:
         fold: list[int] = []
@@ -307,7 +308,7 @@ def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
     known_answer = _MULTIPLIED.find(key, call.device)
     if known_answer is not None:
         return known_answer.answer[0]
-    watched = Seen(call.device)
+    watched = TrackedDevice(call.device)
     groups = len(call.groups)
     convolved = _convolved_estimate(watched.device, groups, c, math, result)
     answer = product_estimate(watched.device, groups, c, math, result) < convolved

@@ -20,7 +20,7 @@ from npusim.call.spec import spec
 from npusim.ops.conv_backward import GRADIENTS, arguments
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.workloads import Layer, LinearLayer
 
 #: The phase that ``progress`` is told of where layers are done in other processes.

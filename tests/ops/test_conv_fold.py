@@ -21,9 +21,9 @@ from npusim.ops.cube_math import CubeMath
 from npusim.problem.convolution import Convolution
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
-from npusim.reuse.cache import Answers
-from tests.call.larger_machines import cycles_of
+from npusim.reuse.answers import Answers
 from tests.sampled import some
+from tools.tilings.larger_machines import cycles_of
 
 CONV1: dict[str, Any] = {"channels": (3, 64), "size": (224, 224), "kernel": (7, 7)}
 

@@ -1,6 +1,6 @@
 """Calls of the library, predicted by choices that were made without them.
 
-``python -m tests.silicon.mechanisms`` prints the errors; it takes minutes.
+``python -m tools.scorecard.mechanisms`` prints the errors; it takes minutes.
 
 Some of what the model says of the library was chosen by looking at measured calls: figures of the
 device, and how the launches of a call are read. ``CHOICES`` lists them with what else they could
@@ -58,7 +58,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen by looking at calls of a chip; ``line`` chooses between its two ends, too."""
+    """A choice made by looking at calls of a chip; ``line`` chooses between its two ends, too."""
 
     name: str
     chip: str
@@ -79,7 +79,7 @@ def _figures(paths: Iterable[str], *values: Sequence[str]) -> tuple[Alternative,
 
 
 def _launches(chip: str, least: str, most: str) -> tuple[Choice, Choice]:
-    """What a launch takes: of each core, and of a tiling computed at run time."""
+    """The cost of a launch: of each core, and of a tiling computed at run time."""
     core = _figures(["launch.core"], [least], [most])
     tiling = _figures(["launch.tiling"], ["0us"], ["1.3us"])
     return Choice("launch.core", chip, core, line=True), Choice("launch.tiling", chip, tiling)
@@ -90,7 +90,7 @@ def _modules(attribute: str, *values: tuple[str, Any], of: Any = call_rows) -> A
 
 
 def _cores(chip: str) -> Choice:
-    """Whether the least bound of a tiling of the library has the launch of each core in it."""
+    """The least bound of a tiling of the library, with the launch of each core in it or without."""
     with_cores = lambda work, _: bounds(work) + work.beside  # noqa: E731
     values = ("counts", with_cores), ("does not count", library._weighed)
     return Choice("launch of cores in tilings", chip, _modules("_weighed", *values, of=library))
@@ -177,7 +177,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Study:
-    """What becomes of calls that are left out, and by group what was chosen without it."""
+    """The errors of calls that are left out, and by group the choice made without it."""
 
     predictions: tuple[Prediction, ...]
     chosen: Mapping[tuple[str, str, int], tuple[str, ...]]

@@ -1,6 +1,6 @@
-"""What each mechanism of the choice of tilings is worth.
+"""The worth of each mechanism of the choice of tilings.
 
-``python -m tests.call.ablation`` switches each off alone, simulates the kernels that are then
+``python -m tools.tilings.ablation`` switches each off alone, simulates the kernels that are then
 chosen, and writes the table that docs/model/tilings.md shows: the geometric mean and the worst of
 the time over that of the choice as it is, the CPU seconds of all choices over those it takes, and
 how many random enlargements are slower by more than 2 %.
@@ -27,7 +27,9 @@ from npusim.kernels.filter_gradient.space import Space as Filters
 from npusim.kernels.implicit_gemm.space import Products
 from npusim.machine.device.catalog import load_device
 from npusim.reuse.launches import RUNS
-from tests.call.larger_machines import (
+from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS
+from tests.documents.tilings_table import ABLATION
+from tools.tilings.larger_machines import (
     LIMIT,
     Gradient,
     cycles_of,
@@ -35,7 +37,6 @@ from tests.call.larger_machines import (
     layers,
     random_enlargements,
 )
-from tests.documents.tilings_table import ABLATION
 
 DEVICES = ("ascend910b2", "ascend910", "ascend950pr", "ascend310p")
 
@@ -46,7 +47,7 @@ NETWORKS = (("resnet50", 32), ("vgg16", 4), ("mobilenet_v2", 8))
 ENLARGEMENTS, SEED = 100, 3
 
 #: Answers of a process.
-KEPT: Any = (choice.CHOICES, choice.TRIED, choice.PROGRAMS, choice.LONG_PROGRAMS, RUNS)
+KEPT: Any = (choice.CHOICES, choice.TRIED, PROGRAMS, LONG_PROGRAMS, RUNS)
 
 Switch = Callable[[pytest.MonkeyPatch], None]
 

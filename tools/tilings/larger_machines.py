@@ -1,6 +1,6 @@
 """Does more hardware ever make an automatically tiled kernel slower? Random enlargements.
 
-``python -m tests.call.larger_machines [COUNT] [SEED]`` prints those slower by more than 2 % and
+``python -m tools.tilings.larger_machines [COUNT] [SEED]`` prints those slower by more than 2 % and
 the worst of COUNT.
 """
 

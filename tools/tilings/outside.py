@@ -1,6 +1,6 @@
 """Are the best tilings among those that are searched? Random legal ones from outside of them.
 
-``python -m tests.call.outside [COUNT] [SEED]`` tunes gradients of ResNet-50 on the 910B2, a few
+``python -m tools.tilings.outside [COUNT] [SEED]`` tunes gradients of ResNet-50 on the 910B2, a few
 seconds each, simulates COUNT legal tilings of each that its candidates do not have, and prints
 those that are faster by more than 2 %, with the fields they differ in from the best of the search.
 """
@@ -21,7 +21,7 @@ from npusim.call.tilings.choice import chosen
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
-from tests.call.larger_machines import Gradient, cycles_of, kernel_of, layers
+from tools.tilings.larger_machines import Gradient, cycles_of, kernel_of, layers
 
 DEVICE = "ascend910b2"
 

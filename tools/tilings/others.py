@@ -1,4 +1,4 @@
-"""Automatic tilings against the best of a search: ``python -m tests.call.others [SECONDS]``.
+"""Automatic tilings against the best of a search: ``python -m tools.tilings.others [SECONDS]``.
 
 Both gradients of all layers of ResNet-50, batch 1 and 32, on a 910B2 and a 910; of ten depth-wise
 layers of MobileNet-v2; of ten 3-D layers of R(2+1)D-18. Every search ends with a proof or after so
@@ -16,9 +16,9 @@ import npusim
 from npusim.base.records import replace
 from npusim.call.tilings.choice import chosen
 from npusim.machine.device.catalog import load_device
-from tests.call.larger_machines import Gradient, kernel_of, layers
-from tests.call.tables import gradients
 from tests.documents.pages import ROOT
+from tools.tilings.larger_machines import Gradient, kernel_of, layers
+from tools.tilings.tables import gradients
 
 FILE = ROOT / "docs" / "guide" / "tilings_others.json"
 

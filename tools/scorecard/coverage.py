@@ -1,6 +1,6 @@
 """How many measured rows lie in ``time_range``, each judged by rows of other groups alone.
 
-``python -m tests.silicon.coverage`` prints it, the figures' part of the range included, which
+``python -m tools.scorecard.coverage`` prints it, the figures' part of the range included, which
 takes minutes. The structural part of a range is the 10th and 90th percentile of measured over
 simulated times of the rows of its class (``configs/silicon/spreads.csv``). Here a row's own group
 has no say in it: calls of its family, chip and power of ten of work, kernels of its family and
@@ -20,8 +20,8 @@ from npusim.results.facts.verdict import TimeRange
 from npusim.silicon.call_rows import _run
 from npusim.silicon.rows import CallRow, KernelRow
 from npusim.silicon.simulate import CHIPS
-from tests.silicon.mechanisms import group_of
 from tests.silicon.replayed import ratios
+from tools.scorecard.mechanisms import group_of
 
 Row = KernelRow | CallRow
 
@@ -56,7 +56,7 @@ def ends(found: Iterable[float]) -> tuple[float, float]:
 
 
 def group(row: Row) -> tuple[object, ...]:
-    """What is left out together with a row."""
+    """The group that is left out together with a row."""
     return group_of(row) if isinstance(row, CallRow) else (row.family, row.chip)
 
 

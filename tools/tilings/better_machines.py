@@ -1,6 +1,6 @@
 """Does a better machine ever make a matrix product with its automatic tiling slower?
 
-``python -m tests.call.better_machines [COUNT] [SEED]`` tries a table of well-known sizes on a
+``python -m tools.tilings.better_machines [COUNT] [SEED]`` tries a table of well-known sizes on a
 910B2, and COUNT products, chips and figures drawn at random. It prints those that are slower by
 more than ``LIMIT``, the worst, and how the ratios of the times lie.
 """
@@ -19,7 +19,7 @@ from npusim.base.quantities import Quantity
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
-from tests.call.larger_machines import Product, automatic, kernel_of
+from tools.tilings.larger_machines import Product, automatic, kernel_of
 
 #: By how much a better machine may make a product slower.
 LIMIT = 1.005
@@ -115,7 +115,7 @@ def _larger(value: Quantity, what: str, factor: Fraction) -> str | int | Fractio
 
 
 def can_be(device: Device, what: str) -> bool:
-    """Whether a device has such a figure at all."""
+    """True if a device has such a figure at all."""
     return any(figure in figures(device) for figure in FIGURES[what])
 
 

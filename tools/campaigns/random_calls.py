@@ -1,4 +1,4 @@
-"""Random calls of all operators against float64: ``python -m tests.ops.random_calls 0 1 2``.
+"""Random calls of all operators against float64: ``python -m tools.campaigns.random_calls 0 1 2``.
 
 A call is what a command line could state: its sizes and options are drawn, its operands are random
 numbers, and every output must be as near to the card's own float64 opinion as ``--check`` asks.
@@ -199,7 +199,7 @@ Draw = Callable[[Random], Drawn]
 
 @dataclass(kw_only=True)
 class Tally:
-    """What became of calls: by operator, how many ran and were refused; the slowest; wrong ones."""
+    """The outcomes of calls: how many ran and were refused by operator; the slowest; wrong ones."""
 
     ran: Counter[str]
     refused: Counter[str]
@@ -236,7 +236,9 @@ def _until(random: Random, end: float, draw: Draw) -> Iterator[Drawn]:
 
 def main(words: list[str], draw: Draw = drawn) -> int:
     """Run a campaign for every seed; 1 if a number is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.ops.random_calls", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.campaigns.random_calls", description=__doc__
+    )
     parser.add_argument("seeds", type=int, nargs="+", help="each draws calls of its own")
     parser.add_argument("--calls", type=int, default=1000, help="per seed (default: 1000)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="CPU, per seed")

@@ -1,6 +1,6 @@
 """Searches the best tiling of every large gradient of ResNet-50, batch 32, on the 910B2.
 
-``python -m tests.call.proofs [SECONDS] [JOBS] [BELOW]`` begins each search with the automatic
+``python -m tools.tilings.proofs [SECONDS] [JOBS] [BELOW]`` begins each search with the automatic
 tiling, and ends it with a proof or after so many seconds. It writes the file whose verdicts
 ``python -m tests.documents "bounds of tilings"`` shows beside the automatic tilings.
 """
@@ -16,9 +16,9 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.program.build import build
 from npusim.machine.timing.run import new_l2, time_program
-from tests.call.larger_machines import Gradient
-from tests.call.tables import FILE, Row, gradients, launched
 from tests.documents.tilings_table import PROOFS
+from tools.tilings.larger_machines import Gradient
+from tools.tilings.tables import FILE, Row, gradients, launched
 
 
 def searched(gradient: Gradient, device: Device, seconds: int, jobs: int) -> Row:

@@ -1,4 +1,4 @@
-"""The vendor's, automatic and best tilings: ``python -m tests.call.production`` measures them.
+"""The vendor's, automatic and best tilings: ``python -m tools.tilings.production`` measures them.
 
 It writes the file that ``python -m tests.documents "tuned tilings"`` shows.
 """
@@ -15,8 +15,8 @@ from npusim.call.tilings.choice import chosen
 from npusim.machine.device.catalog import load_device
 from npusim.machine.program.kernel import Kernel
 from npusim.problem.convolution import Convolution
-from tests.call.larger_machines import cycles_of, layers
 from tests.documents.pages import ROOT
+from tools.tilings.larger_machines import cycles_of, layers
 
 FILE = ROOT / "docs" / "guide" / "tuning.json"
 

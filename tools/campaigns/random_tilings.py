@@ -1,7 +1,8 @@
-"""Random legal tilings against float64: ``python -m tests.ops.random_tilings 0 --calls 1000``.
+"""Random legal tilings against float64.
 
-The calls are those of ``tests.ops.random_calls``, each kernel with a tiling whose every field is
-drawn. Tilings that a kernel refuses, or that no memory holds, are drawn again, and counted.
+``python -m tools.campaigns.random_tilings 0 --calls 1000`` takes the calls of
+``tools.campaigns.random_calls``, each kernel with a tiling whose every field is drawn. Tilings that
+a kernel refuses, or that no memory holds, are drawn again, and counted.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 from npusim.base.errors import NpusimError
 from npusim.base.records import replace
 from npusim.ops import CARDS
-from tests.ops import random_calls
-from tests.ops.random_calls import Drawn
+from tools.campaigns import random_calls
+from tools.campaigns.random_calls import Drawn
 
 #: What fields that are words may say, in any kernel.
 WORDS = {

@@ -1,8 +1,7 @@
 """Kernels whose time rests on how their cores start.
 
-Whether cores march in step decides when they ask for data, and nobody has published how far apart
-they start. Every scored kernel is simulated again with random starts; one whose time moves gets a
-note.
+Cores that march in step ask for data at once, and nobody has published how far apart they start.
+Every scored kernel is simulated again with random starts; one whose time moves gets a note.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from npusim.base.records import replace
 from npusim.machine.timing.trace import random_starts, starting
-from npusim.silicon.rows import Measured
+from npusim.silicon.rows import Row, Unreadable
 from npusim.silicon.score import is_scored
 from npusim.silicon.simulate import Outcome, simulate_row
 
@@ -29,8 +28,8 @@ class Restarted:
     times_us: tuple[float, ...]
 
     @property
-    def row(self) -> Measured:
-        """What was measured."""
+    def row(self) -> Row | Unreadable:
+        """The measured row."""
         return self.outcome.row
 
     @property
@@ -42,7 +41,7 @@ class Restarted:
 
     @property
     def is_steady(self) -> bool:
-        """Whether its time moves by less than ``MOVED``."""
+        """True where its time moves by less than ``MOVED``."""
         return abs(self.moved) < MOVED
 
 
@@ -53,23 +52,25 @@ def restarted(
 
     ``figures`` are those of their devices that were changed.
     """
-    found = []
-    for outcome in outcomes:
-        if outcome.simulated is None or not is_scored(outcome.row):
-            continue
-        times = []
-        for seed in seeds:
-            with starting(random_starts(seed)):
-                again = simulate_row(outcome.row, figures).simulated
-            assert again is not None
-            times.append(again.time_us)
-        found.append(Restarted(outcome, tuple(times)))
-    return found
+    kernels = [o for o in outcomes if o.simulated is not None and is_scored(o.row)]
+    return [Restarted(kernel, _times_us(kernel.row, figures, seeds)) for kernel in kernels]
 
 
-def with_notes(outcomes: Sequence[Outcome], found: Sequence[Restarted]) -> list[Outcome]:
+def _times_us(
+    row: Row | Unreadable, figures: Mapping[str, str], seeds: Sequence[int]
+) -> tuple[float, ...]:
+    times = []
+    for seed in seeds:
+        with starting(random_starts(seed)):
+            simulated = simulate_row(row, figures).simulated
+        assert simulated is not None
+        times.append(simulated.time_us)
+    return tuple(times)
+
+
+def with_notes(outcomes: Sequence[Outcome], kernels: Sequence[Restarted]) -> list[Outcome]:
     """Return the outcomes with a note where the time rests on how the cores start."""
-    moved = {id(one.outcome): one.moved for one in found if not one.is_steady}
+    moved = {id(kernel.outcome): kernel.moved for kernel in kernels if not kernel.is_steady}
     return [_noted(o, moved[id(o)]) if id(o) in moved else o for o in outcomes]
 
 

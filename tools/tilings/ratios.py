@@ -1,4 +1,4 @@
-"""Simulated time over what ranks tilings: ``python -m tests.call.ratios [COUNT]``.
+"""Simulated time over what ranks tilings: ``python -m tools.tilings.ratios [COUNT]``.
 
 Of COUNT products on each of three devices twelve tilings are simulated, with most of their fields
 drawn at random; of gradients of ResNet-50, whose bounds from programs rank them, candidates.
@@ -20,7 +20,7 @@ from npusim.compat.tuners import product as tuned
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
-from tests.call.larger_machines import SIDES, Gradient, kernel_of, layers
+from tools.tilings.larger_machines import SIDES, Gradient, kernel_of, layers
 
 #: Of operands: one value a byte or less, two bytes each, and four.
 DTYPES = ("fp16", "bf16", "fp32", "int8", "mxfp8", "mxfp4")

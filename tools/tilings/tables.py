@@ -1,4 +1,4 @@
-"""Measures the automatic tilings of ResNet-50: ``python -m tests.call.tables`` writes the file.
+"""Measures the automatic tilings of ResNet-50: ``python -m tools.tilings.tables`` writes the file.
 
 ``python -m tests.documents`` shows what is in it.
 """
@@ -23,8 +23,8 @@ from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
 from npusim.ops.conv_ways import best_way
 from npusim.ops.cube_math import CubeMath
-from tests.call.larger_machines import Gradient, cycles_of, kernel_of, layers, runs_of
 from tests.documents.pages import ROOT
+from tools.tilings.larger_machines import Gradient, cycles_of, kernel_of, layers, runs_of
 
 FILE = ROOT / "docs" / "model" / "tilings.json"
 

@@ -1,4 +1,4 @@
-"""While the engine is not compiled: who runs what, what is compiled, and that cycles agree."""
+"""Where the engine is not compiled: who compiles it, what is kept, and that estimates agree."""
 
 from __future__ import annotations
 
@@ -7,39 +7,30 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
 from npusim import ops
-from npusim.base.errors import ProgramError
 from npusim.call.spec import spec
 from npusim.kernels.estimate import pipeline
 from npusim.kernels.estimate.work import Work
-from npusim.machine.timing import standby
+from npusim.machine.timing import compile_once
 from npusim.machine.timing.fast import library
-from npusim.machine.timing.l2 import L2State
-from npusim.machine.timing.run import new_l2, time_program
-from tests.machine.timing.random_programs import random_case
-from tests.sampled import some
 
 ROOT = Path(__file__).parents[3]
 
 #: Prints the cycles of two gradients, their tilings chosen, and which libraries it took.
 TOLD = """
 import json, sys
-from npusim.kernels.estimate import pipeline
-from npusim.machine.timing import standby
-standby.start = lambda: started.append(1)
-started = []
 import npusim
 a, w = npusim.spec((1, 40, 14, 14), "fp16"), npusim.spec((40, 40, 3, 3), "fp16")
 cycles = npusim.ops.convolution_backward(a, a, w, padding=1, device="ascend910b2").cycles
-used = [name for name in ("numba", "simpy") if name in sys.modules]
-print(json.dumps([cycles, used, len(started)]))
+print(json.dumps([cycles, [name for name in ("numba", "simpy") if name in sys.modules]]))
 """
 
 
@@ -62,116 +53,65 @@ nothing_compiled = pytest.mark.skipif(
 )
 
 
-@pytest.mark.compiled
-@nothing_compiled
-def test_a_small_program_runs_on_the_reference_and_starts_the_compiler(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TOLD], env=fresh(tmp_path), check=True, capture_output=True
-    )
-    cycles, used, started = json.loads(done.stdout)
-    assert used == ["simpy"]
-    assert started
-    assert cycles == cycles_here()
-    assert done.stderr == b""
-
-
 @pytest.fixture
-def not_ready(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """No engine is compiled until somebody waits; what happened, in order."""
+def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """No engine is compiled until the compiler has run; what happened, in order."""
     happened: list[str] = []
-    monkeypatch.setattr(standby, "ready", lambda: "wait" in happened)
-    monkeypatch.setattr(standby, "start", lambda: happened.append("start"))
-    monkeypatch.setattr(standby, "wait", lambda: happened.append("wait"))
-    monkeypatch.setattr(standby, "_simulated", [0])
-    return happened
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    library.folder.cache_clear()
+    monkeypatch.setattr(compile_once, "ready", lambda: "compiled" in happened)
+    monkeypatch.setattr(compile_once, "_compile", lambda: happened.append("compiled"))
+    yield happened
+    library.folder.cache_clear()
 
 
-@pytest.mark.drawn
-@pytest.mark.compiled
-def test_the_engines_hand_over_the_l2(
-    not_ready: list[str], monkeypatch: pytest.MonkeyPatch
+def test_the_first_process_compiles_and_says_so(
+    no_engine: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Programs of one call, the first on the reference, the others on the compiled engine."""
-    handed = 0
-    for seed in range(some(60)):
-        case = random_case(seed)
-        not_ready.clear()
-        first = case.programs[0].instructions
-        monkeypatch.setattr(standby, "SMALL", first)
-        standby._simulated[0] = 0
-        mixed, whole = new_l2(case.device, "fast"), new_l2(case.device, "simpy")
-        assert isinstance(mixed, standby.StandbyL2)
-        for l2 in (mixed, whole):
-            l2.preload("warm", 5000)
-        for number, program in enumerate(case.programs):
-            try:
-                expected = time_program(program, whole, timeline=False)
-            except ProgramError:  # both say so: `test_engines_agree`
-                break
-            found = time_program(program, mixed, timeline=False)
-            assert isinstance(mixed.inside, L2State) == (number == 0)
-            assert found == expected, f"seed {seed}, program {number}"
-            assert mixed.content() == whole.content()
-            handed += number
-    assert handed > some(60) // 3, "programs that ran behind one of the other engine"
-
-
-def test_a_process_waits_once_it_has_simulated_much(
-    not_ready: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = next(case for case in map(random_case, range(99)) if len(case.programs) > 1)
-    program = case.programs[0]
-    monkeypatch.setattr(standby, "SMALL", 2 * program.instructions)
-    kinds = []
-    for _ in range(3):
-        l2 = new_l2(case.device, "fast")
-        assert isinstance(l2, standby.StandbyL2)
-        kinds.append(isinstance(l2.for_program(program), L2State))
-        if "wait" in not_ready:
-            break
-    assert kinds == [True, True, False]
-
-
-def test_waiting_tells_what_happens(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    left = [3]
-
-    def ready() -> bool:
-        left[0] -= 1
-        return left[0] < 0
-
-    monkeypatch.setattr(standby, "ready", ready)
-    monkeypatch.setattr(standby, "start", lambda: None)
-    monkeypatch.setattr(standby, "_is_coming", lambda: True)
-    monkeypatch.setattr(standby, "_TOLD_S", 0.0)
-    standby.wait()
-    told = capsys.readouterr().err
-    first, *still, last = told.splitlines()
+    compile_once.require()
+    first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("npusim compiles its engine, once on this machine")
-    assert still
-    assert set(still) == {"still compiling after 0 s"}
     assert last == "compiled"
-    standby.wait()
+    compile_once.require()
+    assert no_engine == ["compiled"]
     assert capsys.readouterr().err == ""
 
 
-def test_a_compiler_that_fails_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_compiler_that_fails_is_told(
+    no_engine: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(standby, "ready", lambda: False)
-    monkeypatch.setattr(standby, "start", lambda: None)
-    monkeypatch.setattr(standby, "_is_coming", lambda: False)
-    standby.wait()
+    monkeypatch.setattr(compile_once, "_compile", lambda: None)
+    compile_once.require()
     assert capsys.readouterr().err.endswith("it is compiled in this process\n")
 
 
-def test_one_process_compiles_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    with standby.compiling() as first, standby.compiling() as second:
-        assert (first, second) == (True, False)
-    with standby.compiling() as third:
-        assert third
+def test_a_process_waits_for_the_one_that_compiles(
+    no_engine: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lock is asked for by a thread, whose file is another, while this one holds it."""
+    waiting = Thread(target=compile_once.require)
+    with compile_once._locked():
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        no_engine.append("compiled")  # by the process that holds the lock
+    waiting.join(10)
+    assert no_engine == ["compiled"]
+    assert capsys.readouterr().err.startswith("another process compiles the engine")
+
+
+def test_the_compiler_gives_signs_of_life(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\nsleep 0.5\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(compiler))
+    monkeypatch.setattr(compile_once, "_SIGN_S", 0.1)
+    compile_once._compile()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith("still compiling after ") for line in lines)
 
 
 def test_the_switch_names_a_library_or_does_without(
@@ -182,7 +122,7 @@ def test_the_switch_names_a_library_or_does_without(
         monkeypatch.setenv(library.SWITCH, value)
         library.found.cache_clear()
         assert library.found() == expected
-        assert standby.ready()
+        assert compile_once.ready()
     library.found.cache_clear()
 
 
@@ -235,24 +175,23 @@ def test_a_full_disk_compiles_without_keeping_what_it_made(tmp_path: Path) -> No
 @pytest.mark.slow
 @nothing_compiled
 @pytest.mark.parametrize("compiler", ["cc", "false"])
-def test_the_compiler_works_in_the_background(tmp_path: Path, compiler: str) -> None:
+def test_the_first_run_compiles_for_all_later_ones(tmp_path: Path, compiler: str) -> None:
     """With a C compiler it leaves a library, without one what Numba compiled."""
-    code = TOLD.replace("standby.start = lambda: started.append(1)", "")
 
-    def told() -> Any:
+    def run() -> tuple[Any, str]:
         environment = fresh(tmp_path, CC=compiler)
-        return json.loads(subprocess.check_output([sys.executable, "-c", code], env=environment))
+        done = subprocess.run(
+            [sys.executable, "-c", TOLD], env=environment, check=True, capture_output=True
+        )
+        return json.loads(done.stdout), done.stderr.decode()
 
-    first, used, _ = told()
-    assert used == ["simpy"]
-    for _ in range(1200):
-        if any(tmp_path.glob("compiled-*/complete-*")):
-            break
-        time.sleep(0.5)
+    (first, used), said = run()
+    assert said.startswith("npusim compiles its engine")
     assert bool([*tmp_path.glob("compiled-*/engine-*.so")]) == (compiler == "cc")
-    again, used, _ = told()
-    assert again == first
-    assert used == ([] if compiler == "cc" else ["numba"])
+    (again, used_again), said_again = run()
+    assert again == first == cycles_here()
+    assert used == used_again == ([] if compiler == "cc" else ["numba"])
+    assert said_again == ""
 
 
 @pytest.mark.slow
