@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
+from npusim.kernels.parts.transposed import MOST_FRACTALS
 from npusim.language import Language, Slot, ceil_div
-
-#: Fractals that one load2d moves, at most: a field of 8 bits.
-_MOST_FRACTALS = 255
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class ConvForward(ImplicitGemm):
         n1 = ceil_div(n * self.geometry.c0, 16)
         total = len(step) * n1
         first = (step.start - columns.start) * n1
-        for start in range(0, total, _MOST_FRACTALS):
-            count = min(_MOST_FRACTALS, total - start)
+        for start in range(0, total, MOST_FRACTALS):
+            count = min(MOST_FRACTALS, total - start)
             source = b1.fractals(first + start, count)
             k.load2d(b.fractals(start, count), source, self.x.dtype)

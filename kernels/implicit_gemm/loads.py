@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from npusim.kernels.implicit_gemm.geometry import Geometry, pixel_by_pixel, stack
-from npusim.kernels.parts.transposed import MOST_BLOCKS
+from npusim.kernels.parts.transposed import MOST_BLOCKS, PIXEL
 from npusim.language import Language, Slot, Tensor
 from npusim.problem.axis import Reading
-
-#: Bytes of a pixel of a channel block.
-PIXEL = 32
 
 
 class Part(NamedTuple):

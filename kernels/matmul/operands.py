@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from npusim.base.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
-from npusim.kernels.parts.transposed import load_transposed
+from npusim.kernels.parts.transposed import NzColumns, load_transposed
 from npusim.language import (
     FRACTAL_BYTES,
     INT8,
@@ -315,25 +315,29 @@ def load_left(
     k: Language, a0: Slot, feed: Feed, m: int, block: tuple[int, int], dtype: DType, *, k_rows: bool
 ) -> None:
     """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""
-    m16, first = round_up(m, 16), block[0] - feed.slab.k0
+    k0, depth = block
+    start = k0 - feed.slab.k0
     if k_rows:
-        held = feed.slot, 0, feed.slab.size
-        load_transposed(k, a0, held, m, (first, block[1]), dtype)
+        columns = NzColumns(feed.slot, 0, feed.slab.size)
+        load_transposed(k, a0, columns, m, start, depth, dtype)
         return
-    slab = feed.slot.at(0, ceil_div(feed.slab.size, 32 // dtype.bytes) * m16 * 32)
-    k.load3d(a0, slab, Window(h=1, w=m16), dtype, m=(0, m), k=(first, block[1]))
+    rows = round_up(m, 16)
+    slab = feed.slot.at(0, ceil_div(feed.slab.size, 32 // dtype.bytes) * rows * 32)
+    k.load3d(a0, slab, Window(h=1, w=rows), dtype, m=(0, m), k=(start, depth))
 
 
 def load_right(
     k: Language, b0: Slot, feed: Feed, n: int, block: tuple[int, int], dtype: DType, *, k_rows: bool
 ) -> None:
     """A block to L0B: of N x K its fractals as they lie, of K x N a load3d along positions."""
+    k0, depth = block
+    start = k0 - feed.slab.k0
     c0 = 32 // dtype.bytes
-    first, n1 = block[0] - feed.slab.k0, ceil_div(n, 16)
-    if not k_rows:
-        fractals = feed.slot.fractals(first // c0 * n1, ceil_div(block[1], c0) * n1)
-        k.load2d(b0, fractals, dtype)
+    if k_rows:
+        rows = round_up(feed.slab.size, 16)
+        slab = feed.slot.at(0, ceil_div(n, c0) * rows * 32)
+        k.load3d(b0, slab, Window(h=1, w=rows), dtype, m=(start, depth), k=(0, n))
         return
-    rows = round_up(feed.slab.size, 16)
-    slab = feed.slot.at(0, ceil_div(n, c0) * rows * 32)
-    k.load3d(b0, slab, Window(h=1, w=rows), dtype, m=(first, block[1]), k=(0, n))
+    n1 = ceil_div(n, 16)
+    fractals = feed.slot.fractals(start // c0 * n1, ceil_div(depth, c0) * n1)
+    k.load2d(b0, fractals, dtype)
