@@ -387,7 +387,7 @@ class _Turner(Struct, frozen=True):
         k, dtype, wide = self.k, self.turned, self.narrowed is not None
         elements = region.size // self.dtype.bytes
         size = elements * dtype.bytes
-        region = converted(k, region, (self.dtype, dtype), self.turning if wide else None)
+        region = converted(k, region, self.dtype, dtype, self.turning if wide else None)
         steps = list(turns)
         if repeats > 1:
             steps.append((1, repeats, elements))

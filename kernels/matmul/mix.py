@@ -223,7 +223,7 @@ class _Finish:
     def _store(self, piece: SlotRegion, first: int, count: int, n: int) -> None:
         """Narrow a piece and write its rows."""
         out, e = self.kernel.out, self.kernel.out.dtype.bytes
-        piece = converted(self.k, piece, (FP32, out.dtype), self.narrow)
+        piece = converted(self.k, piece, FP32, out.dtype, self.narrow)
         width, pitch = piece.size // count, out.shape[1] * e
         target = out.at(first * pitch, n * e, base="out", rows=count, pitch=pitch)
         self.k.data_move(target, piece.slot.at(0, n * e, rows=count, pitch=width), out.dtype)

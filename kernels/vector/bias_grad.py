@@ -284,7 +284,7 @@ class _Nest:
         """Round the sums once and write them to db."""
         db, held = self.kernel.db, sums.at(0, channels * FP32.bytes)
         types, saturate = (FP32, db.dtype), self.kernel.saturate
-        result = converted(self.k, held, types, self.db, saturate=saturate)
+        result = converted(self.k, held, *types, self.db, saturate=saturate)
         self.k.data_move(db.at(0, result.size, base="db"), result, db.dtype)
 
     def _gather(self, parts: int) -> None:

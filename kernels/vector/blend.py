@@ -23,7 +23,7 @@ import numpy as np
 
 from npusim.kernels.estimate.streams import Stream
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.parts.ub_room import Held, converted, declare
+from npusim.kernels.parts.ub_room import UbBuffer, converted, declare
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -57,12 +57,12 @@ def widest_step(device: Device, cores: int, read: Tensor, outputs: int) -> int:
     return max(1, min(device.memory("UB").size_bytes // each, ceil_div(planes, cores)))
 
 
-def _held(dtype: DType, read: int, made: int, row: int) -> dict[str, Held]:
+def _held(dtype: DType, read: int, made: int, row: int) -> dict[str, UbBuffer]:
     """What UB holds by name: elements that are read and made in one type, and a term of a row."""
-    held = {"image": Held(dtype, read, 2), "term": Held(FP32, row)}
+    held = {"image": UbBuffer(dtype, read, 2), "term": UbBuffer(FP32, row)}
     if dtype != FP32:
-        held |= {"wide": Held(FP32, read), "narrow": Held(dtype, made, 2)}
-    return held | {"sums": Held(FP32, made, 1 if dtype != FP32 else 2)}
+        held |= {"wide": UbBuffer(FP32, read), "narrow": UbBuffer(dtype, made, 2)}
+    return held | {"sums": UbBuffer(FP32, made, 1 if dtype != FP32 else 2)}
 
 
 class Tile(NamedTuple):
@@ -147,7 +147,7 @@ class Blend(Spread):
         found = [i for terms in self.terms[first : first + count] for i, _ in terms] or [0]
         return min(found), max(found) - min(found) + 1
 
-    def _held(self, outputs: int, planes: int, row: int) -> dict[str, Held]:
+    def _held(self, outputs: int, planes: int, row: int) -> dict[str, UbBuffer]:
         """What UB holds by name, where a task has so many outputs, planes and elements of q."""
         parts = range(0, len(self.terms), outputs)
         inputs = max(self.reach(first, outputs)[1] for first in parts) * planes * row
@@ -162,7 +162,7 @@ class Blend(Spread):
         begin, inputs = self.reach(u.first, u.outputs)
         image = held["image"].next().at(0, u.planes * inputs * u.size * dtype.bytes)
         k.data_move(image, self._outside(self.read, "x", u, inputs), dtype)
-        source = converted(k, image, (dtype, FP32), held.get("wide")).slot
+        source = converted(k, image, dtype, FP32, held.get("wide")).slot
         sums, term = held["sums"].next(), held["term"].next().at(0, row, rows=u.planes, pitch=row)
         for output, terms in enumerate(self.terms[u.first : u.first + u.outputs]):
             total = sums.at(output * row, row, rows=u.planes, pitch=u.outputs * row)
@@ -174,7 +174,7 @@ class Blend(Spread):
                 if i != terms[0][0]:
                     k.vec_binary("add", total, total, term, FP32)
         made = sums.at(0, u.planes * u.outputs * row)
-        made = converted(k, made, (FP32, dtype), held.get("narrow"), saturate=saturate)
+        made = converted(k, made, FP32, dtype, held.get("narrow"), saturate=saturate)
         k.data_move(self._outside(self.out, "y", u, u.outputs), made, dtype)
 
     def _outside(self, tensor: Tensor, base: str, u: Tile, count: int) -> GmRegion:

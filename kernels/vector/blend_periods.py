@@ -28,7 +28,7 @@ import numpy as np
 
 from npusim.kernels.estimate.streams import Stream
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.parts.ub_room import Held, converted, declare
+from npusim.kernels.parts.ub_room import UbBuffer, converted, declare
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -183,7 +183,7 @@ class BlendPeriods(Spread):
             name: np.concatenate([column[name] for column in columns]) for name in Tile._fields
         }
         starts = {name: np.concatenate([base[name] for base in bases]) for name in ("x", "y")}
-        held: dict[str, Held] = {}
+        held: dict[str, UbBuffer] = {}
         for strip, cut in zip(self.strips, cuts, strict=True):
             for name, needed in self._held(strip, cut).items():
                 most = max(needed.elements, held[name].elements if name in held else 0)
@@ -215,14 +215,14 @@ class BlendPeriods(Spread):
             )
         return cut
 
-    def _held(self, strip: Strip, cut: _Cut) -> dict[str, Held]:
+    def _held(self, strip: Strip, cut: _Cut) -> dict[str, UbBuffer]:
         """What UB holds by name for tiles of a strip."""
         dtype, q = self.read.dtype, self.read.shape[2]
         loaded, made = image_inputs(strip, cut.lines, cut.inputs) * q, cut.lines * cut.outputs * q
-        held = {"image": Held(dtype, loaded, 2), "term": Held(FP32, cut.lines * q)}
+        held = {"image": UbBuffer(dtype, loaded, 2), "term": UbBuffer(FP32, cut.lines * q)}
         if dtype != FP32:
-            held |= {"wide": Held(FP32, loaded), "narrow": Held(dtype, made, 2)}
-        return held | {"sums": Held(FP32, made, 1 if dtype != FP32 else 2)}
+            held |= {"wide": UbBuffer(FP32, loaded), "narrow": UbBuffer(dtype, made, 2)}
+        return held | {"sums": UbBuffer(FP32, made, 1 if dtype != FP32 else 2)}
 
     def _takes(self, strip: Strip, cut: _Cut) -> int:
         return sum(held.size for held in self._held(strip, cut).values())
@@ -268,7 +268,7 @@ class BlendPeriods(Spread):
                     begin * size, count * size, base="x", rows=u.lines, pitch=pitch
                 )
             k.data_move(image, source, dtype)
-            wide = converted(k, image, (dtype, FP32), held.get("wide")).slot
+            wide = converted(k, image, dtype, FP32, held.get("wide")).slot
             for output in range(u.outputs):
                 total = self._sum(sums, u, output)
                 for i, weight in strip.terms[u.first + output]:
@@ -281,7 +281,7 @@ class BlendPeriods(Spread):
                         k.vec_binary("add", total, total, term, FP32)
                     begun.add(output)
         made = sums.at(0, u.lines * u.outputs * row)
-        made = converted(k, made, (FP32, dtype), held.get("narrow"), saturate=self.saturate)
+        made = converted(k, made, FP32, dtype, held.get("narrow"), saturate=self.saturate)
         if strip.outputs_apart == u.outputs:  # lines lie side by side
             result = self.out.at(0, u.lines * u.outputs * size, base="y")
         else:
