@@ -26,13 +26,13 @@ from npusim.problem.convolution import Convolution, Sizes
 
 
 class Fold(NamedTuple):
-    """How many rows and columns of the input become channels; the latter divide C0."""
+    """Rows and columns of the input that become channels; the latter divide C0."""
 
     h: int
     w: int
 
     def text(self, *, loads_plain: bool) -> str:
-        """Which way a map or filter is changed, and how many pixels share a position."""
+        """The way a map or filter is changed, and the pixels that share a position."""
         return f"{'to' if loads_plain else 'from'} {self.h}x{self.w} pixels a position"
 
     def lane(self, c0: int) -> int:
@@ -97,7 +97,7 @@ class FoldedConvolution(Convolution):
 
 
 def can_fold(c: Convolution) -> bool:
-    """Whether a 3-D convolution is one of planes, strided, without groups, and of few channels."""
+    """True if a 3-D convolution is of planes, strided, without groups, and of few channels."""
     flat = (c.spatial[0], c.out[0], c.kernel[0], c.padding[0]) == (1, 1, 1, (0, 0))
     strided = max(c.step(1), c.step(2)) > 1
     few = c.groups == 1 and 2 * c.cin <= c.c0
@@ -105,7 +105,7 @@ def can_fold(c: Convolution) -> bool:
 
 
 def can_thin(c: Convolution) -> bool:
-    """Whether a 3-D convolution is one of planes that reads single pixels, some apart."""
+    """True if a 3-D convolution is of planes and reads single pixels, some apart."""
     single = c.kernel == (1, 1, 1) and set(c.padding) == {(0, 0)} and c.spatial[0] == c.out[0] == 1
     steps = (c.step(1), c.step(2))
     ends = tuple(ceil_div(x, s) for x, s in zip(c.spatial[1:], steps, strict=True))
@@ -119,7 +119,8 @@ def thinned(c: Convolution) -> Convolution:
 
 def input_folds(c: Convolution) -> list[Fold]:
     """The ways to fold the input so that a convolution of a smaller stride reads it."""
-    down, across = ([f for f in range(1, s + 1) if s % f == 0] for s in (c.step(1), c.step(2)))
+    down = [f for f in range(1, c.step(1) + 1) if c.step(1) % f == 0]
+    across = [f for f in range(1, c.step(2) + 1) if c.step(2) % f == 0]
     return [Fold(h, w) for h in down for w in across if c.c0 % w == 0 and h * w > 1]
 
 

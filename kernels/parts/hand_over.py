@@ -1,4 +1,4 @@
-"""How a cube core hands tiles over to the vector cores of its group: blocks of GM, used in turns.
+"""The hand-over of tiles from a cube core to the vector cores of its group: blocks of GM in turns.
 
 The cube core drains a tile into a block and raises a flag; each reader waits for it, loads its rows
 of the block, and raises a flag back, which the cube core awaits before it uses the block again.
@@ -35,7 +35,7 @@ class HandOver(Struct, frozen=True):
             )
 
     def places(self, core: IntArray) -> tuple[IntArray, Column]:
-        """The block of each tile, counted over all cores, and whether it was used before."""
+        """The block of each tile, counted over all cores, and true where it was used before."""
         order = np.argsort(core, kind="stable")
         first = np.searchsorted(core[order], core[order])
         nth = np.empty(len(core), np.int64)

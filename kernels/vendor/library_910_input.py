@@ -49,7 +49,7 @@ class _Candidate(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """What a core does with so many parts: its loops, all cores used, and elements loaded."""
+    """A core's work with so many parts: its loops, all cores used, and elements loaded."""
 
     loops: int
     used: int
