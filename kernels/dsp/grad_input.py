@@ -93,7 +93,8 @@ class DeconvGradInput(DspGradient):
     uses: ClassVar[Mapping[str, str]] = {"w": "taps"}
 
     def __post_init__(self) -> None:
-        s, t = self.shape, self.tiling
+        s = self.shape
+        t = self.tiling
         wide = self.extents.width
         if t.width < wide and t.rows > 1:
             raise ArgumentError(

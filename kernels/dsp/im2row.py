@@ -113,10 +113,10 @@ def _pattern(piece: tuple[Cut, Cut]) -> Sides:
 
 
 class _Run(NamedTuple):
-    """``count`` positions from the ``first`` on; the ``element`` of dy they read, ``hop`` apart."""
+    """``positions`` from the ``first`` on; the ``element`` of dy they read, ``hop`` apart."""
 
     first: int
-    count: int
+    positions: int
     element: int
     hop: int
 
@@ -165,14 +165,18 @@ class DspNest(Abstract):
         runs_of_taps = [list(self._runs(tap, columns.size)) for tap in taps]
         # Zeros first: a scalar store after a DMA into the same slot would wait for it.
         for i, runs in enumerate(runs_of_taps):
-            covered = sum(run.count for run in runs) == total
+            covered = sum(run.positions for run in runs) == total
             for first, count in _gaps(runs if gaps or covered else [], total):
                 k.fill(a.at(first * row + i * frame, frame, rows=count, pitch=row), 0, dy.dtype)
         for i, runs in enumerate(runs_of_taps):
             for run in runs:
-                target = a.at(run.first * row + i * frame, frame, rows=run.count, pitch=row)
+                target = a.at(run.first * row + i * frame, frame, rows=run.positions, pitch=row)
                 source = dy.at(
-                    run.element * element, frame, base="dy", rows=run.count, pitch=run.hop * element
+                    run.element * element,
+                    frame,
+                    base="dy",
+                    rows=run.positions,
+                    pitch=run.hop * element,
                 )
                 k.data_move(target, source, dy.dtype)
 
@@ -207,6 +211,6 @@ def _gaps(runs: list[_Run], total: int) -> Iterator[tuple[int, int]]:
     for run in runs:
         if run.first > begin:
             yield begin, run.first - begin
-        begin = run.first + run.count
+        begin = run.first + run.positions
     if begin < total:
         yield begin, total - begin

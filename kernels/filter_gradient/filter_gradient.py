@@ -69,7 +69,9 @@ __all__ = ["ConvBackpropFilter", "Tiling"]
 #: fewest rows of one. A gradient of 255 x 1 taps over 8 maps of 400x600 takes 29.9 ms on a 910B2
 #: with all rows, 15.4, 7.9, 6.6, 6.5 and 6.6 ms with 2, 4, 8, 16 and 32 bands, and 8.0 and 8.8 ms
 #: with 64 and 128, of which estimates say 6.8 and 4.8 ms.
-_HIGH, _BANDS, _LEAST_ROWS = 32, (2, 4, 8, 16, 32), 8
+_HIGH = 32
+_BANDS = (2, 4, 8, 16, 32)
+_LEAST_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ class ConvBackpropFilter(Tiled):
     @property
     def copy_bytes(self) -> int:
         """Size of one whole gradient; dw holds one, or one per part."""
-        s, plan = self.shape, self.shape.plan
+        s = self.shape
+        plan = self.shape.plan
         columns = plan.real_groups * s.kernel[0] * plan.cin1_g * s.taps
         return columns * plan.cout_g * self.row_bytes
 

@@ -128,7 +128,9 @@ def weight_loads(
     of one plane's taps.
     """
     chunk, step, taps = steps
-    first, last, total = plane * taps, (plane + planes) * taps, all_planes * taps
+    first = plane * taps
+    last = (plane + planes) * taps
+    total = all_planes * taps
     if step >= min(total, 2 * chunk):
         size = total if step >= total else step // chunk * chunk
         start = first // size * size
@@ -152,7 +154,8 @@ def channel_tiles(planes: int, step: int, c0: int, *, even: bool) -> list[tuple[
     """
     if not even:
         return [(n0, min(step, planes - n0)) for n0 in range(0, planes, step)]
-    unit, count = max(1, 16 // c0), ceil_div(planes, step)
+    unit = max(1, 16 // c0)
+    count = ceil_div(planes, step)
     ends = [min(planes, i * ceil_div(planes, unit) // count * unit) for i in range(count + 1)]
     return [(first, end - first) for first, end in pairwise(ends)]
 
@@ -234,7 +237,8 @@ class Stack(NamedTuple):
 def stack(h: Reading, images: int) -> Stack:
     """So many images of the rows ``h``; outputs that read rows of two belong to neither."""
     pitch = round_up(h.size + max(h.before, h.after), h.stride)
-    more, apart = images - 1, pitch // h.stride
+    more = images - 1
+    apart = pitch // h.stride
     tall = h._replace(size=more * pitch + h.size, outputs=more * apart + h.outputs)
     return Stack(tall, pitch, apart)
 

@@ -174,7 +174,8 @@ class ImplicitGemm(Tiled):
         self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
         """L1 <- weights of ``columns`` (c1 * taps + tap of ``places``) for output blocks ``n``."""
-        c0, rows = self.geometry.c0, weight_rows(places, columns, self.geometry.taps)
+        c0 = self.geometry.c0
+        rows = weight_rows(places, columns, self.geometry.taps)
         size = ceil_div(len(n) * c0, 16) * FRACTAL_BYTES
         self.load_rows(k, b1, rows, n.start * c0 // 16 * FRACTAL_BYTES, size)
 
@@ -212,7 +213,8 @@ class ImplicitGemm(Tiled):
     @cached_property
     def plane(self) -> Plane:
         """The slabs of an output plane."""
-        t, g = self.tiling, self.geometry
+        t = self.tiling
+        g = self.geometry
         return cut_plane(g.h, g.w, t.base_m * t.step_m, self.height, form=t.form)
 
     @property

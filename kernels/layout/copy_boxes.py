@@ -71,7 +71,8 @@ class CopyBoxes(Spread):
     name: ClassVar[str] = "copy_boxes"
 
     def __post_init__(self) -> None:
-        source, target = self.source, self.target
+        source = self.source
+        target = self.target
         if source.dtype != target.dtype or len(source.shape) != len(target.shape):
             raise ArgumentError(
                 f"copy_boxes: {source.name} is {source.dtype} of shape {source.shape}, "

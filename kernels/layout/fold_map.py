@@ -167,7 +167,8 @@ class FoldWork(Turning):
 
     def of_blocked(self, u: FoldTile) -> list[Pieces]:
         """Rows of positions; those that follow each other on both sides are one."""
-        row, pitch = u.columns * self.lane, self._across(u) // self.fold.w * self.lane
+        row = u.columns * self.lane
+        pitch = self._across(u) // self.fold.w * self.lane
         if u.columns == self.across and pitch == row:
             return [Pieces(1, u.rows * pitch, 0, 0, 0, 0)]
         return [Pieces(u.rows, row, 0, self.across * self.lane, 0, pitch)]
@@ -181,7 +182,8 @@ class FoldWork(Turning):
             count = u.rows if a < u.left else u.tall
             if count:
                 gm = (c * self.h + a) * line
-                width, pitch = u.width * self.e, self.fold.h * line
+                width = u.width * self.e
+                pitch = self.fold.h * line
                 yield Pieces(count, width, gm, pitch, r * u.rows * row, row)
 
 

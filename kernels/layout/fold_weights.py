@@ -73,7 +73,8 @@ class FoldedFilters(Struct, frozen=True):
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the fractals of weights or filter gradient."""
-        plan, want = self.shape.plan, self.shape.whole.w_shape
+        plan = self.shape.plan
+        want = self.shape.whole.w_shape
         if prod(plain) != prod(want) or plain[:2] != want[:2]:
             raise ArgumentError(
                 f"fold_weights: the filter has shape {plain}, that of the layer is {want}"
@@ -86,14 +87,16 @@ class FilterWork(Work):
 
     def __init__(self, change: FoldedFilters, plain: Tensor, blocked: Tensor) -> None:
         super().__init__(change, plain, blocked)
-        self.shape, self.plan = change.shape, change.shape.plan
+        self.shape = change.shape
+        self.plan = change.shape.plan
         self.cout, self.c, *_ = self.shape.whole.w_shape
         self.kh, self.kw = self.shape.whole.kernel[1:]
         self.places = self.c * self.kh * self.kw
         # Output channels of a task: a block of the gradient's weights, rows of a fractal.
         self.width = self.c0 if self.load else 16
         self.row = self.width * self.e  # bytes of a row of either
-        across, taps = self.plan.cout_g * self.shape.kernel[2], self.plan.cin1_g * self.shape.taps
+        across = self.plan.cout_g * self.shape.kernel[2]
+        taps = self.plan.cin1_g * self.shape.taps
         folded = across if self.load else taps * self.c0  # rows
         self.least = self.most = max(self.places, folded) * self.row
 
@@ -160,8 +163,10 @@ class FilterWork(Work):
         """Rows of one slot to another."""
         size = self.row
         for rows in moves:
-            folded, folded_pitch = rows.fold * size, rows.fold_pitch * size
-            place, place_pitch = rows.place * size, rows.place_pitch * size
+            folded = rows.fold * size
+            folded_pitch = rows.fold_pitch * size
+            place = rows.place * size
+            place_pitch = rows.place_pitch * size
             if self.load:
                 into = target.at(folded, size, rows=rows.number, pitch=folded_pitch)
                 out = source.at(place, size, rows=rows.number, pitch=place_pitch)

@@ -57,7 +57,8 @@ class Fold(NamedTuple):
         while count:
             size = min(count, self.lane(c0) - first % self.lane(c0))
             yield first, size
-            first, count = first + size, count - size
+            first = first + size
+            count = count - size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,9 @@ class FoldedConvolution(Convolution):
 
         ``axis`` is 1 for rows, 2 for columns.
         """
-        s, before, fold = self.whole, self.padding[axis][0], self.fold[axis - 1]
+        s = self.whole
+        before = self.padding[axis][0]
+        fold = self.fold[axis - 1]
         if self.gradient:
             return pixel + s.padding[axis][0] + s.step(axis) * (before - tap)
         return pixel + s.padding[axis][0] + fold * (tap - before)
@@ -134,7 +137,9 @@ def gradient_folds(c: Convolution) -> list[Fold]:
 
 def folded_input(c: Convolution, fold: Fold) -> FoldedConvolution:
     """The convolution that reads the folded input, for the filter gradient of ``c``."""
-    kernel, stride, before = [], [], []
+    kernel = []
+    stride = []
+    before = []
     for i, f in zip((1, 2), fold, strict=True):
         pad = c.padding[i][0]
         before.append(max(0, ceil_div(pad, f)))
@@ -145,9 +150,12 @@ def folded_input(c: Convolution, fold: Fold) -> FoldedConvolution:
 
 def folded_gradient(c: Convolution, fold: Fold) -> FoldedConvolution:
     """The convolution over the output's gradient of ``c`` that makes the folded input's."""
-    kernel, stride, before = [], [], []
+    kernel = []
+    stride = []
+    before = []
     for i, f in zip((1, 2), fold, strict=True):
-        pad, step = c.padding[i][0], c.step(i)
+        pad = c.padding[i][0]
+        step = c.step(i)
         before.append(max(0, (c.kernel[i] - 1 - pad) // step))
         kernel.append((f - 1 + pad) // step + before[-1] + 1)
         stride.append(f // step)

@@ -63,7 +63,7 @@ class Channels(NamedTuple):
     """For each tile, its first channel inside the real group, and how many there are."""
 
     first: IntArray
-    count: IntArray
+    number: IntArray
 
 
 class Corner(NamedTuple):
@@ -90,9 +90,11 @@ class WeightWork(Turning):
         self.og = cout // conversion.groups
         self.kd = kernel[0] if len(kernel) == 3 else 1
         self.taps = prod(kernel) // self.kd
-        self.groups, self.t = conversion.groups, prod(kernel)
+        self.groups = conversion.groups
+        self.t = prod(kernel)
         plan = group_plan(self.cg * self.groups, cout, self.groups, self.c0)
-        self.real, self.factor = plan.real_groups, plan.mag_factor
+        self.real = plan.real_groups
+        self.factor = plan.mag_factor
         cin = plan.cin1_g * self.c0
         self.rows = round_up(cin, 16) if self.turned else plan.cout_g
         self.blocks = (plan.cout_g if self.turned else cin) // self.c0
@@ -132,8 +134,8 @@ class WeightWork(Turning):
         cin = Channels(block * self.c0, columns["blocks"] * self.c0)
         if self.turned:
             out, cin = cin, out
-        columns["q"] = out.count
-        columns["c"] = cin.count
+        columns["q"] = out.number
+        columns["c"] = cin.number
         cover, element = self._cover(real, out, cin)
         columns |= cover
         plain = self.e * (element * self.t + plane * self.taps + tap)
@@ -167,8 +169,8 @@ class WeightWork(Turning):
         first group's corner as an element of (Cout, Cin/groups).
         """
         group = np.maximum(out.first // self.og, cin.first // self.cg)
-        last_out = (out.first + out.count - 1) // self.og
-        last_cin = (cin.first + cin.count - 1) // self.cg
+        last_out = (out.first + out.number - 1) // self.og
+        last_cin = (cin.first + cin.number - 1) // self.cg
         last_real = np.minimum(self.factor, self.groups - real * self.factor) - 1
         last = np.minimum(np.minimum(last_out, last_cin), last_real)
         count = np.maximum(0, last - group + 1)
@@ -177,9 +179,9 @@ class WeightWork(Turning):
         cover = {
             "groups": count,
             "top": top,
-            "bottom": np.minimum(out.count, (group + 1) * self.og - out.first),
+            "bottom": np.minimum(out.number, (group + 1) * self.og - out.first),
             "left": left,
-            "right": np.minimum(cin.count, (group + 1) * self.cg - cin.first),
+            "right": np.minimum(cin.number, (group + 1) * self.cg - cin.first),
         }
         cover = {name: np.where(count > 0, column, 0) for name, column in cover.items()}
         channel = real * self.factor * self.og + out.first + top
@@ -196,12 +198,16 @@ class WeightWork(Turning):
         """Lanes [block][kd][kh, kw][row] of a plain tile, or the reverse; zeros are as they are."""
         if not u.groups:
             return first
-        dtype, e, tn = self.plain.dtype, self.e, u.planes * u.taps
-        source, target = first, second
+        dtype = self.plain.dtype
+        e = self.e
+        tn = u.planes * u.taps
+        source = first
+        target = second
         if self.turned and tn > 1:  # [q][c][tap] -> [tap][q][c]
             whole = u.q * u.c * tn * e
             k.vec_transpose(second.at(0, whole), first.at(0, whole), u.q * u.c, tn, dtype)
-            source, target = second, first
+            source = second
+            target = first
         block = u.rows * tn * self.lane
         for b in range(u.blocks):
             lanes = (b * block, block)
@@ -261,7 +267,8 @@ class WeightWork(Turning):
     def of_blocked(self, u: Turn) -> Iterator[Pieces]:
         """Moves of lanes [block][kd][tap][row], as few as their strides allow."""
         row, column = u.rows * self.lane, self.rows * self.lane  # of the tile, of the matrix
-        piece, block = u.taps * row, self.taps * column
+        piece = u.taps * row
+        block = self.taps * column
         if u.planes == 1 and u.taps == self.taps:
             yield Pieces(u.blocks * u.taps, row, 0, column, 0, row)
             return

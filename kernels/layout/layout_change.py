@@ -61,7 +61,8 @@ class Work(Abstract):
     """Tiles of a ``change`` between two tensors, and what is done with one."""
 
     #: Bytes of UB that a slot must and can have; the most is all there is where this is 0.
-    least, most = FRACTAL_BYTES, 0
+    least = FRACTAL_BYTES
+    most = 0
 
     def __init__(self, change: Any, plain: Tensor, blocked: Tensor) -> None:
         self.change = change
@@ -147,7 +148,10 @@ class LayoutChange(Spread):
     buffers: ClassVar[tuple[str, str]] = ("as_loaded", "turned")
 
     def __post_init__(self) -> None:
-        src, dst, plain, blocked = self.src, self.dst, self.plain, self.blocked
+        src = self.src
+        dst = self.dst
+        plain = self.plain
+        blocked = self.blocked
         want = self.change.blocked_shape(plain.shape)
         if src.dtype != dst.dtype or src.dtype.bytes not in (2, 4):
             raise ArgumentError(

@@ -102,8 +102,10 @@ class _LibraryWork(Turning):
         super().__init__(change, plain, blocked)
         self.half = half  # bytes of UB that hold a tile on either side
         self.left, self.channels, self.depth, *image = plain.shape
-        self.plane, self.maps = prod(image), change.maps
-        self.right, self.blocks = self.depth * self.plane, ceil_div(self.channels, self.c0)
+        self.plane = prod(image)
+        self.maps = change.maps
+        self.right = self.depth * self.plane
+        self.blocks = ceil_div(self.channels, self.c0)
         #: Filters of a fractal's matrix, whole sixteens.
         self.rows = 1 if self.maps else round_up(self.left, 16)
         #: True if a tile is turned once, as channels and positions exchange alone.
@@ -111,7 +113,9 @@ class _LibraryWork(Turning):
 
     def _units(self) -> tuple[int, int, int]:
         """Samples or filters, blocks of C0 and positions of a tile."""
-        left, right, step = self.left, self.right, BLOCK_BYTES // self.e
+        left = self.left
+        right = self.right
+        step = BLOCK_BYTES // self.e
         line = self.half // _LINES // BLOCK_BYTES * BLOCK_BYTES // self.e
         if self.once:
             most = line if self.load else round_down(self.half // self.e // self.c0, self.c0)
@@ -173,8 +177,10 @@ class _LibraryWork(Turning):
 
     def of_plain(self, u: Tile) -> Iterator[Pieces]:
         """Lines of channels of positions."""
-        row, right = u.positions * self.e, self.right * self.e
-        line, pitch = self.channels * right, self._pitch(u)
+        row = u.positions * self.e
+        right = self.right * self.e
+        line = self.channels * right
+        pitch = self._pitch(u)
         if row == right and not self.once:
             yield Pieces(u.lines, u.channels * row, 0, line, 0, pitch)
             return
@@ -203,12 +209,14 @@ class _LibraryWork(Turning):
         """Lanes of C0: those of maps [line][position], those of weights [block][tap][filter]."""
         column = self.rows * self.lane
         block = self.plane * column
-        depth, row = self.blocks * block, self.lane * (1 if self.maps else u.lines)
+        depth = self.blocks * block
+        row = self.lane * (1 if self.maps else u.lines)
         for first, run, planes, d in self._parts(u):
             begin = d * depth - (u.start * column if d else 0)
             if self.maps:
                 for i in range(u.lines):
-                    gm, ub = begin + i * self.depth * depth, (i * u.positions + first) * row
+                    gm = begin + i * self.depth * depth
+                    ub = (i * u.positions + first) * row
                     yield Pieces(planes, run * row, gm, depth, ub, run * row)
                 continue
             for b, i in product(range(u.blocks), range(planes)):

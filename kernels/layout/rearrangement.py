@@ -209,7 +209,9 @@ def rotations(axes: Axes, tile: Sequence[int]) -> list[tuple[int, int, int]]:
         place = now.index(axis)
         if place == i:
             continue
-        before, between, behind = now[:i], now[i:place], now[place:]
+        before = now[:i]
+        between = now[i:place]
+        behind = now[place:]
         count, rows, columns = (prod(tile[a] for a in part) for part in (before, between, behind))
         turns.append((count, rows, columns))
         now = [*before, *behind, *between]
@@ -275,7 +277,8 @@ class Rearrangement(Spread):
         """The rearrangement of as few axes as possible."""
 
     def stream(self, device: Device, cores: int) -> Stream:
-        axes, e = self.axes, self.x.dtype.bytes
+        axes = self.axes
+        e = self.x.dtype.bytes
         size = prod(axes.sizes) * e
         slot = device.memory("UB").size_bytes // (8 if e == 1 else 4)
         if axes.ragged(e):
@@ -292,10 +295,12 @@ class Rearrangement(Spread):
 
     def _turned_stream(self, device: Device, cores: int, slot: int) -> Stream:
         """The traffic where boxes are turned, which come and leave in many moves."""
-        axes, e = self.axes, self.x.dtype.bytes
+        axes = self.axes
+        e = self.x.dtype.bytes
         size = prod(axes.sizes) * e
         boxes, loads, stores = np.ones((3, cores), np.int64)
-        tile, used = choose_tile(axes, e, slot, 1, turns=True), 1
+        tile = choose_tile(axes, e, slot, 1, turns=True)
+        used = 1
         turns = len(rotations(axes, tile))
         for count in range(1, cores + 1):
             if count > used:  # of some more cores boxes are much the same
@@ -414,7 +419,9 @@ class _Turner(Struct, frozen=True):
         repeats: int,
     ) -> Slot:
         """Issue the transposes, then repeat each element; returns the slot with rows to store."""
-        k, dtype, wide = self.k, self.turned, self.narrowed is not None
+        k = self.k
+        dtype = self.turned
+        wide = self.narrowed is not None
         elements = region.size // self.dtype.bytes
         size = elements * dtype.bytes
         region = converted(k, region, self.dtype, dtype, self.turning if wide else None)
@@ -443,9 +450,9 @@ def _region(slot: Slot, way: Walk, size: int) -> SlotRegion:
 
 
 class _Level(NamedTuple):
-    """``count`` neighbours, so many bytes apart in GM and in UB."""
+    """A ``number`` of neighbours, so many bytes apart in GM and in UB."""
 
-    count: int
+    number: int
     gm: int
     ub: int
 
@@ -455,15 +462,15 @@ def _pieces(tensor: Tensor, slot: Slot, way: Walk) -> Iterator[tuple[GmRegion, S
     size = tensor.dtype.bytes
     row = way.run * size
     levels = _levels(way, size)
-    rows = max(levels, key=lambda level: level.count, default=_Level(1, 0, 0))
+    rows = max(levels, key=lambda level: level.number, default=_Level(1, 0, 0))
     if levels:
         levels.remove(rows)  # the first of the longest
-    for index in product(*(range(level.count) for level in levels)):
+    for index in product(*(range(level.number) for level in levels)):
         gm = sum(i * level.gm for i, level in zip(index, levels, strict=True))
         ub = sum(i * level.ub for i, level in zip(index, levels, strict=True))
         yield (
-            tensor.at(gm, row, base=tensor.name, rows=rows.count, pitch=rows.gm),
-            slot.at(ub, row, rows=rows.count, pitch=rows.ub),
+            tensor.at(gm, row, base=tensor.name, rows=rows.number, pitch=rows.gm),
+            slot.at(ub, row, rows=rows.number, pitch=rows.ub),
         )
 
 

@@ -243,11 +243,13 @@ class Matmul(Tiled):
     def shape(self) -> Shape:
         """One of its products, as tilings are made for it."""
         math = "hf32" if self.hf32 else self.dtype.name
-        out, groups = self.c.dtype, self.groups
+        out = self.c.dtype
+        groups = self.groups
         # Parts add up as they are, in a result that a vector core clears.
         splits = out is self.sums and groups == 1 and len(self.c.shape) == 2 and not self.whole_k
         sizes = self.m // groups, self.k, self.n
-        biased, (a, b) = self.bias is not None, self.layouts
+        biased = self.bias is not None
+        (a, b) = self.layouts
         lie = (a == "ND_km", b.endswith("nk")), a[:2] == b[:2] == "NZ"
         return Shape(*sizes, self.dtype, out, math, groups, splits, biased, None, *lie)
 

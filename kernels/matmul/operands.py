@@ -28,7 +28,8 @@ from npusim.language import (
 )
 
 #: How an operand may lie in GM.
-LAYOUTS_A, LAYOUTS_B = ("ND", "ND_km", "NZ"), ("ND", "ND_nk", "NZ", "NZ_nk")
+LAYOUTS_A = ("ND", "ND_km", "NZ")
+LAYOUTS_B = ("ND", "ND_nk", "NZ", "NZ_nk")
 
 
 def steps(layouts: tuple[str, str], c0: int) -> dict[str, int]:
@@ -145,7 +146,8 @@ class Scales(Struct, frozen=True):
         self, k: Language, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
     ) -> None:
         """Bring the scales of ``size`` = (rows, columns) elements to L1, as ``Operand.load``."""
-        rows, width = size[0], ceil_div(size[1], self.group)
+        rows = size[0]
+        width = ceil_div(size[1], self.group)
         pitch = self.tensor.shape[1]
         source = self.tensor.at(self.offset(*at), width, base=base, rows=rows, pitch=pitch)
         k.data_move(scales_in(dst, 0, width, rows), source, self.tensor.dtype, variant="scale")

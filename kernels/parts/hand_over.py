@@ -17,7 +17,8 @@ from npusim.language import ArgumentError, Column, IntArray, Language, Tasks
 Task = TypeVar("Task", bound=tuple[Any, ...])
 
 #: Flags between cores: a block is full, and a reader has done with it.
-FULL, FREE = 0, 1
+FULL = 0
+FREE = 1
 
 
 class HandOver(Struct, frozen=True):

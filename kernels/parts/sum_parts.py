@@ -89,7 +89,8 @@ class SumParts(Spread):
     computes: ClassVar[str] = "weight"
 
     def __post_init__(self) -> None:
-        parts, out = self.parts, self.out
+        parts = self.parts
+        out = self.out
         if parts.shape[1:] != out.shape or parts.dtype is not FP32 or out.dtype.kind != "float":
             raise ArgumentError(
                 f"sum_parts: {parts.name} is {parts.dtype} of {parts.shape}, {out.name} "

@@ -83,7 +83,8 @@ def piece(
     A piece is a ``multiple`` of elements, at least ``least``. Raises ``CapacityError`` where not
     even the smallest fits.
     """
-    memory, least = k.memory("UB"), max(least, multiple)
+    memory = k.memory("UB")
+    least = max(least, multiple)
     fit = round_down(min(most, (memory.size_bytes - besides) // each), multiple)
     if fit < min(least, most):
         raise CapacityError(

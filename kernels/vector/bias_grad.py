@@ -98,7 +98,9 @@ class BiasGrad(Spread):
     computes: ClassVar[str] = "bias"
 
     def __post_init__(self) -> None:
-        dy, db, partial = self.dy, self.db, self.partial
+        dy = self.dy
+        db = self.db
+        partial = self.partial
         if len(dy.shape) < 2 or min(dy.shape) < 1 or dy.dtype.kind != "float":
             raise ArgumentError(
                 f"bias_grad: {dy.name} is {dy.dtype} of shape {dy.shape}; it must be floats "
@@ -320,7 +322,8 @@ class _Nest:
         """Sum the parts of every channel in order and write db."""
         assert self.kernel.partial is not None
         assert self.parts is not None
-        channels, pitch = self.kernel.channels, self.kernel.parts * 4
+        channels = self.kernel.channels
+        pitch = self.kernel.parts * 4
         apart = round_up(parts, GRAIN) * 4
         rows = self.parts.next().at(0, parts * 4, rows=channels, pitch=apart)
         sums = self.sums.next()

@@ -42,7 +42,8 @@ from npusim.language import (
 )
 
 #: Most elements of a row that a task has of q, and bytes of a task: its load has full bandwidth.
-_ROW, _LOAD = 2048, 32 * 1024
+_ROW = 2048
+_LOAD = 32 * 1024
 
 
 def widest_step(device: Device, cores: int, read: Tensor, outputs: int) -> int:
@@ -105,7 +106,8 @@ class Blend(Spread):
     name: ClassVar[str] = "blend"
 
     def __post_init__(self) -> None:
-        x, y = self.read, self.out
+        x = self.read
+        y = self.out
         planes, inputs, q = x.shape
         last = max((i for terms in self.terms for i, _ in terms), default=0)
         if y.shape != (planes, len(self.terms), q) or last >= inputs:

@@ -127,7 +127,9 @@ class BlendPeriods(Spread):
     name: ClassVar[str] = "blend_periods"
 
     def __post_init__(self) -> None:
-        x, y, periods = self.read, self.out, self.periods
+        x = self.read
+        y = self.out
+        periods = self.periods
         planes, inputs, q = x.shape
         behind = (periods.times - 1) * periods.inputs
         reached = [i for terms in (*periods.before, *periods.after) for i, _ in terms]
@@ -153,8 +155,10 @@ class BlendPeriods(Spread):
     @cached_property
     def strips(self) -> tuple[Strip, ...]:
         """The outputs before the periods, of the periods and behind them."""
-        periods, planes = self.periods, self.read.shape[0]
-        inputs, outputs = self.read.shape[1], self.out.shape[1]
+        periods = self.periods
+        planes = self.read.shape[0]
+        inputs = self.read.shape[1]
+        outputs = self.out.shape[1]
         first = len(periods.before)
         behind = first + periods.times * len(periods.phases)
         period = len(periods.phases)
@@ -198,7 +202,8 @@ class BlendPeriods(Spread):
 
         No fewer tasks than cores, as far as there are lines.
         """
-        room, piece = k.memory("UB").size_bytes, self.read.shape[2] * self.read.dtype.bytes
+        room = k.memory("UB").size_bytes
+        piece = self.read.shape[2] * self.read.dtype.bytes
         side_by_side = max(1, _PIECE_BYTES // piece)
         outputs = min(len(strip.terms), side_by_side)
         parts = ceil_div(len(strip.terms), outputs)
@@ -240,7 +245,8 @@ class BlendPeriods(Spread):
 
     def _tiles(self, number: int, cut: _Cut) -> tuple[dict[str, IntArray], dict[str, IntArray]]:
         """The tiles of a strip, and the first bytes that each reads and writes."""
-        strip, row = self.strips[number], self.read.shape[2] * self.read.dtype.bytes
+        strip = self.strips[number]
+        row = self.read.shape[2] * self.read.dtype.bytes
         (plane, line, first), (_, lines, outputs) = in_pieces(
             (strip.planes, 1), (strip.lines, cut.lines), (len(strip.terms), cut.outputs)
         )

@@ -446,7 +446,9 @@ class Bench:
         self.k.vec_cast(target, places[name], dtype, to, saturate=self.expression.saturate)
 
     def _issue(self, step: Step, target: SlotRegion, places: Places) -> None:
-        k, operation, a = self.k, step.operation, places[step.a]
+        k = self.k
+        operation = step.operation
+        a = places[step.a]
         dtype = step.dtype or self.expression.compute
         b = places[step.b] if isinstance(step.b, str) and step.b else step.b
         if operation == "cast":

@@ -149,7 +149,8 @@ class CopyIn(Kernel):
         )
 
     def _copy(self, k: Language, slot: Slot, source: GmRegion) -> None:
-        row, pitch = source.row_bytes, round_up(source.row_bytes, BLOCK_BYTES)
+        row = source.row_bytes
+        pitch = round_up(source.row_bytes, BLOCK_BYTES)
         k.data_move(slot.at(0, row, rows=source.rows, pitch=pitch), source, self.x.dtype)
 
 

@@ -202,7 +202,9 @@ def check_fits(t: CannTiling, device: Device, element: int, l1: tuple[int, int])
 
     ``element`` is the bytes of an operand element, ``l1`` the bytes of one L1 slot of A and of B.
     """
-    a0, b0, c0 = t.base_m * t.base_k, t.base_k * t.base_n, t.base_m * t.base_n
+    a0 = t.base_m * t.base_k
+    b0 = t.base_k * t.base_n
+    c0 = t.base_m * t.base_n
     _check(device, "L1", ("A", t.al1, l1[0]), ("B", t.bl1, l1[1]))
     _check(device, "L0A", (f"baseM {t.base_m} x baseK {t.base_k}", t.al0, a0 * element))
     _check(device, "L0B", (f"baseK {t.base_k} x baseN {t.base_n}", t.bl0, b0 * element))

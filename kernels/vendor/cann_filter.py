@@ -26,8 +26,10 @@ def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:
     reason = common_reason(shape, device, dtype)
     if reason:
         return reason
-    (_, kh, kw), plan = shape.kernel, shape.plan
-    m, n = plan.cout_g, shape.kernel[0] * shape.taps * plan.cin1_g * shape.c0
+    (_, kh, kw) = shape.kernel
+    plan = shape.plan
+    m = plan.cout_g
+    n = shape.kernel[0] * shape.taps * plan.cin1_g * shape.c0
     if shape.dilation[0] > 1:
         return f"the rule is for a depth dilation of 1, this has {shape.dilation[0]}"
     if (kh, kw) not in ((1, 1), (2, 2), (3, 3), (4, 4)):
@@ -127,7 +129,8 @@ class FilterProduct(Product):
 
     def unit_count(self, t: CannTiling) -> int:
         """Pieces of work that cores share."""
-        along_m, along_n = ceil_div(self.m, t.single_core_m), ceil_div(self.n, t.single_core_n)
+        along_m = ceil_div(self.m, t.single_core_m)
+        along_n = ceil_div(self.n, t.single_core_n)
         return self.c.n * self.c.out[0] * along_m * along_n * ceil_div(self.k, t.single_core_k)
 
 
@@ -142,10 +145,14 @@ class _Base(Struct, frozen=True):
 
 
 def _base(p: FilterProduct, mode: str) -> _Base:
-    m, n, k, cl0 = 128, 128, 128, 2
+    m = 128
+    n = 128
+    k = 128
+    cl0 = 2
     if mode == "MN":
         m, n, k, cl0 = (256, 128, 64, 1) if p.m > 128 else (128, 256, 64, 1)
-    small_m, small_n = min(m, round_up(p.m, 16)), min(n, round_up(p.n, 16))
+    small_m = min(m, round_up(p.m, 16))
+    small_n = min(n, round_up(p.n, 16))
     return _Base(mode, small_m, small_n, _base_k(p, m * k // small_m, n * k // small_n), cl0)
 
 

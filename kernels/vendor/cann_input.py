@@ -219,7 +219,8 @@ def _shrinking(p: _Product, base: tuple[int, int, int]) -> Iterator[tuple[int, i
 
 def _single_m(p: _Product, t: CannTiling, cores: int) -> int:
     """Positions of one share: whole rows, more of them where that does not starve the cores."""
-    rows, height = max(t.base_m // p.wi, 1), p.c.spatial[1]
+    rows = max(t.base_m // p.wi, 1)
+    height = p.c.spatial[1]
     if p.wi > 64 and p.wi % t.base_m and t.base_m % p.wi:
         for pieces in range(1, height + 1):
             each = ceil_div(height, pieces)

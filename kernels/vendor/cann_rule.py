@@ -12,7 +12,8 @@ from npusim.problem.convolution import Convolution
 _BUFFERS = {"L1": 512 * 1024, "L0A": 64 * 1024, "L0B": 64 * 1024, "L0C": 128 * 1024}
 
 #: Elements of two bytes in one of two L0A (L0B) slots, and fp32 sums in L0C.
-HALF, SUMS = 16384, 32768
+HALF = 16384
+SUMS = 32768
 
 
 def common_reason(shape: Convolution, device: Device, dtype: DType) -> str:

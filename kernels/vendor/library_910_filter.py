@@ -45,7 +45,8 @@ class Filter(Rule):
     @property
     def whole(self) -> Tile:
         """All that there is to add up, of K of one image."""
-        plan, (_, ho, wo) = self.c.plan, self.c.out
+        plan = self.c.plan
+        (_, ho, wo) = self.c.out
         return Tile(plan.cout_g // 16, plan.cin1_g * self.c.taps, ceil_div(ho * wo, 16))
 
     def x(self, blocks: int, n: int) -> int:

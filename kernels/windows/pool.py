@@ -90,7 +90,7 @@ class _Pool(PoolNest):
         """Load pixels, join the taps of all windows, make masks or means, store."""
         rows, columns = self.kernel.patterns[piece.pattern]
         extent = Windows(piece.planes, rows.size, columns.size)
-        size = extent.count * self.pixel
+        size = extent.total * self.pixel
         out = self.buffers["sums" if self.mixed else "out"].next()
         tiles = self._tiles(out, size)
         image = self._image(rows, columns, piece.planes)
@@ -143,7 +143,7 @@ class _Pool(PoolNest):
         y, first_row, high = down
         x, first_column, wide = across
         all_windows = (high, wide) == (extent.rows, extent.columns)
-        everything = tile.at(0, extent.count * self.pixel)
+        everything = tile.at(0, extent.total * self.pixel)
         if before is None and not all_windows:
             k.vec_dup(everything, -inf if maximum else 0.0, self.wide)
         elif before is not None and before is not tile and not all_windows:

@@ -64,7 +64,10 @@ class Pooling(Patches):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        s, dtype, mask, t = self.shape, self.read.dtype, self.mask, self.tiling
+        s = self.shape
+        dtype = self.read.dtype
+        mask = self.mask
+        t = self.tiling
         if self.kind not in KINDS:
             raise ArgumentError(
                 f"{self.name}: kind is {self.kind!r}; it is one of {', '.join(KINDS)}"
@@ -221,25 +224,25 @@ class Windows(NamedTuple):
     columns: int
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """All of them."""
         return self.planes * self.rows * self.columns
 
 
 class Planes(NamedTuple):
-    """So many planes of two grids, and how many pixels apart they lie in each."""
+    """A ``number`` of planes of two grids, and how many pixels apart they lie in each."""
 
-    count: int
+    number: int
     target_apart: int
     source_apart: int
 
 
 class _Counts(NamedTuple):
-    """Windows from the ``first`` up to before the ``end``, whose taps ``count`` alike."""
+    """Windows from the ``first`` up to before the ``end``, of as many ``taps`` inside the map."""
 
     first: int
     end: int
-    count: int
+    taps: int
 
 
 class PoolNest(Nest):
@@ -270,9 +273,9 @@ class PoolNest(Nest):
         if extent == (1, 1):
             in_planes = target._replace(pitch=planes.target_apart)
             of_planes = source._replace(pitch=planes.source_apart)
-            yield from rectangles(in_planes, of_planes, (planes.count, 1), self.pixel)
+            yield from rectangles(in_planes, of_planes, (planes.number, 1), self.pixel)
             return
-        for plane in range(planes.count):
+        for plane in range(planes.number):
             yield from rectangles(
                 target._replace(first=target.first + plane * planes.target_apart),
                 source._replace(first=source.first + plane * planes.source_apart),
@@ -284,7 +287,7 @@ class PoolNest(Nest):
         """Divide the sums of windows where a mean is taken."""
         k = self.k
         if self.kernel.kind == "mean":
-            whole = tile.at(0, extent.count * self.pixel)
+            whole = tile.at(0, extent.total * self.pixel)
             k.vec_scalar("muls", whole, whole, 1 / self.kernel.shape.taps, self.wide)
         if self.kernel.kind != "mean_inside":
             return
@@ -295,7 +298,7 @@ class PoolNest(Nest):
             grid = Grid(tile, first, extent.columns, 1)
             size = down.end - down.first, across.end - across.first
             for place, _ in self.rectangles(grid, grid, size, planes):
-                k.vec_scalar("muls", place, place, 1 / (down.count * across.count), self.wide)
+                k.vec_scalar("muls", place, place, 1 / (down.taps * across.taps), self.wide)
 
 
 def _equal(counts: tuple[int, ...]) -> list[_Counts]:

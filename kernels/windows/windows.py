@@ -138,5 +138,6 @@ def _apart(places: IntArray, hop: int, step: int) -> list[Cut]:
 
 def _shifts(shape: Convolution, axis: int) -> list[int]:
     """Per tap, the pixel that window 0 reads; negative ones lie in the padding."""
-    before, dilation = shape.padding[axis][0], shape.dilation[axis]
+    before = shape.padding[axis][0]
+    dilation = shape.dilation[axis]
     return [k * dilation - before for k in range(shape.kernel[axis])]
