@@ -236,18 +236,22 @@ class DeconvGradFilter(DspGradient):
         row, column = np.array(read).T[:, piece]
         dy = image * (prod(s.out) * s.cout) + (row * s.out[1] + column) * s.cout
         dy = dy + tile["group"] * s.cout_per_group + tile["oc0"]
-        if self.turned:
-            outer = tile["group"] * s.cin_per_group + tile["n0"]
-            dw = (outer * s.taps + tile["t0"]) * s.cout_per_group + tile["oc0"]
-        else:
-            outer = tile["group"] * s.cout_per_group + tile["oc0"]
-            dw = (outer * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"]
+        dw = self._place_in_dw(tile)
         bases = {"x": x * element, "dy": dy * element, "dw": dw * element}
         if self.sums is not None:
             bases["sums"] = (run * prod(self.dw.shape) + dw) * FP32.bytes
         if self.rows is not None:
             bases["rows"] = core * self.rows.shape[1] * element
         return bases
+
+    def _place_in_dw(self, tile: dict[str, IntArray]) -> IntArray:
+        """The first element of each tile in dw."""
+        s = self.shape
+        if self.turned:
+            outer = tile["group"] * s.cin_per_group + tile["n0"]
+            return (outer * s.taps + tile["t0"]) * s.cout_per_group + tile["oc0"]
+        outer = tile["group"] * s.cout_per_group + tile["oc0"]
+        return (outer * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"]
 
     def _tiles(self) -> dict[str, IntArray]:
         """The tiles of cores that have the same images, core by core.

@@ -337,10 +337,11 @@ class _Nest:
         live = kernel.plane.live()
         self.rows = live.rows.readings[0]
         self.columns = live.columns.readings[0]
-        stacks = [stack(h, t.images).h for h in self.rows]
-        pixels = max([1, *(h.size for h in stacks)]) * max(1, live.columns.most("size"))
-        positions = max([1, *(h.outputs for h in stacks)]) * max(1, live.columns.most("count"))
-        m = round_up(positions if t.step_m == 1 else min(positions, t.base_m), 16)
+        pixels = self._most_rows("size") * max(1, live.columns.most("size"))
+        positions = self._most_rows("outputs") * max(1, live.columns.most("count"))
+        if t.step_m > 1:
+            positions = min(positions, t.base_m)
+        m = round_up(positions, 16)
         n = t.base_n
         x_l1 = (t.step_planes, pixels, 32 // dtype.bytes)
         w_l1 = (t.step_columns, n * t.step_n, kernel.geometry.c0)
@@ -352,8 +353,17 @@ class _Nest:
             "L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c", unit_flag=t.unit_flag
         )
         self.epilogue = self._epilogue(m, n)
-        self.picture = self._picture(m, n) if kernel.zeros and not self.epilogue else None
-        self.staging = None if self.epilogue else self._staging(m, n)
+        self.picture = None
+        self.staging = None
+        if not self.epilogue:
+            if kernel.zeros:
+                self.picture = self._picture(m, n)
+            self.staging = self._staging(m, n)
+
+    def _most_rows(self, name: str) -> int:
+        """The most rows that slabs read ("size") or write ("outputs"), of stacked images."""
+        stacks = [stack(h, self.kernel.ran.images).h for h in self.rows]
+        return max([1, *(getattr(h, name) for h in stacks)])
 
     def _epilogue(self, m: int, n: int) -> EpilogueStore | None:
         """The epilogue's way out of L0C for tiles of ``m`` positions and ``n`` channels."""

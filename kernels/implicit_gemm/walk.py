@@ -47,6 +47,15 @@ class _Terms(NamedTuple):
         return self.depths * self.rows * self.columns
 
 
+class _Reads(NamedTuple):
+    """For each product its run of rows and of columns, filter depth and input depth."""
+
+    row: IntArray
+    column: IntArray
+    kd: IntArray
+    depth_in: IntArray
+
+
 class _ChannelTile(NamedTuple):
     """``n`` output blocks of a group from block ``n0`` on, summed over ``planes`` input blocks.
 
@@ -71,28 +80,27 @@ class Walk:
 
     def tasks(self, cores: int) -> Tasks[Step]:
         """One row per (item, filter depth, part of the taps)."""
-        plane = self.plane
         items = self._items()
-        depths = np.array([len(pairs) for pairs in self.geometry.live])
-        runs_h = np.bincount(plane.rows.sums)
-        runs_w = np.bincount(plane.columns.sums)
-        terms = _Terms(depths[items["depth"]], runs_h[items["row"]], runs_w[items["column"]])
+        terms = self._terms(items)
         count = terms.total
         items["core"] = self._cores(items, count, cores)
         require_table(int(count.sum()))
         item = np.repeat(np.arange(len(count)), count)
-        turn = np.arange(len(item)) - np.repeat(np.cumsum(count) - count, count)
+        turn = np.arange(len(item)) - _begins(count)[item]
         table = {name: column[item] for name, column in items.items()}
-        along_h = terms.rows[item]
-        along_w = terms.columns[item]
-        row = _begins(runs_h)[table["row"]] + turn // along_w % along_h
-        column = _begins(runs_w)[table["column"]] + turn % along_w
-        pair = _begins(depths)[table["depth"]] + turn // (along_h * along_w)
-        pairs = np.array([p for pairs in self.geometry.live for p in pairs]).reshape(-1, 2)
-        kd, depth_in = pairs[pair].T
-        bases = self._bases(table, row, column, kd, depth_in)
-        h = plane.rows.readings[1][row]
-        w = plane.columns.readings[1][column]
+        reads = self._reads(table, turn, terms.rows[item], terms.columns[item])
+        bases = self._bases(table, reads)
+        h = self.plane.rows.readings[1][reads.row]
+        w = self.plane.columns.readings[1][reads.column]
+        core = table["core"]
+        weights_stay = np.zeros(len(item), np.bool_)
+        input_stays = np.zeros(len(item), np.bool_)
+        if self.tiling.resident:
+            taps = self.plane.rows.kernel[reads.row] * (self.geometry.w.kernel + 1)
+            taps = taps + self.plane.columns.kernel[reads.column]
+            weights_stay[1:] = _repeats(core, bases["w"], taps, table["n"])
+        if self.tiling.resident_input:
+            input_stays[1:] = _repeats(core, bases["x"], h, w)
         steps = {
             "h": h,
             "w": w,
@@ -101,16 +109,31 @@ class Walk:
             "planes": table["planes"],
             "first": turn == 0,
             "last": turn == count[item] - 1,
-            "weights_stay": np.zeros(len(item), np.bool_),
-            "input_stays": np.zeros(len(item), np.bool_),
+            "weights_stay": weights_stay,
+            "input_stays": input_stays,
         }
-        if self.tiling.resident:
-            taps = plane.rows.kernel[row] * (self.geometry.w.kernel + 1)
-            taps = taps + plane.columns.kernel[column]
-            steps["weights_stay"][1:] = _repeats(table["core"], bases["w"], taps, table["n"])
-        if self.tiling.resident_input:
-            steps["input_stays"][1:] = _repeats(table["core"], bases["x"], h, w)
-        return Tasks(table["core"], Step, steps, bases)
+        return Tasks(core, Step, steps, bases)
+
+    def _terms(self, items: dict[str, IntArray]) -> _Terms:
+        """The products that add up to each item."""
+        depths = np.array([len(pairs) for pairs in self.geometry.live])
+        rows = np.bincount(self.plane.rows.sums)
+        columns = np.bincount(self.plane.columns.sums)
+        return _Terms(depths[items["depth"]], rows[items["row"]], columns[items["column"]])
+
+    def _reads(
+        self, table: dict[str, IntArray], turn: IntArray, along_h: IntArray, along_w: IntArray
+    ) -> _Reads:
+        """The reads of each product of an item, where the plane has so many along both axes."""
+        rows = np.bincount(self.plane.rows.sums)
+        columns = np.bincount(self.plane.columns.sums)
+        row = _begins(rows)[table["row"]] + turn // along_w % along_h
+        column = _begins(columns)[table["column"]] + turn % along_w
+        depths = np.array([len(pairs) for pairs in self.geometry.live])
+        pair = _begins(depths)[table["depth"]] + turn // (along_h * along_w)
+        pairs = np.array([p for pairs in self.geometry.live for p in pairs]).reshape(-1, 2)
+        kd, depth_in = pairs[pair].T
+        return _Reads(row, column, kd, depth_in)
 
     def _cores(self, items: dict[str, IntArray], terms: IntArray, cores: int) -> IntArray:
         """Core of each item: shares in contiguous runs; where items differ, runs of equal ones.
@@ -181,30 +204,27 @@ class Walk:
         """
         g = self.geometry
         t = self.tiling
-        plane = self.plane
         depths = [d for d in range(g.depth_out) if g.live[d]]
         tiles = self._channel_tiles()
         slab, image, depth, tile = grid(
-            np.arange(plane.slabs, dtype=np.int64),
+            np.arange(self.plane.slabs, dtype=np.int64),
             np.arange(0, g.images, t.images, dtype=np.int64),
             np.array(depths, np.int64),
             np.arange(len(tiles), dtype=np.int64),
         )
-        row, column = np.divmod(slab, plane.columns.slabs)
+        row, column = np.divmod(slab, self.plane.columns.slabs)
+        group, n0, n, planes, block = np.array(tiles, np.int64).reshape(-1, 5)[tile].T
         place = self._place(slab, row, image) * g.depth_out + depth
         if t.n_slowest:
             place = place + tile * (int(place.max(initial=0)) + 1)
         else:
             place = place * max(1, len(tiles)) + tile
-        group, n0, n, planes, block = np.array(tiles, np.int64).reshape(-1, 5)[tile].T
         share = place
         if t.single_core_n:
-            part = plane.rows.begins[row] // (self.kernel.height or g.h.out)
+            part = self.plane.rows.begins[row] // (self.kernel.height or g.h.out)
             share = numbered(part, image // t.single_core_images, group, block)
-            if t.n_slowest:
-                place = numbered(share, depth, n0, image, slab)
-            else:
-                place = numbered(share, depth, image, slab, n0)
+            loops = (n0, image, slab) if t.n_slowest else (image, slab, n0)
+            place = numbered(share, depth, *loops)
         order = np.argsort(place, kind="stable")
         return {
             "row": row[order],
@@ -219,30 +239,26 @@ class Walk:
             "share": np.unique(share[order], return_inverse=True)[1].reshape(-1),
         }
 
-    def _bases(
-        self,
-        table: dict[str, IntArray],
-        row: IntArray,
-        column: IntArray,
-        kd: IntArray,
-        depth_in: IntArray,
-    ) -> dict[str, IntArray]:
-        """Byte offsets of what steps load and store, given their runs of rows and columns."""
+    def _bases(self, table: dict[str, IntArray], reads: _Reads) -> dict[str, IntArray]:
+        """Byte offsets of what steps load and store."""
         g = self.geometry
         image = table["image"]
         group = table["group"]
         rows = self.plane.rows
         columns = self.plane.columns
-        plane_in = (image * g.depth_in + depth_in) * g.all_in + group * g.planes_in
+        plane_in = (image * g.depth_in + reads.depth_in) * g.all_in + group * g.planes_in
         plane_out = (image * g.depth_out + table["depth"]) * g.all_out
         plane_out = plane_out + group * g.planes_out + table["n0"]
-        x = (plane_in * g.h.size + rows.first_real[row]) * g.w.size + columns.first_real[column]
-        y = (plane_out * g.h.out + rows.first[row]) * g.w.out + columns.first[column]
-        place = self._first_place(rows, g.h.kernel)[row] * g.w.kernel
-        place = place + self._first_place(columns, g.w.kernel)[column]
+        x = (plane_in * g.h.size + rows.first_real[reads.row]) * g.w.size
+        x = x + columns.first_real[reads.column]
+        y = (plane_out * g.h.out + rows.first[reads.row]) * g.w.out
+        y = y + columns.first[reads.column]
+        place = self._first_place(rows, g.h.kernel)[reads.row] * g.w.kernel
+        place = place + self._first_place(columns, g.w.kernel)[reads.column]
+        weights = self.kernel.weight_base(group, reads.kd, table["n0"])
         return {
             "x": x * 32,
-            "w": self.kernel.weight_base(group, kd, table["n0"]) + place * self.kernel.weight_row,
+            "w": weights + place * self.kernel.weight_row,
             "y": y * self.kernel.block,
             "bits": y * g.c0 // 8,
             "channel": (group * g.planes_out + table["n0"]) * g.c0 * 4,

@@ -280,14 +280,9 @@ class BlendPeriods(Spread):
             for output in range(u.outputs):
                 total = self._sum(sums, u, output)
                 for i, weight in strip.terms[u.first + output]:
-                    if not begin <= i < begin + count:
-                        continue
-                    values = wide.at((i - begin) * row, row, rows=u.lines, pitch=pitch)
-                    if output in begun:
-                        k.vec_scalar("muls", term, values, weight, FP32)
-                        k.vec_binary("add", total, total, term, FP32)
-                    else:
-                        k.vec_scalar("muls", total, values, weight, FP32)
+                    if begin <= i < begin + count:
+                        values = wide.at((i - begin) * row, row, rows=u.lines, pitch=pitch)
+                        _add_term(k, total, term, values, weight, first=output not in begun)
                         begun.add(output)
         result = sums.at(0, u.lines * u.outputs * row)
         narrow = buffers.get("narrow")
@@ -321,6 +316,23 @@ class BlendPeriods(Spread):
         """The sums of an output on all lines of a tile."""
         row = self.read.shape[2] * FP32.bytes
         return sums.at(output * row, row, rows=u.lines, pitch=u.outputs * row)
+
+
+def _add_term(
+    k: Language,
+    total: SlotRegion,
+    term: SlotRegion,
+    values: SlotRegion,
+    weight: float,
+    *,
+    first: bool,
+) -> None:
+    """Total <- the weighted values if they are the ``first``, else total += these."""
+    if first:
+        k.vec_scalar("muls", total, values, weight, FP32)
+        return
+    k.vec_scalar("muls", term, values, weight, FP32)
+    k.vec_binary("add", total, total, term, FP32)
 
 
 def reach(strip: Strip, first: int, count: int) -> tuple[int, int]:
