@@ -106,9 +106,9 @@ class Concat(Spread):
         if not self.place:
             start = 0
             for number, part in enumerate(self.parts):
-                first = [0] * len(shape)
-                first[self.axis] = start
-                yield Box(number, tuple(first), part.shape)
+                ahead = (0,) * self.axis
+                behind = (0,) * len(shape[self.axis + 1 :])
+                yield Box(number, (*ahead, start, *behind), part.shape)
                 start += part.shape[self.axis]
             return
         part_shape = self.parts[0].shape
