@@ -363,7 +363,8 @@ class _Nest:
     def _most_rows(self, name: str) -> int:
         """The most rows that slabs read ("size") or write ("outputs"), of stacked images."""
         stacks = [stack(h, self.kernel.ran.images).h for h in self.rows]
-        return max([1, *(getattr(h, name) for h in stacks)])
+        most: int = max([1, *(getattr(h, name) for h in stacks)])
+        return most
 
     def _epilogue(self, m: int, n: int) -> EpilogueStore | None:
         """The epilogue's way out of L0C for tiles of ``m`` positions and ``n`` channels."""

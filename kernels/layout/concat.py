@@ -106,9 +106,9 @@ class Concat(Spread):
         if not self.place:
             start = 0
             for number, part in enumerate(self.parts):
-                ahead = (0,) * self.axis
-                behind = (0,) * len(shape[self.axis + 1 :])
-                yield Box(number, (*ahead, start, *behind), part.shape)
+                outer = (0,) * self.axis
+                inner = (0,) * len(shape[self.axis + 1 :])
+                yield Box(number, (*outer, start, *inner), part.shape)
                 start += part.shape[self.axis]
             return
         part_shape = self.parts[0].shape

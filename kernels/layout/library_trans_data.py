@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -289,14 +289,19 @@ class _LibraryWork(Turning):
         return target
 
 
+def _padded(column: Any, rows: int) -> Any:
+    """A column with so many zeros behind it."""
+    return np.pad(column, (0, rows))
+
+
 def _with_idle(tasks: Tasks[Tile], cores: int) -> Tasks[Tile]:
     """Tasks with one of zeros for each core that has none: all cores are launched."""
     idle = np.setdiff1d(np.arange(cores), tasks.core)
     return Tasks(
         np.concatenate([tasks.core, idle]),
         Tile,
-        {name: np.pad(column, (0, len(idle))) for name, column in tasks.columns.items()},
-        {name: np.pad(column, (0, len(idle))) for name, column in tasks.bases.items()},
+        {name: _padded(column, len(idle)) for name, column in tasks.columns.items()},
+        {name: _padded(column, len(idle)) for name, column in tasks.bases.items()},
     )
 
 

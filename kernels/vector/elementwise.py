@@ -285,7 +285,8 @@ class Elementwise(Expression, _Called):
 
 def _changes(column: IntArray) -> npt.NDArray[np.bool_]:
     """Rows whose entry differs from the one before; the first."""
-    return np.diff(column, prepend=-1) != 0
+    changes: npt.NDArray[np.bool_] = np.diff(column, prepend=-1) != 0
+    return changes
 
 
 class _Nest:
