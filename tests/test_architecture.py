@@ -35,10 +35,8 @@ def modules() -> dict[str, Path]:
 
 @cache
 def tree(file: Path) -> ast.Module:
-    """A module with the public names that a stub beside it lists."""
-    stub = file.with_suffix(".pyi")
-    parts = [one.read_text(encoding="utf-8") for one in (file, stub) if one.exists()]
-    return ast.parse("\n".join(parts), str(file))
+    """The syntax tree of a module."""
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
 def imports(node: ast.AST) -> Iterator[str]:

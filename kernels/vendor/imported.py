@@ -18,7 +18,13 @@ from typing import Any
 from npusim.base.content import Content, require_content
 from npusim.base.integers import ceil_div, digits
 from npusim.base.yamltree import Node, load_tree, suggest
-from npusim.kernels.matmul.measured import FINISHED, Template, settings, template_values, words
+from npusim.kernels.matmul.measured import (
+    FINISHED,
+    TemplateChoice,
+    settings,
+    template_values,
+    words,
+)
 from npusim.kernels.matmul.tiling import Shape, Tiling
 from npusim.language import ArgumentError, Device
 
@@ -61,7 +67,7 @@ class Imported:
     def _of_template(self, shape: Shape, device: Device, cores: int) -> tuple[Tiling, list[str]]:
         """The tiling of a measured row's words."""
         depth = shape.k * shape.dtype.values
-        template = Template(M=shape.m, N=shape.n, K=depth, **dict(self.words))
+        template = TemplateChoice(M=shape.m, N=shape.n, K=depth, **dict(self.words))
         sets = settings(template.switches, "gemm")
         values, notes = template_values(template, sets, device, shape.dtype, cores)
         used = ", ".join(template.switches) or "no switches"

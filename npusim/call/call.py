@@ -33,7 +33,8 @@ from npusim.machine.program.program import Program
 from npusim.machine.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
 from npusim.machine.timing.run import Launches
 from npusim.machine.timing.trace import Bound, KernelRun
-from npusim.problem.limits.table import check, check_undocumented
+from npusim.problem.limits.facts import OperatorFacts
+from npusim.problem.limits.table import Undocumented, check, check_undocumented
 from npusim.results import Result
 from npusim.results.writers.text_layout import bytes_text
 from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
@@ -69,6 +70,8 @@ class Call(Struct, dict=True):
     arrays: dict[str, Array] = field(default_factory=dict)
     workspace_bytes: int = 0
     operands: Mapping[str, int] = field(default_factory=dict)  # bytes by argument
+    described_by: OperatorFacts | None = None  # of an operator with limits
+    undocumented: Undocumented | None = None  # of an operator without a page of limits
 
     def __post_init__(self) -> None:
         self.device = self.options.machine
@@ -89,7 +92,10 @@ class Call(Struct, dict=True):
 
         Operands that main memory cannot hold are a ``CapacityError``.
         """
-        self.notes += check(self.operator, facts, self.device, self.options.rules)
+        assert self.described_by is not None, "the card of an operator with limits has facts"
+        self.notes += check(
+            self.operator, self.described_by, facts, self.device, self.options.rules
+        )
         self.require_memory(self.operands)
 
     def check_undocumented(self, facts: Mapping[str, Any]) -> None:
@@ -97,7 +103,10 @@ class Call(Struct, dict=True):
 
         ``facts`` are those of the sister's call. Raises as ``check`` does.
         """
-        self.notes += check_undocumented(self.operator, facts, self.device, self.options.rules)
+        assert self.undocumented is not None, "the card of such an operator says so"
+        self.notes += check_undocumented(
+            self.operator, self.undocumented, facts, self.device, self.options.rules
+        )
         self.require_memory(self.operands)
 
     @cached_property

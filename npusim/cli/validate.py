@@ -22,8 +22,9 @@ from npusim.results.writers.text_layout import counted
 from npusim.silicon.constants import Constant, load_constants
 from npusim.silicon.fit import leave_one_out
 from npusim.silicon.profile import read_data
+from npusim.silicon.rows import CallRow, Row, Unreadable
 from npusim.silicon.score import busy_errors, is_scored, time_error
-from npusim.silicon.sheet import CallRow, Row, Sheet, Unreadable, shipped_sheets, shipped_steps
+from npusim.silicon.sheet import Sheet, shipped_sheets, shipped_steps
 from npusim.silicon.simulate import Outcome, Task, Workers, effort, on_device
 from npusim.silicon.steadiness import restarted, with_notes
 from npusim.silicon.tables import save_page, save_plot, scorecard

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from npusim.silicon import score
 from npusim.silicon.constants import STEPS, Constant, stated
+from npusim.silicon.rows import CallRow, Declined, KernelRow, Measured
 from npusim.silicon.score import (
     ADDRESS_WORDS,
     SCORED_PIPES,
@@ -30,7 +31,6 @@ from npusim.silicon.score import (
     busiest,
     shape_of,
 )
-from npusim.silicon.sheet import CallRow, Declined, KernelRow, Measured
 from npusim.silicon.simulate import Outcome, Task, device_name
 
 #: Simulates tasks in their order.
@@ -67,7 +67,7 @@ def tells(outcome: Outcome) -> bool:
     and so would transposes, which no convolution or product launches.
     """
     row = outcome.row
-    return getattr(row, "call", "") != "transpose" and not ADDRESS_WORDS & row.told
+    return getattr(row, "call", "") != "transpose" and not ADDRESS_WORDS & row.words
 
 
 def device_of(outcome: Outcome) -> str:
@@ -122,7 +122,7 @@ def _figures(outcome: Outcome, like: Outcome) -> _Figures:
 
 def _telling(row: Measured) -> list[str]:
     """The pipes whose busy times a fit looks at."""
-    waits = {"fixpipe"} if WAITING_WORDS & row.told else set()
+    waits = {"fixpipe"} if WAITING_WORDS & row.words else set()
     if busiest(row) != "mte2":
         waits.add("mte2")
     return [pipe for pipe in SCORED_PIPES if pipe not in waits]
@@ -375,7 +375,7 @@ def _folds(base: Sequence[Outcome]) -> Iterator[tuple[str, str, list[int]]]:
     for shape in dict.fromkeys(shapes.values()):
         name = f"{shape[0]} {shape[1]} {'x'.join(map(str, shape[2:]))}"
         yield SHAPE, name, [i for i in scored if shapes[i] == shape]
-    words = {i: base[i].row.told for i in scored}
+    words = {i: base[i].row.words for i in scored}
     for word in sorted({word for some in words.values() for word in some}):
         members = [i for i in scored if word in words[i]]
         if len(members) <= _COMMON * len(scored):

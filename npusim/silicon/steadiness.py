@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from npusim.base.records import replace
 from npusim.machine.timing.trace import random_starts, starting
+from npusim.silicon.rows import Measured
 from npusim.silicon.score import is_scored
-from npusim.silicon.sheet import Measured
 from npusim.silicon.simulate import Outcome, simulate_row
 
 #: Seeds of the random starts, and the share of its time by which a kernel moves that rests on them.

@@ -25,7 +25,7 @@ from npusim.silicon import score
 from npusim.silicon.broken import broken, over_least
 from npusim.silicon.constants import Constant
 from npusim.silicon.fit import LeftOut, Study
-from npusim.silicon.sheet import PARTS, PIPES
+from npusim.silicon.rows import PARTS, PIPES
 from npusim.silicon.simulate import Outcome
 from npusim.silicon.steadiness import MOVED, Restarted
 from npusim.version import __version__

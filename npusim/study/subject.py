@@ -29,8 +29,8 @@ from npusim.machine.device.spec import Device
 from npusim.networks.network import RESULTS, NetworkResult, network
 from npusim.networks.options import STEP_OPTIONS, TRAINING_OPTIONS, NetworkOption
 from npusim.ops import CARDS
-from npusim.ops.arguments import integer, word
 from npusim.ops.card import Card, Stated
+from npusim.ops.options import integer, word
 from npusim.results import Result
 from npusim.results.facts.energy import Energy
 from npusim.workloads import read_network

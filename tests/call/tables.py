@@ -21,8 +21,8 @@ from npusim.kernels.layout.folding import can_fold, can_thin
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
-from npusim.ops.arguments import CubeMath
-from npusim.ops.conv_launch import best_way
+from npusim.ops.conv_ways import best_way
+from npusim.ops.cube_math import CubeMath
 from tests.call.larger_machines import Gradient, cycles_of, kernel_of, layers, runs_of
 from tests.documents.pages import ROOT
 

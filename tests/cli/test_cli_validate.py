@@ -15,7 +15,7 @@ from npusim.cli.main import main
 from npusim.machine.device.spec import Device
 from npusim.silicon import simulate
 from npusim.silicon.constants import load_constants
-from npusim.silicon.sheet import CallRow, Declined, KernelRow, Simulated
+from npusim.silicon.rows import CallRow, Declined, KernelRow, Simulated
 from tests.tables import rows
 from tests.texts import text_of
 

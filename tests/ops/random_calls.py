@@ -151,19 +151,6 @@ def _any_layer(random: Random) -> Options:
     return options
 
 
-def _time_first(random: Random) -> Options:
-    options, pad = _layer_of(random, 1), random.randint(0, 3)
-    taps = options["kernel"][0]
-    size = (max(1, taps - 2 * pad) + random.randint(0, 20),)
-    return options | {
-        "size": size,
-        "padding": pad,
-        "groups": None,
-        "stride": None,
-        "dilation": None,
-    }
-
-
 def _dsp(*, transposed: bool) -> Callable[[Random], Options]:
     def make(random: Random) -> Options:
         options = _layer_of(random, 2)
@@ -202,7 +189,6 @@ _MAKERS: Mapping[str, Callable[[Random], Options]] = {
     **dict.fromkeys(("im2col", "im2col_backward"), _windows),
     **dict.fromkeys(("conv_grad_filter", "conv_grad_input"), _dsp(transposed=False)),
     **dict.fromkeys(("deconv_grad_filter", "deconv_grad_input"), _dsp(transposed=True)),
-    "conv_tbc_backward": _time_first,
     "matmul": _product,
 }
 

@@ -18,7 +18,7 @@ from npusim.cli.files import print_table
 from npusim.machine.device.catalog import load_device
 from npusim.results.facts.verdict import TimeRange
 from npusim.silicon.call_rows import _run
-from npusim.silicon.sheet import CallRow, KernelRow
+from npusim.silicon.rows import CallRow, KernelRow
 from npusim.silicon.simulate import CHIPS
 from tests.silicon.mechanisms import group_of
 from tests.silicon.replayed import ratios

@@ -34,8 +34,9 @@ from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.ops import conv_launch
 from npusim.silicon import call_rows
+from npusim.silicon.rows import CallRow
 from npusim.silicon.score import time_error
-from npusim.silicon.sheet import CallRow, shipped_sheets
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import simulate_row
 
 #: Families of calls that the headline is about. Transposes are no layers, and nobody listed the

@@ -23,7 +23,7 @@ from npusim.silicon.fit import (
     Study,
     leave_one_out,
 )
-from npusim.silicon.sheet import CallRow, KernelRow, Simulated
+from npusim.silicon.rows import CallRow, KernelRow, Simulated
 from npusim.silicon.simulate import Outcome, Task
 from npusim.silicon.tables import scorecard
 from tests.mistakes import mistakes

@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from npusim.silicon.sheet import CallRow
+from npusim.silicon.rows import CallRow
 from tests.silicon.mechanisms import (
     CHOICES,
     FAMILIES,

@@ -19,8 +19,9 @@ from npusim.base.records import replace
 from npusim.base.resources import configs
 from npusim.results.facts.verdict import _spreads
 from npusim.silicon.constants import Constant, load_constants
+from npusim.silicon.rows import KernelRow
 from npusim.silicon.score import is_scored
-from npusim.silicon.sheet import KernelRow, shipped_sheets
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import Outcome, simulate_row
 from npusim.silicon.steadiness import Restarted, restarted, with_notes
 from npusim.silicon.tables import scorecard

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
@@ -17,19 +19,40 @@ from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
 from npusim.kernels.matmul.matmul import Matmul
 from npusim.kernels.matmul.matmul import Tiling as ProductTiling
-from npusim.ops.arguments import cube_math, flag, frozen, operand, per_dim, scalar, stated_cube_math
+from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_launch import Launcher
+from npusim.ops.cube_math import cube_math, stated_cube_math
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
+from npusim.ops.options import (
+    BATCH,
+    CIN,
+    COUT,
+    CUBE_MATH_TYPE,
+    DILATION,
+    GROUPS,
+    KERNEL,
+    LAYER,
+    OUTPUT_PADDING,
+    PADDING,
+    SIZE,
+    STRIDE,
+    TRANSPOSED,
+    Option,
+)
 from npusim.problem.convolution import Convolution, sides_of, transposed_sizes
-from npusim.problem.limits.facts import tensor_facts
+from npusim.problem.limits.facts import Facts, OperatorFacts, as_sizes, tensor_facts
 from npusim.problem.reference import conv_bias_grad
 from npusim.results import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
 
 #: The results, and the operands in the order of their arguments.
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 _OPERANDS = ("grad_output", "input", "weight")
-_PER_DIM = ("stride", "padding", "dilation", "output_padding")
 
 #: Said where the sum of the gradient is not what the library gives.
 _EMPTY_BIAS = (
@@ -53,7 +76,7 @@ def convolution_backward(
     groups: int = 1,
     output_mask: Sequence[bool] = (True, True, True),
     cube_math_type: int | str = "keep_dtype",
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """Gradients of a convolution (or transposed convolution) of 1 to 3 spatial dimensions.
 
@@ -74,10 +97,14 @@ def convolution_backward(
     each other or the product's documentation refuses them, ``ArgumentError`` where the device
     cannot compute the call.
     """
-    tensors = (operand(grad_output), operand(input), operand(weight))
-    call = CARD.begin(options, **dict(zip(_OPERANDS, tensors, strict=True)))
+    dy = operand(grad_output)
+    x = operand(input)
+    w = operand(weight)
+    call = CARD.begin(options, grad_output=dy, input=x, weight=w)
     checked = facts(
-        *tensors,
+        dy,
+        x,
+        w,
         bias_sizes=bias_sizes,
         stride=stride,
         padding=padding,
@@ -91,51 +118,147 @@ def convolution_backward(
     call.check(checked)
     call.notes += _unread_bias_sizes(checked)
     call.notes += _unread_output_padding(checked)
-    dtypes = tuple(dtype(t.dtype) for t in tensors)
-    text, promoted, mask = _problem(checked), promote(dtypes, FP32), checked["output_mask"]
-    if 0 in tensors[1].shape or 0 in tensors[2].shape:
-        return call.result(_empty(call, tensors, mask), text, promoted)
+    problem = _problem(checked)
+    promoted = promote((dtype(dy.dtype), dtype(x.dtype), dtype(w.dtype)), FP32)
+    mask = checked["output_mask"]
+    if 0 in x.shape or 0 in w.shape:
+        return call.result(_empty(call, (dy, x, w), mask), problem, promoted)
     math = cube_math(promoted, checked["cube_math_type"], call.device)
     c = convolution(checked)
-    launcher = Launcher(call, c, dict(zip(_OPERANDS, tensors, strict=True)), math)
+    launcher = Launcher(call, c, {"grad_output": dy, "input": x, "weight": w}, math)
     launcher.require(mask)
     steps = (launcher.input_grad, launcher.weight_grad, launcher.bias_grad)
-    outputs: dict[str, Array | None] = {}
-    for name, on, step, shape in zip(GRADIENTS, mask, steps, _shapes(tensors), strict=True):
-        tensor = step() if on else None
-        array = call.arrays.get(tensor.name) if tensor is not None else None
-        outputs[name] = array.reshape(shape) if array is not None else None
-    needed = launcher.needed(whole="grad_output" if mask[2] else "")
-    sizes = launcher.sizes(c, sum(mask[:2]))
-    text += math.told(promoted)
-    return call.result(outputs, text, math.dtype, math.rate, needed, sizes)
+    outputs: dict[str, Array | None] = dict.fromkeys(GRADIENTS)
+    for name, wanted, step, shape in zip(GRADIENTS, mask, steps, _shapes((dy, x, w)), strict=True):
+        if wanted:
+            array = call.arrays.get(step().name)
+            outputs[name] = None if array is None else array.reshape(shape)
+    return call.result(
+        outputs,
+        problem + math.remark(promoted),
+        math.dtype,
+        math.rate,
+        launcher.needed(all_of="grad_output" if mask[2] else ""),
+        launcher.sizes(c, sum(mask[:2])),
+    )
 
 
-def facts(grad_output: Any, input: Any, weight: Any, **arguments: Any) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``."""
+# -- facts for the documented limits -----------------------------------------------------------
+
+
+def facts(
+    grad_output: Any,
+    input: Any,
+    weight: Any,
+    *,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    output_padding: Any,
+    groups: Any,
+    output_mask: Any,
+    cube_math_type: Any,
+) -> dict[str, Any]:
+    """The facts of a call; operands are anything with ``shape`` and ``dtype``."""
     dims = len(weight.shape) - 2
-    mask = frozen(arguments["output_mask"])
-    return arguments | {
+    mask = frozen(output_mask)
+    if isinstance(mask, tuple):
+        mask = tuple(flag("output_mask", wanted) for wanted in mask)
+    return {
         **tensor_facts(grad_output=grad_output, input=input, weight=weight),
-        **{name: per_dim(arguments[name], dims) for name in _PER_DIM},
-        "bias_sizes": frozen(arguments["bias_sizes"]),
-        "groups": scalar("groups", arguments["groups"]),
-        "transposed": flag("transposed", arguments["transposed"]),
-        "output_mask": tuple(flag("output_mask", on) for on in mask)
-        if isinstance(mask, tuple)
-        else mask,
-        "cube_math_type": stated_cube_math(arguments["cube_math_type"]),
+        "bias_sizes": frozen(bias_sizes),
+        "stride": per_dim(stride, dims),
+        "padding": per_dim(padding, dims),
+        "dilation": per_dim(dilation, dims),
+        "transposed": flag("transposed", transposed),
+        "output_padding": per_dim(output_padding, dims),
+        "groups": scalar("groups", groups),
+        "output_mask": mask,
+        "cube_math_type": stated_cube_math(cube_math_type),
     }
+
+
+def _derived_facts(stated: Facts) -> dict[str, Any]:
+    """The facts that follow from those that a caller stated."""
+    weight = as_sizes(stated.get("weight.shape"))
+    input_ = as_sizes(stated.get("input.shape"))
+    mask = as_sizes(stated.get("output_mask"))
+    if len(mask) != 3:
+        mask = (False, False, False)
+    groups = stated.get("groups", 1)
+    dy_type = stated.get("grad_output.dtype")
+    w_type = stated.get("weight.dtype")
+    return {
+        "dims": max(len(weight) - 2, 0),
+        "kernel": weight[2:],
+        "empty": 0 in weight or 0 in input_,
+        "bias_sizes": stated.get("bias_sizes"),
+        "grouped": isinstance(groups, Integral) and int(groups) > 1,
+        "widths": _widths(stated),
+        "compute_dtype": promote((dy_type, stated.get("input.dtype"), w_type), "fp32"),
+        "grad_weight.dtype": promote((w_type, dy_type), "fp32"),
+        "wants_grad_input": bool(mask[0]),
+        "wants_grad_weight": bool(mask[1]),
+        "wants_grad_bias": bool(mask[2]),
+    }
+
+
+def _widths(stated: Facts) -> tuple[int, ...]:
+    """Width of input, and of grad_output with the zeros that a stride puts between columns."""
+    x = as_sizes(stated.get("input.shape"))
+    dy = as_sizes(stated.get("grad_output.shape"))
+    stride = as_sizes(stated.get("stride"))
+    return (x[-1], dy[-1] * stride[-1]) if x and dy and stride else ()
+
+
+#: Formats, and the tensors of results that the caller of a library allocates, may be stated.
+FACTS = OperatorFacts(
+    required=(
+        "grad_output.shape",
+        "grad_output.dtype",
+        "input.shape",
+        "input.dtype",
+        "weight.shape",
+        "weight.dtype",
+        "stride",
+        "padding",
+        "dilation",
+        "output_padding",
+        "groups",
+        "transposed",
+        "output_mask",
+        "cube_math_type",
+    ),
+    optional=(
+        "grad_output.format",
+        "input.format",
+        "weight.format",
+        "grad_input.shape",
+        "grad_input.dtype",
+        "grad_input.format",
+        "grad_weight.shape",
+        "grad_weight.dtype",
+        "grad_weight.format",
+        "grad_bias.shape",
+        "grad_bias.dtype",
+        "grad_bias.format",
+        "bias_sizes",
+    ),
+    derive=_derived_facts,
+)
 
 
 def _unread_bias_sizes(checked: Mapping[str, Any]) -> list[str]:
     """A note where the bias is not what the page wants, which nobody notices."""
-    given, channels = checked["bias_sizes"], checked["grad_output.shape"][1]
-    if given in (None, (channels,)):
+    bias_sizes = checked["bias_sizes"]
+    channels = checked["grad_output.shape"][1]
+    if bias_sizes in (None, (channels,)):
         return []
     return [
-        f"bias_sizes is {given}, the layer has {channels} output channels: the documentation wants "
-        f"({channels},), the library does not look at it unless the input is empty"
+        f"bias_sizes is {bias_sizes}, the layer has {channels} output channels: the documentation "
+        f"wants ({channels},), the library does not look at it unless the input is empty"
     ]
 
 
@@ -154,10 +277,10 @@ def _unread_output_padding(checked: Mapping[str, Any]) -> list[str]:
     ends = tuple(end for _, end in sides_of(extra, len(kernel)))
     notes = []
     wanted = transposed_sizes(sizes, kernel, stride, sides, dilation, ends)
-    found = tuple(checked["grad_output.shape"][2:])
-    if wanted != found:
+    size = tuple(checked["grad_output.shape"][2:])
+    if wanted != size:
         notes.append(
-            f"output_padding is {extra}, which makes grad_output {wanted}; it is {found}, and the "
+            f"output_padding is {extra}, which makes grad_output {wanted}; it is {size}, and the "
             "gradients are those of this size: the library's checker does not compare the two"
         )
     limits = zip(ends, stride, dilation, strict=True)
@@ -224,10 +347,11 @@ def _empty(call: Call, tensors: Tensors, mask: tuple[bool, bool, bool]) -> dict[
     """Results of an empty batch or channel: no elements, or zeros that are cleared."""
     dy, x, w = (dtype(t.dtype) for t in tensors)
     dtypes = (promote((x, dy), FP32), promote((w, dy), FP32), dy)
-    outputs: dict[str, Array | None] = {}
-    for name, on, shape, out_dtype in zip(GRADIENTS, mask, _shapes(tensors), dtypes, strict=True):
-        outputs[name] = None
-        if on:
+    outputs: dict[str, Array | None] = dict.fromkeys(GRADIENTS)
+    for name, wanted, shape, out_dtype in zip(
+        GRADIENTS, mask, _shapes(tensors), dtypes, strict=True
+    ):
+        if wanted:
             tensor = call.output(name, shape, out_dtype)
             if tensor.size_bytes:
                 call.clear(tensor)
@@ -267,11 +391,12 @@ def arguments(c: Convolution) -> dict[str, Any]:
     }
 
 
-def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+def _call(p: Wanted, operands: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    """The call of a command line's problem."""
     return convolution_backward(
-        given["dy"],
-        given["x"],
-        given["w"],
+        operands["dy"],
+        operands["x"],
+        operands["w"],
         (p.c.cout,) if p.mask[2] else None,
         **arguments(p.c),
         output_mask=p.mask,
@@ -315,8 +440,31 @@ def gradients(p: Wanted) -> tuple[Output[Wanted], ...]:
             limit=partial(_limit, "dy"),
         ),
     )
-    return tuple(output for output, on in zip(three, p.mask, strict=True) if on)
+    return tuple(output for output, wanted in zip(three, p.mask, strict=True) if wanted)
 
+
+def _mask(text: str) -> tuple[bool, ...]:
+    """The gradients that are wanted: of names, or of three bits."""
+    names = ("input", "weight", "bias")
+    words = text.split(",")
+    if len(text) == len(names) and set(text) <= {"0", "1"}:
+        words = [name for name, bit in zip(names, text, strict=True) if bit == "1"]
+    if not words or len(set(words)) != len(words) or not set(words) <= set(names):
+        raise ArgumentError(
+            f"expected at least one of {','.join(names)}, or bits such as 110, got {text!r}"
+        )
+    return tuple(name in words for name in names)
+
+
+_MASK = Option(
+    name="mask",
+    read=_mask,
+    metavar="NAMES",
+    help=(
+        "gradients wanted: input,weight,bias or some of them, or bits in that order such as 110 "
+        "(default: all)"
+    ),
+)
 
 CARD: Card[Wanted] = Card(
     function=convolution_backward,
@@ -336,4 +484,25 @@ CARD: Card[Wanted] = Card(
         Matmul: ProductTiling,
     },
     strided=(*_OPERANDS, *GRADIENTS),
+    options=(
+        LAYER,
+        BATCH,
+        CIN,
+        COUT,
+        SIZE,
+        KERNEL,
+        STRIDE,
+        PADDING,
+        DILATION,
+        GROUPS,
+        replace(TRANSPOSED, help="of a transposed convolution (default: no)"),
+        OUTPUT_PADDING,
+        _MASK,
+        CUBE_MATH_TYPE,
+    ),
+    example=(
+        "npusim run convolution_backward --device ascend910b2 --cin 32 --cout 16 --size 14x14 "
+        "--kernel 3 --padding 1 --dtype fp32 --mask 110 --check --output grads.npz"
+    ),
+    facts=FACTS,
 )

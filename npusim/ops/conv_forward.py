@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.dtypes import BF16, FP16, FP32, dtype, promote
 from npusim.base.errors import ArgumentError
@@ -18,14 +18,37 @@ from npusim.kernels.matmul.matmul import Matmul
 from npusim.kernels.matmul.matmul import Tiling as ProductTiling
 from npusim.kernels.vector.bias_add import BiasAdd
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.arguments import cube_math, cube_math_number, flag, operand, per_dim, scalar
+from npusim.ops.arguments import flag, operand, per_dim, scalar
 from npusim.ops.blocked_gradients import launch, product
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
+from npusim.ops.conv_backward import FACTS, arguments, facts
 from npusim.ops.conv_launch import Launcher
-from npusim.ops.convolution_backward import arguments, facts
+from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
+from npusim.ops.options import (
+    BATCH,
+    BIAS,
+    CIN,
+    COUT,
+    CUBE_MATH_TYPE,
+    DILATION,
+    GROUPS,
+    KERNEL,
+    LAYER,
+    OUTPUT_PADDING,
+    PADDING,
+    SIZE,
+    STRIDE,
+    TRANSPOSED,
+)
 from npusim.problem.convolution import Convolution
+from npusim.problem.limits.table import Undocumented
 from npusim.results import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
 
 _TYPES = (FP16, BF16, FP32)
 
@@ -47,7 +70,7 @@ def convolution(
     output_padding: Any = 0,
     groups: int = 1,
     cube_math_type: int | str = "keep_dtype",
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """A convolution (or transposed convolution) of 1 to 3 spatial dimensions.
 
@@ -63,12 +86,12 @@ def convolution(
     Keywords are those of ``npusim.call.Options``. Raises ``ArgumentError`` where
     the arguments do not fit each other, or the device cannot compute the call.
     """
-    given = {"input": operand(input), "weight": operand(weight)}
+    operands = {"input": operand(input), "weight": operand(weight)}
     if bias is not None:
-        given["bias"] = operand(bias)
-    call = CARD.begin(options, **given)
+        operands["bias"] = operand(bias)
+    call = CARD.begin(options, **operands)
     c = layer_of(
-        {name: tuple(value.shape) for name, value in given.items()},
+        {name: tuple(value.shape) for name, value in operands.items()},
         stride=stride,
         padding=padding,
         dilation=dilation,
@@ -76,17 +99,18 @@ def convolution(
         output_padding=output_padding,
         groups=scalar("groups", groups),
     )
-    for name, value in given.items():
+    for name, value in operands.items():
         if dtype(value.dtype) not in _TYPES:
-            names = ", ".join(one.name for one in _TYPES)
+            names = ", ".join(kind.name for kind in _TYPES)
             raise ArgumentError(f"{name} is {value.dtype}; it must be one of {names}")
-    promoted = promote((dtype(given[n].dtype) for n in ("input", "weight")), FP32)
+    x, w = operands["input"], operands["weight"]
+    promoted = promote((dtype(x.dtype), dtype(w.dtype)), FP32)
     number = cube_math_number(cube_math_type)
     call.check_undocumented(
         facts(
             Spec(c.dy_shape, promoted),
-            given["input"],
-            given["weight"],
+            x,
+            w,
             bias_sizes=None,
             stride=stride,
             padding=padding,
@@ -99,7 +123,7 @@ def convolution(
         )
     )
     math = cube_math(promoted, number, call.device)
-    launcher = Forward(call, c, given, math)
+    launcher = Forward(call, c, operands, math)
     launcher.decide("output")
     launcher.require_room(promoted)
     tensor = launcher.output(promoted)
@@ -109,9 +133,10 @@ def convolution(
     outputs = {"output": None if array is None else array.reshape(c.dy_shape)}
     if bias is not None and not launcher.multiplied:
         call.notes.append(_BIAS)
-    sizes = launcher.sizes(c, 1)
-    problem = _problem(c, promoted.name) + math.told(promoted)
-    return call.result(outputs, problem, math.dtype, math.rate, launcher.needed(), sizes)
+    problem = _problem(c, promoted.name) + math.remark(promoted)
+    return call.result(
+        outputs, problem, math.dtype, math.rate, launcher.needed(), launcher.sizes(c, 1)
+    )
 
 
 class Forward(Launcher):
@@ -124,7 +149,7 @@ class Forward(Launcher):
     def require_room(self, result: Any) -> None:
         """Raise ``CapacityError`` unless operands, copies and the output have room."""
         sizes = {name: self._size(name, {"output"}, result="") for name in ("input", "weight")}
-        channels, size = self._made
+        channels, size = self._output_size
         elements = self.shape.n * prod(size)
         blocked = elements * ceil_div(channels, self.c0) * self.c0 * self.math.dtype.bytes
         if self.products is not None and self.multiplied:
@@ -137,31 +162,34 @@ class Forward(Launcher):
         """The output in the type ``result``, bias included where there is one."""
         if self.products is not None and self.multiplied:
             return self.products.output(result)
-        s, call, kind = self.shape, self.call, self.math.dtype
-        channels, size = self._made
+        s = self.shape
+        call = self.call
+        kind = self.math.dtype
+        channels, size = self._output_size
         source = self.blocked("input")
         weights = self.fractal(exchanged=self.transposed and kind is FP32)
-        shape, back = (s.n, channels, *size), self._conversion("from_blocked")
-        whole = back.blocked_shape(shape)
-        blocked = call.workspace("output_blocked", whole, kind)
+        shape = (s.n, channels, *size)
+        back = self._conversion("from_blocked")
+        blocked_shape = back.blocked_shape(shape)
+        blocked = call.workspace("output_blocked", blocked_shape, kind)
         kernel = ConvBackpropInput if self.transposed else ConvForward
-        made = product(call, kernel, s, source, weights, blocked, self.math.hf32)
-        launch(call, made, blocked)
+        launch(call, product(call, kernel, s, source, weights, blocked, self.math.hf32), blocked)
         if "bias" in self.operands:
-            flat = call.view(blocked, (*whole[:3], prod(size[1:]), self.c0))
+            flat = call.view(blocked, (*blocked_shape[:3], prod(size[1:]), self.c0))
             call.launch_spread(BiasAdd(flat, self._bias(), saturate=call.device.saturates))
-            blocked = call.view(blocked, whole)
+            blocked = call.view(blocked, blocked_shape)
         return self._leave("output", blocked, shape, result, back)
 
     @property
-    def _made(self) -> tuple[int, tuple[int, ...]]:
+    def _output_size(self) -> tuple[int, tuple[int, ...]]:
         """Channels and spatial size of the output."""
         s = self.shape
         return (s.cin, s.spatial) if self.transposed else (s.cout, s.out)
 
     def _bias(self) -> Tensor:
         """The bias in the type that the cube's result has."""
-        value, kind = self.operands["bias"], self.math.dtype
+        value = self.operands["bias"]
+        kind = self.math.dtype
         tensor = self.call.input("bias", value, dtype(value.dtype))
         return tensor if tensor.dtype is kind else self._cast(tensor, f"bias_{kind}", kind)
 
@@ -247,11 +275,12 @@ def _problem(c: Convolution, kind: str) -> str:
 # -- the card ------------------------------------------------------------------------------
 
 
-def _call(p: Wanted, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+def _call(p: Wanted, operands: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+    """The call of a command line's problem."""
     return convolution(
-        given["x"],
-        given["w"],
-        given.get("bias"),
+        operands["x"],
+        operands["w"],
+        operands.get("bias"),
         **arguments(p.c),
         cube_math_type=p.cube_math_type,
         **options,
@@ -286,4 +315,25 @@ CARD: Card[Wanted] = Card(
     tilings={ConvForward: Tiling, ConvBackpropInput: Tiling, Matmul: ProductTiling},
     without=("deterministic",),
     strided=("input", "weight", "bias", "output"),
+    options=(
+        LAYER,
+        BATCH,
+        CIN,
+        COUT,
+        SIZE,
+        KERNEL,
+        STRIDE,
+        PADDING,
+        DILATION,
+        GROUPS,
+        TRANSPOSED,
+        OUTPUT_PADDING,
+        BIAS,
+        CUBE_MATH_TYPE,
+    ),
+    example=(
+        "npusim run convolution --device ascend910b2 --layer resnet50/res4_3x3 --batch 2 --bias "
+        "--check"
+    ),
+    undocumented=Undocumented(title="aclnnConvolution", sister="convolution_backward", facts=FACTS),
 )

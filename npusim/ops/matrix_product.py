@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -11,14 +11,23 @@ from msgspec import Struct
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, MX_BLOCK, MXFP4, MXFP8, DType, dtype
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import ceil_div, round_up
+from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.spec import Array, Operand, Spec
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.arguments import CubeMath, cube_math, cube_math_number, flag, operand
+from npusim.ops.arguments import flag, operand
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample, Stated
+from npusim.ops.cube_math import CubeMath, cube_math, cube_math_number
 from npusim.ops.linear import START, converted, launch_product
+from npusim.ops.options import BIAS, CUBE_MATH_TYPE, Option, integer
+from npusim.problem.limits.table import Undocumented
 from npusim.results import Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from npusim.call.options import Keywords
 
 #: Element types of operands; those of blocks with a scale are timed only.
 TYPES = (FP16, BF16, FP32, INT8, MXFP8, MXFP4)
@@ -33,7 +42,7 @@ def matmul(
     transpose_b: bool = False,
     out_dtype: Any = None,
     cube_math_type: int | str = 0,
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Result:
     """C[M, N] = A[M, K] @ B[K, N] + bias[N] on the cube, for one product or a batch of them.
 
@@ -62,8 +71,8 @@ def matmul(
     call = CARD.begin(options, a=first, b=second, bias=added)
     math = _math(call, kind, cube_math_type)
     layouts = "ND_km" if turned[0] else "ND", "ND_nk" if turned[1] else "ND"
-    left = _input(call, "a", first, math, k_rows=turned[0])
-    right = _input(call, "b", second, math, k_rows=not turned[1])
+    a_gm = _input(call, "a", first, math, k_rows=turned[0])
+    b_gm = _input(call, "b", second, math, k_rows=not turned[1])
     rows = size.batch * size.m
     c = call.output("c", (rows, size.n), out)
     scales: tuple[Tensor, ...] = ()
@@ -73,7 +82,7 @@ def matmul(
             call.input(f"scale_{axis}", Spec((size.batch * extent, wide), INT8), INT8)
             for axis, extent in (("m", size.m), ("n", size.n))
         )
-    kernel = Matmul(START, left, right, c, layouts, scales, groups=size.batch, hf32=math.hf32)
+    kernel = Matmul(START, a_gm, b_gm, c, layouts, scales, groups=size.batch, hf32=math.hf32)
     row = None if added is None else call.input("bias", added, _bias_type(added, size.n, sums))
     launch_product(call, kernel, row, tuned=True)
     result = call.arrays.get("c")
@@ -166,7 +175,7 @@ def _sizes(first: Operand, second: Operand, turned: tuple[bool, bool]) -> _Sizes
 
 
 def _math(call: Call, kind: DType, cube_math_type: int | str) -> CubeMath:
-    """What the cube computes; ``ArgumentError`` where it cannot."""
+    """The arithmetic of the cube; ``ArgumentError`` where it has none for the type."""
     number = cube_math_number(cube_math_type)
     if kind is FP32:
         return cube_math(kind, number, call.device)
@@ -214,7 +223,7 @@ def _result_type(out_dtype: Any, sums: DType) -> DType:
 
 
 class _Problem(Struct, frozen=True):
-    """What a command line states: sizes, and how operands lie."""
+    """The problem of a command line: sizes, and how operands lie."""
 
     batch: int | None
     m: int
@@ -233,10 +242,10 @@ class _Problem(Struct, frozen=True):
 def _stated(stated: Stated) -> _Problem:
     turned = bool(stated["transpose_a"]), bool(stated["transpose_b"])
     axes = {"a": "km" if turned[0] else "mk", "b": "nk" if turned[1] else "kn"}
-    found: dict[str, dict[str, int]] = {"m": {}, "k": {}, "n": {}, "batch": {}}
+    shown: dict[str, dict[str, int]] = {"m": {}, "k": {}, "n": {}, "batch": {}}
     for name, array in stated.arrays.items():
         if name == "bias":
-            found["n"][name] = array.size
+            shown["n"][name] = array.size
             continue
         if array.ndim not in (2, 3):
             raise ArgumentError(
@@ -244,13 +253,15 @@ def _stated(stated: Stated) -> _Problem:
                 "with a batch"
             )
         for axis, size in zip(axes[name][::-1], array.shape[::-1], strict=False):
-            found[axis][name] = size
+            shown[axis][name] = size
         if array.ndim == 3:
-            found["batch"][name] = array.shape[0]
-    batched = stated["batch"] is not None or found["batch"]
+            shown["batch"][name] = array.shape[0]
+    batched = stated["batch"] is not None or shown["batch"]
     return _Problem(
-        batch=stated.size("batch", found["batch"]) if batched else None,
-        **{axis: stated.size(axis, found[axis]) for axis in "mkn"},
+        batch=stated.size("batch", shown["batch"]) if batched else None,
+        m=stated.size("m", shown["m"]),
+        k=stated.size("k", shown["k"]),
+        n=stated.size("n", shown["n"]),
         turned=turned,
         cube_math_type=stated["cube_math_type"] or 0,
         bias=bool(stated["bias"] or "bias" in stated.arrays),
@@ -259,10 +270,17 @@ def _stated(stated: Stated) -> _Problem:
 
 def _product(sample: Sample[_Problem]) -> Array:
     """The float64 opinion; exact for integers."""
-    a, b = (sample.arrays[name].astype(np.float64) for name in ("a", "b"))
-    left, right = sample.problem.turned
-    product: Array = (a.swapaxes(-1, -2) if left else a) @ (b.swapaxes(-1, -2) if right else b)
-    return product + sample.arrays["bias"].astype(np.float64) if sample.problem.bias else product
+    a = sample.arrays["a"].astype(np.float64)
+    b = sample.arrays["b"].astype(np.float64)
+    a_turned, b_turned = sample.problem.turned
+    if a_turned:
+        a = a.swapaxes(-1, -2)
+    if b_turned:
+        b = b.swapaxes(-1, -2)
+    product: Array = a @ b
+    if sample.problem.bias:
+        product = product + sample.arrays["bias"].astype(np.float64)
+    return product
 
 
 def _limit(sample: Sample[_Problem]) -> float:
@@ -276,8 +294,8 @@ def _limit(sample: Sample[_Problem]) -> float:
 
 def _axes(rows: str, columns: str, side: int) -> Any:
     def axes(p: _Problem) -> str:
-        both = (columns, rows) if p.turned[side] else (rows, columns)
-        return ", ".join((*(() if p.batch is None else ("batch",)), *both))
+        matrix = f"{columns}, {rows}" if p.turned[side] else f"{rows}, {columns}"
+        return matrix if p.batch is None else f"batch, {matrix}"
 
     return axes
 
@@ -308,10 +326,10 @@ CARD: Card[_Problem] = Card(
     outputs=lambda _: (
         Output(name="c", layout="row-major", axes="(M, N)", expected=_product, limit=_limit),
     ),
-    call=lambda p, given, options: matmul(
-        given["a"],
-        given["b"],
-        given.get("bias"),
+    call=lambda p, operands, options: matmul(
+        operands["a"],
+        operands["b"],
+        operands.get("bias"),
         transpose_a=p.turned[0],
         transpose_b=p.turned[1],
         cube_math_type=p.cube_math_type,
@@ -321,4 +339,50 @@ CARD: Card[_Problem] = Card(
     tilings={Matmul: Tiling},
     without=("deterministic", "rules"),
     strided=("a", "b", "bias", "c"),
+    options=(
+        Option(
+            name="m",
+            read=integer(1),
+            metavar="N",
+            help="rows of A and C, elements (default: as in --input a)",
+        ),
+        Option(
+            name="k",
+            read=integer(1),
+            metavar="N",
+            help="columns of A and rows of B, elements (default: as in --input)",
+        ),
+        Option(
+            name="n",
+            read=integer(1),
+            metavar="N",
+            help="columns of B and C, elements (default: as in --input b)",
+        ),
+        Option(
+            name="batch",
+            read=integer(1),
+            metavar="N",
+            help="so many products (default: one, without that axis)",
+        ),
+        Option(
+            name="transpose_a",
+            read=None,
+            metavar="",
+            help="A lies (K, M) (default: (M, K))",
+        ),
+        Option(
+            name="transpose_b",
+            read=None,
+            metavar="",
+            help="B lies (N, K) (default: (K, N))",
+        ),
+        replace(
+            BIAS, help="add a bias per column to the sums (default: only one given by --input)"
+        ),
+        CUBE_MATH_TYPE,
+    ),
+    example=(
+        "npusim run matmul --device ascend910b2 --m 512 --k 1024 --n 512 --cores 0-7 --timing-only"
+    ),
+    undocumented=Undocumented(title="aclnnMatmul"),
 )
