@@ -1,4 +1,4 @@
-"""What the gradients on a DSP share: pieces of positions, im2row of what windows read, buffers.
+"""Pieces of positions, im2row of what windows read, and buffers of the gradients on a DSP.
 
 The positions of a gradient are those of windows over dy, as an ordinary layer has them. Pieces of
 them that look alike share a pattern. A chunk of im2row has the positions outside, then some taps,
@@ -101,8 +101,10 @@ class DspGradient(Kernel):
 
     def taps(self, sides: Sides) -> list[Place]:
         """The taps that read anything for the positions of a pattern."""
-        wide, reads = self.layer.kernel[1], product(sides[0].reads, sides[1].reads)
-        return [Place(kh * wide + kw, down, across) for (kh, down), (kw, across) in reads]
+        rows, columns = sides
+        row = self.layer.kernel[1]
+        reads = product(rows.reads, columns.reads)
+        return [Place(kh * row + kw, down, across) for (kh, down), (kw, across) in reads]
 
 
 def _pattern(piece: tuple[Cut, Cut]) -> Sides:
@@ -110,11 +112,17 @@ def _pattern(piece: tuple[Cut, Cut]) -> Sides:
     return Side(rows.size, rows.hop, rows.reads), Side(columns.size, columns.hop, columns.reads)
 
 
-class DspNest(Abstract):
-    """The program of a chunk: A is im2row of dy, ``names`` are those of B and of the result.
+class _Run(NamedTuple):
+    """``positions`` from the ``first`` on; the ``element`` of dy they read, ``hop`` apart."""
 
-    ``sizes`` are the rows and columns of A, of B and of their product.
-    """
+    first: int
+    positions: int
+    element: int
+    hop: int
+
+
+class DspNest(Abstract):
+    """The program of a chunk: A is im2row of dy, of which all three have rows and columns."""
 
     kernel: Any
 
@@ -122,15 +130,22 @@ class DspNest(Abstract):
         self,
         kernel: Any,
         k: Language,
-        sizes: tuple[tuple[int, int], tuple[int, int], tuple[int, int]],
-        names: tuple[str, str],
+        a: tuple[int, int],
+        b: tuple[int, int],
+        out: tuple[int, int],
+        *,
+        b_name: str,
+        out_name: str,
     ) -> None:
-        self.kernel, self.k, self.dtype = kernel, k, kernel.dy.dtype
-        (a, b, acc), (other, out), dtype = sizes, names, self.dtype
-        self.a = k.buffer("SM", a, dtype, slots=2, name="im2row")
-        self.b = k.buffer("AM", b, dtype, slots=2, name=f"{other}_am")
-        self.acc = k.buffer("AM", acc, FP32, name="acc")
-        self.out = k.buffer("AM", acc, dtype, name=f"{out}_am") if dtype != FP32 else None
+        self.kernel = kernel
+        self.k = k
+        self.dtype = kernel.dy.dtype
+        self.a = k.buffer("SM", a, self.dtype, slots=2, name="im2row")
+        self.b = k.buffer("AM", b, self.dtype, slots=2, name=f"{b_name}_am")
+        self.acc = k.buffer("AM", out, FP32, name="acc")
+        self.out = None
+        if self.dtype != FP32:
+            self.out = k.buffer("AM", out, self.dtype, name=f"{out_name}_am")
 
     @abstractmethod
     def emit(self, u: Any) -> None:
@@ -140,47 +155,62 @@ class DspNest(Abstract):
         self, a: Slot, channels: int, taps: list[Place], sides: Sides, *, gaps: bool
     ) -> None:
         """Per tap, frames of channels; zeros in ``gaps`` alone, or at all positions of the tap."""
-        k, dy, e, (rows, columns) = self.k, self.kernel.dy, self.dtype.bytes, sides
-        frame, row, total = channels * e, len(taps) * channels * e, rows.size * columns.size
-        found = [list(self._runs(tap, columns.size)) for tap in taps]
+        k = self.k
+        dy = self.kernel.dy
+        element = self.dtype.bytes
+        rows, columns = sides
+        total = rows.size * columns.size
+        frame = channels * element
+        row = len(taps) * frame
+        runs_of_taps = [list(self._runs(tap, columns.size)) for tap in taps]
         # Zeros first: a scalar store after a DMA into the same slot would wait for it.
-        for i, runs in enumerate(found):
-            some = [run for run in runs if gaps or sum(count for _, count, *_ in runs) == total]
-            for first, count in _gaps(some, total):
+        for i, runs in enumerate(runs_of_taps):
+            covered = sum(run.positions for run in runs) == total
+            for first, count in _gaps(runs if gaps or covered else [], total):
                 k.fill(a.at(first * row + i * frame, frame, rows=count, pitch=row), 0, dy.dtype)
-        for i, runs in enumerate(found):
-            for first, count, pixel, hop in runs:
-                k.data_move(
-                    a.at(first * row + i * frame, frame, rows=count, pitch=row),
-                    dy.at(pixel * e, frame, base="dy", rows=count, pitch=hop * e),
-                    dy.dtype,
+        for i, runs in enumerate(runs_of_taps):
+            for run in runs:
+                target = a.at(run.first * row + i * frame, frame, rows=run.positions, pitch=row)
+                source = dy.at(
+                    run.element * element,
+                    frame,
+                    base="dy",
+                    rows=run.positions,
+                    pitch=run.hop * element,
                 )
+                k.data_move(target, source, dy.dtype)
 
-    def _runs(self, tap: Place, columns: int) -> Iterator[tuple[int, int, int, int]]:
-        """(first position, count, element of dy, elements apart), row by row."""
-        (y, r, high), (x, c, wide) = tap.down, tap.across
-        (ry, rx), width = self.kernel.ends.steps, self.kernel.ends.read[1]
+    def _runs(self, tap: Place, columns: int) -> Iterator[_Run]:
+        """The positions of a tap, row by row."""
+        y, row, high = tap.down
+        x, column, wide = tap.across
+        step_h, step_w = self.kernel.ends.steps
+        width = self.kernel.ends.read[1]
         channels = self.kernel.ends.depth * self.kernel.layer.groups
-        if wide == columns and ry * width == wide * rx:
-            yield y * columns + x, high * wide, (r * width + c) * channels, rx * channels
+        hop = step_w * channels
+        if wide == columns and step_h * width == wide * step_w:
+            pixel = row * width + column
+            yield _Run(y * columns + x, high * wide, pixel * channels, hop)
             return
         for i in range(high):
-            pixel = (r + i * ry) * width + c
-            yield (y + i) * columns + x, wide, pixel * channels, rx * channels
+            pixel = (row + i * step_h) * width + column
+            yield _Run((y + i) * columns + x, wide, pixel * channels, hop)
 
     def rounded(self, acc: Slot, count: int) -> Slot:
         """So many sums in the type of the result."""
         if self.out is None:
             return acc
-        done = self.out.next()
-        self.k.dsp_cast(done, acc.at(0, count * FP32.bytes), FP32, self.dtype)
-        return done
+        result = self.out.next()
+        self.k.dsp_cast(result, acc.at(0, count * FP32.bytes), FP32, self.dtype)
+        return result
 
 
-def _gaps(runs: list[tuple[int, int, int, int]], total: int) -> Iterator[tuple[int, int]]:
+def _gaps(runs: list[_Run], total: int) -> Iterator[tuple[int, int]]:
     """(first, count) of the positions below ``total`` that no run covers."""
-    at = 0
-    for first, count, *_ in (*runs, (total, 0)):
-        if first > at:
-            yield at, first - at
-        at = first + count
+    begin = 0
+    for run in runs:
+        if run.first > begin:
+            yield begin, run.first - begin
+        begin = run.first + run.positions
+    if begin < total:
+        yield begin, total - begin
