@@ -34,7 +34,10 @@ CALL = ["run", "matmul", "--device", "tiny", "--engine", "simpy", *SIZES]
 FULL = 'ulimit -f 1; exec "$@"'
 
 #: Every output of every command: a small call, an option and a file.
-EVERY = [tuple(row.values()) for row in table("cli", "outputs_of_commands")]
+EVERY = [
+    tuple(row.values())
+    for row in table("tests/data/rows/cli.yaml", "outputs_of_commands", "call, option, file")
+]
 
 #: Every output of a run, by option.
 OUTPUTS = {option: name for call, option, name in EVERY if call == " ".join(CALL)}

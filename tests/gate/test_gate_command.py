@@ -11,7 +11,7 @@ import pytest
 
 from npusim.cli.main import main
 from tests.gate.conftest import GATE, SCALE, commit, git
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -208,7 +208,7 @@ def test_mistakes(repository: Path, capsys: Capture) -> None:
     )
 
 
-@mistakes("gate", "lines_that_no_command_takes_are_told_by_line")
+@rows("tests/data/mistakes/gate.yaml", "lines_that_no_command_takes_are_told_by_line", "line, said")
 def test_lines_that_no_command_takes_are_told_by_line(
     line: str, said: str, repository: Path, capsys: Capture
 ) -> None:

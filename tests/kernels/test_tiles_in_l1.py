@@ -50,7 +50,7 @@ def run(kernel: str, tiling: Tiling, chip: str, kind: str = "fp16", **layer: Any
 @pytest.mark.parametrize(
     ("chip", "kind"), [("ascend910", "fp16"), ("ascend910b2", "fp16"), ("ascend910b2", "fp32")]
 )
-@rows("kernels", "numbers_are_right")
+@rows("tests/data/rows/kernels.yaml", "numbers_are_right", "changes")
 def test_numbers_are_right(kernel: str, chip: str, kind: str, changes: Any) -> None:
     result, got, want = run(kernel, replace(SEVERAL, **changes), chip, kind)
     assert relative_error(got, want) < 1e-3

@@ -13,7 +13,7 @@ from npusim.base.errors import RuleError
 from npusim.compat import aclnn
 from npusim.ops.conv_tbc_backward import conv_tbc_backward
 from npusim.results import Result
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 Array = np.ndarray[Any, Any]
 
@@ -63,7 +63,7 @@ def call(device: str, pad: Any = 1, kind: str = "fp16", **shapes: Any) -> Result
     return conv_tbc_backward(dy, x, w, bias, pad, device=device)
 
 
-@mistakes("ops", "refusals")
+@rows("tests/data/mistakes/ops.yaml", "refusals", "changes, parameter, status")
 def test_refusals(changes: dict[str, Any], parameter: str, status: int | None) -> None:
     with pytest.raises(RuleError) as caught:
         call("ascend910", **changes)

@@ -19,8 +19,8 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import parse_device
 from npusim.machine.device.spec import Device
 from npusim.ops.windows import im2col_backward
-from tests.mistakes import mistakes
 from tests.sampled import examples
+from tests.tables import rows
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -226,7 +226,7 @@ def test_refusals_name_the_argument_and_the_way_out(changed: dict[str, Any], tex
         im2col_backward(**{**GOOD, **changed}, device=A2)
 
 
-@mistakes("ops", "a_tiling_refuses_what_no_unit_can_do")
+@rows("tests/data/mistakes/ops.yaml", "a_tiling_refuses_what_no_unit_can_do", "sizes, text")
 def test_a_tiling_refuses_what_no_unit_can_do(sizes: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         Tiling(**sizes)

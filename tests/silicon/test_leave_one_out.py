@@ -26,7 +26,7 @@ from npusim.silicon.fit import (
 from npusim.silicon.sheet import CallRow, KernelRow, Simulated
 from npusim.silicon.simulate import Outcome, Task
 from npusim.silicon.tables import scorecard
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 Make = Callable[..., Outcome]
 
@@ -61,7 +61,11 @@ def test_levels_of_whole_cycles_are_whole() -> None:
     assert [int(levels[step]) for step in (0, 1, STEPS)] == [0, 1, 45]
 
 
-@mistakes("validation", "an_entry_that_cannot_be_refitted_is_an_error")
+@rows(
+    "tests/data/mistakes/validation.yaml",
+    "an_entry_that_cannot_be_refitted_is_an_error",
+    "old, new, message",
+)
 def test_an_entry_that_cannot_be_refitted_is_an_error(old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_constants(ENTRY.replace(old, new))

@@ -18,8 +18,8 @@ from npusim.study import formula
 from npusim.study.result import Exploration, unbeaten
 from npusim.study.space import load_study
 from tests.browser import CHROMIUM, browser
-from tests.mistakes import mistakes
 from tests.sampled import slow_if
+from tests.tables import rows
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 
@@ -146,7 +146,7 @@ def test_processes_find_what_one_finds() -> None:
     assert sorted(map(str, alone.rows())) == sorted(map(str, several.rows()))
 
 
-@mistakes("study", "a_wrong_study_names_file_and_line")
+@rows("tests/data/mistakes/study.yaml", "a_wrong_study_names_file_and_line", "lines, line, message")
 def test_a_wrong_study_names_file_and_line(
     tmp_path: Path, lines: str, line: int, message: str
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_goal_that_the_device_has_no_figures_for_is_refused(tmp_path: Path) ->
         npusim.explore(file, store=None, jobs=1)
 
 
-@mistakes("study", "wrong_arguments")
+@rows("tests/data/mistakes/study.yaml", "wrong_arguments", "options, message")
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         explored(**options)

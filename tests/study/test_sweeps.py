@@ -24,7 +24,7 @@ from npusim.study.result import SweepResult
 from npusim.study.runner import here, look
 from npusim.study.space import make_study
 from npusim.study.subject import Measured, Split, known_of
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 PRODUCT: dict[str, Any] = {
     "operator": "matmul",
@@ -260,7 +260,7 @@ def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     assert not store.exists()
 
 
-@mistakes("study", "wrong_commands_of_sweep")
+@rows("tests/data/mistakes/study.yaml", "wrong_commands_of_sweep", "words, message")
 def test_wrong_commands(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
