@@ -51,7 +51,7 @@ class Forks:
     def run(self, command: Sequence[str], **options: Any) -> Any:
         """Run a worker in a fork, one at a time, and any other command as it is."""
         if str(trees._WORKER) not in command:
-            return subprocess.run(command, **options)
+            return subprocess.run(command, **options)  # noqa: PLW1510 - the caller says
         *_, answers, root = command
         request = {
             "answers": answers,
@@ -93,7 +93,7 @@ def _answer(request: Mapping[str, Any]) -> None:
     sys.dont_write_bytecode = True
     sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.stdin = io.StringIO(request["lines"])
-    with open(os.devnull, "w", encoding="utf-8") as sys.stdout:
+    with Path(os.devnull).open("w", encoding="utf-8") as sys.stdout:
         work.work(request["answers"], request["root"])
     os._exit(0)
 
