@@ -149,7 +149,7 @@ def comparable(operations: Mapping[Operation, int]) -> Counter[Operation]:
     )
 
 
-@cases(every=3)
+@cases(every=6)
 def test_a_step_multiplies_what_that_of_pytorch_does(name: str) -> None:
     """Convolutions, products, their gradients with masks, and parameters with a gradient."""
     case = CASES[name]

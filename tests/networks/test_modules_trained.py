@@ -14,10 +14,11 @@ import npusim  # noqa: E402
 from npusim.base.errors import ArgumentError  # noqa: E402
 from tests.networks.random_modules import judged, tried  # noqa: E402  # it needs PyTorch
 from tests.networks.trained_modules import MODULES, REFUSED, Small  # noqa: E402
+from tests.sampled import crossed  # noqa: E402
 
 BATCH = 3
 
-#: Tried on two devices in every run of the tests; the others are slow tests.
+#: Tried on one of two devices in every run of the tests; the others are slow tests.
 QUICK = (
     "batch norm without scale",
     "layer norm of odd rows",
@@ -60,8 +61,7 @@ def _require_right(name: str, device: str, mode: str) -> None:
     assert not wrong[0].keys() & wrong[1].keys(), wrong[1]
 
 
-@pytest.mark.parametrize("name", QUICK)
-@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+@pytest.mark.parametrize(("name", "device"), crossed(QUICK, ["ascend910b2", "ascend910"]))
 def test_a_step_is_that_of_pytorch(name: str, device: str) -> None:
     _require_right(name, device, "graph")
 
