@@ -23,7 +23,7 @@ from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_
 from npusim.results import Result
 from npusim.reuse.cache import Answers
 from tests.call.larger_machines import cycles_of
-from tests.sampled import some
+from tests.sampled import crossed, some
 
 CONV1: dict[str, Any] = {"channels": (3, 64), "size": (224, 224), "kernel": (7, 7)}
 
@@ -216,8 +216,9 @@ def gradients(rng: Random, device: str) -> list[str]:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("device", ["ascend910b2", "ascend910", "ascend950pr"])
-@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize(
+    ("device", "always"), crossed(["ascend910b2", "ascend910", "ascend950pr"], [True, False])
+)
 def test_random_strided_layers_have_the_right_gradients(
     device: str, always: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
