@@ -138,7 +138,7 @@ def test_steps_run_on_all_devices_of_the_vendor() -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", sampled.of_each_kind([(name,) for name in DEVICES]))
 def test_a_launch_reads_what_was_given_or_written(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
