@@ -33,7 +33,7 @@ def commit(folder: Path) -> None:
 @pytest.fixture
 def engine_of_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A compiled engine; without one each process would compile its own."""
-    places = [ENGINE, *(library.folder() / library.name(one) for one in library.levels())]
+    places = [ENGINE, *(library.folder() / library.name(level) for level in library.levels())]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         pytest.skip("the engine is not compiled; `make engine` does it")

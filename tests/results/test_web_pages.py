@@ -106,7 +106,7 @@ def test_tooltips_ask_for_what_charts_have(result: Result, tmp_path: Path) -> No
     for told in (called(result), *pages):
         charts = tooltips.charts(told)
         assert len(charts) >= 2
-        assert not any(tooltips.untold(one) for one in charts)
+        assert not any(tooltips.missing_fields(one) for one in charts)
 
 
 # ---------------------------------------------------------------- in a browser

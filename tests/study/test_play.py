@@ -22,7 +22,6 @@ from npusim.machine.device.spec import Device
 from npusim.study.play import Play, knobs, page
 from tests.browser import CHROMIUM, browser
 from tests.tables import rows
-from tests.tooltips import untold
 
 pytestmark = pytest.mark.compiled
 
@@ -126,7 +125,7 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
     while view.acts.step():
         view.acts.show(view)
     assert view.head.text != first
-    assert untold(view.document) == []
+    assert missing_fields(view.document) == []
     assert "as it was" in view.head.text
     assert "<span>16GB/s</span><span>256GB/s</span>" in view.labels["main_memory.read"].text
     assert "weight" in layers.text
