@@ -22,6 +22,7 @@ from npusim.machine.device.spec import Device
 from npusim.study.play import Play, knobs, page
 from tests.browser import CHROMIUM, browser
 from tests.tables import rows
+from tests.tooltips import missing_fields
 
 pytestmark = pytest.mark.compiled
 
