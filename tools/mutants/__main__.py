@@ -83,8 +83,9 @@ def _copy() -> None:
 
 def _package(package: str, count: int, seed: int) -> int:
     """The score of one package; how many of its mutants lived."""
-    session = COPY / f"{package}.sqlite"
-    config = COPY / f"{package}.toml"
+    name = package.replace("/", "-")
+    session = COPY / f"{name}.sqlite"
+    config = COPY / f"{name}.toml"
     config.write_text(toml.dumps({"cosmic-ray": _config(package)}), encoding="utf-8")
     _cosmic_ray("init", config.name, session.name)
     with use_db(session, WorkDB.Mode.open) as base:
