@@ -236,36 +236,34 @@ def _log(folder: Path) -> Shown:
 # ---------------------------------------------------------------- comparisons
 
 
+def _of_comparison(compared: Any, name: str) -> Shown:
+    """Texts of a comparison of calls or of networks, whose kinds end with ``name``."""
+    return {
+        f"text{name}": compared.text(),
+        f"json{name}": _json(compared.to_json()),
+        f"repr{name}": repr(compared),
+        f"table{name}": compared.table.to_csv(),
+        f"html of a notebook{name}": compared._repr_html_(),
+    }
+
+
 def _compared(folder: Path) -> Shown:
     a, b = _call("layer"), CALLS["layer"]("ascend910b2", tiling="library")
-    found: Shown = {}
+    texts: Shown = {}
     for name, other in (("", b), (" and itself", a), (" of a 910", _call("layer of a 910"))):
         compared = npusim.compare(a, other)
-        found |= {
-            f"text{name}": compared.text(),
-            f"json{name}": _json(compared.to_json()),
-            f"repr{name}": repr(compared),
-            f"table{name}": compared.table.to_csv(),
-            f"html of a notebook{name}": compared._repr_html_(),
-            f"figure{name}": _figure(compared.plot()),
-        }
+        texts |= _of_comparison(compared, name)
+        texts[f"figure{name}"] = _figure(compared.plot())
     npusim.compare(a, b, labels=("auto", "library")).save_trace(folder / "both.json")
-    found["trace"] = (folder / "both.json").read_text(encoding="utf-8")
-    return found
+    texts["trace"] = (folder / "both.json").read_text(encoding="utf-8")
+    return texts
 
 
 def _networks_compared(folder: Path) -> Shown:
-    found: Shown = {}
+    texts: Shown = {}
     for name, b in (("", _network(2)), (" and itself", _network())):
-        compared = npusim.compare_networks(_network(), b)
-        found |= {
-            f"text{name}": compared.text(),
-            f"json{name}": _json(compared.to_json()),
-            f"repr{name}": repr(compared),
-            f"table{name}": compared.table.to_csv(),
-            f"html of a notebook{name}": compared._repr_html_(),
-        }
-    return found
+        texts |= _of_comparison(npusim.compare_networks(_network(), b), name)
+    return texts
 
 
 # ---------------------------------------------------------------- studies
