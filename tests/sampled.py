@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 #: The share, and the fewest examples that a test is left with.
-SHARE, LEAST = 5, 8
+SHARE, LEAST = 10, 6
 
 #: True where every test draws all; ``tests/conftest.py`` says so before tests are imported.
 ALL = False

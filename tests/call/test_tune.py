@@ -68,7 +68,7 @@ def exhaustive(problem: Problem, kernels: Sequence[Kernel]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("m", "k", "n", "out", "device"),
-    [slow_if(place not in (1, 6), *small) for place, small in enumerate(SMALL)],
+    [slow_if(place != 1, *small) for place, small in enumerate(SMALL)],
 )
 def test_the_exhaustive_optimum_with_few_simulations(
     m: int, k: int, n: int, out: DType, device: str
@@ -275,7 +275,7 @@ def test_a_search_that_may_end_begins_with_the_best_estimates() -> None:
 def test_a_search_looks_at_what_is_one_step_from_the_best() -> None:
     """Also where these are no candidates of the kernel's own."""
     kernel = matmul(512, 512, 512, FP16, "ascend910b2")
-    tuned = tune(kernel, device="ascend910b2", store=None, budget=40)
+    tuned = tune(kernel, device="ascend910b2", store=None, budget=10)
     assert set(neighbours(tuned.best)) <= {row.kernel for row in tuned.rows}
 
 

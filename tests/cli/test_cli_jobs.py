@@ -28,8 +28,8 @@ FUNCTIONS = {
     "tune": "tune",
 }
 
-#: A command for each way to share work: layers, points of a study, candidates, measured rows.
-DIFFERENT = ("step", "sweep", "tune", "validate")
+#: Commands of which the tests of their own room start no processes.
+DIFFERENT = ("step", "tune")
 
 
 def answer(

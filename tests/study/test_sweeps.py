@@ -210,6 +210,7 @@ def test_a_killed_sweep_loses_nothing(tmp_path: Path) -> None:
     assert _table(npusim.sweep(study, store=store, jobs=2)) == _table(quiet)
 
 
+@pytest.mark.slow  # test_processes_give_the_same_table compares tables of processes
 def test_a_cluster_gives_the_same_table(tmp_path: Path) -> None:
     """Two workers in processes of their own, over TCP; one is killed in the middle."""
     distributed = pytest.importorskip("dask.distributed")
