@@ -232,7 +232,7 @@ LONG = {name for name, case in CASES.items() if case.slow} | {"bidirectional", "
 
 
 #: One case in so many is tried in `make test`: what is compared is the judge with itself.
-EVERY = 6
+EVERY = 12
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,8 @@ EXPORTED = [name for name in CASES if name not in NOT_EXPORTED]
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's, about its older exporter
 @pytest.mark.parametrize(
-    "name", [slow_if(index % 4 > 0 or name in LONG, name) for index, name in enumerate(EXPORTED)]
+    "name",
+    [slow_if(index % EVERY > 0 or name in LONG, name) for index, name in enumerate(EXPORTED)],
 )
 def test_an_exported_case_multiplies_what_the_case_does(name: str, tmp_path: Path) -> None:
     case = CASES[name]
