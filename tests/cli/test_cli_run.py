@@ -245,7 +245,7 @@ def test_a_trace_shows_the_cores_and_the_time_asked_for(tmp_path: Path, capsys: 
     assert "window 9 to 1 us shows nothing" in capsys.readouterr().err
 
 
-@rows("cli", "a_timeline_is_kept_where_a_file_needs_it")
+@rows("tests/data/rows/cli.yaml", "a_timeline_is_kept_where_a_file_needs_it", "words, keep")
 def test_a_timeline_is_kept_where_a_file_needs_it(
     words: list[str], keep: bool | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -94,7 +94,7 @@ def test_a_foreign_column_is_told_on_stderr(kernels: str, capsys: Capture) -> No
     assert capsys.readouterr().err == f"npusim: note: {kernels}: ignored columns: split\n"
 
 
-@rows("cli", "options_choose_points")
+@rows("tests/data/rows/cli.yaml", "options_choose_points", "words, ids")
 def test_options_choose_points(kernels: str, capsys: Capture, words: list[str], ids: str) -> None:
     compared = bool(set(ids) & set("abd"))
     found = objects(capsys, "--data", kernels, *words, status=0 if compared else 1)

@@ -18,6 +18,10 @@ F = torch.nn.functional
 
 RATE = 0.05
 
+#: Modes and devices that steps are held to PyTorch in.
+MODES = ("graph", "eager")
+DEVICES = ("ascend910", "ascend910b2", "ascend950pr")
+
 
 def by_torch(
     model: Any, trainer: npusim.Trainer, images: Any, labels: Any

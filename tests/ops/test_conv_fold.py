@@ -22,7 +22,7 @@ from npusim.problem.convolution import Convolution
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
 from npusim.reuse.answers import Answers
-from tests.sampled import some
+from tests.sampled import crossed, some
 from tools.tilings.larger_machines import cycles_of
 
 CONV1: dict[str, Any] = {"channels": (3, 64), "size": (224, 224), "kernel": (7, 7)}
@@ -216,8 +216,9 @@ def gradients(rng: Random, device: str) -> list[str]:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("device", ["ascend910b2", "ascend910", "ascend950pr"])
-@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize(
+    ("device", "always"), crossed(["ascend910b2", "ascend910", "ascend950pr"], [True, False])
+)
 def test_random_strided_layers_have_the_right_gradients(
     device: str, always: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

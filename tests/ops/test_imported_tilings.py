@@ -25,7 +25,7 @@ from npusim.silicon.gemm_rows import kernel_of_row
 from npusim.silicon.rows import Declined, KernelRow
 from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 ROWS = [
     row for row in shipped_sheets()[0].rows if isinstance(row, KernelRow) and row.family == "CAT"
@@ -133,7 +133,9 @@ def test_words_left_out_are_those_of_catlass_itself() -> None:
     assert (tiling.full_load_a, tiling.l1a_slots, tiling.l1b_slots) == (True, 1, 2)
 
 
-@mistakes("ops", "what_does_not_fit_is_refused_with_the_limit")
+@rows(
+    "tests/data/mistakes/ops.yaml", "what_does_not_fit_is_refused_with_the_limit", "change, reason"
+)
 def test_what_does_not_fit_is_refused_with_the_limit(change: dict[str, Any], reason: str) -> None:
     words = {word: value for word, value in {**TILE, **change}.items() if value is not None}
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
@@ -231,7 +233,7 @@ def test_tiles_of_the_l2_have_two_spellings_and_a_note() -> None:
         in_tiles({"l2MTileCnt": 2, "l2MTileBlock": 8}, (8, 8))
 
 
-@mistakes("ops", "fields_that_do_not_fit_are_refused")
+@rows("tests/data/mistakes/ops.yaml", "fields_that_do_not_fit_are_refused", "change, reason")
 def test_fields_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
         product(ascendc_tiling({**CUBE, **change}), 2048, 1024, 1024)

@@ -142,7 +142,7 @@ def test_memory_counts_views_once() -> None:
 def test_random_layers_are_products_and_right(windows: bool) -> None:
     """Time of a product on operands as they lie and of transpositions, numbers of float64."""
     random = Random(48 + windows)
-    for number in range(some(20)):
+    for number in range(some(20, least=4)):
         large, small = (drawn(random, windows=windows, large=size) for size in (True, False))
         result = RESULTS[number % 3]
         assert time_us(large, result) <= 1.3 * expected_us(large, result), f"{result} of {large}"

@@ -83,7 +83,11 @@ def test_figures_without_half_or_double_are_left_out_or_half_told() -> None:
     assert "cube.odd_block_conflict" not in effects
 
 
-@rows("results", "sizes_that_fill_no_blocks_are_called_out")
+@rows(
+    "tests/data/rows/results.yaml",
+    "sizes_that_fill_no_blocks_are_called_out",
+    "channels, options, waste",
+)
 def test_sizes_that_fill_no_blocks_are_called_out(
     channels: list[int], options: dict[str, Any], waste: list[str]
 ) -> None:

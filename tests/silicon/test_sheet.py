@@ -14,7 +14,7 @@ from npusim.base.errors import ArgumentError
 from npusim.kernels.matmul.measured import spelled_order, table
 from npusim.silicon.rows import CallRow, KernelRow, NetworkRow, Unreadable
 from npusim.silicon.sheet import SCHEMAS, Schema, Sheet, read_sheet, shipped_sheets, shipped_steps
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"
 
@@ -102,7 +102,9 @@ def test_columns_may_be_missing_reordered_or_surrounded_by_remarks(tmp_path: Pat
     assert sheet(tmp_path, text).rows == (KernelRow(id="one", chip="910B1", op="gemm"),)
 
 
-@mistakes("validation", "a_bad_cell_costs_its_row_and_no_other")
+@rows(
+    "tests/data/mistakes/validation.yaml", "a_bad_cell_costs_its_row_and_no_other", "line, message"
+)
 def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, message: str) -> None:
     found = sheet(tmp_path, f"{HEAD}good,A3,gemm,16,2,,1.5,task,A\n{line}\nlast,A3,gemm,,,,,,\n")
     good, bad, last = found.rows
@@ -127,7 +129,7 @@ def test_a_row_whose_name_is_there_already_is_refused_by_its_line(tmp_path: Path
         assert row == Unreadable(id="a", family="", chip="A3", reason=reason)
 
 
-@mistakes("validation", "a_header_of_no_schema_is_an_error")
+@rows("tests/data/mistakes/validation.yaml", "a_header_of_no_schema_is_an_error", "head, message")
 def test_a_header_of_no_schema_is_an_error(tmp_path: Path, head: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         sheet(tmp_path, head + "\n")

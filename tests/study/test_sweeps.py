@@ -27,7 +27,7 @@ from npusim.study.result import SweepResult
 from npusim.study.runner import here, look
 from npusim.study.space import make_study
 from npusim.study.subject import Split, split
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 PRODUCT: dict[str, Any] = {
     "operator": "matmul",
@@ -213,6 +213,7 @@ def test_a_killed_sweep_loses_nothing(tmp_path: Path) -> None:
     assert _table(npusim.sweep(study, store=store, jobs=2)) == _table(quiet)
 
 
+@pytest.mark.slow  # test_processes_give_the_same_table compares tables of processes
 def test_a_cluster_gives_the_same_table(tmp_path: Path) -> None:
     """Two workers in processes of their own, over TCP; one is killed in the middle."""
     distributed = pytest.importorskip("dask.distributed")
@@ -263,7 +264,7 @@ def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     assert not store.exists()
 
 
-@mistakes("study", "wrong_commands_of_sweep")
+@rows("tests/data/mistakes/study.yaml", "wrong_commands_of_sweep", "words, message")
 def test_wrong_commands(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,8 +45,8 @@ from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name, simulate_row
 from tests import sampled
 from tests.kernels.test_fold import CONV1, fractals_of
-from tests.mistakes import mistakes
 from tests.ops.small_calls import CALLS, called, spec
+from tests.tables import rows
 
 pytestmark = pytest.mark.compiled
 
@@ -236,7 +236,11 @@ def test_operations_that_are_known_by_their_time_are_ordered_by_flags(tmp_path: 
     assert other.runs[0].cycles == run.cycles + 200
 
 
-@mistakes("program", "what_cannot_be_read_is_refused_with_its_line")
+@rows(
+    "tests/data/mistakes/program.yaml",
+    "what_cannot_be_read_is_refused_with_its_line",
+    "wrong, place, change, reason",
+)
 def test_what_cannot_be_read_is_refused_with_its_line(
     wrong: str, place: int, change: Any, reason: str, tmp_path: Path
 ) -> None:
@@ -252,13 +256,13 @@ def test_what_cannot_be_read_is_refused_with_its_line(
     assert "mine.jsonl" in str(told.value)
 
 
-@mistakes("program", "a_first_line_that_says_too_little")
+@rows("tests/data/mistakes/program.yaml", "a_first_line_that_says_too_little", "head, reason")
 def test_a_first_line_that_says_too_little(head: Any, reason: str, tmp_path: Path) -> None:
     with pytest.raises(npusim.ArgumentError, match=re.escape(reason)):
         npusim.simulate(load_instructions(written(tmp_path, FLAGGED, head)), "ascend910b2")
 
 
-@mistakes("program", "fields_of_a_drain_that_no_chip_holds")
+@rows("tests/data/mistakes/program.yaml", "fields_of_a_drain_that_no_chip_holds", "change, reason")
 def test_fields_of_a_drain_that_no_chip_holds(
     change: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:

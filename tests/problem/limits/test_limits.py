@@ -45,7 +45,7 @@ def test_what_is_assumed_of_depthwise_gradients_says_so() -> None:
         CARDS["depthwise_conv2d_backprop_filter"].check(facts, load_device("ascend910"))
 
 
-@rows("limits", "the_nearest_relative_stands_in")
+@rows("tests/data/rows/limits.yaml", "the_nearest_relative_stands_in", "device, operator, product")
 def test_the_nearest_relative_stands_in(device: str, operator: str, product: str) -> None:
     loaded = load_device(device)
     table = load_rules(loaded.product, operator)
