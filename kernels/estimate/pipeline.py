@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property
 from importlib.util import find_spec, module_from_spec
 from operator import itemgetter
 from types import ModuleType
@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from npusim.base.records import replace
 from npusim.kernels.estimate import costs
+from npusim.kernels.estimate.tile import Tile, bound, busy_cycles, estimate
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device, IntArray
 from npusim.machine.timing import standby
@@ -120,28 +121,6 @@ def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Flo
     return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
 
 
-def bounds(work: Work, *, sure: bool = False) -> Floats:
-    """Cycles of each candidate by its busiest pipe or memory alone, without what is beside.
-
-    As the estimate counts them; or, of work that is ``sure``, at least so many: cores then take
-    their mean share.
-    """
-    w: Any = work
-    items = w.items / w.cores if sure else np.ceil(w.items / w.cores)
-    steps = items * w.firsts * w.seconds * w.steps
-    rests = steps / w.run
-    l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
-    cube = (steps - rests) * w.m + rests * w.rest_m
-    turns = (items / w.first_every, items / w.second_every)
-    again, anew = turns if sure else map(np.ceil, turns)
-    firsts, seconds = w.firsts * again, w.firsts * w.seconds * anew
-    size = firsts * w.first_bytes + seconds * w.second_bytes
-    loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    loads = np.maximum(loads, size * w.cores / w.shared)
-    most: Floats = reduce(np.maximum, (l0, cube, steps * w.issue, loads, items * w.pace, w.least))
-    return most
-
-
 def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
     """Whole cycles of the ``few`` candidates that take least; of others they may be infinite.
 
@@ -150,7 +129,7 @@ def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -
     that takes less time.
     """
     work = table(work)
-    least = np.asarray(bounds(work) + work.beside)
+    least = np.asarray(busy_cycles(work) + work.beside)
     best = np.sort([*known, *[np.inf] * few])[:few]
     found, which = np.full(len(least), np.inf), np.argsort(least, kind="stable")
     first, count = 0, _AT_ONCE
@@ -205,7 +184,7 @@ class Space(ABC):
     @cached_property
     def of_rows(self) -> Work:
         """The work of all ``rows``, a table."""
-        return table(self.work(self.rows))
+        return table(self.estimate(self.rows))
 
     def spread(self, t: Columns) -> Columns:
         """The candidates of some rows: by default these."""
@@ -248,28 +227,37 @@ class Space(ABC):
     def tiling(self, t: dict[str, int]) -> Any:
         """The tiling of the candidate with these fields."""
 
+    @property
     @abstractmethod
-    def work(self, t: Columns, *, sure: bool = False) -> Work:
-        """What the cores do under each candidate, or all of them do at least."""
+    def math(self) -> str:
+        """The rate of the cube at which it multiplies."""
 
-    def stepping(self, t: Columns, full: Columns, rest: Columns, steps: Floats) -> dict[str, Any]:
-        """Steps as columns of ``Work``: ``full`` ones, and after so many the ``rest`` of a load."""
-        rests = {"rest_l0": rest["a"] + rest["b"], "rest_m": rest["m"]}
-        return {**full, **rests, "run": steps, "step_slots": t["l0_slots"]}
+    @abstractmethod
+    def busiest(self, t: Columns) -> Any:
+        """Sizes of the tiles of the busiest core, for ``tile``."""
 
-    def draining(
-        self, t: Columns, cycles: tuple[Floats, Floats], written: Floats, *, sure: bool = False
-    ) -> dict[str, Any]:
-        """The way out of tiles as columns of ``Work``.
+    @abstractmethod
+    def mean(self, t: Columns) -> Any:
+        """Mean sizes of the tiles of all cores, for ``tile``, with delays that all have."""
 
-        ``cycles`` are those of a drain of ``written`` bytes alone, requests of atomic ones
-        included, and after which the next can follow; unless they are ``sure`` cores share the way.
-        """
-        device, shared = self.device, 0.0 if sure else costs.DRAINING * written * t["cores"]
-        drain, pace = (np.maximum(one, shared / costs.write_rate(device)) for one in cycles)
-        lag = np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0)
-        slots = {"drain_slots": t["l0c_slots"], "lag": lag}
-        return {"drain": drain, "pace": pace, "stall": 0, **slots}
+    @abstractmethod
+    def tile(self, t: Columns, sizes: Any) -> Tile:
+        """The loads, products and drain of tiles of such sizes."""
+
+    def mean_product(self, m: Floats, k: Floats, n: Floats) -> Floats:
+        """Cycles of an mmad of mean sizes, at least."""
+        return np.asarray(costs.mean_product_cycles(self.device, m, k, n, self.math))
+
+    def estimate(self, t: Columns) -> Work:
+        """The work of the busiest core under each candidate."""
+        return estimate(self.device, self.tile(t, self.busiest(t)), self.math)
+
+    def bound(self, t: Columns) -> tuple[Floats, Floats]:
+        """Cycles that each candidate takes at least, and those of launches and kernels beside."""
+        tile = self.tile(t, self.mean(t))
+        shape = np.shape(t["cores"])
+        least, beside = bound(self.device, tile, self.mean_product), tile.beside
+        return np.broadcast_to(least, shape), np.broadcast_to(beside, shape)
 
     def missing(self, *once: Any) -> Any:
         """Bytes of the operands that the L2 does not hold, of those that each has."""
@@ -312,7 +300,7 @@ def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any
     new = distinct(pairs[:, pairs[1] != np.tile(t["cores"], len(fewer))])
     if new.size:
         on = chosen(t, new[0]) | {"cores": new[1]}
-        more = times(space.work(on), few, *first, *known)
+        more = times(space.estimate(on), few, *first, *known)
         t, first = joined(t, on), np.concatenate([first, more])
     best = np.argsort(first, kind="stable")[:few]
     tilings = {
@@ -330,7 +318,7 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
     Rows whose bound is above what candidates of others take are never spread.
     """
     rows = space.rows
-    least = bounds(space.of_rows) + space.of_rows.beside
+    least = busy_cycles(space.of_rows) + space.of_rows.beside
     left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
     t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
     while len(left):
@@ -338,7 +326,7 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
         as_they_are = chosen(rows, look)
         some = space.spread(as_they_are)
         same = some is as_they_are  # a row that makes one candidate has the work of this
-        work = taken(space.of_rows, look) if same else table(space.work(some))
+        work = taken(space.of_rows, look) if same else table(space.estimate(some))
         cycles = times(work, few, *found, *known)
         keep = np.flatnonzero(np.isfinite(cycles))
         t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)
@@ -373,8 +361,8 @@ def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
 
 def foreseen(space: Space, t: Columns) -> tuple[list[float], list[float]]:
     """Estimated cycles of candidates, and those each takes at least, as of ``every``."""
-    sure = bounds(table(space.work(t, sure=True)), sure=True)
-    return times(space.work(t), len(sure)).tolist(), sure.tolist()
+    least, _ = space.bound(t)
+    return times(space.estimate(t), len(least)).tolist(), least.tolist()
 
 
 def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
@@ -384,10 +372,10 @@ def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
     it; neither that nor launches are among the cycles.
     """
     t = space.spread(space.rows)
-    work = table(space.work(t, sure=True))
-    least, clears = bounds(work, sure=True), space.clears(t)
-    whole = np.asarray(least + work.beside)
-    order = np.argsort(whole, kind="stable")
-    order = order[whole[order] <= _HOPELESS * np.min(whole, initial=np.inf)]
-    for i, one in zip(order.tolist(), records(chosen(t, order)), strict=True):
-        yield space.tiling(one), int(least[i]), one["cores"], bool(clears[i])
+    least, beside = space.bound(t)
+    clears = space.clears(t)
+    total = least + beside
+    order = np.argsort(total, kind="stable")
+    order = order[total[order] <= _HOPELESS * np.min(total, initial=np.inf)]
+    for i, candidate in zip(order.tolist(), records(chosen(t, order)), strict=True):
+        yield space.tiling(candidate), int(least[i]), candidate["cores"], bool(clears[i])

@@ -24,6 +24,7 @@ from npusim.kernels.implicit_gemm.geometry import (
 )
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.language import IntArray, Window, ceil_div, round_up
+from npusim.machine.isa.dma import Fetcher
 from npusim.problem.axis import Reading, Runs
 
 #: Most positions of a tile, and most images whose positions share one.
@@ -102,15 +103,15 @@ def ways_of(g: Geometry) -> list[Way]:
     return ways
 
 
-def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
+def cuts_of(g: Geometry, form: str, most: int, fetcher: Fetcher) -> tuple[Cut, ...]:
     """Even cuts of the plane into whole rows or parts of rows, and images taken together."""
     # Layers of other channels have the same.
     flat = replace(g, groups=1, planes_in=1, planes_out=1, all_in=1, all_out=1)
-    return _cuts(flat, form, most, window_bytes)
+    return _cuts(flat, form, most, fetcher)
 
 
 @lru_cache(maxsize=32)
-def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
+def _cuts(g: Geometry, form: str, most: int, fetcher: Fetcher) -> tuple[Cut, ...]:
     height, width = g.h.longest(form), g.w.longest(form)
     turns = [axis.terms(form) for axis in (g.h, g.w)]
     found: list[Cut] = []
@@ -127,11 +128,11 @@ def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ..
         whole = form != "taps" and all(len(a) == len(a.parts) == a.slabs for a in axes)
         together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
         count = min(together, _MOST_IMAGES, max(1, most // base_m))
-        found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
+        found += [_cut(g, form, base_m, n + 1, plane, fetcher) for n in range(count)]
     return tuple(found)
 
 
-def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
+def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher: Fetcher) -> Cut:
     rows, columns = plane.rows, plane.columns
     stacks = [stack(h, images).h for h in rows.readings[0]]
     (tall, h), (wide, w) = _outputs(rows, stacks), _outputs(columns, columns.readings[0])
@@ -140,7 +141,7 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
     over = window(stack(h, images).h, w)
     plain = images > 1 and pixel_by_pixel(h, w, (g.h.size, g.w.size))
     over = Window(images, h.size * w.size) if plain else over
-    fetch = over.fetches(0, int(np.median(m)), window_bytes) if plain or not over.plain else 0
+    fetch = over.fetches(0, int(np.median(m)), fetcher) if plain or not over.plain else 0
     moves, plane_moves, pieces = _moves(g.w.size, h, w, images)
     taps = plane.products / plane.positions / (plane.reads / plane.slabs)
     partial = h.kernel * w.kernel < g.taps
@@ -160,7 +161,7 @@ def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_
         taps=taps,
         most_taps=plane.most_taps,
         fetch=fetch,
-        mean_fetch=fetches(plane, window_bytes) / plane.reads / taps if images == 1 else 0.0,
+        mean_fetch=fetches(plane, fetcher) / plane.reads / taps if images == 1 else 0.0,
         moves=moves,
         plane_moves=plane_moves,
         pieces=pieces,
@@ -183,14 +184,14 @@ def _band_moves(g: Geometry, h: Reading, w: Reading, form: str) -> int:
     return len(equally_spaced(filter_places(h, w, g.w.kernel)))
 
 
-def fetches(plane: Plane, window_bytes: int) -> int:
+def fetches(plane: Plane, fetcher: Fetcher) -> int:
     """Cycles to fetch one column of img2col for each tap of all reads; none for mere copies."""
     (tall, down), (wide, across) = (axis.readings for axis in (plane.rows, plane.columns))
     total = 0
     for (i, h), (j, w) in product(enumerate(tall), enumerate(wide)):
         over, times = window(h, w), int((down == i).sum()) * int((across == j).sum())
         if not over.plain:
-            cycles = over.fetches(0, h.outputs * w.outputs, window_bytes)
+            cycles = over.fetches(0, h.outputs * w.outputs, fetcher)
             total += times * h.kernel * w.kernel * cycles
     return total
 

@@ -14,16 +14,19 @@ from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
 from npusim.base.records import Record
 from npusim.base.rounding import round_hf32, round_to
-from npusim.machine.device.parts import Path
+from npusim.machine.device.parts import Cube, CubeRate, Path
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.base import (
+    CONFLICT,
+    STARTUP,
     Cost,
     Instruction,
     MemoryView,
     Move,
+    Numbers,
     Told,
-    drain_cycles,
     move_cost,
+    transfer_cycles,
 )
 from npusim.machine.isa.operands import FRACTAL_BYTES, GmRegion, Region, SlotRegion, moved
 
@@ -66,6 +69,29 @@ class Mmad(Instruction, Record, frozen=True):
     bias: SlotRegion | None = None
 
     pipe = "M"
+    unit: ClassVar[str] = "cube"
+    additions: ClassVar[tuple[tuple[str, str], ...]] = (
+        (CONFLICT, "odd_block_conflict"),
+        (STARTUP, "startup_cycles"),
+    )
+
+    @staticmethod
+    def cycles(cube: Cube, rate: CubeRate, m: Numbers, k: Numbers, n: Numbers) -> Numbers:
+        """Cycles of an mmad of ``m`` x ``k`` x ``n`` blocks of a rate; see ``Numbers``.
+
+        A cube that says so pays for odd numbers of blocks along m or n where there are several
+        along k.
+        """
+        cycles = Mmad.cycles_of_blocks(cube, rate, m, k, n)
+        if cube.odd_block_conflict:
+            odd = (m % 2 > 0) | (n % 2 > 0)
+            cycles = cycles + (k > 1) * odd * (k - 2)
+        return cycles
+
+    @staticmethod
+    def cycles_of_blocks(cube: Cube, rate: CubeRate, m: Numbers, k: Numbers, n: Numbers) -> Numbers:
+        """Cycles of ``Mmad.cycles`` without conflicts: at least so many, of means of blocks too."""
+        return cube.startup_cycles + m * k * n * rate.cycles
 
     @property
     def math(self) -> str:
@@ -126,9 +152,7 @@ class Mmad(Instruction, Record, frozen=True):
         rate = cube.rates[self.math]
         depth = self.k * self.dtype.values
         m, k, n = ceil_div(self.m, rate.m), ceil_div(depth, rate.k), ceil_div(self.n, rate.n)
-        cycles = cube.startup_cycles + m * k * n * rate.cycles
-        if cube.odd_block_conflict and k > 1 and (m % 2 or n % 2):
-            cycles += k - 2
+        cycles = Mmad.cycles(cube, rate, m, k, n)
         return Cost(
             cycles=cycles,
             idle_head=cube.idle_head_cycles,
@@ -178,7 +202,7 @@ class Mmad(Instruction, Record, frozen=True):
 def _first_piece_out(device: Device) -> int:
     """Cycles until a drain to GM has left the first piece of its source."""
     path = device.path("L0C", "GM")
-    return path.startup_cycles + drain_cycles(UNIT_FLAG_BYTES, path)
+    return path.startup_cycles + int(transfer_cycles(path, UNIT_FLAG_BYTES))
 
 
 def row_major(matrices: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -287,7 +311,7 @@ class Drain(Move, Record, frozen=True):
         if device.cube is None or not self.src.slot.buffer.unit_flag:
             return alone
         # Under the unit flag: not before the first piece is there; the last piece after it.
-        last = drain_cycles(UNIT_FLAG_BYTES, self.path)
+        last = int(transfer_cycles(self.path, UNIT_FLAG_BYTES))
         lag_start, lag_end = device.cube.startup_cycles, min(alone.cycles, last)
         return alone._replace(lag_start=lag_start, lag_end=lag_end)
 

@@ -106,11 +106,9 @@ def _shares_bank(src: SlotRegion) -> bool:
     return src.slot.buffer.slots > 1 and not src.slot.buffer.own_banks
 
 
-def element_cycles(path: Path, size: int, dtype: DType) -> int:
-    """Least cycles for ``size`` bytes of ``dtype`` along a path that counts elements."""
-    if not path.elements_per_cycle:
-        return 0
-    return ceil_div(size // dtype.bytes * dtype.values, path.elements_per_cycle)
+def _elements(size: int, dtype: DType) -> int:
+    """Elements of ``dtype`` in ``size`` bytes."""
+    return size // dtype.bytes * dtype.values
 
 
 class Load2d(Move, Record, frozen=True):
@@ -143,8 +141,8 @@ class Load2d(Move, Record, frozen=True):
 
     def cost(self, device: Device) -> Cost:
         size = self.dst.size
-        cycles = element_cycles(self.path, size, self.dtype)
-        return move_cost(self.path, size, cycles=cycles, conflict=_shares_bank(self.src))
+        elements = _elements(size, self.dtype)
+        return move_cost(self.path, size, elements=elements, conflict=_shares_bank(self.src))
 
     def execute(self, memory: MemoryView) -> None:
         if self.transpose:
@@ -210,25 +208,44 @@ class Window(Struct, frozen=True):
         pads = self.pad_left + self.pad_right + self.pad_top + self.pad_bottom
         return filters == (1, 1, 1, 1) and not pads
 
-    def fetches(self, m_start: int, m_ext: int, window_bytes: int) -> int:
-        """Cycles to read one C0-column of the window: groups of 16 positions, row by row.
+    def fetches(self, m_start: int, m_ext: int, fetcher: Fetcher) -> int:
+        """Cycles to read one C0-column of the window for ``m_ext`` positions from ``m_start`` on.
 
-        Positions on one map row within ``window_bytes`` are fetched together; strides other
-        than 1, 2 and 4 fetch every position alone.
+        Positions go in groups of 16, row by row.
         """
-        return _fetches(self.out_w, self.stride_w, m_start, m_ext, window_bytes)
+        return _fetches(self.out_w, self.stride_w, m_start, m_ext, fetcher)
+
+
+class Fetcher(NamedTuple):
+    """How img2col loads of a path read their map: ``window_bytes`` of a row in a cycle."""
+
+    window_bytes: int
+
+    @classmethod
+    def of(cls, path: Path) -> Fetcher:
+        """The figures of a path on which this rests."""
+        return cls(path.window_bytes)
+
+    def cycles(self, points: int, stride: int) -> int:
+        """Cycles to read so many positions of one map row, ``stride`` pixels apart.
+
+        Strides other than 1, 2 and 4 fetch every position alone.
+        """
+        if stride not in (1, 2, 4):
+            return points
+        return ceil_div(((points - 1) * stride + 1) * 32, self.window_bytes)
 
 
 @lru_cache(maxsize=4096)
-def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, window_bytes: int) -> int:
+def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, fetcher: Fetcher) -> int:
     total = 0
     for first in range(m_start, m_start + m_ext, 16):
-        p, end = first, min(first + 16, m_start + m_ext)
-        while p < end:
-            points = min(end, (p // out_w + 1) * out_w) - p
-            alone = stride not in (1, 2, 4)
-            total += points if alone else ceil_div(((points - 1) * stride + 1) * 32, window_bytes)
-            p += points
+        position = first
+        end = min(first + 16, m_start + m_ext)
+        while position < end:
+            points = min(end, (position // out_w + 1) * out_w) - position
+            total += fetcher.cycles(points, stride)
+            position += points
     return total
 
 
@@ -293,12 +310,18 @@ class Load3d(Move, Record, frozen=True):
             )
 
     def cost(self, device: Device) -> Cost:
-        columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
-        ticks = 0
+        fetch = 0
         if not self.window.plain:
-            ticks = columns * self.window.fetches(self.m_start, self.m_ext, self.path.window_bytes)
-        ticks = max(ticks, element_cycles(self.path, self.dst.size, self.dtype))
-        return move_cost(self.path, self.dst.size, cycles=ticks, conflict=_shares_bank(self.src))
+            columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
+            fetcher = Fetcher.of(self.path)
+            fetch = columns * self.window.fetches(self.m_start, self.m_ext, fetcher)
+        return move_cost(
+            self.path,
+            self.dst.size,
+            fetch=fetch,
+            elements=_elements(self.dst.size, self.dtype),
+            conflict=_shares_bank(self.src),
+        )
 
     def execute(self, memory: MemoryView) -> None:
         c0, w = 32 // self.dtype.bytes, self.window
