@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from npusim.kernels.estimate.checks import check_tiling
 from npusim.language import FP32, Device, DType, ceil_div
+from npusim.machine.isa.base import Move
+from npusim.machine.isa.dsp import DspGemm
 from npusim.problem.convolution import Convolution
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
@@ -169,10 +171,12 @@ def chunk_cycles(
     ``product`` are rows, columns and depth; ``starts`` moves bring ``frames``, each of them the
     bytes of one and how many there are.
     """
-    path, gemm, (rows, columns, depth) = device.path("GM", "SM"), device.gemm, product
+    path, gemm = device.path("GM", "SM"), device.gemm
     assert gemm is not None  # the operator has asked for it
+    rows, columns, depth = product
     rate = gemm.rates[dtype.name]
     blocks = ceil_div(rows, rate.m) * ceil_div(columns, rate.n)
-    move = sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
-    move += starts * path.startup_cycles
-    return max(float(blocks * (gemm.overhead_cycles + depth * rate.cycles)), move)
+    move = starts * path.startup_cycles
+    for size, count in frames:
+        move += Move.cycles(path, float(count * size), count, moves=0)
+    return max(float(DspGemm.cycles(gemm, rate, blocks, depth)), move)

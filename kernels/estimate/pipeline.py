@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from npusim.base.records import replace
 from npusim.kernels.estimate import costs
-from npusim.kernels.estimate.tile import Tile, bound, busy_cycles, estimate
+from npusim.kernels.estimate.tile import TileWork, bound, busy_cycles, estimate
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device, IntArray
 from npusim.machine.timing import standby
@@ -241,7 +241,7 @@ class Space(ABC):
         """Mean sizes of the tiles of all cores, for ``tile``, with delays that all have."""
 
     @abstractmethod
-    def tile(self, t: Columns, sizes: Any) -> Tile:
+    def tile(self, t: Columns, sizes: Any) -> TileWork:
         """The loads, products and drain of tiles of such sizes."""
 
     def mean_product(self, m: Floats, k: Floats, n: Floats) -> Floats:

@@ -1,8 +1,8 @@
 """A tile of the result as its family states it, and the two answers that follow from one.
 
 A family (``kernels/matmul/space.py`` and the like) says what a core loads, multiplies and drains
-for a tile, as a ``Tile`` of columns with an entry for each candidate. ``estimate`` makes the work
-of a core out of it, which ``pipeline`` follows through its pipes. ``bound`` are cycles that no
+for a tile, as a ``TileWork`` of columns with an entry for each candidate. ``estimate`` makes the
+work of a core out of it, which ``pipeline`` follows through its pipes. ``bound`` are cycles that no
 simulation falls below.
 
 Both are stated by the same functions of sizes; only the sizes differ. An estimate takes those of
@@ -27,12 +27,12 @@ from npusim.machine.isa.base import Numbers
 DRAINING = 0.9
 
 #: Cycles of an mmad of so many elements m, k and n.
-Product = Callable[[Numbers, Numbers, Numbers], Numbers]
+ProductCycles = Callable[[Numbers, Numbers, Numbers], Numbers]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
 
-class Load(NamedTuple):
+class OperandLoads(NamedTuple):
     """Loads of an operand to L1.
 
     Each takes ``start`` cycles beside those of its ``size`` in bytes, into one of ``slots``. The
@@ -49,7 +49,7 @@ class Load(NamedTuple):
     copies: Numbers = 1
 
 
-class Step(NamedTuple):
+class CubeStep(NamedTuple):
     """The loads to L0 of a step along K, ``a`` and ``b`` cycles, and its product.
 
     The product is of ``m`` x ``k`` x ``n`` elements. Of the columns so many are ``used`` on average
@@ -70,7 +70,7 @@ class Step(NamedTuple):
     used: Numbers | None = None
 
 
-class Drain(NamedTuple):
+class WayOut(NamedTuple):
     """The way out of a tile: cycles alone, and cycles after which the next one can follow.
 
     It writes so many bytes, requests of atomic adds included, in ``moves`` that follow each other.
@@ -84,7 +84,7 @@ class Drain(NamedTuple):
     blocked: Numbers = 0
 
 
-class Traffic(NamedTuple):
+class SharedBytes(NamedTuple):
     """Bytes of all cores.
 
     They are ``asked`` of the L2 in so many ``requests``, of which it makes none for the ``spared``
@@ -100,7 +100,7 @@ class Traffic(NamedTuple):
     spared: Numbers = 0
 
 
-class Tile(NamedTuple):
+class TileWork(NamedTuple):
     """Tiles of the result, their loops and what a core does in each.
 
     ``items`` tiles are shared out to ``cores``. For each there are ``firsts`` loads of the first
@@ -114,12 +114,12 @@ class Tile(NamedTuple):
     seconds: Numbers
     steps: Numbers
     run: Numbers
-    first: Load
-    second: Load
-    step: Step
-    rest: Step
-    drain: Drain
-    traffic: Traffic
+    first: OperandLoads
+    second: OperandLoads
+    step: CubeStep
+    rest: CubeStep
+    drain: WayOut
+    traffic: SharedBytes
     rate: float
     step_slots: Numbers
     drain_slots: Numbers
@@ -127,7 +127,7 @@ class Tile(NamedTuple):
     beside: Numbers
 
 
-def estimate(device: Device, tile: Tile, math: str) -> Work:
+def estimate(device: Device, tile: TileWork, math: str) -> Work:
     """The work of a core under each candidate, as ``pipeline`` follows it.
 
     ``tile`` is that of the busiest core. Cores share the way out and the bandwidth of the L2.
@@ -157,7 +157,7 @@ def estimate(device: Device, tile: Tile, math: str) -> Work:
     )
 
 
-def bound(device: Device, tile: Tile, product: Product) -> Floats:
+def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
     """Cycles that no simulation of a candidate falls below, without what is beside the kernel.
 
     ``tile`` is the mean over all cores: these take their share of it, and each pipe and memory is
@@ -199,7 +199,7 @@ def busy_cycles(work: Work) -> Floats:
     return _longest(work, items, np.ceil(items / w.first_every), np.ceil(items / w.second_every))
 
 
-def _counted(tile: Tile) -> dict[str, Any]:
+def _counted(tile: TileWork) -> dict[str, Any]:
     """The columns of ``Work`` that estimates and bounds count alike."""
     first, second = tile.first, tile.second
     step, rest = tile.step, tile.rest
@@ -252,7 +252,7 @@ def _longest(work: Work, items: Numbers, first_turns: Numbers, second_turns: Num
     return longest
 
 
-def _product(device: Device, step: Step, math: str) -> Numbers:
+def _product(device: Device, step: CubeStep, math: str) -> Numbers:
     """Cycles of the product of a step of the busiest core, in whole blocks along m and n."""
     cycles = costs.product_cycles(device, step.m, step.k, step.n, math)
     return cycles if step.used is None else cycles * step.used / step.n
@@ -265,7 +265,7 @@ def step_of(
     cycles: tuple[Numbers, Numbers],
     product: tuple[Numbers, Numbers, Numbers],
     used: Numbers | None = None,
-) -> Step:
+) -> CubeStep:
     """A step of so many ``moves`` along both paths to L0, which take so many ``cycles``.
 
     ``product`` are its elements m, k and n.
@@ -273,7 +273,7 @@ def step_of(
     a, b = into
     pipe = device.pipe(b.pipe)
     queued = np.maximum(1, pipe.queue_depth // (np.asarray(moves[0]) + np.asarray(moves[1])))
-    return Step(
+    return CubeStep(
         a=cycles[0],
         b=cycles[1],
         m=product[0],

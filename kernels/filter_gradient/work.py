@@ -14,7 +14,15 @@ from npusim.base.records import replace
 from npusim.kernels.estimate import costs
 from npusim.kernels.estimate.pipeline import Columns, Space, as_columns, chosen, uneven
 from npusim.kernels.estimate.streams import clear_cycles, sum_cycles
-from npusim.kernels.estimate.tile import Drain, Load, Step, Tile, Traffic, step_of, swapped
+from npusim.kernels.estimate.tile import (
+    CubeStep,
+    OperandLoads,
+    SharedBytes,
+    TileWork,
+    WayOut,
+    step_of,
+    swapped,
+)
 from npusim.kernels.estimate.work import Floats
 from npusim.kernels.filter_gradient.cuts import Cut, cuts
 from npusim.language import IntArray
@@ -28,7 +36,7 @@ from npusim.problem.convolution import Convolution
 _OF_DY = ("L1", "L0A", "load3d_transpose")
 
 
-class Sizes(NamedTuple):
+class GradientSizes(NamedTuple):
     """Sizes of a tile, and how often its operands come.
 
     ``items`` tiles of ``m`` rows and ``n`` columns are summed over ``slabs``, each of so many
@@ -126,7 +134,7 @@ class Gradient(Space):
         """See ``pipeline.Space``."""
         return self.rate
 
-    def busiest(self, t: Columns) -> Sizes:
+    def busiest(self, t: Columns) -> GradientSizes:
         """See ``pipeline.Space``."""
         s, of = self.shape, chosen(self.of_cut, t["cut"])
         m, n = np.minimum(t["m"], s.plan.cout_g), t["n"]
@@ -135,7 +143,7 @@ class Gradient(Space):
         k, rest = uneven(of["positions"], most, t["k"], steps)
         slabs = np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"])
         x_moves, dy_moves = self._moves(t, of, m * self.element / 32)
-        return Sizes(
+        return GradientSizes(
             items=t["items"],
             m=m,
             n=n,
@@ -154,7 +162,7 @@ class Gradient(Space):
             shared=t["slots"] > 1,
         )
 
-    def mean(self, t: Columns) -> Sizes:
+    def mean(self, t: Columns) -> GradientSizes:
         """See ``pipeline.Space``."""
         s, of = self.shape, chosen(self.of_cut, t["cut"])
         items = self._tiles(t) * t["parts"] * t["passes"]
@@ -170,7 +178,7 @@ class Gradient(Space):
         stays = slabs < 2
         rounds = -(-items // t["cores"])
         several = (t["group"] == 1) | (t["stay"] > 1)
-        return Sizes(
+        return GradientSizes(
             items=items,
             m=high / -(-high // t["m"]),
             n=wide / -(-wide // t["n"]),
@@ -189,14 +197,14 @@ class Gradient(Space):
             shared=(t["slots"] > 1) & several,
         )
 
-    def tile(self, t: Columns, sizes: Sizes) -> Tile:
+    def tile(self, t: Columns, sizes: GradientSizes) -> TileWork:
         """See ``pipeline.Space``."""
         of = chosen(self.of_cut, t["cut"])
         x, dy = self._loads(t, sizes, of)
         # What stays in L1 for several tiles comes first.
         first, second = swapped((t["group"] > 1) & (t["of_x"] == 0), x, dy)
         slots = np.where(t["group"] > 1, t["stay"], t["slots"])
-        return Tile(
+        return TileWork(
             cores=t["cores"],
             items=sizes.items,
             firsts=sizes.slabs,
@@ -232,18 +240,20 @@ class Gradient(Space):
         x_every = np.where(t["of_x"] == 1, t["group"], 1)
         return x_every, np.where(t["of_x"] == 0, t["group"], 1)
 
-    def _loads(self, t: Columns, sizes: Sizes, of: Columns) -> tuple[Load, Load]:
+    def _loads(
+        self, t: Columns, sizes: GradientSizes, of: Columns
+    ) -> tuple[OperandLoads, OperandLoads]:
         """The loads of x and dy to L1, each as if it came for every tile."""
         x_bytes = of["images"] * t["planes"] * of["pixels"] * 32
         dy_bytes = of["images"] * of["real"] * sizes.m * self.element
         x_missing, dy_missing = self._lacking(t, sizes, x_bytes, dy_bytes)
-        x = Load(
+        x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
             size=x_bytes,
             slots=t["slots"],
             **x_missing,
         )
-        dy = Load(
+        dy = OperandLoads(
             start=sizes.dy_moves * self._port.startup_cycles,
             size=dy_bytes,
             slots=t["slots"],
@@ -251,7 +261,9 @@ class Gradient(Space):
         )
         return x, dy
 
-    def _traffic(self, t: Columns, sizes: Sizes, x: Load, dy: Load) -> Traffic:
+    def _traffic(
+        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads
+    ) -> SharedBytes:
         """Bytes that all cores move."""
         of, images = chosen(self.of_cut, t["cut"]), self.of_cut["images"][t["cut"]]
         x_rows = t["planes"] * of["x_pieces"]
@@ -261,7 +273,7 @@ class Gradient(Space):
         x_every, dy_every = self._every(t)
         split = t["parts"] > 1
         stored = self._written * np.where(split, t["parts"] * self._atomic_factor, t["passes"])
-        return Traffic(
+        return SharedBytes(
             asked=(x.size / x_every + dy.size / dy_every) * sizes.slabs * sizes.items,
             requests=(x_rows / x_every + dy_rows / dy_every) * sizes.slabs * sizes.items,
             missing=self.missing(*self._operand_bytes),
@@ -276,11 +288,11 @@ class Gradient(Space):
             return 1
         return self.device.l2.atomic_factor
 
-    def _drain(self, t: Columns, sizes: Sizes) -> Drain:
+    def _drain(self, t: Columns, sizes: GradientSizes) -> WayOut:
         """The way out of a tile."""
         cycles, pace, _ = costs.drain_cycles(self.device, sizes.m, sizes.n, 4)
         factor = np.where(t["parts"] > 1, self._atomic_factor, 1)
-        return Drain(cycles=cycles, pace=pace, written=sizes.m * sizes.n * 4 * factor)
+        return WayOut(cycles=cycles, pace=pace, written=sizes.m * sizes.n * 4 * factor)
 
     @cached_property
     def _depths(self) -> list[int]:
@@ -334,9 +346,9 @@ class Gradient(Space):
         return np.where(alone, x, 1), np.where(alone, dy, 1)
 
     def _lacking(
-        self, t: Columns, sizes: Sizes, x_bytes: Floats, dy_bytes: Floats
+        self, t: Columns, sizes: GradientSizes, x_bytes: Floats, dy_bytes: Floats
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Fields of ``Load`` on what the L2 lacks, of x and dy.
+        """Fields of ``OperandLoads`` on what the L2 lacks, of x and dy.
 
         Given are the bytes of a load of each.
         """
@@ -397,7 +409,7 @@ class Gradient(Space):
         apart = (t["k"] >= of["most_positions"]) | (t["k"] <= 16)
         return np.where(apart & (planes * k <= 4080), 1, np.ceil(planes))
 
-    def _step(self, sizes: Sizes, k: Floats, moves: Any) -> Step:
+    def _step(self, sizes: GradientSizes, k: Floats, moves: Any) -> CubeStep:
         """The loads to L0 and the product of a step of ``k`` positions."""
         device, c0, m, n = self.device, self.shape.c0, sizes.m, sizes.n
         into_a, into_b = self._into_l0a, device.path("L1", "L0B", "load3d")

@@ -28,7 +28,14 @@ from npusim.kernels.estimate.pipeline import (
     uneven,
 )
 from npusim.kernels.estimate.streams import clear_cycles
-from npusim.kernels.estimate.tile import Drain, Load, Step, Tile, Traffic, step_of
+from npusim.kernels.estimate.tile import (
+    CubeStep,
+    OperandLoads,
+    SharedBytes,
+    TileWork,
+    WayOut,
+    step_of,
+)
 from npusim.kernels.estimate.work import Floats
 from npusim.kernels.implicit_gemm.cuts import Cut, Way, cuts_of, ways_of
 from npusim.kernels.implicit_gemm.geometry import Geometry
@@ -43,7 +50,7 @@ from npusim.machine.isa.dma import Fetcher
 _MOST_N = 512
 
 
-class Sizes(NamedTuple):
+class GemmSizes(NamedTuple):
     """Sizes of a tile, and how often its operands come.
 
     It has ``m`` positions and ``n`` output channels, which the cube takes as ``wide``. An item has
@@ -193,7 +200,7 @@ class Products(Space):
         """See ``pipeline.Space``."""
         return self.rate
 
-    def busiest(self, t: Columns) -> Sizes:
+    def busiest(self, t: Columns) -> GemmSizes:
         """See ``pipeline.Space``."""
         g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
         n, taps = self._most_n(t), of["taps"] + (of["most_taps"] - of["taps"]) / rounds
@@ -205,7 +212,7 @@ class Products(Space):
         k, rest = uneven(planes * taps / seconds, largest, t["k"], steps)
         reads = self._mean_depth * of["reads"] * chunks
         x_every, w_every = self._every(t)
-        return Sizes(
+        return GemmSizes(
             # In one round the core with the largest slab is the last; in several they even out.
             m=np.where(rounds == 1, of["most_m"], of["m"]),
             n=n,
@@ -233,7 +240,7 @@ class Products(Space):
             around=of["around"],
         )
 
-    def mean(self, t: Columns) -> Sizes:
+    def mean(self, t: Columns) -> GemmSizes:
         """See ``pipeline.Space``."""
         g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
         # The last images may be fewer.
@@ -253,7 +260,7 @@ class Products(Space):
         # What stays, and what few taps need of it, may come in one load.
         several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
         single = np.ones(1)
-        return Sizes(
+        return GemmSizes(
             m=m,
             n=n,
             wide=n,
@@ -280,10 +287,10 @@ class Products(Space):
             around=np.zeros(1),
         )
 
-    def tile(self, t: Columns, sizes: Sizes) -> Tile:
+    def tile(self, t: Columns, sizes: GemmSizes) -> TileWork:
         """See ``pipeline.Space``."""
         x, w = self._loads(t, sizes)
-        return Tile(
+        return TileWork(
             cores=t["cores"],
             items=t["items"],
             firsts=sizes.firsts,
@@ -324,17 +331,17 @@ class Products(Space):
         """Loads of weights of whole planes for a load of so many planes of the input."""
         return np.asarray(np.ceil(planes / np.maximum(1, t["w_planes"])))
 
-    def _loads(self, t: Columns, sizes: Sizes) -> tuple[Load, Load]:
+    def _loads(self, t: Columns, sizes: GemmSizes) -> tuple[OperandLoads, OperandLoads]:
         """The loads of input and weights to L1."""
         of = chosen(self.of_cut, t["cut"])
         columns = sizes.planes * sizes.taps / sizes.seconds
-        x = Load(
+        x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
             size=sizes.planes * sizes.pixels * of["images"] * 32,
             slots=t["l1_slots"],
             every=sizes.x_every,
         )
-        w = Load(
+        w = OperandLoads(
             start=sizes.w_moves * self._port.startup_cycles,
             size=columns * self.geometry.c0 * sizes.n * self.dtype.bytes,
             slots=t["weight_slots"],
@@ -343,7 +350,9 @@ class Products(Space):
         x_missing, w_missing = self._lacking(t, sizes, x.size, w.size)
         return x._replace(**x_missing), w._replace(**w_missing)
 
-    def _traffic(self, t: Columns, sizes: Sizes, x: Load, w: Load) -> Traffic:
+    def _traffic(
+        self, t: Columns, sizes: GemmSizes, x: OperandLoads, w: OperandLoads
+    ) -> SharedBytes:
         """Bytes that all cores move."""
         g, device = self.geometry, self.device
         of = chosen(self.of_cut, t["cut"])
@@ -354,7 +363,7 @@ class Products(Space):
         missing = self.missing(
             self._input_bytes * self._fetched(t), self._weight_bytes(sizes.planes_in)
         )
-        return Traffic(
+        return SharedBytes(
             asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
             requests=(x_rows / x.every + sizes.seconds * w_rows / w.every) * reads,
             missing=missing,
@@ -368,7 +377,7 @@ class Products(Space):
         launch = costs.launch_cycles(self.device, "cube", t["cores"])
         return launch + np.where(self.clears(t), clear_cycles(self.device, self._written), 0)
 
-    def _drain(self, sizes: Sizes) -> Drain:
+    def _drain(self, sizes: GemmSizes) -> WayOut:
         """The way out of a tile: its lines in one move each, or position by position."""
         g, device, element = self.geometry, self.device, self.dtype.bytes
         n, lines, length, apart = sizes.n, sizes.lines, sizes.length, sizes.apart
@@ -390,7 +399,7 @@ class Products(Space):
             pace = np.where(apart > 1, singly[1], pace)
             moves = np.where(apart > 1, singly[2], moves)
         queue = device.pipe(costs.way_out(device).pipe)
-        return Drain(
+        return WayOut(
             cycles=cycles,
             pace=pace,
             written=sizes.m * n * element,
@@ -477,9 +486,9 @@ class Products(Space):
         return x_every, np.where(t["resident"] > 0, weights, 1)
 
     def _lacking(
-        self, t: Columns, sizes: Sizes, x_bytes: Floats, w_bytes: Floats
+        self, t: Columns, sizes: GemmSizes, x_bytes: Floats, w_bytes: Floats
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Fields of ``Load`` on what the L2 lacks, of input and weights.
+        """Fields of ``OperandLoads`` on what the L2 lacks, of input and weights.
 
         Given are the bytes of a load of each.
         """
@@ -537,7 +546,7 @@ class Products(Space):
         count = prod(min(axis.insert, axis.kernel) for axis in axes)
         return np.array([1 if cut.form == "window" else count for cut in self.cuts], np.int64)
 
-    def _step(self, t: Columns, sizes: Sizes, columns: Floats, moves: Floats) -> Step:
+    def _step(self, t: Columns, sizes: GemmSizes, columns: Floats, moves: Floats) -> CubeStep:
         """The loads to L0 and the product of a step of so many columns of C0 channels.
 
         ``moves`` bring its weights to L0B: transposed ones column by column, others at once.

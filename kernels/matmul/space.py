@@ -22,7 +22,15 @@ from npusim.kernels.estimate.fit import cube_sizes, most_rows
 from npusim.kernels.estimate.ladder import cores_below, l1_below
 from npusim.kernels.estimate.pipeline import Columns, Space, chosen, distinct, joined, uneven
 from npusim.kernels.estimate.streams import clear_cycles
-from npusim.kernels.estimate.tile import Drain, Load, Step, Tile, Traffic, step_of, swapped
+from npusim.kernels.estimate.tile import (
+    CubeStep,
+    OperandLoads,
+    SharedBytes,
+    TileWork,
+    WayOut,
+    step_of,
+    swapped,
+)
 from npusim.kernels.estimate.work import Floats
 from npusim.kernels.matmul.tiling import Shape, Tiling, order_of
 from npusim.language import FP32, IntArray, ceil_div, round_up
@@ -43,7 +51,7 @@ _ACROSS = ("L1", "L0A", "load3d_transpose")
 _ROWS, _PLACES = 16, 4
 
 
-class Sizes(NamedTuple):
+class ProductSizes(NamedTuple):
     """Sizes of a tile, in elements, and how often its operands come.
 
     ``items`` tiles of ``m`` x ``n`` are summed over ``depth`` elements of K in ``slabs``, the
@@ -67,12 +75,12 @@ class Sizes(NamedTuple):
     between: Any
 
 
-class Operand(NamedTuple):
+class SlabLoads(NamedTuple):
     """The loads of A or B for a tile with a ``side`` of so many elements.
 
     A slab of ``blocks`` base blocks comes so many ``times`` for one of the other operand, into one
-    of ``slots``: ``load_bytes`` in ``rows`` in GM, with ``start`` cycles beside those of its bytes. The operand
-    has ``size`` bytes; ``held`` says that the L2 has it all.
+    of ``slots``: ``load_bytes`` in ``rows`` in GM, with ``start`` cycles beside those of its bytes.
+    The operand has ``size`` bytes; ``held`` says that the L2 has it all.
     """
 
     side: Floats
@@ -95,82 +103,117 @@ class Products(Space):
     @cached_property
     def rows(self) -> Columns:
         """Fields of all candidates that fit the device's buffers, one entry per candidate."""
-        s, size, unit = self.shape, cube_sizes(self.device), self.shape.unit
-        table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
-        high, wide = (
-            distinct(
-                np.array(even_parts(ceil_div(side, unit), _SIDES[-1] // unit, _EVEN)) * unit,
-                _SIDES[(_SIDES % unit == 0) & (side > _SIDES)],
-            )
-            for side in (s.m, s.n)
-        )
-        m, n = (side.reshape(-1) for side in np.meshgrid(high, wide, indexing="ij"))
-        fits = (m * n * 4 <= size["L0C"]) & (m <= most_rows(self.device, s.out)) & (n <= table)
-        t = self._parts(chosen({"m": m, "n": n}, np.flatnonzero(fits)))
+        t = self._parts(self._tiles_in_l0c())
         t = self.with_l0(t, t["m"])
         t["depth"] = -(-t["depth"] // t["k"]) * t["k"]  # parts are of whole base blocks
-        room = 2 * (t["m"] + t["n"]) * s.dtype.bytes * t["k"]
-        t = chosen(t | {"room": room}, np.flatnonzero(room <= size["L1"]))
-        longest = np.minimum(size["L1"] // t["room"], -(-t["depth"] // t["k"]))
+        t = self._slabs_in_l1(t)
+        t["items"] = self._tiles(t) * -(-self.shape.k // t["depth"])
+        t["cores"] = -(-t["items"] // -(-t["items"] // self.cores))
+        return t
+
+    def _tiles_in_l0c(self) -> Columns:
+        """Sides of tiles that L0C, and BT for the bias, have room for."""
+        s = self.shape
+        high, wide = self._sides(s.m), self._sides(s.n)
+        m, n = (side.reshape(-1) for side in np.meshgrid(high, wide, indexing="ij"))
+        table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
+        fits = m * n * 4 <= cube_sizes(self.device)["L0C"]
+        fits &= (m <= most_rows(self.device, s.out)) & (n <= table)
+        return chosen({"m": m, "n": n}, np.flatnonzero(fits))
+
+    def _sides(self, extent: int) -> IntArray:
+        """Sides of tiles along M or N: some even cuts, and usual sizes."""
+        unit = self.shape.unit
+        even = np.array(even_parts(ceil_div(extent, unit), _SIDES[-1] // unit, _EVEN)) * unit
+        return distinct(even, _SIDES[(_SIDES % unit == 0) & (extent > _SIDES)])
+
+    def _slabs_in_l1(self, t: Columns) -> Columns:
+        """With base blocks of slabs of which L1 holds two of each operand."""
+        l1 = self.device.memory("L1").size_bytes
+        room = 2 * (t["m"] + t["n"]) * self.shape.dtype.bytes * t["k"]
+        t = chosen(t | {"room": room}, np.flatnonzero(room <= l1))
+        longest = np.minimum(l1 // t["room"], -(-t["depth"] // t["k"]))
         steps = [longest]
-        for step in (*_STEPS, *(less // t["room"] for less in l1_below(size["L1"])[:_LESS])):
+        for step in (*_STEPS, *(less // t["room"] for less in l1_below(l1)[:_LESS])):
             wanted = np.broadcast_to(np.asarray(step), longest.shape)
             new = np.logical_and.reduce([wanted != other for other in steps])
             steps.append(np.where((wanted < longest) & new, wanted, 0))
-        t = joined(*(chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps))
-        t["items"] = self._tiles(t) * -(-s.k // t["depth"])
-        t["cores"] = -(-t["items"] // -(-t["items"] // self.cores))
-        return t
+        return joined(*(chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps))
 
     def given(self, tilings: Sequence[Tiling]) -> Columns:
         """Fields of such candidates, and whether each ``fits`` and is known.
 
         Blocks of several tiles are dealt as wholes: the core with most has a share of ``dealt``.
         """
-        s, size = self.shape, cube_sizes(self.device)
         names = [field.name for field in fields(Tiling)]
-        g = {name: np.array([getattr(one, name) for one in tilings]) for name in names}
-        m, n, k = g["base_m"], g["base_n"], g["base_k"]
-        a, b = (k * g[f"step_k{side}"] for side in "ab")
-        whole = round_up(s.k, 16)
-        depth = np.where(g["single_core_k"] > 0, np.minimum(g["single_core_k"], whole), whole)
-        l1 = g["l1a_slots"] * m * a + g["l1b_slots"] * n * b
-        fits = (l1 * s.dtype.bytes <= size["L1"]) & (g["l0c_slots"] * m * n * 4 <= size["L0C"])
-        for memory, side in (("L0A", m), ("L0B", n)):
-            fits &= g["l0_slots"] * side * k * s.dtype.bytes <= size[memory]
-        t = {"m": m, "n": n, "k": k, "depth": depth, "step": g["step_ka"]}
-        t |= {"step_a": g["step_ka"], "step_b": g["step_kb"]}
-        t |= {name: g[name] for name in ("l0_slots", "l0c_slots", "unit_flag", "l1_halves")}
-        t |= {"l1a": g["l1a_slots"], "l1b": g["l1b_slots"]}
-        parts = -(-s.k // depth)
-        t["items"] = self._tiles(t) * parts
-        high, wide = (
-            np.clip(-(-g[f"single_core_{axis}"] // base), 1, -(-side // base))
-            for axis, base, side in (("m", m, s.m), ("n", n, s.n))
-        )
-        blocks = s.groups * -(-s.m // (m * high)) * -(-s.n // (n * wide)) * parts
-        t["cores"] = np.minimum(np.where(g["cores"] > 0, g["cores"], self.cores), self.cores)
-        t["cores"] = np.minimum(t["cores"], blocks)
-        t["dealt"] = np.minimum(-(-blocks // t["cores"]) * high * wide, t["items"]) * t["cores"]
-        fits &= ~(g["full_load_a"] | g["through_ub"]) & (g["tail_m"] * g["tail_n"] == 1)
+        g = {name: np.array([getattr(tiling, name) for tiling in tilings]) for name in names}
+        padded_k = round_up(self.shape.k, 16)
+        depth = np.minimum(g["single_core_k"], padded_k)
+        t = {
+            "m": g["base_m"],
+            "n": g["base_n"],
+            "k": g["base_k"],
+            "depth": np.where(g["single_core_k"] > 0, depth, padded_k),
+            "step": g["step_ka"],
+            "step_a": g["step_ka"],
+            "step_b": g["step_kb"],
+            "l0_slots": g["l0_slots"],
+            "l0c_slots": g["l0c_slots"],
+            "unit_flag": g["unit_flag"],
+            "l1_halves": g["l1_halves"],
+            "l1a": g["l1a_slots"],
+            "l1b": g["l1b_slots"],
+        }
+        t |= self._dealt(t, g)
+        fits = self._in_buffers(t) & self._has_estimate(g)
+        return t | {"fits": fits, "barrier": g["barrier"]}
+
+    def _dealt(self, t: Columns, g: Columns) -> Columns:
+        """Tiles, cores, and the tiles of all cores as if each had as many as the busiest one.
+
+        ``g`` are the fields of ``Tiling``.
+        """
+        s = self.shape
+        parts = -(-s.k // t["depth"])
+        items = self._tiles(t) * parts
+        high = np.clip(-(-g["single_core_m"] // t["m"]), 1, -(-s.m // t["m"]))
+        wide = np.clip(-(-g["single_core_n"] // t["n"]), 1, -(-s.n // t["n"]))
+        blocks = s.groups * -(-s.m // (t["m"] * high)) * -(-s.n // (t["n"] * wide)) * parts
+        cores = np.minimum(np.where(g["cores"] > 0, g["cores"], self.cores), self.cores)
+        cores = np.minimum(cores, blocks)
+        dealt = np.minimum(-(-blocks // cores) * high * wide, items) * cores
+        return {"items": items, "cores": cores, "dealt": dealt}
+
+    def _in_buffers(self, t: Columns) -> npt.NDArray[np.bool_]:
+        """Whether buffers of given tilings fit the memories of a core."""
+        size, e = cube_sizes(self.device), self.shape.dtype.bytes
+        l1 = t["l1a"] * t["m"] * (t["k"] * t["step_a"]) + t["l1b"] * t["n"] * (t["k"] * t["step_b"])
+        fits = (l1 * e <= size["L1"]) & (t["l0c_slots"] * t["m"] * t["n"] * 4 <= size["L0C"])
+        fits &= t["l0_slots"] * t["m"] * t["k"] * e <= size["L0A"]
+        return fits & (t["l0_slots"] * t["n"] * t["k"] * e <= size["L0B"])
+
+    def _has_estimate(self, g: Columns) -> npt.NDArray[np.bool_]:
+        """Whether closed forms know what tilings with these fields do."""
+        fits = ~(g["full_load_a"] | g["through_ub"]) & (g["tail_m"] * g["tail_n"] == 1)
         fits &= ~g["unit_flag"] | (costs.unit_flag_lag(self.device) >= 0)
         cube = self.device.cube
-        fits &= cube is not None and s.math in cube.rates
-        return t | {"fits": fits, "barrier": g["barrier"]}
+        return np.asarray(fits & (cube is not None and self.shape.math in cube.rates))
 
     def _parts(self, t: Columns) -> Columns:
         """With depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
-        s, found = self.shape, [t | {"depth": np.full(len(t["m"]), round_up(self.shape.k, 16))}]
-        tiles, depths = self._tiles(t), [found[0]["depth"]]
+        s = self.shape
+        tiles = self._tiles(t)
+        depths = [np.full(len(t["m"]), round_up(s.k, 16))]
+        candidates = [t | {"depth": depths[0]}]
         for cores in (self.cores, *cores_below(self.cores)[:_LESS]):
             for each in range(1, _PARTS + 1):
                 count = each * cores // tiles
                 depth = round_up(-(-s.k // np.maximum(1, count)), 16)
                 new = np.logical_and.reduce([depth != other for other in depths])
-                some = np.flatnonzero((count > 1) & (depth < s.k) & s.splits & new)
+                useful = (count > 1) & (depth < s.k) & s.splits & new
                 depths.append(depth)
-                found.append(chosen(t | {"depth": depth}, some))
-        return joined(*found)
+                candidates.append(chosen(t | {"depth": depth}, np.flatnonzero(useful)))
+        return joined(*candidates)
 
     def _tiles(self, t: Columns) -> IntArray:
         """Tiles of the result."""
@@ -221,7 +264,7 @@ class Products(Space):
         """See ``pipeline.Space``."""
         return self.shape.math
 
-    def busiest(self, t: Columns) -> Sizes:
+    def busiest(self, t: Columns) -> ProductSizes:
         """See ``pipeline.Space``."""
         items = t.get("dealt", t["items"])
         # In one round a core with a whole tile is the last; in several they even out.
@@ -232,7 +275,7 @@ class Products(Space):
         slab = np.minimum(t["k"] * longer, depth)
         run = np.ceil(slab / t["k"])
         seconds = np.ceil(np.maximum(1, slab / (t["k"] * shorter)))
-        return Sizes(
+        return ProductSizes(
             items=items,
             m=np.where(alone, np.minimum(t["m"], self.shape.m), mean_m),
             n=np.where(alone, np.minimum(t["n"], self.shape.n), mean_n),
@@ -248,7 +291,7 @@ class Products(Space):
             between=self.shape.n > t["n"],
         )
 
-    def mean(self, t: Columns) -> Sizes:
+    def mean(self, t: Columns) -> ProductSizes:
         """See ``pipeline.Space``."""
         s = self.shape
         m, n = self._mean_sides(t)
@@ -265,7 +308,7 @@ class Products(Space):
             run = np.ceil(slab / t["k"])
         seconds = np.maximum(1, slab / (t["k"] * shorter))
         k_rows_a, k_rows_b = self._k_rows
-        return Sizes(
+        return ProductSizes(
             items=t["items"],
             m=m,
             n=n,
@@ -284,7 +327,7 @@ class Products(Space):
         """See ``pipeline.Space``: tiles are taken to be alike, of whole blocks."""
         return np.asarray(costs.product_cycles(self.device, m, k, n, self.math))
 
-    def tile(self, t: Columns, sizes: Sizes) -> Tile:
+    def tile(self, t: Columns, sizes: ProductSizes) -> TileWork:
         """See ``pipeline.Space``."""
         a, b = self._operands(t, sizes)
         slab = sizes.depth / sizes.slabs
@@ -292,7 +335,7 @@ class Products(Space):
         # The operand with shorter slabs comes several times for each of the other.
         loads_a, loads_b = self._loads(t, sizes, a), self._loads(t, sizes, b)
         first, second = swapped(a.blocks < b.blocks, loads_a, loads_b)
-        return Tile(
+        return TileWork(
             cores=t["cores"],
             items=sizes.items,
             firsts=sizes.slabs,
@@ -323,7 +366,7 @@ class Products(Space):
         turned_a, turned_b = self.shape.turned
         return turned_a, not turned_b
 
-    def _operands(self, t: Columns, sizes: Sizes) -> tuple[Operand, Operand]:
+    def _operands(self, t: Columns, sizes: ProductSizes) -> tuple[SlabLoads, SlabLoads]:
         """The loads of A and of B, as they lie in GM."""
         s, e = self.shape, self.shape.dtype.bytes
         k_rows_a, k_rows_b = self._k_rows
@@ -345,7 +388,7 @@ class Products(Space):
             k_rows=k_rows_b,
             cut=sizes.cut_b,
         )
-        a = Operand(
+        a = SlabLoads(
             side=sizes.m,
             blocks=blocks_a,
             times=times_a,
@@ -356,7 +399,7 @@ class Products(Space):
             size=s.groups * s.m * s.k * e,
             held=self.held[0],
         )
-        b = Operand(
+        b = SlabLoads(
             side=sizes.n,
             blocks=blocks_b,
             times=times_b,
@@ -369,12 +412,12 @@ class Products(Space):
         )
         return a, b
 
-    def _loads(self, t: Columns, sizes: Sizes, operand: Operand) -> Load:
+    def _loads(self, t: Columns, sizes: ProductSizes, operand: SlabLoads) -> OperandLoads:
         """The loads of an operand to L1."""
         e = self.shape.dtype.bytes
         rounds = -(-sizes.items // t["cores"])
         asked = t["cores"] * rounds * operand.side * sizes.depth * e
-        return Load(
+        return OperandLoads(
             start=operand.start,
             size=operand.load_bytes,
             slots=operand.slots,
@@ -382,7 +425,7 @@ class Products(Space):
             copies=np.maximum(1, asked / operand.size),
         )
 
-    def _traffic(self, t: Columns, sizes: Sizes, a: Operand, b: Operand) -> Traffic:
+    def _traffic(self, t: Columns, sizes: ProductSizes, a: SlabLoads, b: SlabLoads) -> SharedBytes:
         """Bytes that all cores move."""
         s, device = self.shape, self.device
         requests = (a.rows * a.times + b.rows * b.times) * sizes.slabs * t["items"]
@@ -393,7 +436,7 @@ class Products(Space):
             spared = self.missing(*(each.size * each.rows / each.load_bytes for each in (a, b)))
         sums = self._sum_bytes(t)
         stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
-        return Traffic(
+        return SharedBytes(
             asked=(sizes.m + sizes.n) * sizes.depth * s.dtype.bytes * t["items"],
             requests=requests,
             missing=self.missing(a.size, b.size),
@@ -461,7 +504,7 @@ class Products(Space):
         pieces = rows * columns / wide * np.array(counts)[which]
         return Move.cycles_beside_bytes(port, rows * columns * e, pieces), pieces
 
-    def _step(self, t: Columns, sizes: Sizes, k: Floats) -> Step:
+    def _step(self, t: Columns, sizes: ProductSizes, k: Floats) -> CubeStep:
         """The loads to L0 and the product of a step of ``k`` elements.
 
         Slots of a buffer get into each other's way where there are several that share banks.
@@ -486,7 +529,7 @@ class Products(Space):
         elements = size / dtype.bytes * dtype.values
         return np.asarray(Move.cycles(path, size, elements=elements, conflict=shared))
 
-    def _drain(self, t: Columns, sizes: Sizes) -> Drain:
+    def _drain(self, t: Columns, sizes: ProductSizes) -> WayOut:
         """The way out of a tile."""
         device, e, m, n = self.device, self._element(t), sizes.m, sizes.n
         cycles, pace, _ = costs.drain_cycles(device, m, n, e)
@@ -495,7 +538,7 @@ class Products(Space):
             apart = sizes.between & (t["n"] * e % path.align_bytes > 0)
             apart = apart | (self.shape.n * e % path.align_bytes > 0)
             cycles = pace = Move.cycles(path, m * n * e, m, unaligned=m * apart)
-        return Drain(
+        return WayOut(
             cycles=cycles,
             pace=pace,
             written=m * n * self._sum_bytes(t),
