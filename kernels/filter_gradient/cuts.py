@@ -13,6 +13,7 @@ from npusim.kernels.implicit_gemm.geometry import window
 from npusim.kernels.parts.plane import Plane
 from npusim.language import Window, round_up
 from npusim.machine.isa.dma import Fetcher
+from npusim.problem.axis import Reading
 from npusim.problem.convolution import Convolution
 
 #: Most positions of a slab.
@@ -106,16 +107,14 @@ def _run(s: Convolution, cut: Cut, of_x: Fetcher, of_dy: Fetcher) -> Cut:
 
 
 def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher) -> Cut:
+    """The slabs of an output plane that is cut so."""
     rows, columns = plane.rows, plane.columns
     positions = np.outer(rows.count, columns.count)
-    p16 = -(-positions // 16) * 16
+    padded = -(-positions // 16) * 16
     # The slab in the middle stands for all.
     h, w = (axis.readings[0][axis.readings[1][len(axis) // 2]] for axis in (rows, columns))
     over, count = window(h, w), h.outputs * w.outputs
     plain = form == "taps" or over.plain  # of single taps just the pixels that they read come
-    whole = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
-    single = w.inputs_apart > 1 and w.size > 1
-    partial = w.outputs < s.out[2] and h.outputs > 1
     places = {"taps": s.taps, "bands": len(rows.parts) * len(columns.parts)}.get(form, 1)
     taps = s.taps / places if form == "bands" else s.taps
     return Cut(
@@ -123,17 +122,26 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher)
         slab_k=slab_k,
         slabs=plane.reads / places,
         real=float(positions.mean()),
-        positions=float(p16.mean()),
-        most_positions=int(p16.max()),
+        positions=float(padded.mean()),
+        most_positions=int(padded.max()),
         pixels=plane.pixels / plane.reads,
         most_pixels=plane.most_pixels,
         fetch=0.0 if plain else over.fetches(0, count, fetcher) / count,
-        mean_fetch=fetches(plane, fetcher) / taps / p16.sum(),
-        x_moves=float(whole),
-        x_plane_moves=0.0 if whole else float(h.size if single else 1),
-        x_pieces=1.0
-        if whole and h.inputs_apart == 1
-        else float(h.size * (w.size if single else 1)),
-        dy_plane_moves=float(partial),
-        dy_pieces=float(h.outputs) if partial else 1.0,
+        mean_fetch=fetches(plane, fetcher) / taps / padded.sum(),
+        **_moves(s, plane, h, w),
     )
+
+
+def _moves(s: Convolution, plane: Plane, h: Reading, w: Reading) -> dict[str, float]:
+    """The fields of ``Cut`` on moves of x and dy to L1, and their rows in GM."""
+    full_rows = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
+    single = w.inputs_apart > 1 and w.size > 1
+    partial = w.outputs < s.out[2] and h.outputs > 1
+    one_piece = full_rows and h.inputs_apart == 1
+    return {
+        "x_moves": float(full_rows),
+        "x_plane_moves": 0.0 if full_rows else float(h.size if single else 1),
+        "x_pieces": 1.0 if one_piece else float(h.size * (w.size if single else 1)),
+        "dy_plane_moves": float(partial),
+        "dy_pieces": float(h.outputs) if partial else 1.0,
+    }

@@ -125,22 +125,7 @@ class Products(Space):
     @cached_property
     def rows(self) -> Columns:
         """Fields of all that fits the device's buffers, one entry for each."""
-        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
-        wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
-        wide = distinct(round_up(wide, 16))
-        ways: Columns = dict(zip(Way._fields, np.array(ways_of(g), np.int64).T, strict=True))
-        axes = (len(self.cuts), len(wide), len(ways["planes"]))
-        cut, at_n, way = np.indices(axes).reshape(3, -1)
-        t = {name: column[way] for name, column in ways.items()} | {"cut": cut, "n": wide[at_n]}
-        taps, m = self.of_cut["most_taps"][cut], self.of_cut["most_m"][cut]
-        t["columns"] = np.where(t["parts"] > 1, -(-taps // t["parts"]), t["w_planes"] * taps)
-        x = t["l1_slots"] * t["planes"] * self.of_cut["most_pixels"][cut] * 32
-        w = t["weight_slots"] * t["columns"] * t["n"] * g.c0 * element
-        most = np.minimum(size["L0A"] // m, size["L0B"] // t["n"]) // 2 // element // g.c0
-        t["most_k"] = np.minimum(np.minimum(most, t["columns"]), 4080 // g.c0)
-        fits = (x + w <= size["L1"]) & (t["most_k"] > 0) & (m * t["n"] * 4 <= size["L0C"])
-        fits &= (t["parts"] == 1) | (t["parts"] <= taps)
-        t = chosen(t, np.flatnonzero(fits))
+        g, t = self.geometry, self._loads_in_l1()
         t["tiles_n"] = -(-g.planes_out * g.c0 // t["n"])
         images = -(-g.images // self.of_cut["images"][t["cut"]])
         depths = sum(1 for pairs in g.live if pairs) * g.groups
@@ -148,6 +133,34 @@ class Products(Space):
         rounds = -(-t["items"] // self.cores)
         t["cores"] = -(-t["items"] // np.maximum(1, rounds))
         return deepest(t, t["most_k"])
+
+    def _loads_in_l1(self) -> Columns:
+        """Cuts, output channels, and ways of operands to L1 that have room there."""
+        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
+        t = self._all_loads()
+        taps, m = (self.of_cut[name][t["cut"]] for name in ("most_taps", "most_m"))
+        each = -(-taps // t["parts"])
+        t["columns"] = np.where(t["parts"] > 1, each, t["w_planes"] * taps)
+        pixels = self.of_cut["most_pixels"][t["cut"]]
+        x_bytes = t["l1_slots"] * t["planes"] * pixels * 32
+        w_bytes = t["weight_slots"] * t["columns"] * t["n"] * g.c0 * element
+        most = np.minimum(size["L0A"] // m, size["L0B"] // t["n"]) // 2 // element // g.c0
+        t["most_k"] = np.minimum(np.minimum(most, t["columns"]), 4080 // g.c0)
+        fits = (x_bytes + w_bytes <= size["L1"]) & (t["most_k"] > 0)
+        fits &= m * t["n"] * 4 <= size["L0C"]
+        fits &= (t["parts"] == 1) | (t["parts"] <= taps)
+        return chosen(t, np.flatnonzero(fits))
+
+    def _all_loads(self) -> Columns:
+        """All cuts with all numbers of output channels and all ways of operands to L1."""
+        g = self.geometry
+        even = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
+        wide = distinct(round_up(even, 16))
+        ways = np.array(ways_of(g), np.int64).T
+        axes = (len(self.cuts), len(wide), ways.shape[1])
+        cut, column, way = np.indices(axes).reshape(3, -1)
+        t = {name: fields[way] for name, fields in zip(Way._fields, ways, strict=True)}
+        return t | {"cut": cut, "n": wide[column]}
 
     def spread(self, t: Columns) -> Columns:
         """See ``pipeline.Space``."""
