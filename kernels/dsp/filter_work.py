@@ -293,7 +293,7 @@ class Gradient:
         adds = DspGemm.cycles(self.gemm, rate, ceil_div(share, rate.n), t.image_cores)
         memory = self.elements * read / float(self.device.main_memory.read_bytes_per_cycle)
         busy = max(loads + stores, into.startup_cycles + adds + out.startup_cycles, memory)
-        return self.device.sync.core_barrier_cycles + busy
+        return float(self.device.sync.core_barrier_cycles + busy)
 
     # -- what is the same for many tilings ---------------------------------------------------
 

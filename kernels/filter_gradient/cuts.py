@@ -117,6 +117,7 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher)
     plain = form == "taps" or over.plain  # of single taps just the pixels that they read come
     places = {"taps": s.taps, "bands": len(rows.parts) * len(columns.parts)}.get(form, 1)
     taps = s.taps / places if form == "bands" else s.taps
+    moves = _moves(s, plane, h, w)
     return Cut(
         form=form,
         slab_k=slab_k,
@@ -128,20 +129,34 @@ def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher)
         most_pixels=plane.most_pixels,
         fetch=0.0 if plain else over.fetches(0, count, fetcher) / count,
         mean_fetch=fetches(plane, fetcher) / taps / padded.sum(),
-        **_moves(s, plane, h, w),
+        x_moves=moves.x,
+        x_plane_moves=moves.x_plane,
+        x_pieces=moves.x_pieces,
+        dy_plane_moves=moves.dy_plane,
+        dy_pieces=moves.dy_pieces,
     )
 
 
-def _moves(s: Convolution, plane: Plane, h: Reading, w: Reading) -> dict[str, float]:
-    """The fields of ``Cut`` on moves of x and dy to L1, and their rows in GM."""
+class _SlabMoves(NamedTuple):
+    """Moves of x to L1, more for each plane, and rows in GM of a plane; the same of dy."""
+
+    x: float
+    x_plane: float
+    x_pieces: float
+    dy_plane: float
+    dy_pieces: float
+
+
+def _moves(s: Convolution, plane: Plane, h: Reading, w: Reading) -> _SlabMoves:
+    """The moves of a slab that reads so."""
     full_rows = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
     single = w.inputs_apart > 1 and w.size > 1
     partial = w.outputs < s.out[2] and h.outputs > 1
     one_piece = full_rows and h.inputs_apart == 1
-    return {
-        "x_moves": float(full_rows),
-        "x_plane_moves": 0.0 if full_rows else float(h.size if single else 1),
-        "x_pieces": 1.0 if one_piece else float(h.size * (w.size if single else 1)),
-        "dy_plane_moves": float(partial),
-        "dy_pieces": float(h.outputs) if partial else 1.0,
-    }
+    return _SlabMoves(
+        x=float(full_rows),
+        x_plane=0.0 if full_rows else float(h.size if single else 1),
+        x_pieces=1.0 if one_piece else float(h.size * (w.size if single else 1)),
+        dy_plane=float(partial),
+        dy_pieces=float(h.outputs) if partial else 1.0,
+    )

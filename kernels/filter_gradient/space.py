@@ -77,18 +77,20 @@ class Space(Gradient):
 
     def _slabs_in_l1(self) -> Columns:
         """Cuts of the plane with tiles, and the slots of L1 that hold their slabs."""
-        size, sides = cube_sizes(self.device), self.sides
-        cut, side, slots = np.indices((len(self.cuts), len(sides["m"]), 2)).reshape(3, -1)
-        t = {name: column[side] for name, column in sides.items()} | {"cut": cut}
-        t["slots"] = 2 - slots
+        size = cube_sizes(self.device)
+        cut, side, slots = np.indices((len(self.cuts), len(self.sides["m"]), 2)).reshape(3, -1)
+        t = {name: column[side] for name, column in self.sides.items()}
+        t |= {"cut": cut, "slots": 2 - slots}
         of = chosen(self.of_cut, cut)
         x_bytes, dy_bytes = self._slab_bytes(t, of)
-        most = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"]) // 2 // self.element
-        t["most_k"] = np.minimum(most // 16 * 16, of["most_positions"])
         both = x_bytes + dy_bytes
-        fits = (t["slots"] * both <= size["L1"]) & (t["most_k"] >= 16)
-        fits &= t["m"] * t["n"] * 4 <= size["L0C"]
+        most = np.minimum(size["L0A"] // t["m"], size["L0B"] // t["n"])
+        most = most // 2 // self.element // 16 * 16
+        t["most_k"] = np.minimum(most, of["most_positions"])
         blocks = np.maximum(t["m"] // self.shape.c0, t["most_planes"])
+        fits = t["slots"] * both <= size["L1"]
+        fits &= t["most_k"] >= 16
+        fits &= t["m"] * t["n"] * 4 <= size["L0C"]
         fits &= (of["runs"] == of["images"]) | (blocks <= MOST_BLOCKS)
         fits &= (t["slots"] == 2) | (2 * both > size["L1"])  # no reason for one if two fit
         return chosen(t, np.flatnonzero(fits))

@@ -136,17 +136,21 @@ class Products(Space):
 
     def _loads_in_l1(self) -> Columns:
         """Cuts, output channels, and ways of operands to L1 that have room there."""
-        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
+        c0, element = self.geometry.c0, self.dtype.bytes
+        size = cube_sizes(self.device)
         t = self._all_loads()
-        taps, m = (self.of_cut[name][t["cut"]] for name in ("most_taps", "most_m"))
-        each = -(-taps // t["parts"])
-        t["columns"] = np.where(t["parts"] > 1, each, t["w_planes"] * taps)
+        taps = self.of_cut["most_taps"][t["cut"]]
+        m = self.of_cut["most_m"][t["cut"]]
+        of_parts = -(-taps // t["parts"])
+        t["columns"] = np.where(t["parts"] > 1, of_parts, t["w_planes"] * taps)
         pixels = self.of_cut["most_pixels"][t["cut"]]
         x_bytes = t["l1_slots"] * t["planes"] * pixels * 32
-        w_bytes = t["weight_slots"] * t["columns"] * t["n"] * g.c0 * element
-        most = np.minimum(size["L0A"] // m, size["L0B"] // t["n"]) // 2 // element // g.c0
-        t["most_k"] = np.minimum(np.minimum(most, t["columns"]), 4080 // g.c0)
-        fits = (x_bytes + w_bytes <= size["L1"]) & (t["most_k"] > 0)
+        w_bytes = t["weight_slots"] * t["columns"] * t["n"] * c0 * element
+        most = np.minimum(size["L0A"] // m, size["L0B"] // t["n"])
+        most = np.minimum(most // 2 // element // c0, t["columns"])
+        t["most_k"] = np.minimum(most, 4080 // c0)
+        fits = x_bytes + w_bytes <= size["L1"]
+        fits &= t["most_k"] > 0
         fits &= m * t["n"] * 4 <= size["L0C"]
         fits &= (t["parts"] == 1) | (t["parts"] <= taps)
         return chosen(t, np.flatnonzero(fits))
@@ -388,7 +392,8 @@ class Products(Space):
     def _beside(self, t: Columns) -> Floats:
         """Cycles of the launch, and of the kernel that clears what no input reaches."""
         launch = costs.launch_cycles(self.device, "cube", t["cores"])
-        return launch + np.where(self.clears(t), clear_cycles(self.device, self._written), 0)
+        cleared = np.where(self.clears(t), clear_cycles(self.device, self._written), 0)
+        return np.asarray(launch + cleared)
 
     def _drain(self, sizes: GemmSizes) -> WayOut:
         """The way out of a tile: its lines in one move each, or position by position."""

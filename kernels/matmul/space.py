@@ -133,12 +133,16 @@ class Products(Space):
         room = 2 * (t["m"] + t["n"]) * self.shape.dtype.bytes * t["k"]
         t = chosen(t | {"room": room}, np.flatnonzero(room <= l1))
         longest = np.minimum(l1 // t["room"], -(-t["depth"] // t["k"]))
+        lesser = [less // t["room"] for less in l1_below(l1)[:_LESS]]
         steps = [longest]
-        for step in (*_STEPS, *(less // t["room"] for less in l1_below(l1)[:_LESS])):
+        for step in (*_STEPS, *lesser):
             wanted = np.broadcast_to(np.asarray(step), longest.shape)
-            new = np.logical_and.reduce([wanted != other for other in steps])
-            steps.append(np.where((wanted < longest) & new, wanted, 0))
-        return joined(*(chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps))
+            new = wanted < longest
+            for other in steps:
+                new = new & (wanted != other)
+            steps.append(np.where(new, wanted, 0))
+        candidates = [chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps]
+        return joined(*candidates)
 
     def given(self, tilings: Sequence[Tiling]) -> Columns:
         """Fields of such candidates, and whether each ``fits`` and is known.
@@ -176,21 +180,30 @@ class Products(Space):
         s = self.shape
         parts = -(-s.k // t["depth"])
         items = self._tiles(t) * parts
-        high = np.clip(-(-g["single_core_m"] // t["m"]), 1, -(-s.m // t["m"]))
-        wide = np.clip(-(-g["single_core_n"] // t["n"]), 1, -(-s.n // t["n"]))
-        blocks = s.groups * -(-s.m // (t["m"] * high)) * -(-s.n // (t["n"] * wide)) * parts
-        cores = np.minimum(np.where(g["cores"] > 0, g["cores"], self.cores), self.cores)
-        cores = np.minimum(cores, blocks)
-        dealt = np.minimum(-(-blocks // cores) * high * wide, items) * cores
-        return {"items": items, "cores": cores, "dealt": dealt}
+        tiles_m = -(-s.m // t["m"])
+        tiles_n = -(-s.n // t["n"])
+        high = np.clip(-(-g["single_core_m"] // t["m"]), 1, tiles_m)
+        wide = np.clip(-(-g["single_core_n"] // t["n"]), 1, tiles_n)
+        blocks_m = -(-s.m // (t["m"] * high))
+        blocks_n = -(-s.n // (t["n"] * wide))
+        blocks = s.groups * blocks_m * blocks_n * parts
+        allowed = np.where(g["cores"] > 0, g["cores"], self.cores)
+        cores = np.minimum(np.minimum(allowed, self.cores), blocks)
+        each = -(-blocks // cores) * high * wide
+        return {"items": items, "cores": cores, "dealt": np.minimum(each, items) * cores}
 
     def _in_buffers(self, t: Columns) -> npt.NDArray[np.bool_]:
         """Whether buffers of given tilings fit the memories of a core."""
-        size, e = cube_sizes(self.device), self.shape.dtype.bytes
-        l1 = t["l1a"] * t["m"] * (t["k"] * t["step_a"]) + t["l1b"] * t["n"] * (t["k"] * t["step_b"])
-        fits = (l1 * e <= size["L1"]) & (t["l0c_slots"] * t["m"] * t["n"] * 4 <= size["L0C"])
-        fits &= t["l0_slots"] * t["m"] * t["k"] * e <= size["L0A"]
-        return fits & (t["l0_slots"] * t["n"] * t["k"] * e <= size["L0B"])
+        size = cube_sizes(self.device)
+        element = self.shape.dtype.bytes
+        rows, columns = t["m"] * t["k"], t["n"] * t["k"]  # of a base block of A, and of B
+        l1 = t["l1a"] * t["step_a"] * rows
+        l1 = l1 + t["l1b"] * t["step_b"] * columns
+        fits = l1 * element <= size["L1"]
+        fits &= t["l0_slots"] * rows * element <= size["L0A"]
+        fits &= t["l0_slots"] * columns * element <= size["L0B"]
+        fits &= t["l0c_slots"] * t["m"] * t["n"] * 4 <= size["L0C"]
+        return np.asarray(fits)
 
     def _has_estimate(self, g: Columns) -> npt.NDArray[np.bool_]:
         """Whether closed forms know what tilings with these fields do."""
@@ -565,10 +578,14 @@ def _pieces(path: Path, width: int, pitch: int, rows: int, part: int) -> float:
     many bytes are cut into such rows and what is left.
     """
     if not part:
-        found = sum(path.pieces(_ROWS, width, i * width, pitch) for i in range(_PLACES))
-        return found / (_ROWS * _PLACES)
-    ends = [(at, min(at + part, pitch)) for at in range(0, pitch, part)]
-    cut = [(i, min(width, end - i)) for at, end in ends for i in range(at, end, width)]
-    alike = Counter((i % (path.piece_bytes or 1), size) for i, size in cut)
-    each = (n * path.pieces(rows, size, i, pitch) for (i, size), n in alike.items())
-    return sum(each) * width / (rows * pitch)
+        counts = [path.pieces(_ROWS, width, place * width, pitch) for place in range(_PLACES)]
+        return sum(counts) / (_ROWS * _PLACES)
+    alike = Counter[tuple[int, int]]()
+    for begin in range(0, pitch, part):
+        end = min(begin + part, pitch)
+        for first in range(begin, end, width):
+            alike[first % (path.piece_bytes or 1), min(width, end - first)] += 1
+    pieces = 0
+    for (first, size), count in alike.items():
+        pieces += count * path.pieces(rows, size, first, pitch)
+    return pieces * width / (rows * pitch)

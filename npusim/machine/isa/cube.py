@@ -173,22 +173,13 @@ class Mmad(Instruction, Record, frozen=True):
         return ("cube", f"cube.rates.{self.math}", *drain)
 
     def execute(self, memory: MemoryView) -> None:
-        c0 = 32 // self.dtype.bytes
-        m1, k1, n1 = ceil_div(self.m, 16), ceil_div(self.k, c0), ceil_div(self.n, 16)
-        a = memory.read(self.a, self.dtype, (m1, k1, 16, c0), wide=True)
-        b = memory.read(self.b, self.dtype, (k1, n1, 16, c0), wide=True)
-        a = a.swapaxes(2, 3).reshape(-1, m1 * 16, k1 * c0)
-        b = b.transpose(0, 1, 4, 2, 3).reshape(-1, k1 * c0, n1 * 16)
-        left, right = a[:, : self.m, : self.k], b[:, : self.k, : self.n]
-        if self.hf32_bits:
-            left, right = (round_hf32(x, self.hf32_bits) for x in (left, right))
+        left, right = self._operands(memory)
         sums = self._sums
-        if sums is INT32:  # sums of products are exact in float64
-            left, right = left.astype(np.float64), right.astype(np.float64)
         product = np.matmul(row_major(left), row_major(right)).astype(sums.numpy, copy=False)
         if self.bias is not None:
             kind = self.bias.slot.buffer.dtype or sums
             product = product + memory.read(self.bias, kind, (1, self.n), wide=sums is FP32)
+        m1, n1 = ceil_div(self.m, 16), ceil_div(self.n, 16)
         if (self.m, self.n) != (m1 * 16, n1 * 16):
             c = _accumulator(memory, self.c, m1, n1, sums).copy()
             part = c[:, : self.m, : self.n]
@@ -197,6 +188,24 @@ class Mmad(Instruction, Record, frozen=True):
         elif not self.init:
             np.add(_accumulator(memory, self.c, m1, n1, sums), product, out=product)
         memory.write(self.c, product.reshape(-1, m1 * 16, n1, 16).swapaxes(1, 2), sums)
+
+    def _operands(self, memory: MemoryView) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """A, (batch, m, k), and B, (batch, k, n), in the type in which products are exact."""
+        c0 = 32 // self.dtype.bytes
+        m1, k1, n1 = ceil_div(self.m, 16), ceil_div(self.k, c0), ceil_div(self.n, 16)
+        a = memory.read(self.a, self.dtype, (m1, k1, 16, c0), wide=True)
+        b = memory.read(self.b, self.dtype, (k1, n1, 16, c0), wide=True)
+        a = a.swapaxes(2, 3).reshape(-1, m1 * 16, k1 * c0)
+        b = b.transpose(0, 1, 4, 2, 3).reshape(-1, k1 * c0, n1 * 16)
+        left = a[:, : self.m, : self.k]
+        right = b[:, : self.k, : self.n]
+        if self.hf32_bits:
+            left = round_hf32(left, self.hf32_bits)
+            right = round_hf32(right, self.hf32_bits)
+        if self._sums is INT32:  # sums of products are exact in float64
+            left = left.astype(np.float64)
+            right = right.astype(np.float64)
+        return left, right
 
 
 def _first_piece_out(device: Device) -> int:

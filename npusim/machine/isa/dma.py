@@ -325,30 +325,39 @@ class Load3d(Move, Record, frozen=True):
 
     def execute(self, memory: MemoryView) -> None:
         c0, w = 32 // self.dtype.bytes, self.window
-        zn = self.dst.memory == "L0B"  # contraction blocks outside
-        turned = self.transpose or zn  # the positions are contracted
+        in_l0b = self.dst.memory == "L0B"
+        turned = self.transpose or in_l0b  # the positions are contracted
         pads = (c0, 16) if turned else (16, c0)
         cut = _cut(w, (self.m_start, self.m_ext), (self.k_start, self.k_ext), pads, c0)
 
         def fractals(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            if cut.piece is not None:  # positions as they lie: nothing is looked up
-                (m, k), maps = cut.piece, planes.reshape(len(planes), -1, w.h * w.w, c0)
-                matrix = maps[:, k : k + cut.pixel.shape[1], m : m + len(cut.pixel)].swapaxes(1, 2)
-            else:
-                flat = planes.reshape(len(planes), -1, c0)
-                matrix = flat.take(cut.pixel, axis=1)  # batch, positions, columns, C0
-                matrix[cut.outside] = 0
+            matrix = _img2col(planes, w, cut, c0)
+            positions = len(cut.pixel)
             if not turned:
-                blocks = matrix.reshape(len(planes), len(cut.pixel) // 16, 16, -1, c0)
+                blocks = matrix.reshape(len(planes), positions // 16, 16, -1, c0)
                 return blocks.transpose(0, 1, 3, 2, 4)
-            matrix = matrix.reshape(len(planes), len(cut.pixel), -1)
-            rows = matrix.swapaxes(1, 2)[
-                :, : ceil_div(self.k_ext, 16) * 16
-            ]  # of C0 32 whole blocks
+            columns = ceil_div(self.k_ext, 16) * 16  # of C0 32 whole blocks
+            rows = matrix.reshape(len(planes), positions, -1).swapaxes(1, 2)[:, :columns]
             blocks = rows.reshape(len(rows), rows.shape[1] // 16, 16, rows.shape[2] // c0, c0)
-            return blocks.transpose((0, 3, 1, 2, 4) if zn else (0, 1, 3, 2, 4))
+            # In L0B contraction blocks are outside.
+            return blocks.transpose((0, 3, 1, 2, 4) if in_l0b else (0, 1, 3, 2, 4))
 
         memory.move(self.dst, self.src, self.dtype, (-1, w.h * w.w, c0), fractals)
+
+
+def _img2col(planes: npt.NDArray[Any], w: Window, cut: _Cut, c0: int) -> npt.NDArray[Any]:
+    """The cut of the img2col matrix of (batch, planes, pixels, C0): batch, positions, columns, C0.
+
+    Where the window cuts a piece out of the planes nothing is looked up.
+    """
+    if cut.piece is not None:
+        m, k = cut.piece
+        positions, columns = cut.pixel.shape
+        maps = planes.reshape(len(planes), -1, w.h * w.w, c0)
+        return maps[:, k : k + columns, m : m + positions].swapaxes(1, 2)
+    matrix = planes.reshape(len(planes), -1, c0).take(cut.pixel, axis=1)
+    matrix[cut.outside] = 0
+    return matrix
 
 
 class _Cut(NamedTuple):
@@ -367,18 +376,24 @@ def _cut(
 
     What pads them counts as outside the map.
     """
-    (m_start, m_ext), (k_start, k_ext) = m_cut, k_cut
-    m = np.arange(m_start, m_start + ceil_div(m_ext, pads[0]) * pads[0])
-    column = k_start // c0 + np.arange(ceil_div(ceil_div(k_ext, pads[1]) * pads[1], c0))
-    tap_h, tap_w = column // w.kernel_w % w.kernel_h, column % w.kernel_w
+    m_start, m_ext = m_cut
+    k_start, k_ext = k_cut
+    positions = ceil_div(m_ext, pads[0]) * pads[0]
+    columns = ceil_div(ceil_div(k_ext, pads[1]) * pads[1], c0)
+    m = np.arange(m_start, m_start + positions)
+    column = k_start // c0 + np.arange(columns)
+    tap_h = column // w.kernel_w % w.kernel_h
+    tap_w = column % w.kernel_w
     y = (m // w.out_w * w.stride_h - w.pad_top)[:, None] + tap_h * w.dilation_h
     x = (m % w.out_w * w.stride_w - w.pad_left)[:, None] + tap_w * w.dilation_w
-    inside = (y >= 0) & (y < w.h) & (x >= 0) & (x < w.w)
     real = m < min(m_start + m_ext, w.out_h * w.out_w)
+    inside = (y >= 0) & (y < w.h) & (x >= 0) & (x < w.w)
     inside &= real[:, None] & (column < ceil_div(k_start + k_ext, c0))
     plane = column // (w.kernel_h * w.kernel_w)
     pixel = np.where(inside, (plane * w.h + y) * w.w + x, 0)
-    piece = (m_start, int(plane[0])) if w.plain and inside.all() else None
+    piece = None
+    if w.plain and inside.all():
+        piece = (m_start, int(plane[0]))
     return _Cut(pixel, (slice(None), *np.nonzero(~inside)), piece)
 
 
