@@ -153,7 +153,8 @@ class Space(Gradient):
         first = np.arange(len(parts))[:, None] == 0
         useful = (parts > 0) & (items <= _ROUNDS * self.cores) & ((busy > _BUSY) | first)
         useful |= (parts == 1) & first
-        return useful & (images <= -(-along // np.maximum(1, parts)))
+        useful &= images <= -(-along // np.maximum(1, parts))
+        return np.asarray(useful)
 
     def _groups(self, t: Columns, *, of_x: bool) -> Columns:
         """With groups of tiles of one operand, at most as many as cores, if L1 holds its slabs."""
