@@ -289,6 +289,8 @@ def step_of(
 
 def swapped(swap: Numbers, first: R, second: R) -> tuple[R, R]:
     """Two records of columns, each taken for the other where ``swap`` says so."""
+    if not np.any(swap):
+        return first, second
     pairs = list(zip(first, second, strict=True))
     kind = type(first)
     return (

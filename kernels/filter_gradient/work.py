@@ -64,6 +64,10 @@ class GradientSizes(NamedTuple):
     shared: npt.NDArray[np.bool_]
 
 
+#: Columns of cuts that say how operands come to L1.
+_OF_LOADS = ("images", "runs", "real", "pixels", "x_pieces", "dy_pieces")
+
+
 @dataclass(frozen=True)
 class Gradient(Space):
     """A gradient on one device, and what is asked of candidates with such and such columns."""
@@ -199,7 +203,7 @@ class Gradient(Space):
 
     def tile(self, t: Columns, sizes: GradientSizes) -> TileWork:
         """See ``pipeline.Space``."""
-        of = chosen(self.of_cut, t["cut"])
+        of = {name: self.of_cut[name][t["cut"]] for name in _OF_LOADS}
         x, dy = self._loads(t, sizes, of)
         # What stays in L1 for several tiles comes first.
         first, second = swapped((t["group"] > 1) & (t["of_x"] == 0), x, dy)
@@ -216,7 +220,7 @@ class Gradient(Space):
             step=self._step(sizes, sizes.k, sizes.step_moves),
             rest=self._step(sizes, sizes.rest, sizes.rest_moves),
             drain=self._drain(t, sizes),
-            traffic=self._traffic(t, sizes, x, dy),
+            traffic=self._traffic(t, sizes, x, dy, of),
             rate=self._port.rate,
             step_slots=t["l0_slots"],
             drain_slots=t["l0c_slots"],
@@ -262,10 +266,10 @@ class Gradient(Space):
         return x, dy
 
     def _traffic(
-        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads
+        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads, of: Columns
     ) -> SharedBytes:
         """Bytes that all cores move."""
-        of, images = chosen(self.of_cut, t["cut"]), self.of_cut["images"][t["cut"]]
+        images = of["images"]
         x_rows = t["planes"] * of["x_pieces"]
         together = images * (x_rows if self.form == "rows" else 1)
         x_rows = np.where(images > 1, together, x_rows)

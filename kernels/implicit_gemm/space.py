@@ -57,10 +57,10 @@ class GemmSizes(NamedTuple):
     so many ``reads``, made as ``firsts`` loads, of so many ``planes`` of ``pixels`` each out of
     ``planes_in``. Of the weights for ``taps`` of these there are ``seconds`` loads, each for so
     many ``steps`` of ``k`` columns of C0 channels and one that is the ``rest``; to L0 weights take
-    ``step_moves`` and ``rest_moves``, a column of the input ``fetch`` cycles for each of its
-    positions' windows. Loads to L1 are of ``x_moves`` and ``w_moves``, and come anew after
-    ``x_every`` and ``w_every`` items. ``lines`` of ``length`` positions leave, each position
-    ``apart`` from the next, with zeros ``around`` them.
+    ``step_moves`` and ``rest_moves``, a column of the input ``fetch`` cycles for its
+    positions. Loads to L1 are of ``x_moves``, of ``x_rows`` in GM, and ``w_moves``; they
+    come anew after ``x_every`` and ``w_every`` items. ``lines`` of ``length`` positions leave, each
+    position ``apart`` from the next, with zeros ``around`` them.
     """
 
     m: Floats
@@ -80,6 +80,7 @@ class GemmSizes(NamedTuple):
     rest_moves: Floats
     fetch: Floats
     x_moves: Floats
+    x_rows: Floats
     w_moves: Any
     x_every: IntArray
     w_every: IntArray
@@ -248,6 +249,7 @@ class Products(Space):
             rest_moves=rest if self.rotated else np.maximum(1, np.ceil(_fractal_loads(rest, n))),
             fetch=of["fetch"],
             x_moves=self._input_moves(t, of, planes),
+            x_rows=self._input_rows(t, of, planes),
             w_moves=self._weight_moves(t, of, n),
             x_every=x_every,
             w_every=w_every,
@@ -295,6 +297,7 @@ class Products(Space):
             rest_moves=moves,
             fetch=of["mean_fetch"],
             x_moves=single,
+            x_rows=self._input_rows(t, of, planes),
             w_moves=np.where(several, 0, 1),
             x_every=np.where(t["resident_input"] > 0, rounds, 1),
             w_every=np.where(t["resident"] > 0, rounds, 1),
@@ -350,11 +353,11 @@ class Products(Space):
 
     def _loads(self, t: Columns, sizes: GemmSizes) -> tuple[OperandLoads, OperandLoads]:
         """The loads of input and weights to L1."""
-        of = chosen(self.of_cut, t["cut"])
+        images = self.of_cut["images"][t["cut"]]
         columns = sizes.planes * sizes.taps / sizes.seconds
         x = OperandLoads(
             start=sizes.x_moves * self._port.startup_cycles,
-            size=sizes.planes * sizes.pixels * of["images"] * 32,
+            size=sizes.planes * sizes.pixels * images * 32,
             slots=t["l1_slots"],
             every=sizes.x_every,
         )
@@ -372,9 +375,7 @@ class Products(Space):
     ) -> SharedBytes:
         """Bytes that all cores move."""
         g, device = self.geometry, self.device
-        of = chosen(self.of_cut, t["cut"])
         columns = sizes.planes * sizes.taps / sizes.seconds
-        x_rows = self._input_rows(t, of, sizes.planes)
         w_rows = sizes.n / g.c0 * sizes.taps if self._transposes else columns
         reads = sizes.reads * t["items"]
         missing = self.missing(
@@ -382,11 +383,11 @@ class Products(Space):
         )
         return SharedBytes(
             asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
-            requests=(x_rows / x.every + sizes.seconds * w_rows / w.every) * reads,
+            requests=(sizes.x_rows / x.every + sizes.seconds * w_rows / w.every) * reads,
             missing=missing,
             stored=self._written / costs.write_rate(device),
             # Phases write the same sectors, one after another.
-            main=costs.main_rate(device, missing, self._written * of["apart"]),
+            main=costs.main_rate(device, missing, self._written * sizes.apart),
         )
 
     def _beside(self, t: Columns) -> Floats:
