@@ -132,6 +132,7 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
 
     ``tile`` is that of the busiest core. Cores share the way out and the bandwidth of the L2.
     """
+    step, rest = tile.step, tile.rest
     shared = DRAINING * tile.drain.written * tile.cores / costs.write_rate(device)
     drain = np.maximum(tile.drain.cycles, shared)
     # Under the unit flag the next tile follows the last of several drains.
@@ -145,8 +146,8 @@ def estimate(device: Device, tile: TileWork, math: str) -> Work:
         second_period=tile.second.period,
         second_until=tile.second.until,
         second_copies=tile.second.copies,
-        m=_product(device, tile.step, math),
-        rest_m=_product(device, tile.rest, math),
+        m=_used(step, costs.product_cycles(device, step.m, step.k, step.n, math)),
+        rest_m=_used(rest, costs.product_cycles(device, rest.m, rest.k, rest.n, math)),
         drain=drain,
         pace=np.maximum(tile.drain.pace, shared),
         stall=drain * tile.drain.blocked,
@@ -175,8 +176,8 @@ def bound(device: Device, tile: TileWork, product: ProductCycles) -> Floats:
         second_period=1,
         second_until=0,
         second_copies=1,
-        m=product(step.m, step.k, step.n),
-        rest_m=product(rest.m, rest.k, rest.n),
+        m=_used(step, product(step.m, step.k, step.n)),
+        rest_m=_used(rest, product(rest.m, rest.k, rest.n)),
         drain=tile.drain.cycles,
         pace=tile.drain.pace,
         stall=0,
@@ -252,9 +253,8 @@ def _longest(work: Work, items: Numbers, first_turns: Numbers, second_turns: Num
     return longest
 
 
-def _product(device: Device, step: CubeStep, math: str) -> Numbers:
-    """Cycles of the product of a step of the busiest core, in whole blocks along m and n."""
-    cycles = costs.product_cycles(device, step.m, step.k, step.n, math)
+def _used(step: CubeStep, cycles: Numbers) -> Numbers:
+    """Cycles of the product of a step, less those for columns that tiles lack on average."""
     return cycles if step.used is None else cycles * step.used / step.n
 
 
