@@ -1,4 +1,4 @@
-"""What a filter gradient on a DSP moves and multiplies with a tiling, and how long that takes.
+"""Moves and products of a filter gradient on a DSP with a tiling, and their time.
 
 Everything is counted core by core: pieces of axes are few and alike, and what chunks load of dy is
 added up over chunks and over taps, so that a part of both is a difference.
@@ -25,7 +25,7 @@ from npusim.problem.convolution import Convolution
 
 
 class Loads(NamedTuple):
-    """What chunks load of dy, by tap and added up over the taps before, and of x.
+    """Loads of chunks of dy, by tap and added up over the taps before, and of x.
 
     ``moves`` and ``frames`` have an entry more than there are taps.
     """
@@ -126,7 +126,7 @@ def _added(counts: IntArray) -> IntArray:
 
 
 class Share(NamedTuple):
-    """What a core has of an axis: its pieces by size, how many they are, and all together."""
+    """A core's share of an axis: its pieces by size, how many they are, and all together."""
 
     sizes: tuple[tuple[int, int], ...]  # a size, and how many pieces have it
     pieces: int
@@ -139,7 +139,7 @@ def _frames_cycles(path: Path, moves: int, frames: int, size: int) -> float:
 
 
 class Part(NamedTuple):
-    """What a core takes: cycles at least, and the bytes of GM that it reads and writes."""
+    """The part of a core: cycles at least, and the bytes of GM that it reads and writes."""
 
     cycles: float
     read: int
@@ -148,7 +148,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the time of a filter gradient depends on besides its tiling.
+    """A filter gradient: all that its time depends on besides its tiling.
 
     ``shape`` is the transposed layer, ``turned`` says that the channels of x are outside the taps
     in dw, and ``through`` that im2row goes through a workspace. Partial sums may take
@@ -206,7 +206,7 @@ class Gradient:
     def _part(
         self, run: RunLoads, element: int, channels: Share, tap: int, taps: Share, columns: Share
     ) -> Part:
-        """What a core takes of its share, from ``tap`` on; sums leave it as ``element`` bytes.
+        """Cycles and bytes of a core's share, from ``tap`` on; sums leave it as ``element`` bytes.
 
         A tile's way out is queued before the loads of the next one. So it waits for the tile's last
         product, and the first product of the next tile for it.
@@ -304,7 +304,7 @@ class Gradient:
         return self._chunks_known[rows, width]
 
     def _shares(self, size: int, runs: int, step: int, whole: int = 0) -> list[Share]:
-        """What each core along an axis has of it: see ``cut_runs``."""
+        """Shares of the cores along an axis: see ``cut_runs``."""
         key = size, runs, step, whole
         if key not in self._shares_known:
             self._shares_known[key] = [_share(run) for run in _by_run(cut_runs(*key))]

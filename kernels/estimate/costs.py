@@ -23,7 +23,7 @@ def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
 
 
 def in_l2(device: Device, warm: Collection[str], *tensors: Tensor) -> tuple[bool, ...]:
-    """Which of the tensors of a kernel the L2 holds: those that are warm, where all have room."""
+    """Tell of each tensor of a kernel whether the L2 holds it: it is warm, and all have room."""
     size = sum(tensor.size_bytes for tensor in tensors)
     room = device.l2 is not None and size <= device.l2.size_bytes
     return tuple(room and tensor.name in warm for tensor in tensors)

@@ -106,8 +106,8 @@ def joined(*columns: Columns) -> Columns:
 
 def deepest(rows: Columns, k: IntArray) -> Columns:
     """Rows as candidates with steps of so much: no choice that L0 leaves takes fewer."""
-    one = np.ones_like(k)
-    return rows | {"k": k, "l0_slots": 2 * one, "l0c_slots": one, "unit_flag": 0 * one}
+    ones = np.ones_like(k)
+    return rows | {"k": k, "l0_slots": 2 * ones, "l0c_slots": ones, "unit_flag": 0 * ones}
 
 
 def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Floats, Floats]:
@@ -131,14 +131,16 @@ def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -
     work = table(work)
     least = np.asarray(busy_cycles(work) + work.beside)
     best = np.sort([*known, *[np.inf] * few])[:few]
-    found, which = np.full(len(least), np.inf), np.argsort(least, kind="stable")
+    cycles = np.full(len(least), np.inf)
+    order = np.argsort(least, kind="stable")
     first, count = 0, _AT_ONCE
-    while first < len(which) and least[which[first]] <= best[-1]:
-        some = which[first : first + count]
-        form = core or _core(len(some))
-        form.estimate(work, some, least, best, found, np.empty(form.SCRATCH))
-        first, count = first + count, 4 * count
-    return np.round(found)
+    while first < len(order) and least[order[first]] <= best[-1]:
+        looked_at = order[first : first + count]
+        form = core or _core(len(looked_at))
+        form.estimate(work, looked_at, least, best, cycles, np.empty(form.SCRATCH))
+        first += count
+        count *= 4
+    return np.round(cycles)
 
 
 def _core(candidates: int) -> ModuleType:
@@ -200,10 +202,8 @@ class Space(ABC):
     def with_l0(self, t: Columns, m: IntArray) -> Columns:
         """Candidates with the choices that L0 leaves: depths of a step, and how the next tile
         begins; ``m`` are the rows of each one's tile in L0C."""
-        size, unit_flag = (
-            self.device.memory("L0C").size_bytes,
-            costs.unit_flag_lag(self.device) >= 0,
-        )
+        size = self.device.memory("L0C").size_bytes
+        unit_flag = costs.unit_flag_lag(self.device) >= 0
         sums, depths = m * t["n"] * 4, [self.depth(t, *way) for way in L0_WAYS]
         which, steps, ways = [], [], []
         for slots, flag in ((2, False), (1, unit_flag)):
@@ -214,14 +214,14 @@ class Space(ABC):
                 which.append(np.flatnonzero(fits))
                 steps.append(k[which[-1]])
                 ways.append((slots, flag, l0_slots))
-        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
-        counts = [len(some) for some in which]
+        candidates = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
+        counts = [len(places) for places in which]
         slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
-        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+        return candidates | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
 
     @abstractmethod
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Of which candidates a kernel before this one clears the result."""
+        """Tell of each candidate whether a kernel before this one clears the result."""
 
     @abstractmethod
     def tiling(self, t: dict[str, int]) -> Any:
@@ -284,7 +284,7 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
 
 
 def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
-    """As ``leading``, of the device as it is.
+    """Candidates as of ``leading``, of the device as it is.
 
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
     sooner and leave more of the shared memories to each.
@@ -312,32 +312,38 @@ def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any
 
 
 def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
-    """The ``few`` candidates with the least estimates, and these, of all but some that are
-    ``known`` already; of equal ones, as where all wait for a memory, those of fewest steps.
+    """The ``few`` candidates with the least estimates, and these.
 
-    Rows whose bound is above what candidates of others take are never spread.
+    Times that are ``known`` count among the few. Of equal estimates, as where all wait for a
+    memory, those of fewest steps lead. Rows whose bound is above what candidates of others take are
+    never spread.
     """
     rows = space.rows
     least = busy_cycles(space.of_rows) + space.of_rows.beside
-    left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
-    t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
-    while len(left):
-        look = np.sort(left[:count])
-        as_they_are = chosen(rows, look)
-        some = space.spread(as_they_are)
-        same = some is as_they_are  # a row that makes one candidate has the work of this
-        work = taken(space.of_rows, look) if same else table(space.estimate(some))
-        cycles = times(work, few, *found, *known)
-        keep = np.flatnonzero(np.isfinite(cycles))
-        t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)
-        found = np.concatenate([found, cycles[keep]])
+    remaining = np.argsort(least, kind="stable")
+    count = max(few, _FIRST_ROWS)
+    t = chosen(rows, remaining[:0])
+    estimates, steps = np.zeros(0), np.zeros(0)
+    while len(remaining):
+        looked_at = np.sort(remaining[:count])
+        as_they_are = chosen(rows, looked_at)
+        spread = space.spread(as_they_are)
+        if spread is as_they_are:  # a row that makes one candidate has the work of this
+            work = taken(space.of_rows, looked_at)
+        else:
+            work = table(space.estimate(spread))
+        cycles = times(work, few, *estimates, *known)
+        leading_ones = np.flatnonzero(np.isfinite(cycles))
+        new = chosen(spread, leading_ones)
+        t = joined(t, new) if len(estimates) else new
+        estimates = np.concatenate([estimates, cycles[leading_ones]])
         of_all = np.asarray(work.items * work.firsts * work.seconds * work.steps)
-        steps = np.append(steps, of_all[keep])
-        limit = np.sort([*known, *found, *[np.inf] * few])[few - 1]
-        left, count = left[count:], len(left)
-        left = left[least[left] <= limit]
-    best = np.lexsort((steps, found))[:few]
-    return chosen(t, best), found[best]
+        steps = np.append(steps, of_all[leading_ones])
+        limit = np.sort([*known, *estimates, *[np.inf] * few])[few - 1]
+        remaining, count = remaining[count:], len(remaining)
+        remaining = remaining[least[remaining] <= limit]
+    best = np.lexsort((steps, estimates))[:few]
+    return chosen(t, best), estimates[best]
 
 
 def records(t: Columns) -> list[dict[str, int]]:
@@ -347,7 +353,7 @@ def records(t: Columns) -> list[dict[str, int]]:
 
 
 def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
-    """Those that lead on half of the cores, where launches of the others weigh as much.
+    """Candidates that lead on half of the cores, where launches of the others weigh as much.
 
     A tiling for which few cores are enough is not among those that lead on all of them.
     """
@@ -355,8 +361,10 @@ def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     if space.cores < 2 or saved < _WEIGHTY * min(known):
         return []
     half = replace(space, cores=space.cores // 2)
-    found = leading(half, few, *known)
-    return [(time, replace(one, cores=one.cores or half.cores)) for time, one in found]
+    return [
+        (time, replace(tiling, cores=tiling.cores or half.cores))
+        for time, tiling in leading(half, few, *known)
+    ]
 
 
 def foreseen(space: Space, t: Columns) -> tuple[list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""On how many cores a kernel that streams through UB ends first, its launch included."""
+"""Cores on which a kernel that streams through UB ends first, its launch included."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MUCH = 0.9
 
 
 class Stream(NamedTuple):
-    """What a vector kernel does to its data, on all of its cores together.
+    """The work of a vector kernel on its data, on all of its cores together.
 
     It moves ``read`` and ``written`` bytes, and issues ``vector`` instructions: each an entry of
     the device's ``vector.ops`` and the bytes it walks through. All of it is in equal pieces,
@@ -84,10 +84,10 @@ def working_cores(device: Device, cores: int, stream: Stream) -> int:
     share of a small tensor. Where that costs nothing it is all cores, unless their pieces are so
     badly shared out that fewer gain much.
     """
-    found = times(device, cores, stream)
-    if not device.launch.core_cycles and found.min() > _MUCH * found[-1]:
+    cycles = times(device, cores, stream)
+    if not device.launch.core_cycles and cycles.min() > _MUCH * cycles[-1]:
         return cores
-    return int(np.argmin(found)) + 1
+    return int(np.argmin(cycles)) + 1
 
 
 def spread_cycles(device: Device, cores: int, kernel: Any) -> float:

@@ -1,4 +1,4 @@
-"""How a filter gradient may cut the output plane into slabs, and what estimates need of each."""
+"""Cuts of the output plane of a filter gradient into slabs, with what estimates need of each."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
 
 
 def _run(s: Convolution, cut: Cut, of_x: Fetcher, of_dy: Fetcher) -> Cut:
-    """The same images, with steps that go on from one to the next."""
+    """The cut of the same images, with steps that go on from one to the next."""
     pixels, each = cut.most_pixels, s.out[1] * s.out[2]
     count = round_up(cut.images * each, 16)
     x_window = Window(cut.images, pixels, stride_w=s.step(2))

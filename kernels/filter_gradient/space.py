@@ -116,7 +116,7 @@ class Space(Gradient):
         return round_up(-(-most // steps), 16), (steps * 16 <= most) & (deepest >= 16)
 
     def _parts(self, t: Columns) -> Columns:
-        """With numbers of parts of K: none, and even ones that keep most cores busy."""
+        """Add numbers of parts of K: none, and even ones that keep most cores busy."""
         s = self.shape
         slabs = np.floor(s.n * min(self._depths) * self.of_cut["slabs"][t["cut"]])
         along, which = np.unique(np.maximum(1, slabs), return_inverse=True)
@@ -144,7 +144,7 @@ class Space(Gradient):
     def _useful_parts(
         self, parts: IntArray, tiles: IntArray, along: Floats, images: IntArray
     ) -> npt.NDArray[np.bool_]:
-        """Whether so many parts, [turn][kind], are worth looking at.
+        """Tell whether so many parts, [turn][kind], are worth looking at.
 
         A kind has so many tiles, slabs ``along`` K, and images that come together.
         """
@@ -157,7 +157,7 @@ class Space(Gradient):
         return np.asarray(useful)
 
     def _groups(self, t: Columns, *, of_x: bool) -> Columns:
-        """With groups of tiles of one operand, at most as many as cores, if L1 holds its slabs."""
+        """Add groups of tiles of one operand, at most as many as cores, if L1 holds its slabs."""
         t = self._grouped(t, -(-self.shape.plan.cout_g // t["m"]) if of_x else self._along_n(t))
         of, s = chosen(self.of_cut, t["cut"]), self.shape
         x_bytes, dy_bytes = self._slab_bytes(t, of)
@@ -179,7 +179,7 @@ class Space(Gradient):
         return joined(*candidates)
 
     def _grouped(self, t: Columns, along: IntArray) -> Columns:
-        """Those that keep most cores busy with groups of tiles, of which ``along`` share slabs."""
+        """Candidates that keep most cores busy with groups of tiles; ``along`` tiles share slabs."""
         tiles = self._tiles(t)
         runs = np.minimum(along, np.maximum(1, self.cores // (tiles // along)))
         group = -(-along // runs)
@@ -190,7 +190,7 @@ class Space(Gradient):
         return chosen(t | fields, useful)
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether parts of K add into the result, which a kernel before this one clears."""
+        """Tell whether parts of K add into the result, which a kernel before this one clears."""
         return np.asarray(t["parts"] > 1) & (not self.deterministic)
 
     def tiling(self, t: dict[str, int]) -> Tiling:

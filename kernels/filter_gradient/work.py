@@ -1,4 +1,4 @@
-"""What the cores do under tilings of a filter gradient: the columns that estimates need."""
+"""The tiles of a filter gradient: loads, products and drains, for estimates and bounds."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Gradient(Space):
 
     @property
     def _runs(self) -> tuple[int, int]:
-        """How many runs of columns the tiles of a place are cut out of, and columns of each."""
+        """Runs of columns that the tiles of a place are cut out of, and columns of each."""
         planes, c0 = self.shape.plan.cin1_g, self.shape.c0
         if self.form == "bands":  # a tile is of one plane
             return planes, self.taps * c0
@@ -331,7 +331,7 @@ class Gradient(Space):
 
     @property
     def _all_held(self) -> bool:
-        """Whether the L2 has room for both operands."""
+        """Tell whether the L2 has room for both operands."""
         l2 = self.device.l2
         return l2 is not None and sum(self._operand_bytes) <= l2.size_bytes
 

@@ -1,4 +1,4 @@
-"""How the plane of a product may be cut, and its operands brought to L1: the axes of its tilings.
+"""Cuts of a product's plane, and ways of its operands to L1: the axes of its tilings.
 
 What is listed follows from the problem alone, but for tiles that no memory holds.
 """
@@ -74,7 +74,7 @@ class Cut(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How operands come to L1: ``planes`` of the input at once; weights of ``w_planes`` planes, or
+    """A way of operands to L1: ``planes`` of the input at once; weights of ``w_planes`` planes, or
     of one plane in ``parts``; slots of both, and which of them stays."""
 
     planes: int
@@ -87,7 +87,7 @@ class Way(NamedTuple):
 
 
 def ways_of(g: Geometry) -> list[Way]:
-    """How operands may come to L1, of all planes in equal loads."""
+    """Ways of operands to L1, of all planes in equal loads."""
     sizes = list(dict.fromkeys(ceil_div(g.planes_in, loads) for loads in _LOADS))
     every = g.planes_in
     ways = [Way(p, p, 1, *slots) for p in sizes for slots in ((2, 2), (2, 1), (1, 1))]
@@ -137,7 +137,7 @@ def _runs(g: Geometry, form: str, base_m: int) -> int:
 
 
 def _may_stack(g: Geometry, form: str, plane: Plane) -> bool:
-    """Whether the positions of several images may share a tile: planes are not cut."""
+    """Tell whether the positions of several images may share a tile: planes are not cut."""
     axes = (plane.rows, plane.columns)
     uncut = form != "taps" and all(len(a) == len(a.parts) == a.slabs for a in axes)
     return uncut and (form == "phases" or g.h.insert == 1 == g.w.insert)

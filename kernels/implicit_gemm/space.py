@@ -186,7 +186,7 @@ class Products(Space):
         return -(-columns // np.minimum(whole * split, columns)), fits
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether some outputs read nothing, which a kernel before this one clears."""
+        """Tell whether some outputs read nothing, which a kernel before this one clears."""
         return np.asarray((self.of_cut["dead"] & (self.of_cut["around"] == 0))[t["cut"]])
 
     def tiling(self, t: dict[str, int]) -> Tiling:
@@ -451,7 +451,7 @@ class Products(Space):
         return np.asarray(np.minimum(t["n"], most / tiles * 16), np.float64)
 
     def _side_by_side(self, t: Columns, of: Columns) -> npt.NDArray[np.bool_]:
-        """Whether images of few planes come with one move, of one row each."""
+        """Tell whether images of few planes come with one move, of one row each."""
         return np.asarray(of["side_by_side"] & (t["planes"] <= MOST_BLOCKS))
 
     def _input_moves(self, t: Columns, of: Columns, planes: Floats) -> Floats:
@@ -466,7 +466,7 @@ class Products(Space):
 
     @property
     def _transposes(self) -> bool:
-        """Whether weights are transposed on their way to L0B, in columns of a few bytes."""
+        """Tell whether weights are transposed on their way to L0B, in columns of a few bytes."""
         return self.rotated and self.dtype.bytes == 2
 
     def _weight_moves(self, t: Columns, of: Columns, n: Floats) -> Floats:
@@ -537,7 +537,7 @@ class Products(Space):
         }
 
     def _passes(self, t: Columns) -> IntArray:
-        """How often the cores go over the input: for each phase, and for columns that are slowest.
+        """Passes of the cores over the input: for each phase, and for columns that are slowest.
 
         Cores at the same slabs of other columns read the same, if any are.
         """
@@ -546,7 +546,7 @@ class Products(Space):
         return self._phases[t["cut"]] * times
 
     def _slow(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether cores go through all slabs for some columns before the next columns."""
+        """Tell whether cores go through all slabs for some columns before the next columns."""
         return (t["resident"] > 0) & (t["tiles_n"] > 1)
 
     def _fetched(self, t: Columns) -> IntArray:

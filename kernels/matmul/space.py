@@ -128,7 +128,7 @@ class Products(Space):
         return distinct(even, _SIDES[(_SIDES % unit == 0) & (extent > _SIDES)])
 
     def _slabs_in_l1(self, t: Columns) -> Columns:
-        """With base blocks of slabs of which L1 holds two of each operand."""
+        """Add base blocks of slabs of which L1 holds two of each operand."""
         l1 = self.device.memory("L1").size_bytes
         room = 2 * (t["m"] + t["n"]) * self.shape.dtype.bytes * t["k"]
         t = chosen(t | {"room": room}, np.flatnonzero(room <= l1))
@@ -193,7 +193,7 @@ class Products(Space):
         return {"items": items, "cores": cores, "dealt": np.minimum(each, items) * cores}
 
     def _in_buffers(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether buffers of given tilings fit the memories of a core."""
+        """Tell whether buffers of given tilings fit the memories of a core."""
         size = cube_sizes(self.device)
         element = self.shape.dtype.bytes
         rows, columns = t["m"] * t["k"], t["n"] * t["k"]  # of a base block of A, and of B
@@ -206,14 +206,14 @@ class Products(Space):
         return np.asarray(fits)
 
     def _has_estimate(self, g: Columns) -> npt.NDArray[np.bool_]:
-        """Whether closed forms know what tilings with these fields do."""
+        """Tell whether closed forms know what tilings with these fields do."""
         fits = ~(g["full_load_a"] | g["through_ub"]) & (g["tail_m"] * g["tail_n"] == 1)
         fits &= ~g["unit_flag"] | (costs.unit_flag_lag(self.device) >= 0)
         cube = self.device.cube
         return np.asarray(fits & (cube is not None and self.shape.math in cube.rates))
 
     def _parts(self, t: Columns) -> Columns:
-        """With depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
+        """Add depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
         s = self.shape
         tiles = self._tiles(t)
         depths = [np.full(len(t["m"]), round_up(s.k, 16))]
@@ -249,11 +249,11 @@ class Products(Space):
         return np.asarray(2 * (t["m"] + t["n"]) * t["k"] * t["step"] * self.shape.dtype.bytes)
 
     def bytes_in_l1(self, t: Tiling) -> int:
-        """The same of a tiling of them."""
+        """Bytes of L1 that a tiling of them takes."""
         return 2 * (t.base_m + t.base_n) * t.base_k * t.step_ka * self.shape.dtype.bytes
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether parts of K add into the result, which a kernel before this one clears."""
+        """Tell whether parts of K add into the result, which a kernel before this one clears."""
         return np.asarray(t["depth"] < self.shape.k)
 
     def tiling(self, t: dict[str, int]) -> Tiling:
@@ -375,7 +375,7 @@ class Products(Space):
 
     @property
     def _k_rows(self) -> tuple[bool, bool]:
-        """Whether rows of A in GM are along K, and those of B."""
+        """Tell whether rows of A in GM are along K, and those of B."""
         turned_a, turned_b = self.shape.turned
         return turned_a, not turned_b
 

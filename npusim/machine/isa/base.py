@@ -1,4 +1,4 @@
-"""What an instruction is: one class with operands, legality, pipe, reads, writes, cost and effect.
+"""An instruction: one class with operands, legality, pipe, reads, writes, cost and effect.
 
 Legality (``check``), timing (``cost``) and meaning (``execute``) of an instruction stand side by
 side; the engine decides only what an instruction gets when others compete for the same memory.
@@ -63,7 +63,7 @@ def larger(first: Numbers, second: Numbers) -> Numbers:
 
 
 class Cost(NamedTuple):
-    """What an instruction needs when alone on the machine, in cycles.
+    """The cost of an instruction that is alone on the machine, in cycles.
 
     ``cycles`` it occupies its pipe, ``idle_head`` more if the pipe was idle just before,
     ``startup`` of them pass before the first byte moves (GM transfers), ``issue`` cycles of
@@ -82,7 +82,7 @@ class Cost(NamedTuple):
 
 
 class MemoryView(Protocol):
-    """What ``execute`` sees: the elements behind regions, for ``batch`` cores at once.
+    """The view of ``execute``: the elements behind regions, for ``batch`` cores at once.
 
     Arrays have a leading axis for the cores.
     """
@@ -136,7 +136,7 @@ class Await(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What an instruction tells of itself once, when it is issued.
+    """Facts that an instruction tells of itself once, when it is issued.
 
     Each field is the property or method of ``Instruction`` that has its name.
     """
@@ -200,7 +200,7 @@ class Instruction(Abstract):
 
     @property
     def drains(self) -> bool:
-        """Whether it waits until all pipes of its core have done what was issued before it."""
+        """Tell whether it waits until all pipes of its core have done what was issued before it."""
         return self.meets
 
     def told(self) -> Told:
@@ -217,7 +217,7 @@ class Instruction(Abstract):
 
     @abstractmethod
     def cost(self, device: Device) -> Cost:
-        """What it takes alone on ``device``."""
+        """Return its cost alone on ``device``."""
 
     @abstractmethod
     def figures(self) -> tuple[str, ...]:
@@ -237,7 +237,7 @@ class Instruction(Abstract):
 
     @property
     def about(self) -> str:
-        """What it works on, for who looks at one of many: its sizes, or where it moves what."""
+        """Words for its subject, to tell it from others: its sizes, or the ends of a move."""
         return ""
 
     def __str__(self) -> str:

@@ -165,7 +165,7 @@ class Mmad(Instruction, Record, frozen=True):
 
     @property
     def _follows(self) -> bool:
-        """Whether drains of its accumulator and it follow each other under the unit flag."""
+        """Tell whether drains of its accumulator and it follow each other under the unit flag."""
         return self.c.slot.buffer.unit_flag
 
     def figures(self) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class Nd2nz(Move, Record, frozen=True):
 
 
 def _shares_bank(src: SlotRegion) -> bool:
-    """Whether what is read lies in the bank that another slot's load is being written to."""
+    """Tell whether what is read lies in the bank that another slot's load is being written to."""
     return src.slot.buffer.slots > 1 and not src.slot.buffer.own_banks
 
 
@@ -203,7 +203,7 @@ class Window(Struct, frozen=True):
 
     @property
     def plain(self) -> bool:
-        """Whether every position is read once, one after the other: a 1x1 filter at stride 1."""
+        """Tell whether positions are read once, one after the other: a 1x1 filter at stride 1."""
         filters = (self.kernel_h, self.kernel_w, self.stride_h, self.stride_w)
         pads = self.pad_left + self.pad_right + self.pad_top + self.pad_bottom
         return filters == (1, 1, 1, 1) and not pads
@@ -217,7 +217,7 @@ class Window(Struct, frozen=True):
 
 
 class Fetcher(NamedTuple):
-    """How img2col loads of a path read their map: ``window_bytes`` of a row in a cycle."""
+    """The way img2col loads of a path read their map: ``window_bytes`` of a row in a cycle."""
 
     window_bytes: int
 

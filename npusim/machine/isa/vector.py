@@ -57,12 +57,12 @@ def walked(*regions: SlotRegion) -> int:
 
 
 def _leaves_gaps(region: SlotRegion) -> bool:
-    """Whether rows of a region take blocks that they do not fill."""
+    """Tell whether rows of a region take blocks that they do not fill."""
     return region.pitch != region.row_bytes and region.row_bytes % BLOCK_BYTES != 0
 
 
 class Lanes(NamedTuple):
-    """What the repeats of a vector instruction have room for, and how much of that is used.
+    """Room of the repeats of a vector instruction, and the part of it that is used.
 
     ``elements`` are computed in ``repeats`` of ``each`` lanes. ``row_bytes`` are those of the
     shortest rows that do not fill the blocks they take, 0 where there are none; ``again`` is
@@ -152,11 +152,11 @@ class VectorInstruction(Instruction):
         return f"{self.elements:,} x {self.dtype}"
 
     def repeats(self, device: Device) -> int:
-        """How many repeats it takes."""
+        """Count its repeats."""
         return max(1, ceil_div(self.walks, device.vector.repeat_bytes))
 
     def lanes(self, device: Device) -> Lanes:
-        """How much of its repeats it uses."""
+        """Return the part of its repeats that it uses."""
         narrow = [one for one in self.measured if one.rows > 1 and _leaves_gaps(one)]
         return Lanes(
             elements=self.elements,
