@@ -179,7 +179,7 @@ class Space(Gradient):
         return joined(*candidates)
 
     def _grouped(self, t: Columns, along: IntArray) -> Columns:
-        """Candidates that keep most cores busy with groups of tiles; ``along`` tiles share slabs."""
+        """Candidates that keep most cores busy with groups of tiles; ``along`` share slabs."""
         tiles = self._tiles(t)
         runs = np.minimum(along, np.maximum(1, self.cores // (tiles // along)))
         group = -(-along // runs)
