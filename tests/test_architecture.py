@@ -11,8 +11,6 @@ from typing import Any
 
 from importlinter.api import read_configuration
 
-from tools.size import lines_of_code, report
-
 ROOT = Path(__file__).parent.parent
 
 #: Parts that know the machine and have never heard of convolution.
@@ -35,10 +33,8 @@ def modules() -> dict[str, Path]:
 
 @cache
 def tree(file: Path) -> ast.Module:
-    """A module with the public names that a stub beside it lists."""
-    stub = file.with_suffix(".pyi")
-    parts = [one.read_text(encoding="utf-8") for one in (file, stub) if one.exists()]
-    return ast.parse("\n".join(parts), str(file))
+    """The syntax tree of a module."""
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
 def imports(node: ast.AST) -> Iterator[str]:
@@ -138,16 +134,6 @@ def test_the_machine_has_never_heard_of_convolution() -> None:
     for file in machine_files():
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             assert not FOREIGN.search(line), f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
-
-
-def test_lines_of_code_leave_out_what_explains() -> None:
-    text = '"""Module."""\n\n# why\ndef f(a):\n    """What."""\n    return (\n        a\n    )\n'
-    assert lines_of_code(text) == 4
-
-
-def test_the_sizes_of_all_rooms_are_listed() -> None:
-    names = {line.split()[-1] for line in report()}
-    assert {"kernels/matmul", "npusim/machine", "npusim/cli", "all"} <= names
 
 
 #: Shells ask for completions through the environment, users name the place of their cache there and

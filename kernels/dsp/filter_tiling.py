@@ -70,7 +70,7 @@ class Tiling:
         return prod(self.grid)
 
     def clipped(self, s: Convolution) -> Tiling:
-        """What a transposed layer leaves of it."""
+        """The tiling with the sizes that a transposed layer leaves of it."""
         grid = Grid(*map(min, self.grid, self.most(s)))
         channels, taps, columns = core_share(s, grid)
         return Tiling(
@@ -83,7 +83,7 @@ class Tiling:
         )
 
     def most(self, s: Convolution) -> Grid:
-        """What there is of a transposed layer along each axis, of images their chunks."""
+        """The size of a transposed layer along each axis, of images their chunks."""
         chunks = ceil_div(s.spatial[0], self.rows) * ceil_div(s.spatial[1], self.width)
         return Grid(s.cout, s.taps, s.cin_per_group, s.n * chunks)
 
@@ -113,7 +113,7 @@ def core_share(s: Convolution, grid: Grid) -> tuple[int, int, int]:
 
 
 class Run(NamedTuple):
-    """A piece of an axis: which of its runs it is in, where it begins, and its size."""
+    """A piece of an axis: the number of its run, where it begins, and its size."""
 
     run: int
     first: int
@@ -171,7 +171,8 @@ def chunk_cycles(
     ``product`` are rows, columns and depth; ``starts`` moves bring ``frames``, each of them the
     bytes of one and how many there are.
     """
-    path, gemm = device.path("GM", "SM"), device.gemm
+    path = device.path("GM", "SM")
+    gemm = device.gemm
     assert gemm is not None  # the operator has asked for it
     rows, columns, depth = product
     rate = gemm.rates[dtype.name]

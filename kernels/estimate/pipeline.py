@@ -34,7 +34,7 @@ from npusim.kernels.estimate import costs
 from npusim.kernels.estimate.tile import TileWork, bound, busy_cycles, estimate
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device, IntArray
-from npusim.machine.timing import standby
+from npusim.machine.timing import compile_once
 from npusim.machine.timing.fast.jit import uncompiled
 
 #: Fields of candidates by name, one entry for each.
@@ -57,9 +57,6 @@ L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 
 #: Candidates estimated before the first look at what is left; next are four times as many.
 _AT_ONCE = 128
-
-#: Instructions on the reference that take as long as one candidate that is not compiled.
-_LIKE = 5
 
 
 def table(work: Any) -> Work:
@@ -125,8 +122,8 @@ def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -
     """Whole cycles of the ``few`` candidates that take least; of others they may be infinite.
 
     Candidates are estimated in the order of their bounds, until those left cannot win. Times that
-    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
-    that takes less time.
+    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the
+    compiled one.
     """
     work = table(work)
     least = np.asarray(busy_cycles(work) + work.beside)
@@ -136,17 +133,15 @@ def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -
     first, count = 0, _AT_ONCE
     while first < len(order) and least[order[first]] <= best[-1]:
         looked_at = order[first : first + count]
-        form = core or _core(len(looked_at))
+        form = core or _compiled_core()
         form.estimate(work, looked_at, least, best, cycles, np.empty(form.SCRATCH))
         first += count
         count *= 4
     return np.round(cycles)
 
 
-def _core(candidates: int) -> ModuleType:
-    """The form of ``pipeline_core`` for so many candidates: compiled if that takes less time."""
-    if standby.allows(candidates * _LIKE):
-        return plain_core()
+def _compiled_core() -> ModuleType:
+    compile_once.require()
     from npusim.kernels.estimate import pipeline_core  # noqa: PLC0415 - it may load Numba
 
     return pipeline_core

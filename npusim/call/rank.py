@@ -32,7 +32,7 @@ class Ratios(NamedTuple):
     most: float  # the largest that was ever met on the devices of MEASURED_ON
 
 
-#: Of estimates, and of bounds from programs: measured by ``python -m tests.call.ratios``.
+#: Of estimates, and of bounds from programs: measured by ``python -m tools.tilings.ratios``.
 ESTIMATES = Ratios(0.75, 1.16, 0.9, 2.0)
 PROGRAMS = Ratios(1.0, 1.08, 0.9, 1.3)
 

@@ -34,7 +34,7 @@ from npusim.results.shown import network_text
 from npusim.results.shown.report import Report
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.progress import in_notebooks, of_layers
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.version import __version__
 from npusim.workloads import Layer, Workload, read_network
 

@@ -25,9 +25,9 @@ from npusim.kernels.matmul.matmul import Tiling
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.language import FP16, Alike, Kernel, Language, Plan, Tasks, Tensor, in_runs
 from npusim.machine.device.catalog import load_device
-from tests.call import others, outside, proofs, ratios
-from tests.call.larger_machines import Gradient, kernel_of, layers
 from tests.tables import rows
+from tools.tilings import others, outside, proofs, ratios
+from tools.tilings.larger_machines import Gradient, kernel_of, layers
 
 pytestmark = pytest.mark.compiled
 

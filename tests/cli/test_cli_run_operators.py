@@ -81,7 +81,7 @@ def test_one_wrong_gradient_fails_alone(capsys: Capture, monkeypatch: pytest.Mon
         result.grad_weight[0] = 0
         return result
 
-    module = sys.modules["npusim.ops.convolution_backward"]
+    module = sys.modules["npusim.ops.conv_backward"]
     monkeypatch.setattr(module, "convolution_backward", wrong)
     assert main([*BACKWARD, "--check"]) == 1
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("check  ")]

@@ -15,8 +15,8 @@ import pytest
 
 from npusim.base.streams import stderr_is_terminal
 from npusim.cli.main import main
-from npusim.cli.sweep import progress_bar
-from npusim.machine.timing import standby
+from npusim.cli.study import progress_bar
+from npusim.machine.timing import compile_once
 from npusim.results.writers import progress
 from npusim.results.writers.progress import ProgressBar
 
@@ -58,7 +58,7 @@ def test_the_library_needs_no_standard_error(
     assert not stderr_is_terminal()
     with ProgressBar() as bar:
         bar("matmul", "timing", 1, 2)
-    standby._say("it compiles")
+    compile_once._say("it compiles")
     assert capsys.readouterr().out == "", "print would write it there"
 
 

@@ -6,7 +6,6 @@ A section stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import textwrap
@@ -20,9 +19,9 @@ from typing import Any
 from importlinter.api import read_configuration
 
 import npusim
-from npusim.cli.main import COMMANDS, parser
 from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
+from npusim.silicon.rows import NetworkRow
 from npusim.silicon.sheet import shipped_steps
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
@@ -156,60 +155,6 @@ def assumed() -> str:
     return table(("device", "figures", "assumed"), cells)
 
 
-def commands() -> str:
-    """The commands of the shell."""
-    return table(("command", "what it does"), ((f"`npusim {n}`", t) for n, t in COMMANDS.items()))
-
-
-def options() -> str:
-    """Every option of every command, from the parsers."""
-    return "\n".join(text for name in COMMANDS for text in _options(_parser_of(name), set()))
-
-
-def _parser_of(command: str) -> argparse.ArgumentParser:
-    return _subparsers(parser([command]))[command]
-
-
-def _subparsers(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found: dict[str, argparse.ArgumentParser] = {}
-    for action in of._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            action._get_subactions()  # operators declare their options when they are listed
-            found |= action.choices
-    return found
-
-
-def _options(of: argparse.ArgumentParser, known: set[str]) -> Iterable[str]:
-    """A chapter per parser: what it does, and a table of options per group, each once."""
-    about = (of.description or "").strip().removesuffix(".")
-    yield f"## {of.prog}\n\n{about[:1].upper()}{about[1:]}.\n"
-    for group in of._action_groups:
-        actions = [a for a in group._group_actions if not isinstance(a, argparse._SubParsersAction)]
-        rows = [(f"`{_spelling(a)}`", _plain(a.help or "")) for a in actions if a.dest != "help"]
-        title = (group.title or "options").replace("positional arguments", "arguments")
-        text = table((title, "meaning"), rows)
-        if rows and text not in known:
-            known.add(text)
-            yield text
-    for sub in _subparsers(of).values():
-        yield from _options(sub, known)
-
-
-def _spelling(action: argparse.Action) -> str:
-    names = ", ".join(action.option_strings)
-    if action.nargs == 0:
-        return names
-    value = action.metavar or "{" + ",".join(map(str, action.choices or [action.dest])) + "}"
-    if isinstance(value, tuple):
-        value = " ".join(value)
-    return f"{names} {value}".strip()
-
-
-def _plain(text: str) -> str:
-    """Help as Markdown."""
-    return re.sub(r"([|<>*])", r"\\\1", " ".join(text.split())).replace("%%", "%")
-
-
 def _score(pattern: str) -> tuple[str, ...]:
     """The groups of the first line of the score card that begins with ``pattern``."""
     found = re.search(rf"^{pattern}", SCORECARD.read_text(encoding="utf-8"), re.M)
@@ -308,7 +253,7 @@ def _steps() -> dict[str, dict[str, Any]]:
 
 def _step_errors() -> list[float]:
     """Absolute errors of the steps simulated but those where reading images may set the pace."""
-    kept = {row.id for row in shipped_steps().rows if row.input_bound == "no"}
+    kept = {row.id for row in shipped_steps().of(NetworkRow) if row.input_bound == "no"}
     found = (one["error"] for name, one in _steps().items() if name in kept)
     return [abs(error) for error in found if error is not None]
 
@@ -320,12 +265,16 @@ def _percent(share: float) -> str:
 def steps() -> str:
     """Every measured step: what it took, what was simulated, or why not."""
     found, rows = _steps(), []
-    for row in shipped_steps().rows:
+    for row in shipped_steps().of(NetworkRow):
         one = found[row.id]
-        types = f"{row.dtype}, normalisation fp32" if row.normalisation else row.dtype
-        asked = f"{row.network}, batch {row.batch}, {types}", f"{row.cards} x {row.chip}", row.mode
+        types = f"{row.dtype}, normalisation fp32" if row.normalisation else f"{row.dtype}"
+        asked = (
+            f"{row.network}, batch {row.batch}, {types}",
+            f"{row.cards} x {row.chip}",
+            f"{row.mode}",
+        )
         error = one["error"]
-        times = f"{row.time_us / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
+        times = f"{(row.time_us or 0) / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
         reason = textwrap.shorten(one.get("reason") or "", 75, placeholder=" ...")
         told = f"{100 * error:+.0f} %" if error is not None else reason
         told += " (images may set the pace)" * (error is not None and row.input_bound != "no")
@@ -336,7 +285,7 @@ def steps() -> str:
 
 def step_parts() -> str:
     """The parts of the step that has a profile."""
-    (row,) = (row for row in shipped_steps().rows if row.busy_us)
+    (row,) = (row for row in shipped_steps().of(NetworkRow) if row.busy_us)
     found = _steps()[row.id]
     rows = []
     for part, us in row.busy_us.items():
@@ -438,8 +387,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "elementwise kinds": elementwise_kinds,
     "what is kept": what_is_kept,
     "assumed": assumed,
-    "commands": commands,
-    "options": options,
     "errors": errors,
     "short errors": short_errors,
     "steps": steps,

@@ -14,7 +14,7 @@ from npusim.base.errors import ArgumentError, RuleError
 from npusim.base.rounding import round_hf32
 from npusim.call.spec import spec
 from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
-from npusim.ops.convolution_backward import convolution_backward
+from npusim.ops.conv_backward import convolution_backward
 from tests.mistakes import mistakes
 from tests.sampled import examples
 

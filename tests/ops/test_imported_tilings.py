@@ -22,7 +22,8 @@ from npusim.kernels.parts.tile_order import tiles
 from npusim.kernels.vendor.imported import ascendc_tiling, catlass_tiling
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.gemm_rows import kernel_of_row
-from npusim.silicon.sheet import Declined, KernelRow, shipped_sheets
+from npusim.silicon.rows import Declined, KernelRow
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name
 from tests.mistakes import mistakes
 
@@ -55,6 +56,7 @@ def choice(row: KernelRow) -> dict[str, Any]:
         words["BlockScheduler"] = (
             f"GemmIdentityBlockSwizzle<{row.window}, {int(row.fastest == 'n')}>"
         )
+    assert row.buffers_l1 is not None
     a, b = row.buffers_l1
     words |= {"L1A_STAGES": a, "L1B_STAGES": b, "L0_STAGES": row.buffers_l0}
     named = {*POLICIES, *FLAGS, *FINISHED}
@@ -83,6 +85,9 @@ def test_a_measured_row_takes_the_same_cycles_through_the_door(
     want = cycles(kernel, device, cores)
     if isinstance(kernel, Matmul) and row.layout_b != "NZ":
         turned = row.layout_b == "ND_nk"
+        assert row.M is not None
+        assert row.N is not None
+        assert row.K is not None
         r = npusim.ops.matmul(
             npusim.spec((row.M, row.K), row.dtype_in),
             npusim.spec((row.N, row.K) if turned else (row.K, row.N), row.dtype_in),

@@ -220,9 +220,13 @@ def test_the_vendors_call_form_launches_the_product() -> None:
     dx, dw = np.zeros_like(x), np.zeros_like(w)
     stream = acl.aclrtCreateStream(device="ascend910b2")
     status, size, executor = acl.aclnnConvolutionBackwardGetWorkspaceSize(
-        *(acl.aclCreateTensor(array) for array in (dy, x, w)),
+        acl.aclCreateTensor(dy),
+        acl.aclCreateTensor(x),
+        acl.aclCreateTensor(w),
         None,
-        *(acl.aclCreateIntArray(list(values)) for values in ((3, 3), (0, 0), (1, 1))),
+        acl.aclCreateIntArray([3, 3]),
+        acl.aclCreateIntArray([0, 0]),
+        acl.aclCreateIntArray([1, 1]),
         False,
         acl.aclCreateIntArray([0, 0]),
         1,

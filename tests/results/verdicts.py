@@ -21,7 +21,7 @@ from typing import Any
 import npusim
 from npusim.base.errors import NpusimError
 from npusim.base.records import replace
-from npusim.cli.calls import make_operands
+from npusim.cli.operands import make_operands
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
 from npusim.machine.device.resources import LAUNCHES
@@ -29,7 +29,7 @@ from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
 from npusim.results.facts.verdict import doubled_us, parts, what_if
-from tests.ops.random_calls import Drawn, drawn
+from tools.campaigns.random_calls import Drawn, drawn
 
 #: Share of the time by which another may save more. Transfers that share a link take turns, and
 #: a faster part can change whose turn it is: a sum of two parts may save less than one of them.

@@ -11,7 +11,8 @@ from npusim.base.records import replace
 from npusim.kernels.matmul.measured import window_tail
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.gemm_rows import simulate_gemm_row
-from npusim.silicon.sheet import Declined, KernelRow, Simulated, shipped_sheets
+from npusim.silicon.rows import Declined, KernelRow, Simulated
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import simulate_row
 from tests.mistakes import mistakes
 from tests.tables import rows

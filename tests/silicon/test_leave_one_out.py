@@ -14,7 +14,10 @@ import pytest
 from npusim.base.errors import ConfigError
 from npusim.base.records import replace
 from npusim.silicon.constants import STEPS, Constant, load_constants
-from npusim.silicon.fit import (
+from npusim.silicon.rows import CallRow, KernelRow, Simulated
+from npusim.silicon.simulate import Outcome, Task
+from tests.mistakes import mistakes
+from tools.scorecard.left_out import (
     CALL,
     FAMILY,
     SHAPE,
@@ -23,10 +26,7 @@ from npusim.silicon.fit import (
     Study,
     leave_one_out,
 )
-from npusim.silicon.sheet import CallRow, KernelRow, Simulated
-from npusim.silicon.simulate import Outcome, Task
-from npusim.silicon.tables import scorecard
-from tests.mistakes import mistakes
+from tools.scorecard.tables import scorecard
 
 Make = Callable[..., Outcome]
 
@@ -352,7 +352,7 @@ def test_transposes_are_predicted_and_no_constant_is_fitted_to_them() -> None:
 
 
 def test_calls_alone_have_a_card_without_fits_of_kernels() -> None:
-    """``npusim validate --leave-one-out --data calls.csv`` ended in an IndexError."""
+    """The score card of a file of calls alone ended in an IndexError."""
     kernels = leave_one_out(calls(234), [CORE], simulate)
     study = leave_one_out(calls(234), [CORE], simulate, CallRow)
     titles = [table.title for table in scorecard(calls(234), kernels, [CORE], (), study)]

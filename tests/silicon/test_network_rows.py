@@ -9,7 +9,7 @@ import pytest
 import npusim
 from npusim.base.records import replace
 from npusim.networks.rules.training import training
-from npusim.silicon.sheet import PARTS, NetworkRow
+from npusim.silicon.rows import PARTS, NetworkRow
 from npusim.silicon.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload
 from npusim.workloads.repetition import for_batch

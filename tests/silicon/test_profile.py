@@ -9,7 +9,7 @@ import pytest
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.silicon.choices import Choices, read_choices
 from npusim.silicon.profile import read_data, read_profile
-from npusim.silicon.sheet import Operand, ProfiledRow, Unreadable
+from npusim.silicon.rows import Operand, ProfiledRow, Unreadable
 from tests.mistakes import mistakes
 
 HEAD = (

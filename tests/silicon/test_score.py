@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from npusim.silicon.rows import CallRow, KernelRow, Unreadable
 from npusim.silicon.score import (
     Pair,
     busy_errors,
@@ -17,7 +18,7 @@ from npusim.silicon.score import (
     score,
     time_error,
 )
-from npusim.silicon.sheet import CallRow, KernelRow, Unreadable, shipped_sheets
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import Outcome
 from tests.tables import rows
 

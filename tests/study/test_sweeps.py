@@ -18,12 +18,15 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
+from npusim.ops import CARDS
+from npusim.ops.card import Stated
 from npusim.results.writers import palette
 from npusim.reuse.store import opened
+from npusim.study.points import Measured, stored_point
 from npusim.study.result import SweepResult
 from npusim.study.runner import here, look
 from npusim.study.space import make_study
-from npusim.study.subject import Measured, Split, known_of
+from npusim.study.subject import Split, split
 from tests.mistakes import mistakes
 
 PRODUCT: dict[str, Any] = {
@@ -162,7 +165,7 @@ def test_two_processes_may_write_one_store(tmp_path: Path) -> None:
     assert [one.wait() for one in both] == [0, 0]
     with opened(file, "sweeps") as kept:
         assert len(kept) == 600
-        assert known_of(kept, "b299") == Measured({"i": 299})
+        assert stored_point(kept, "b299") == Measured({"i": 299})
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
@@ -275,3 +278,16 @@ def test_beside_a_layer_groups_are_those_of_the_device() -> None:
     assert found.time_us[0] > found.time_us[1]
     assert found.area_mm2[0] < found.area_mm2[1]
     assert (found.energy_uj - found.dynamic_uj - found.static_uj).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("operator", ["conv_grad_filter", "deconv_grad_filter"])
+def test_a_switch_of_two_words_is_an_option_of_a_study(operator: str) -> None:
+    """The name has an underscore, so that what reads the option finds it."""
+    sizes = {"cin": "16", "cout": "32", "size": "16x16", "kernel": "3", "padding": "1"}
+    workspaces = []
+    for switch in ("no", "yes"):
+        parts = split({"operator": operator, **sizes, "im2row_workspace": switch})
+        stated = Stated(operator=operator, options=parts.options, arrays={}, files={})
+        workspaces.append(CARDS[operator].problem(stated).workspace)
+    assert workspaces == [0, 1]
+    assert not [o.name for card in CARDS.values() for o in card.options if "-" in o.name]

@@ -278,7 +278,7 @@ def _with(template: Template, moves: list[_Place], there: list[Move], costs: _Co
 
 
 class _Prices:
-    """What moves cost where their bases are so far behind a block; each is asked for once."""
+    """The costs of moves whose bases are so far behind a block; each is worked out once."""
 
     def __init__(self, device: Device, names: _Names) -> None:
         self._device, self._names = device, names

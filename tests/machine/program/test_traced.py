@@ -40,6 +40,7 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.traced import load_instructions, save_instructions
 from npusim.silicon.gemm_rows import kernel_of_row
+from npusim.silicon.rows import KernelRow
 from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name, simulate_row
 from tests import sampled
@@ -84,7 +85,7 @@ def of_calls(monkeypatch: pytest.MonkeyPatch) -> Found:
         npusim.ops.matmul(spec(32, 32), spec(32, 32), spec(32), device="ascend910")
         npusim.ops.matmul(spec(32, 2048), spec(2048, 32), device="ascend910b2")
         npusim.step("resnet18", batch=1, device="ascend910b2")
-        rows = {row.op: row for row in shipped_sheets()[0].rows if row.family != "PTO-FA"}
+        rows = {row.op: row for row in shipped_sheets()[0].of(KernelRow) if row.family != "PTO-FA"}
         for row in rows.values():
             simulate_row(row, {})
     return found
@@ -136,7 +137,7 @@ def by_hand() -> Found:
         ),
     ]  # fmt: skip
     found: Found = {type(kernel): ("ascend910b2", 24, kernel) for kernel in kernels}
-    for row in shipped_sheets()[0].rows:
+    for row in shipped_sheets()[0].of(KernelRow):
         if row.id in ("C130", "C143"):
             device = load_device(device_name(row)[0])
             kernel, cores, _ = kernel_of_row(row, device)
