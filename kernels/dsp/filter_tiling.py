@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from npusim.kernels.estimate.checks import check_tiling
 from npusim.language import FP32, Device, DType, ceil_div
+from npusim.machine.isa.base import Move
+from npusim.machine.isa.dsp import DspGemm
 from npusim.problem.convolution import Convolution
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
@@ -171,10 +173,11 @@ def chunk_cycles(
     """
     path = device.path("GM", "SM")
     gemm = device.gemm
-    rows, columns, depth = product
     assert gemm is not None  # the operator has asked for it
+    rows, columns, depth = product
     rate = gemm.rates[dtype.name]
     blocks = ceil_div(rows, rate.m) * ceil_div(columns, rate.n)
-    move = sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
-    move += starts * path.startup_cycles
-    return max(float(blocks * (gemm.overhead_cycles + depth * rate.cycles)), move)
+    move = starts * path.startup_cycles
+    for size, count in frames:
+        move += Move.cycles(path, float(count * size), count, moves=0)
+    return max(float(DspGemm.cycles(gemm, rate, blocks, depth)), move)

@@ -15,7 +15,8 @@ import numpy as np
 
 from npusim.base.records import replace
 from npusim.kernels.estimate.fit import no_filter, no_product
-from npusim.kernels.estimate.pipeline import bounds, chosen, records, table
+from npusim.kernels.estimate.pipeline import chosen, records, table
+from npusim.kernels.estimate.tile import busy_cycles
 from npusim.kernels.filter_gradient.space import Space as Filters
 from npusim.kernels.implicit_gemm.geometry import Geometry
 from npusim.kernels.implicit_gemm.space import Products
@@ -98,10 +99,10 @@ def _plainest(space: Filters | Products, plain: Any) -> Any:
         return None
     t["unit_flag"] = 0 * t["unit_flag"]
     t["cores"] = np.minimum(t["items"], space.cores)
-    best = np.array([np.argmin(_weighed(table(space.work(t)), space.device))])
+    best = np.array([np.argmin(_weighed(table(space.estimate(t)), space.device))])
     return replace(space.tiling(records(chosen(t, best))[0]), cores=0)
 
 
 def _weighed(work: Any, device: Device) -> Any:
     """Cycles, less what cores take to launch: no published rule of the vendor weighs that."""
-    return bounds(work) + work.beside - work.cores * device.launch.core_cycles
+    return busy_cycles(work) + work.beside - work.cores * device.launch.core_cycles

@@ -131,7 +131,7 @@ def test_estimates_know_cores_that_go_over_the_input_in_turn(share: int, rel: fl
     kernel: Any = kernel_of(Gradient("features.7", shape, "dx"))
     (space,) = spaces(kernel, slow)
     some = of_unlike_columns(space)
-    found = times(space.work(some), 3)
+    found = times(space.estimate(some), 3)
     best = np.argsort(found)[:3]
     for estimate, one in zip(found[best], records(pipeline.chosen(some, best)), strict=True):
         tried = replace(kernel, tiling=space.tiling(one))

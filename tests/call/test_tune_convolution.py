@@ -14,7 +14,7 @@ from npusim.base.records import replace
 from npusim.call.call import planning
 from npusim.call.tilings.problem import Problem, neighbours
 from npusim.call.tune import tune
-from npusim.kernels.estimate.pipeline import bounds, chosen, records, times
+from npusim.kernels.estimate.pipeline import chosen, records, times
 from npusim.machine.device.catalog import load_device
 from npusim.machine.program.kernel import Kernel
 from tests.sampled import slow_if
@@ -96,8 +96,8 @@ def test_bounds_are_below_the_simulation(layer: str, name: str, device: str, dty
     every, near = list(problem.candidates()), dict[Any, float]()
     for space in kernel.spaces(machine, problem.cores, (False,) * 3):
         t = space.spread(space.rows)
-        estimate = space.work(t)
-        least_of = bounds(space.work(t, sure=True), sure=True)
+        estimate = space.estimate(t)
+        least_of, _ = space.bound(t)
         share = least_of / (times(estimate, len(t["cores"])) - estimate.beside)
         best = np.argsort(-share)[:6]
         near |= zip(map(space.tiling, records(chosen(t, best))), share[best].tolist(), strict=True)

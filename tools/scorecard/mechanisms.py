@@ -26,7 +26,7 @@ import numpy as np
 
 from npusim.base.records import replace
 from npusim.cli.files import print_table
-from npusim.kernels.estimate.pipeline import bounds
+from npusim.kernels.estimate.tile import busy_cycles
 from npusim.kernels.layout.library_trans_data import LibraryGroups
 from npusim.kernels.layout.trans_data import TransData
 from npusim.kernels.vendor import library
@@ -91,7 +91,7 @@ def _modules(attribute: str, *values: tuple[str, Any], of: Any = call_rows) -> A
 
 def _cores(chip: str) -> Choice:
     """The least bound of a tiling of the library, with the launch of each core in it or without."""
-    with_cores = lambda work, _: bounds(work) + work.beside  # noqa: E731
+    with_cores = lambda work, _: busy_cycles(work) + work.beside  # noqa: E731
     values = ("counts", with_cores), ("does not count", library._weighed)
     return Choice("launch of cores in tilings", chip, _modules("_weighed", *values, of=library))
 

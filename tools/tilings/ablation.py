@@ -12,7 +12,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -73,21 +72,21 @@ def without(**plain: int) -> Switch:
     return narrow
 
 
-def told(change: dict[str, Any], name: str, *spaces: Any) -> Switch:
-    """Some of what a method of these spaces tells is another."""
+def all_in_l2(patch: pytest.MonkeyPatch) -> None:
+    """The L2 lacks none of the operands."""
+    for space in (Products, Filters):
+        lacking = space._lacking
 
-    def switch(patch: pytest.MonkeyPatch) -> None:
-        for space in spaces:
-            whole = getattr(space, name)
-            changed = partialmethod(_with, whole, change)
-            patch.setattr(space, name, changed)
+        def none_lacking(self: Any, *sizes: Any, lacking: Any = lacking) -> Any:
+            return tuple(fields | {"until": 0} for fields in lacking(self, *sizes))
 
-    return switch
+        patch.setattr(space, "_lacking", none_lacking)
 
 
-def _with(space: Any, whole: Any, change: dict[str, Any], *given: Any, **more: Any) -> Any:
-    found = whole(space, *given, **more)
-    return found | {name: value for name, value in change.items() if name in found}
+def unblocked(patch: pytest.MonkeyPatch) -> None:
+    """Moves of a tile on their way out never hold the scalar pipe back."""
+    drain = Products._drain
+    patch.setattr(Products, "_drain", lambda self, sizes: drain(self, sizes)._replace(blocked=0))
 
 
 def write_backs(patch: pytest.MonkeyPatch) -> None:
@@ -97,8 +96,7 @@ def write_backs(patch: pytest.MonkeyPatch) -> None:
 
 def mean_columns(patch: pytest.MonkeyPatch) -> None:
     """Each core has the mean of the columns."""
-    whole = Products._mean_n
-    patch.setattr(Products, "_mean_n", lambda self, t, *, sure: whole(self, t, sure=True))
+    patch.setattr(Products, "_most_n", Products._mean_n)
 
 
 SWITCHES: dict[str, Switch] = {
@@ -116,11 +114,9 @@ SWITCHES: dict[str, Switch] = {
     "groups of tiles that share an operand": without(group=1, passes=1),
     "an input that stays": without(resident_input=0),
     "weights that stay": without(resident=0),
-    "what the L2 lacks": told(
-        {"first_until": 0, "second_until": 0, "until": (0, 0)}, "_lacking", Products, Filters
-    ),
+    "what the L2 lacks": all_in_l2,
     "write-backs": write_backs,
-    "several moves of a tile on their way out": told({"stall": 0}, "_out", Products),
+    "several moves of a tile on their way out": unblocked,
     "the core with most columns": mean_columns,
 }
 
