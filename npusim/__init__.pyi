@@ -33,10 +33,10 @@ from npusim.networks.run.step import step as step
 from npusim.networks.run.trainer import Trainer as Trainer
 from npusim.ops import operators as operators
 from npusim.results import Result as Result
-from npusim.results.facts.comparison import Comparison as Comparison
-from npusim.results.facts.comparison import compare as compare
-from npusim.results.facts.network_comparison import NetworkComparison as NetworkComparison
-from npusim.results.facts.network_comparison import compare_networks as compare_networks
+from npusim.results.comparison import Comparison as Comparison
+from npusim.results.comparison import compare as compare
+from npusim.results.network_comparison import NetworkComparison as NetworkComparison
+from npusim.results.network_comparison import compare_networks as compare_networks
 from npusim.silicon.calibrate import Calibration as Calibration
 from npusim.silicon.calibrate import calibrate as calibrate
 from npusim.study.result import Exploration as Exploration

@@ -35,7 +35,7 @@ from npusim.machine.timing.run import Launches
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.problem.limits.table import check, check_undocumented
 from npusim.results import Result
-from npusim.results.writers.text_layout import bytes_text
+from npusim.results.facts.number_text import bytes_text
 from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
 from npusim.version import __version__
 

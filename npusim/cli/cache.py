@@ -15,7 +15,7 @@ from npusim.base.yamltree import suggest
 from npusim.cli.files import print_json, print_table
 from npusim.cli.options import Parser, add_options
 from npusim.machine.timing.fast import library
-from npusim.results.writers.text_layout import bytes_text
+from npusim.results.facts.number_text import bytes_text
 from npusim.reuse.store import KINDS, MOST_BYTES, Store, files_of, opened, usual_file
 
 #: Compiled code, which has no store but folders of the user's cache.

@@ -15,9 +15,10 @@ from npusim.cli.files import PLOTS, TO_OPEN, TRACES, check_files, print_result, 
 from npusim.cli.main import parsed
 from npusim.cli.options import Parser, add_options
 from npusim.results import Result
-from npusim.results.facts.comparison import Comparison, compare
+from npusim.results.comparison import Comparison, compare
 from npusim.results.facts.differences import facts_of
-from npusim.results.facts.network_comparison import NetworkComparison, compare_networks, is_network
+from npusim.results.facts.network_comparison import is_network
+from npusim.results.network_comparison import NetworkComparison, compare_networks
 from npusim.results.writers.progress import ProgressBar
 
 #: Files that can be written, by the name of their option: their suffixes.

@@ -17,6 +17,7 @@ from npusim.machine.device.config import figures as known_figures
 from npusim.machine.device.resources import by_word
 from npusim.machine.device.scaling import logic_growth, sized_memories, supply
 from npusim.machine.device.spec import Device
+from npusim.results.facts.number_text import counted
 from npusim.results.writers import text_layout as lines
 
 #: Of the rates of a device: its vendor's order, which is not that of tilings.
@@ -221,7 +222,7 @@ def _show(arguments: argparse.Namespace) -> None:
     if elsewhere:
         named = ", ".join(elsewhere[:3])
         more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
-        figures_text = lines.counted(len(elsewhere), "figure")
+        figures_text = counted(len(elsewhere), "figure")
         text = f"inherited and fitted for another chip: {figures_text} ({named}{more})"
         print("\n".join(("", *lines.wrap(text))))
     print("\n".join(("", *lines.wrap(_TOGETHER))))

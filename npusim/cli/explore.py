@@ -12,8 +12,9 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import Parser, add_options, picked
 from npusim.cli.sweep import arranged, points_text, progress_bar, study_of_words
+from npusim.results.facts.number_text import counted, rate_text
 from npusim.results.shown.study import nearly
-from npusim.results.writers.text_layout import counted, items, rate_text, ruled, wrap
+from npusim.results.writers.text_layout import items, ruled, wrap
 from npusim.study.formula import GOALS, limit
 from npusim.study.result import Exploration
 from npusim.study.runner import Sensitivities, sensitivities

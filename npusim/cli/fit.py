@@ -12,6 +12,7 @@ from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width
 from npusim.cli.options import Parser, add_options, picked
 from npusim.machine.device.catalog import load_device
 from npusim.results.writers.progress import Bar
+from npusim.results.writers.text import table_text
 from npusim.silicon.calibrate import Calibration, calibrate, not_looked_at
 from npusim.silicon.score import time_error
 from npusim.silicon.tables import save_page, save_plot
@@ -40,7 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(_object(found))
     else:
         for table in found.tables:
-            print(f"{table.text(terminal_width())}\n")
+            print(f"{table_text(table, terminal_width())}\n")
     page = partial(save_page, outcomes=found.after, tables=found.tables)
     plot = partial(save_plot, outcomes=found.after)
     write_files(arguments, sys.stderr, output=found.save, html=page, plot=plot)

@@ -17,9 +17,10 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
 from npusim.cli.options import OPTION, Parser, add_options, collect, picked
 from npusim.ops import CARDS
+from npusim.results.facts.number_text import counted, percent_text, us_text
 from npusim.results.writers.plots import save_plot
 from npusim.results.writers.progress import Bar
-from npusim.results.writers.text_layout import counted, items, percent_text, us_text
+from npusim.results.writers.text_layout import items
 from npusim.study.result import KINDS, SweepResult
 from npusim.study.runner import sweep
 from npusim.study.space import Study, load_study, make_study

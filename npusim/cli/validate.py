@@ -12,8 +12,9 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.main import FAILED
 from npusim.cli.options import Parser, add_options, collect
+from npusim.results.facts.number_text import counted
 from npusim.results.writers.progress import Bar
-from npusim.results.writers.text_layout import counted
+from npusim.results.writers.text import table_text
 from npusim.silicon.constants import Constant, load_constants
 from npusim.silicon.fit import leave_one_out
 from npusim.silicon.profile import read_data
@@ -66,7 +67,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json([_object(outcome) for outcome in outcomes])
     else:
         for table in tables:
-            print(f"{table.text(terminal_width())}\n")
+            print(f"{table_text(table, terminal_width())}\n")
     page = partial(save_page, outcomes=outcomes, tables=tables)
     write_files(arguments, sys.stderr, plot=partial(save_plot, outcomes=outcomes), html=page)
     if any(time_error(outcome) is not None or busy_errors(outcome) for outcome in outcomes):

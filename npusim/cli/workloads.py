@@ -8,7 +8,8 @@ from typing import Any
 from npusim.cli.files import print_json, print_table
 from npusim.cli.net import sizes_of_inputs
 from npusim.cli.options import Parser, add_options, add_show
-from npusim.results.writers.text_layout import alike_text, sizes_text, wrap
+from npusim.results.facts.number_text import alike_text, sizes_text
+from npusim.results.writers.text_layout import wrap
 from npusim.workloads import (
     Layer,
     LinearLayer,

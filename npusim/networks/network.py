@@ -28,10 +28,11 @@ from npusim.ops.network_layers import LayerRuns
 from npusim.results.facts import network_rows
 from npusim.results.facts.advice import WORTH_A_LINE, slow_kernels
 from npusim.results.facts.energy import Energy, energy_of
-from npusim.results.facts.saved import Reported
 from npusim.results.facts.tables import DataFrame, frame
-from npusim.results.shown import network_text
+from npusim.results.saved import Reported
+from npusim.results.shown import network_words
 from npusim.results.shown.report import Report
+from npusim.results.writers import network_text
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.progress import in_notebooks, of_layers
 from npusim.reuse.cache import answers_in
@@ -94,7 +95,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
-        missing = "" if self.complete else f", {network_text.missing_text(self.to_json())}"
+        missing = "" if self.complete else f", {network_words.missing_text(self.to_json())}"
         return (
             f"<NetworkResult {self.workload.name} on {self.device.name}: {self.time_us:.3f} us, "
             f"{self.cycles} cycles{missing}>"
@@ -142,7 +143,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         notes, figures = notes_of(self.device, [one.result for one in self.timed if one.result])
         notes = [*self._without, *notes]
         notes = [*self.workload.notes, *notes]
-        return (*notes, *self._slow_kernels, *network_text.left_out(self.workload), *figures)
+        return (*notes, *self._slow_kernels, *network_words.left_out(self.workload), *figures)
 
     @property
     def _without(self) -> list[str]:

@@ -27,7 +27,7 @@ from npusim.ops import convolution_backward, matmul
 from npusim.ops.convolution_backward import arguments
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
-from npusim.results.facts.bounded import on_silicon
+from npusim.results.facts.least import on_silicon
 from npusim.silicon.sheet import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
 
 #: Kernels by the names that libraries give them; those of any rank and version.

@@ -21,7 +21,7 @@ from npusim.base.errors import CONTROL, ArgumentError, told_as
 from npusim.base.resources import configs
 from npusim.base.yamltree import TextFile, suggest, unreadable
 from npusim.kernels.matmul.measured import Template, columns_of, settings, table
-from npusim.results.facts.bounded import Least
+from npusim.results.facts.least import Least
 from npusim.silicon.choices import NOTHING, Choice
 
 #: Pipes whose busy time a profiler reports; a row's column is ``{pipe}_us``.

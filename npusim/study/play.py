@@ -29,9 +29,10 @@ from npusim.machine.device.variant import Head, free_key, variant_text
 from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network
 from npusim.ops.network_layers import LayerRuns
 from npusim.results import Result
+from npusim.results.facts.number_text import rate_text, us_text
 from npusim.results.shown.figures import stacks, timeline
 from npusim.results.shown.figures.stacks import LayerBar
-from npusim.results.writers.text_layout import rate_text, split_text, us_text
+from npusim.results.shown.network_words import split_text
 from npusim.results.writers.web.charts import live
 from npusim.results.writers.web.charts.live import Acts, Knob, Live
 from npusim.study.space import make_axis

@@ -20,15 +20,15 @@ from npusim.machine.device.parts import ENERGY
 from npusim.machine.device.scaling import energy_pj
 from npusim.machine.device.spec import Device
 from npusim.networks.network import RESULTS
-from npusim.results.facts.saved import Answer
+from npusim.results.facts.number_text import percent_text
 from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.saved import Answer
 from npusim.results.shown.figure import Figure
 from npusim.results.shown.figures import studies
 from npusim.results.shown.figures.studies import Varied
 from npusim.results.shown.report import Report
 from npusim.results.shown.study import explored, report
 from npusim.results.writers.plots import Axes, draw
-from npusim.results.writers.text_layout import percent_text
 from npusim.study.formula import GOALS, Formula, goal, limit
 from npusim.study.space import Study
 from npusim.study.subject import DEVICE, Measured, Row, Setting, option_names, split

@@ -18,7 +18,7 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
-from npusim.results.writers import palette
+from npusim.results.shown import palette
 from npusim.reuse.store import opened
 from npusim.study.result import SweepResult
 from npusim.study.runner import here, look

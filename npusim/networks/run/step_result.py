@@ -22,12 +22,13 @@ from npusim.networks.plan.formats import Plan
 from npusim.networks.rules.training import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.timed import Timed
-from npusim.results.facts.bounded import Ends, in_turn
 from npusim.results.facts.energy import Energy, energy_of
-from npusim.results.facts.saved import Reported
+from npusim.results.facts.least import Ends, in_turn
 from npusim.results.facts.tables import DataFrame, frame
-from npusim.results.shown.network_text import TRAFFIC, render_step
+from npusim.results.saved import Reported
+from npusim.results.shown.network_words import TRAFFIC
 from npusim.results.shown.report import Report
+from npusim.results.writers.network_text import render_step
 from npusim.results.writers.plots import Axes, draw
 from npusim.version import __version__
 from npusim.workloads import Workload
@@ -299,7 +300,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         return (*self._own_notes(), *seen, *figures)
 
     def _own_notes(self) -> Iterator[str]:
-        from npusim.results.writers.text_layout import times_text, us_text
+        from npusim.results.facts.number_text import times_text, us_text
 
         if self.setting.layouts != "each_call" and self.plan is not None:
             yield (

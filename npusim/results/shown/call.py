@@ -7,14 +7,16 @@ from typing import Any
 
 from npusim.base.reasons import BUSY, REASONS
 from npusim.machine.device.spec import Device
-from npusim.machine.timing.pressure import pressure
 from npusim.machine.timing.run import TRACE_LIMIT
 from npusim.machine.timing.trace import KernelRun, LineWork
 from npusim.results.facts import advice, metrics, tables
-from npusim.results.facts.bounded import PROBLEM
-from npusim.results.facts.pressure import HEAD, LEFT, cells, wasted_lanes
-from npusim.results.facts.record import Record
+from npusim.results.facts.call import CallFacts
+from npusim.results.facts.least import PROBLEM
+from npusim.results.facts.number_text import bytes_text, percent_text, rate_text, us_text
+from npusim.results.facts.pressure import wasted_lanes
+from npusim.results.shown import palette
 from npusim.results.shown.figures import memories, roofline, timeline
+from npusim.results.shown.kernel_lines import HEAD, LEFT, cells
 from npusim.results.shown.report import (
     Cell,
     Colours,
@@ -26,12 +28,9 @@ from npusim.results.shown.report import (
     Section,
     Table,
 )
-from npusim.results.shown.text import kernel_cells
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import bytes_text, percent_text, rate_text, us_text
 
 
-def report(result: Record) -> Report:
+def report(result: CallFacts) -> Report:
     """All of a call; a notebook shows its kernels and notes."""
     device = result.device
     return Report(
@@ -55,7 +54,7 @@ def report(result: Record) -> Report:
     )
 
 
-def verdict(result: Record) -> str:
+def verdict(result: CallFacts) -> str:
     """The time and what holds it up, in a sentence or two."""
     launches = sum(run.launch_cycles for run in result.runs)
     text = f"{us_text(result.time_us)} \u00b5s"
@@ -68,7 +67,7 @@ def verdict(result: Record) -> str:
     return text + "."
 
 
-def _cards(result: Record) -> Iterator[tuple[str, str]]:
+def _cards(result: CallFacts) -> Iterator[tuple[str, str]]:
     """The key figures of the call."""
     device, macs = result.device, sum(run.macs for run in result.runs)
     yield f"{us_text(result.time_us)} \u00b5s", f"time, {result.cycles:,} cycles"
@@ -91,18 +90,18 @@ def _cards(result: Record) -> Iterator[tuple[str, str]]:
     yield bytes_text(sum(run.gm_bytes for run in result.runs)), "from and to GM"
 
 
-def _timeline(result: Record) -> Part:
+def _timeline(result: CallFacts) -> Part:
     if not tables.has_timeline(result.runs):
         return Note("No timeline was kept; run with timeline=True to see it.")
     figure = timeline.interactive(result)
     return figure if figure.marks else Note("No instruction was executed.")
 
 
-def _roofline(result: Record) -> list[Part]:
+def _roofline(result: CallFacts) -> list[Part]:
     return [roofline.of_call(result)] if any(run.macs and run.cycles for run in result.runs) else []
 
 
-def _pipes(result: Record) -> Iterator[Part]:
+def _pipes(result: CallFacts) -> Iterator[Part]:
     """Stacked bars: where each pipe's time went, mean over cores, per kernel that matters."""
     names = dict(zip(map(id, result.runs), metrics.titles(result.runs), strict=True))
     shown = [(run, metrics.pipe_shares(run)) for run in advice.major_kernels(result.runs)]
@@ -125,11 +124,13 @@ def _pipes(result: Record) -> Iterator[Part]:
     yield Table("", ("kernel", "pipe", "core", "busy", "share of the kernel's cycles"), rows, 3)
 
 
-def _lines(result: Record) -> Iterator[Part]:
+def _lines(result: CallFacts) -> Iterator[Part]:
     """What each line asks of its pipe, per kernel that matters, and which leave lanes idle."""
     instructions = sum(run.instructions for run in result.runs)
     if result.replay is None or instructions > TRACE_LIMIT:
         return
+    from npusim.machine.timing.pressure import pressure  # noqa: PLC0415 - for the page alone
+
     major = advice.major_kernels(result.runs)
     names = metrics.titles(result.runs)
     rows: list[tuple[Any, ...]] = []
@@ -192,7 +193,7 @@ def traffic(device: Device, runs: Sequence[KernelRun], *, operands: bool = True)
     return Pair((memories.drawn(device, totals), table))
 
 
-def _kernel_traffic(result: Record) -> Iterator[Table]:
+def _kernel_traffic(result: CallFacts) -> Iterator[Table]:
     if len(result.runs) < 2:
         return
     rows: list[tuple[Any, ...]] = []
@@ -206,11 +207,41 @@ def _kernel_traffic(result: Record) -> Iterator[Table]:
     yield Table("", ("kernel", "path", "operand", "bytes", "L2 hits", "L2 misses"), rows, 3)
 
 
+def kernel_cells(result: CallFacts) -> Iterator[dict[str, str]]:
+    """What tables say of each kernel, by column; "" where there is nothing to say."""
+    device = result.device
+    for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
+        peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
+        executed = metrics.tflops(device, run.macs, run.cycles)
+        useful = metrics.tflops(device, run.useful_macs, run.cycles)
+        bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
+        bound, problem = (
+            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
+            for one in bounds
+        )
+        yield {
+            "kernel": name,
+            "tiling": run.tiling,
+            "us": us_text(device.time_us(run.cycles)),
+            "launch": us_text(device.time_us(run.launch_cycles)),
+            "cycles": f"{run.cycles:,}",
+            "share": percent_text(metrics.share(run.cycles + run.launch_cycles, result.cycles)),
+            "TFLOPS": rate_text(useful) if run.useful_macs else "",
+            "executed": rate_text(executed) if run.macs else "",
+            "of peak": percent_text(executed / peak.tflops) if peak is not None else "",
+            "GM": bytes_text(run.gm_bytes),
+            "cores": str(run.cores),
+            "instructions": f"{run.instructions:,}",
+            "bound": bound,
+            "problem": problem,
+        }
+
+
 #: Heads of columns that need their unit.
 _HEADS = {"us": "\u00b5s", "launch": "launch \u00b5s"}
 
 
-def _kernels(result: Record) -> Iterator[Part]:
+def _kernels(result: CallFacts) -> Iterator[Part]:
     """A row per kernel; columns that are empty for all of them are left out."""
     cells = [
         {_HEADS.get(head, head): text for head, text in one.items() if head != "share"}
@@ -229,7 +260,7 @@ def _kernels(result: Record) -> Iterator[Part]:
     )
 
 
-def _bounds(result: Record) -> Iterator[Part]:
+def _bounds(result: CallFacts) -> Iterator[Part]:
     """Every bound of every kernel, and what the call needs at least wherever operands are."""
     rows = [
         {"name": name} | row

@@ -9,20 +9,13 @@ from typing import Any
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.results.facts import metrics
-from npusim.results.shown import network_text
+from npusim.results.facts.number_text import bytes_text, percent_text, rate_text, us_alike, us_text
+from npusim.results.shown import network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Figure, Span
 from npusim.results.shown.figures import roofline, stacks, timeline
+from npusim.results.shown.network_words import split_text
 from npusim.results.shown.report import Cell, Colours, Items, Note, Part, Report, Section, Table
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import (
-    bytes_text,
-    percent_text,
-    rate_text,
-    split_text,
-    us_alike,
-    us_text,
-)
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
@@ -36,7 +29,7 @@ def report(facts: Row, device: Device, timed: Sequence[Any]) -> Report:
     parts = [one for one in timed if one.result is not None]
     runs = [run for one in parts for _ in range(one.layer.count) for run in one.result.runs]
     bars = Colours([*_results(facts), ("launch", palette.LAUNCH)])
-    what = f"batch {facts['batch']}, {facts['dtype']}{network_text.results_text(facts)}"
+    what = f"batch {facts['batch']}, {facts['dtype']}{network_words.results_text(facts)}"
     return Report(
         title=f"{facts['workload']} {facts['pass']} on {device.name}",
         about=[f"{facts['description']}; {what}"],
@@ -48,7 +41,7 @@ def report(facts: Row, device: Device, timed: Sequence[Any]) -> Report:
             Section("Kernels", [_kernels(facts)]),
             Section("Memory traffic", [traffic(device, runs)]),
             Section("Roofline", [*_roofline(facts, device, parts)]),
-            Section("Not simulated", [Items(network_text.missing(facts))]),
+            Section("Not simulated", [Items(network_words.missing(facts))]),
             Section("Notes", [Items(facts["notes"])], brief=True),
         ),
         origin=Report.origin_of(facts["npusim_version"], device),
@@ -62,12 +55,12 @@ _TOLD = {"layouts": "layouts, clearing, casts"}
 
 def _verdict(facts: Row) -> str:
     """The time, what it is spent on, and the layers that matter most."""
-    text = f"{us_text(facts['time_us'])} \u00b5s. Bottleneck: {network_text.verdict(facts)}."
+    text = f"{us_text(facts['time_us'])} \u00b5s. Bottleneck: {network_words.verdict(facts)}."
     known = [row for row in facts["layers"] if not row["error"]]
     most = sorted(known, key=lambda row: -row["total_us"])[:3]
     named = ", ".join(f"{row['layer']} ({percent_text(row['share'])})" for row in most)
     text += f" Most is spent in {named}."
-    return text if facts["complete"] else f"{text} Partial: {network_text.missing_text(facts)}."
+    return text if facts["complete"] else f"{text} Partial: {network_words.missing_text(facts)}."
 
 
 def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tuple[str, str]]:
@@ -137,7 +130,7 @@ def _layers(facts: Row) -> Iterator[Part]:
     yield Colours([(name, palette.PART_COLOURS[name]) for name in parts])
     columns: dict[str, Callable[[Row], Any]] = {
         "layer": lambda row: row["layer"],
-        "shape": lambda row: network_text.shape_text(row).replace("->", "\u2192"),
+        "shape": lambda row: network_words.shape_text(row).replace("->", "\u2192"),
         "n": lambda row: row["count"],
         "time": lambda row: _layer_bar(row, most),
         "total \u00b5s": lambda row: us_alike(row["total_us"]),
@@ -179,7 +172,7 @@ def _share_of_own(name: str, row: Row) -> str:
 
 def _kernels(facts: Row) -> Table:
     heads = ("kernel", "launches", "\u00b5s", "launch \u00b5s", "share", "TFLOPS", "executed")
-    return Table("", (*heads, "least"), [*network_text.kernel_cells(facts)], 1)
+    return Table("", (*heads, "least"), [*network_words.kernel_cells(facts)], 1)
 
 
 def _roofline(facts: Row, device: Device, parts: Sequence[Any]) -> Iterator[Figure]:
@@ -209,7 +202,7 @@ def of_step(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     failed = [f"{row['operation']}: {row['error']}" for row in facts["operations"] if row["error"]]
     return Report(
         title=f"{facts['workload']} {facts['pass']} step on {device.name}",
-        about=[f"{facts['description']}; batch {facts['batch']}, {network_text.asked(facts)}"],
+        about=[f"{facts['description']}; batch {facts['batch']}, {network_words.asked(facts)}"],
         lead=_step_lead(facts),
         cards=[*_step_cards(facts, device, runs)],
         sections=(
@@ -228,10 +221,10 @@ def of_step(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
 
 def _step_lead(facts: Row) -> str:
     """The time and the kinds of operation that matter most."""
-    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_text.KINDS)}."
+    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
     if facts["all_reduce"]:
-        text += f" All-reduce: {network_text.reduced_text(facts['all_reduce'])}."
-    return text if facts["complete"] else f"Partial: {network_text.step_missing(facts)}. {text}"
+        text += f" All-reduce: {network_words.reduced_text(facts['all_reduce'])}."
+    return text if facts["complete"] else f"Partial: {network_words.step_missing(facts)}. {text}"
 
 
 def _step_cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tuple[str, str]]:

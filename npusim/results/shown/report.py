@@ -1,7 +1,7 @@
 """A report as data: key figures, and sections of tables, figures, lists and notes.
 
-``npusim.results.writers.web.page`` makes a page of it, and what a notebook shows; tables are text
-too.
+``npusim.results.writers.web.page`` makes a page of it, and what a notebook shows;
+``npusim.results.writers.text`` makes text of its tables.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 
 from npusim.machine.device.spec import Device
+from npusim.results.facts.number_text import bytes_text
 from npusim.results.shown.figure import Figure
-from npusim.results.writers import text_layout as lines
-from npusim.results.writers.text_layout import bytes_text
 
 T = TypeVar("T")
 
@@ -66,10 +65,6 @@ class Table(Struct, frozen=True):
         heads = tuple(columns)
         rows = tuple(tuple(cell(one) for cell in columns.values()) for one in things)
         return cls(title, heads, rows, left, [heads.index(name) for name in long])
-
-    def text(self, width: int | None = None) -> str:
-        """The title and the table, in lines of at most ``width`` characters."""
-        return "\n".join((self.title, "", *lines.table(self.head, self.rows, self.left, width)))
 
     @property
     def cells(self) -> list[list[Cell]]:

@@ -8,12 +8,12 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
+from npusim.results.facts.number_text import COSTS, counted, precise_text, rate_text, us_text
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Figure
 from npusim.results.shown.figures import studies
 from npusim.results.shown.figures.studies import Row, Varied, called, scaled
 from npusim.results.shown.report import Cell, Items, Pair, Report, Section, Table
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import COSTS, counted, precise_text, rate_text, us_text
 from npusim.version import __version__
 
 #: What made a report.

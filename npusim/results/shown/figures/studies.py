@@ -14,10 +14,10 @@ import numpy as np
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.base.yamltree import suggest
+from npusim.results.facts.number_text import GOAL_TITLES, binary_unit, us_text
 from npusim.results.facts.tables import DataFrame
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Axis, Bars, Cells, Figure, Key, Line, Mark, Words
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import GOAL_TITLES, binary_unit, us_text
 
 #: A point: the varied names as texts, and its figures.
 Row = Mapping[str, Any]

@@ -14,11 +14,11 @@ from npusim.base.integers import IntArray
 from npusim.base.reasons import DONE, REASONS
 from npusim.machine.timing.trace import KernelRun, Timeline
 from npusim.results.facts import metrics
-from npusim.results.facts.record import Record
+from npusim.results.facts.call import CallFacts
+from npusim.results.facts.number_text import us_text
 from npusim.results.facts.tables import call_timeline
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Axis, Bars, Coded, Figure, Span, Spans
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import us_text
 
 #: Cores a timeline shows when none are asked for.
 MAX_CORES = 4
@@ -142,7 +142,7 @@ def parts(rows: Timeline, shown: Sequence[Track]) -> Iterator[Part]:
 
 
 def plotted(
-    result: Record, cores: Sequence[str] | None = None, window: tuple[float, float] | None = None
+    result: CallFacts, cores: Sequence[str] | None = None, window: tuple[float, float] | None = None
 ) -> Figure:
     """A row per core and pipe over time in us; ``window`` (us of the call) zooms in.
 
@@ -178,7 +178,7 @@ def plotted(
     )
 
 
-def interactive(result: Record) -> Figure:
+def interactive(result: CallFacts) -> Figure:
     """The same for a page: the whole call, the longest kernel is seen first.
 
     Where instructions are too many for a page, those of one kind that lie close together become one

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from npusim.base.reasons import REASONS
 from npusim.machine.device.parts import ENERGY
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.results.facts import advice, metrics
-from npusim.results.facts.bounded import PROBLEM
+from npusim.results.facts.call import CallFacts
 from npusim.results.facts.energy import Energy, no_energy
+from npusim.results.facts.least import PROBLEM
 from npusim.results.facts.metrics import PipeShare
-from npusim.results.facts.record import Record
-from npusim.results.facts.verdict import TimeRange
-from npusim.results.writers.text_layout import (
-    WIDTH,
+from npusim.results.facts.number_text import (
     bytes_text,
-    columns,
     counted,
-    fact,
-    items,
     launched_text,
-    page,
     percent_text,
     rate_text,
     us_text,
-    wrap,
 )
+from npusim.results.facts.time_range import TimeRange
+from npusim.results.shown.call import kernel_cells
+from npusim.results.writers.text_layout import WIDTH, columns, fact, items, page, wrap
 
 #: Paths of the traffic table before the rest is added up in one row.
 MAX_PATHS = 12
@@ -36,7 +32,7 @@ MAX_ENERGIES = 6
 MAX_EFFECTS = 3
 
 
-def render(result: Record) -> str:
+def render(result: CallFacts) -> str:
     """The whole report, lines of at most 80 columns and a final newline."""
     least = int(advice.WORTH_A_LINE * result.cycles)
     sections = (
@@ -52,7 +48,7 @@ def render(result: Record) -> str:
     return page(sections)
 
 
-def _header(result: Record) -> list[str]:
+def _header(result: CallFacts) -> list[str]:
     """Operator, problem, device, time, speed and bottleneck of the call."""
     device = result.device
     launches = sum(run.launch_cycles for run in result.runs)
@@ -102,7 +98,7 @@ def _range(known: TimeRange | None) -> list[str]:
     return fact("range", f"{ends}, most from {', '.join(moved)}" if moved else ends)
 
 
-def _speed(result: Record) -> list[str]:
+def _speed(result: CallFacts) -> list[str]:
     """Useful and executed speed over the whole call, launches included, and the peak."""
     executed = metrics.tflops(result.device, sum(run.macs for run in result.runs), result.cycles)
     if not executed:
@@ -119,7 +115,7 @@ def _speed(result: Record) -> list[str]:
     return fact("speed", text)
 
 
-def _kernels(result: Record) -> list[str]:
+def _kernels(result: CallFacts) -> list[str]:
     """Time, speed and size of each kernel, then how it was tiled."""
     heads = ("us", "launch", "share", "TFLOPS", "of peak", "GM", "cores")
     cells = [(one["kernel"], *(one[head] or "-" for head in heads)) for one in kernel_cells(result)]
@@ -132,37 +128,7 @@ def _kernels(result: Record) -> list[str]:
     return ["", *columns([("KERNELS", *heads), *cells], width=WIDTH), *tilings]
 
 
-def kernel_cells(result: Record) -> Iterator[dict[str, str]]:
-    """What tables say of each kernel, by column; "" where there is nothing to say."""
-    device = result.device
-    for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
-        peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
-        executed = metrics.tflops(device, run.macs, run.cycles)
-        useful = metrics.tflops(device, run.useful_macs, run.cycles)
-        bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
-        bound, problem = (
-            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
-            for one in bounds
-        )
-        yield {
-            "kernel": name,
-            "tiling": run.tiling,
-            "us": us_text(device.time_us(run.cycles)),
-            "launch": us_text(device.time_us(run.launch_cycles)),
-            "cycles": f"{run.cycles:,}",
-            "share": percent_text(metrics.share(run.cycles + run.launch_cycles, result.cycles)),
-            "TFLOPS": rate_text(useful) if run.useful_macs else "",
-            "executed": rate_text(executed) if run.macs else "",
-            "of peak": percent_text(executed / peak.tflops) if peak is not None else "",
-            "GM": bytes_text(run.gm_bytes),
-            "cores": str(run.cores),
-            "instructions": f"{run.instructions:,}",
-            "bound": bound,
-            "problem": problem,
-        }
-
-
-def _where(result: Record) -> list[str]:
+def _where(result: CallFacts) -> list[str]:
     """Per pipe, the mean over cores by reason; for the critical pipe also its busiest core."""
     shown = advice.major_kernels(result.runs)
     shares = [metrics.pipe_shares(run) for run in shown]
@@ -210,7 +176,7 @@ def _percents(shares: Sequence[float], parts: Sequence[Sequence[int]]) -> tuple[
     return tuple(f"{one * 100:.1f}" if one else "" for one in sums)
 
 
-def _bounds(result: Record) -> list[str]:
+def _bounds(result: CallFacts) -> list[str]:
     """The lower bounds of each kernel that matters, nearest first and explained.
 
     Those of the program that ran, then those of any program for its problem.
@@ -237,7 +203,7 @@ def _shares(run: KernelRun, head: str, bounds: Sequence[Bound], indent: str = " 
     return wrap(head + ", ".join(parts), indent, indent + "  ")
 
 
-def _traffic(result: Record) -> list[str]:
+def _traffic(result: CallFacts) -> list[str]:
     """Bytes, L2 hits and mean bandwidth per path; main memory against its peak."""
     paths = metrics.path_totals(result.runs)
     if not paths:
@@ -279,7 +245,7 @@ def _energy(spent: Energy, time_us: float) -> list[str]:
     return ["", *columns(rows), whole + known]
 
 
-def _main_memory(result: Record, seconds: float) -> list[str]:
+def _main_memory(result: CallFacts, seconds: float) -> list[str]:
     """How much of main memory's bandwidth the kernels used."""
     memory = result.device.main_memory
     sums = [metrics.main_memory_bytes(run) for run in result.runs]

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from math import isclose
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from npusim.results.writers.text_layout import (
-    WIDTH,
-    alike_text,
+from npusim.results.facts.number_text import (
     bytes_text,
-    columns,
-    device_text,
-    fact,
-    items,
     launched_text,
-    page,
     percent_text,
     rate_text,
-    sizes_text,
-    split_text,
-    times_text,
     us_text,
-    wrap,
 )
-from npusim.workloads import Workload
+from npusim.results.shown.network_words import (
+    KINDS,
+    asked,
+    device_text,
+    kernel_cells,
+    missing,
+    missing_text,
+    plan_text,
+    reduced_text,
+    results_text,
+    shape_text,
+    split_text,
+    step_missing,
+    verdict,
+)
+from npusim.results.writers.text_layout import WIDTH, columns, fact, items, page, wrap
 
 #: A row of layers or kernels, or all facts of a network, by name.
 Row = Mapping[str, Any]
@@ -44,44 +46,6 @@ def render(facts: Row) -> str:
         items("NOTES", facts["notes"]),
     )
     return page(sections)
-
-
-def missing(facts: Row) -> list[str]:
-    """Why layers have no time, those with one reason together."""
-    errors: dict[str, list[str]] = {}
-    for row in facts["layers"]:
-        if row["error"]:
-            errors.setdefault(row["error"], []).append(row["layer"])
-    return [f"{', '.join(names)}: {error}" for error, names in errors.items()]
-
-
-def missing_text(facts: Row) -> str:
-    """How many of the layers have no time, and what else is left out."""
-    layers = facts["layers"]
-    failed = sum(bool(row["error"]) for row in layers)
-    texts = [f"{failed} of {len(layers)} layers not simulated"] if failed else []
-    # Results of older versions count all unknown operations, and do not say which multiply.
-    unknown = facts.get("unknown_products", facts["untimed"])
-    if unknown:
-        texts.append(f"without {times_text(unknown.items())}, which multiply and are not known")
-    return ", ".join(texts)
-
-
-def left_out(workload: Workload) -> Iterator[str]:
-    """Notes on what the time of a network leaves out."""
-    kinds: Counter[str] = Counter()
-    for one in workload.elementwise:
-        kinds[one.kind] += one.count
-    if kinds:
-        met = times_text(kinds.items())
-        yield f"not in the time: {met}; npusim.step times what lies between layers"
-    if workload.untimed:
-        yield f"not in the time, nor known: {times_text(workload.untimed)}"
-
-
-def results_text(facts: Row) -> str:
-    """The gradients that are computed, behind a comma; nothing going forward."""
-    return f", gradients of {', '.join(facts['gradients'])}" if facts["gradients"] else ""
 
 
 def _of_network(facts: Row, what: str, **more: str) -> Iterator[str]:
@@ -117,12 +81,6 @@ def _header(facts: Row) -> Iterator[str]:
         yield from fact("partial", f"{missing_text(facts)}; see below")
 
 
-def verdict(facts: Row) -> str:
-    """The part that saves most if it takes half as long."""
-    share = facts["split"][facts["bottleneck"]] / facts["time_us"]
-    return f"{facts['bottleneck']}: in half the time they save {percent_text(share / 2)}"
-
-
 def _layers(facts: Row) -> Iterator[str]:
     """A table of layers, two lines for each, a line of their total, and what its columns mean."""
     parts = (*facts["results"], "other")
@@ -156,30 +114,6 @@ def _layers(facts: Row) -> Iterator[str]:
     )
 
 
-def shape_text(row: Row) -> str:
-    """Channels, input size, kernel and what is unusual: ``64->128 56x56 3x3/2``.
-
-    Of a linear layer, the vectors of an image: ``2048->1000 x1``; of products of two computed
-    matrices also how many an image has: ``64->197 x197, 6 products``.
-    """
-    if row["rows"] is not None:
-        products = f", {row['products']:,} products" if row["products"] else ""
-        return f"{row['cin']}->{row['cout']} x{row['rows']:,}{products}"
-
-    def unusual(sign: str, values: Sequence[int]) -> str:
-        return "" if set(values) == {1} else sign + alike_text(values)
-
-    text: str = (
-        f"{row['cin']}->{row['cout']} {sizes_text(row['spatial'])} "
-        f"{sizes_text(row['kernel'])}"
-        + unusual("/", row["stride"])
-        + unusual(" d", row["dilation"])
-        + unusual(" g", (row["groups"],))
-        + " transposed" * row["transposed"]
-    )
-    return text
-
-
 def _kernels(facts: Row) -> Iterator[str]:
     heads = ("KERNELS", "n", "us", "launch us", "share", "TFLOPS", "executed", "least")
     yield ""
@@ -190,24 +124,10 @@ def _kernels(facts: Row) -> Iterator[str]:
     )
 
 
-def kernel_cells(facts: Row) -> Iterator[tuple[str, ...]]:
-    """Kernels: launches, their times and share of the time, speeds, and how much is necessary."""
-    for row in facts["kernels"]:
-        us = row["time_us"] - row["launch_us"]
-        times = us_text(us), us_text(row["launch_us"]), percent_text(row["share"])
-        macs = row["useful_macs"], row["macs"]
-        speeds = (rate_text(2 * count / us / 1e6) if count else "-" for count in macs)
-        least = percent_text(row["problem_us"] / us) if us else "-"
-        yield row["kernel"], f"{row['launches']:,}", *times, *speeds, least
-
-
 # -- training steps ----------------------------------------------------------------------------
 
-#: Stands for the kernels of an operation of which only the traffic is known.
-TRAFFIC = "traffic_only"
-
-#: Conversions that a report names one by one, and kinds of operation; more are summed up.
-_NAMED, KINDS = 12, 8
+#: Conversions that a report names one by one; more are summed up.
+_NAMED = 12
 
 
 def render_step(facts: Row) -> str:
@@ -225,12 +145,6 @@ def render_step(facts: Row) -> str:
             items("NOTES", facts["notes"]),
         )
     )
-
-
-def asked(facts: Row) -> str:
-    """How the step runs: mode, layouts, fusions."""
-    fused = times_text(facts["fused"].items()) if facts["fused"] else "none"
-    return f"{facts['mode']} mode, layouts {facts['layouts']}, fusions: {fused}"
 
 
 def _step_header(facts: Row) -> Iterator[str]:
@@ -260,43 +174,9 @@ def _step_header(facts: Row) -> Iterator[str]:
     yield from _energy(facts, " a card")
 
 
-def step_missing(facts: Row) -> str:
-    """What the time of a step lacks: operations without one, and unknown ones that multiply."""
-    failed = sum(bool(row["error"]) for row in facts["operations"])
-    texts = [f"{failed} operations not simulated"] if failed else []
-    if facts["unknown_products"]:
-        names = times_text(facts["unknown_products"].items())
-        texts.append(f"operations that multiply and are not known: {names}")
-    return "; ".join(texts)
-
-
 def _added(facts: Row) -> str:
     more = us_text(facts["time_us"] - facts["compute_us"])
     return f" and {more} us of an all-reduce" if facts["all_reduce"] else ""
-
-
-def reduced_text(reduced: Row) -> str:
-    """What the exchange of gradients takes, and how much of it shows."""
-    return (
-        f"{bytes_text(reduced['bytes'])} in {reduced['pieces']} pieces, {us_text(reduced['us'])} "
-        f"us: {us_text(reduced['hidden_us'])} hidden, {us_text(reduced['exposed_us'])} exposed; "
-        f"kernels take {us_text(reduced['slowed_us'])} us longer beside it"
-    )
-
-
-def plan_text(facts: Row) -> str:
-    """What the plan of formats is worth, and how well that is known."""
-    plan, fixed = facts["plan"], facts["layouts"] == "as_framework"
-    times = f"{us_text(plan['us'])} us with every kernel by itself"
-    if fixed:
-        return f"{times}; formats as the framework has them"
-    if plan["proved"]:
-        best = f"{times}; proved: no choice of formats takes less"
-    else:
-        best = f"{times}; no choice of formats takes less than {us_text(plan['bound_us'])} us"
-    framework_us = plan.get("framework_us")  # files of older versions have none
-    same = framework_us is not None and isclose(framework_us, plan["us"], rel_tol=1e-9)
-    return f"{best}: as_framework is already best" if same and plan["proved"] else best
 
 
 def _kinds(facts: Row) -> Iterator[str]:

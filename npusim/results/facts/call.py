@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,18 +12,20 @@ import numpy.typing as npt
 from npusim.base.errors import ArgumentError
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import Bound, KernelRun
-from npusim.results.facts import metrics
+from npusim.results.facts import metrics, tables
 from npusim.results.facts.advice import Advice, advise
-from npusim.results.facts.bounded import Bounded, Ends, ends, program_ends
 from npusim.results.facts.energy import Energy, energy_of
-from npusim.results.facts.verdict import Replay, TimeRange, Verdict, time_range, verdict
-from npusim.results.writers.text_layout import counted
+from npusim.results.facts.least import Ends, ends
+from npusim.results.facts.number_text import counted
+from npusim.results.facts.replay import Replay
+from npusim.results.facts.time_range import TimeRange, time_range
+from npusim.results.facts.verdict import Verdict, verdict
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class CallFacts:
     """What one call computed and how long its kernels took, one after another.
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
@@ -131,23 +132,6 @@ class Record:
         """What no program is faster than, with the operands in the L2 and from main memory."""
         return ends(self.device, self.problem_bounds)
 
-    def bound(self, measured_us: float | None = None) -> Bounded:
-        """The least time of the problem and of these kernels; ``measured_us`` is compared with it.
-
-        Raises ``ArgumentError`` if that is no positive number.
-        """
-        if measured_us is not None and not 0 < measured_us < math.inf:
-            raise ArgumentError(f"measured_us is {measured_us}; it must be a positive time")
-        return Bounded(
-            call=f"{self.operator}: {self.problem}",
-            device=self.device.name,
-            problem=self.at_least,
-            program=program_ends(self.device, self.runs),
-            time_us=self.time_us,
-            launch_us=self.device.time_us(sum(run.launch_cycles for run in self.runs)),
-            measured_us=measured_us,
-        )
-
     @property
     def problem_us(self) -> float | None:
         """The largest of ``problem_bounds`` in microseconds, None where there is none."""
@@ -188,6 +172,34 @@ class Record:
         A few of the kernels are timed again when this is first asked for.
         """
         return advise(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but arrays and timeline as plain values, ready for ``json.dumps``."""
+        return {
+            "operator": self.operator,
+            "problem": self.problem,
+            "workspace_bytes": self.workspace_bytes,
+            "npusim_version": self.version,
+            "device": self.device.name,
+            "device_digest": self.device.digest(),
+            "launch": self.device.launch_mode,
+            "cycles": self.cycles,
+            "time_us": self.time_us,
+            "bottleneck": self.bottleneck,
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
+            "advice": [one.to_json() for one in self.advice],
+            "problem_us": self.problem_us,
+            "energy_uj": self.energy_uj,
+            "energy": self.spent.table(),
+            "energy_missing": list(self.spent.missing),
+            "problem_bound": self.problem_bounds[0].resource if self.problem_bounds else "",
+            "output_names": list(self.output_names),
+            "notes": list(self.notes),
+            "kernels": tables.kernel_rows(self.device, self.runs),
+            "pipes": tables.pipe_rows(self.runs),
+            "traffic": tables.traffic_rows(self.runs),
+            "bounds": tables.bound_rows(self.runs),
+        }
 
     @property
     def grad_input(self) -> Array | None:
