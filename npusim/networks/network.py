@@ -27,7 +27,15 @@ from npusim.networks.timed import Timed
 from npusim.ops.network_layers import LayerRuns
 from npusim.results.facts import network_rows
 from npusim.results.facts.advice import WORTH_A_LINE, slow_kernels
-from npusim.results.facts.energy import Energy, energy_of
+from npusim.results.facts.energy import (
+    ENERGY_MISSING,
+    ENERGY_ROWS,
+    TOTAL_ENERGY,
+    Energy,
+    Spending,
+    energy_of,
+)
+from npusim.results.facts.fact import row_of
 from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.saved import Reported
 from npusim.results.shown import network_words
@@ -76,7 +84,7 @@ class LayerTime(Timed, frozen=True, kw_only=True):
         return self.layer.count * super().cycles
 
 
-class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
+class NetworkResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
     ``untrained`` are the layers whose input has no gradient, because nothing trained is before it,
@@ -131,11 +139,6 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         """The energy of all layers by figure of the device, repetitions included."""
         runs = (run for one in self.timed for run in one.layer.count * one.runs)
         return energy_of(self.device, runs, self.time_us)
-
-    @property
-    def energy_uj(self) -> float | None:
-        """Microjoules of all layers; None where the device lacks a figure that they need."""
-        return self.spent.uj
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -265,9 +268,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             "time_range_us": self.known_range_us(),
             "split": self.split,
             "bottleneck": self.bottleneck,
-            "energy_uj": self.energy_uj,
-            "energy": self.spent.table(),
-            "energy_missing": list(self.spent.missing),
+            **row_of((TOTAL_ENERGY, ENERGY_ROWS, ENERGY_MISSING), self),
             "notes": list(self.notes),
             "layers": self.layer_rows(),
             "kernels": self.kernel_rows(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from npusim.base.errors import ArgumentError
-from npusim.results.facts.comparison import OF_CALL, CallDifferences, Side
+from npusim.results.facts.comparison import OF_CALL, TIMES, CallDifferences, Side
 from npusim.results.facts.differences import facts_of, labels_of
 from npusim.results.result import Result
 from npusim.results.saved import Answer
@@ -74,7 +74,7 @@ def side(given: Result | str | Path, label: str) -> Side:
             "npusim.compare_networks takes networks"
         )
     facts = facts_of(given, label)
-    lacking = [name for name in (*OF_CALL, "kernels", "pipes", "traffic", "time_us", "problem_us")
+    lacking = [name for name in (*OF_CALL, "kernels", "pipes", "traffic", *TIMES)
                if name not in facts]  # fmt: skip
     if lacking:
         raise ArgumentError(

@@ -29,7 +29,8 @@ from npusim.machine.device.variant import Head, free_key, variant_text
 from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network
 from npusim.ops.network_layers import LayerRuns
 from npusim.results import Result
-from npusim.results.facts.number_text import rate_text, us_text
+from npusim.results.facts.energy import TOTAL_ENERGY
+from npusim.results.facts.number_text import us_text
 from npusim.results.shown.figures import stacks, timeline
 from npusim.results.shown.figures.stacks import LayerBar
 from npusim.results.shown.network_words import split_text
@@ -300,8 +301,8 @@ def show(game: Play, view: Live) -> None:
     if left:
         told.append(f"tilings chosen anew: {len(game.layers) - left} of {len(game.layers)} layers")
     elif now.timed:
-        energy = now.energy_uj
-        spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
+        uj = TOTAL_ENERGY.of(now)
+        spent = f", {TOTAL_ENERGY.title} {TOTAL_ENERGY.text(uj)}" if uj is not None else ""
         told.append(f"most: {split_text({'split': now.split, 'time_us': now.time_us})}{spent}")
         told += _launches(game, now, moved)
     told += _area(game)

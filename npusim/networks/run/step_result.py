@@ -22,7 +22,8 @@ from npusim.networks.plan.formats import Plan
 from npusim.networks.rules.training import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.timed import Timed
-from npusim.results.facts.energy import Energy, energy_of
+from npusim.results.facts.energy import TOTAL_ENERGY, Energy, Spending, energy_of
+from npusim.results.facts.fact import row_of
 from npusim.results.facts.least import Ends, in_turn
 from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.saved import Reported
@@ -107,7 +108,7 @@ class Launched(Struct, frozen=True, kw_only=True):
             yield (CLEARING if run.name in (MemSet.name, ClearBlocks.name) else self.kind), run
 
 
-class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
+class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
     ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``
@@ -204,11 +205,6 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         """The energy of one card by figure of the device."""
         runs = (run for one in self.launched for run in one.runs)
         return energy_of(self.device, runs, self.time_us)
-
-    @property
-    def energy_uj(self) -> float | None:
-        """Microjoules of one card; None where the device lacks a figure that they need."""
-        return self.spent.uj
 
     # -- tables ------------------------------------------------------------------------------
 
@@ -356,7 +352,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
                 "framework_us": self.plan.framework_us,
             },
             "kept_bytes": self.kept_bytes,
-            "energy_uj": self.energy_uj,
+            **row_of((TOTAL_ENERGY,), self),
             "split": self.split,
             "kinds": self.kind_rows(),
             "operations": self.operation_rows(),

@@ -14,9 +14,17 @@ from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.results.facts import metrics, tables
 from npusim.results.facts.advice import Advice, advise
-from npusim.results.facts.energy import Energy, energy_of
+from npusim.results.facts.energy import (
+    ENERGY_MISSING,
+    ENERGY_ROWS,
+    TOTAL_ENERGY,
+    Energy,
+    Spending,
+    energy_of,
+)
+from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.least import Ends, ends
-from npusim.results.facts.number_text import counted
+from npusim.results.facts.number_text import bytes_text, counted, counts, us_text
 from npusim.results.facts.replay import Replay
 from npusim.results.facts.time_range import TimeRange, time_range
 from npusim.results.facts.verdict import Verdict, verdict
@@ -25,7 +33,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallFacts:
+class CallFacts(Spending):
     """What one call computed and how long its kernels took, one after another.
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
@@ -81,11 +89,6 @@ class CallFacts:
     def spent(self) -> Energy:
         """The energy of the call by figure of the device, launches included."""
         return energy_of(self.device, self.runs, self.time_us)
-
-    @property
-    def energy_uj(self) -> float | None:
-        """Microjoules of the call; None where the device lacks a figure (``spent.missing``)."""
-        return self.spent.uj
 
     @cached_property
     def time_range(self) -> TimeRange:
@@ -175,31 +178,7 @@ class CallFacts:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but arrays and timeline as plain values, ready for ``json.dumps``."""
-        return {
-            "operator": self.operator,
-            "problem": self.problem,
-            "workspace_bytes": self.workspace_bytes,
-            "npusim_version": self.version,
-            "device": self.device.name,
-            "device_digest": self.device.digest(),
-            "launch": self.device.launch_mode,
-            "cycles": self.cycles,
-            "time_us": self.time_us,
-            "bottleneck": self.bottleneck,
-            "verdict": None if self.verdict is None else self.verdict.to_json(),
-            "advice": [one.to_json() for one in self.advice],
-            "problem_us": self.problem_us,
-            "energy_uj": self.energy_uj,
-            "energy": self.spent.table(),
-            "energy_missing": list(self.spent.missing),
-            "problem_bound": self.problem_bounds[0].resource if self.problem_bounds else "",
-            "output_names": list(self.output_names),
-            "notes": list(self.notes),
-            "kernels": tables.kernel_rows(self.device, self.runs),
-            "pipes": tables.pipe_rows(self.runs),
-            "traffic": tables.traffic_rows(self.runs),
-            "bounds": tables.bound_rows(self.runs),
-        }
+        return row_of(CALL, self)
 
     @property
     def grad_input(self) -> Array | None:
@@ -220,3 +199,48 @@ class CallFacts:
         if self.outputs is None or name not in self.output_names:
             return None
         return self.outputs[self.output_names.index(name)]
+
+
+def _verdict(call: CallFacts) -> dict[str, Any] | None:
+    return None if call.verdict is None else call.verdict.to_json()
+
+
+def _problem_bound(call: CallFacts) -> str:
+    """The resource of the longest of ``problem_bounds``, "" where there is none."""
+    return call.problem_bounds[0].resource if call.problem_bounds else ""
+
+
+TIME = Fact[CallFacts]("time_us", "time", "\u00b5s", us_text, lambda call: call.time_us)
+LEAST = Fact[CallFacts](
+    "problem_us", "least of any program", "\u00b5s", us_text, lambda call: call.problem_us
+)
+
+#: Times of a call.
+CALL_TIMES = (TIME, LEAST)
+
+#: A call in JSON.
+CALL: tuple[Fact[CallFacts], ...] = (
+    Fact("operator", "operator", "", str, lambda call: call.operator),
+    Fact("problem", "problem", "", str, lambda call: call.problem),
+    Fact("workspace_bytes", "workspace", "", bytes_text, lambda call: call.workspace_bytes),
+    Fact("npusim_version", "npusim", "", str, lambda call: call.version),
+    Fact("device", "device", "", str, lambda call: call.device.name),
+    Fact("device_digest", "digest", "", str, lambda call: call.device.digest()),
+    Fact("launch", "launch mode", "", str, lambda call: call.device.launch_mode),
+    Fact("cycles", "cycles", "", counts, lambda call: call.cycles),
+    TIME,
+    Fact("bottleneck", "bottleneck", "", str, lambda call: call.bottleneck),
+    Fact("verdict", "bottleneck in figures", "", str, _verdict),
+    Fact("advice", "advice", "", str, lambda call: [each.to_json() for each in call.advice]),
+    LEAST,
+    TOTAL_ENERGY,
+    ENERGY_ROWS,
+    ENERGY_MISSING,
+    Fact("problem_bound", "least by", "", str, _problem_bound),
+    Fact("output_names", "outputs", "", str, lambda call: list(call.output_names)),
+    Fact("notes", "notes", "", str, lambda call: list(call.notes)),
+    Fact("kernels", "kernels", "", str, lambda call: tables.kernel_rows(call.device, call.runs)),
+    Fact("pipes", "pipes", "", str, lambda call: tables.pipe_rows(call.runs)),
+    Fact("traffic", "traffic", "", str, lambda call: tables.traffic_rows(call.runs)),
+    Fact("bounds", "bounds", "", str, lambda call: tables.bound_rows(call.runs)),
+)

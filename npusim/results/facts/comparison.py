@@ -9,18 +9,26 @@ from typing import Any
 
 from npusim.base.reasons import REASONS
 from npusim.machine.device.config import describe
-from npusim.results.facts.call import CallFacts
+from npusim.results.facts.call import CALL_TIMES, CallFacts
 from npusim.results.facts.differences import Differences, Facts, Row, numbered
+from npusim.results.facts.fact import names_of
 from npusim.results.facts.number_text import counted
+from npusim.results.facts.tables import KERNELS
 
 #: What a call is, and the memory between its kernels.
 OF_CALL = (
-    *("operator", "problem", "device", "device_digest", "launch", "npusim_version"),
+    "operator",
+    "problem",
+    "device",
+    "device_digest",
+    "launch",
+    "npusim_version",
     "workspace_bytes",
 )
 
-#: Times of a call and of a kernel, in microseconds.
-_TIMES = ("time_us", "launch_us", "bound_us", "problem_us")
+#: Times of a call, and of a kernel, in microseconds.
+TIMES = names_of(CALL_TIMES)
+_KERNEL_TIMES = names_of(KERNELS, "time")
 
 #: What else a kernel is.
 _OF_KERNEL = ("tiling", "cores", "instructions", "macs", "useful_macs", "gm_bytes", "bound")
@@ -127,7 +135,7 @@ class CallDifferences(Differences):
     def _of_call(self) -> Iterator[_Fact]:
         a, b = self.a.facts, self.b.facts
         yield from (("", "call", name, a[name], b[name]) for name in OF_CALL)
-        yield from (("", "time", name, a[name], b[name]) for name in ("time_us", "problem_us"))
+        yield from (("", "time", name, a[name], b[name]) for name in TIMES)
 
     def _figures(self) -> Iterator[_Fact]:
         a, b = self.a.figures, self.b.figures
@@ -141,7 +149,7 @@ class CallDifferences(Differences):
                 times = [one.row["time_us"] if one is not None else None for one in (a, b)]
                 yield (name, "kernel", "time_us", *times)
                 continue
-            for what, facts in (("time", _TIMES), ("size", _OF_KERNEL)):
+            for what, facts in (("time", _KERNEL_TIMES), ("size", _OF_KERNEL)):
                 yield from ((name, what, fact, a.row[fact], b.row[fact]) for fact in facts)
             for pipe in {**a.waits, **b.waits}:
                 one, other = a.waits.get(pipe, {}), b.waits.get(pipe, {})

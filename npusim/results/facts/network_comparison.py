@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 from npusim.results.facts import fusion_matching
 from npusim.results.facts.differences import Differences, Facts, Row, numbered
+from npusim.results.facts.energy import TOTAL_ENERGY
+from npusim.results.facts.fact import names_of
 from npusim.results.facts.fusion_matching import Matched
+from npusim.results.facts.network_rows import ADDED
 from npusim.results.facts.number_text import counted, rate_text, us_text
 
 #: A name, and its microseconds on both sides; None where a side lacks it.
@@ -21,19 +24,36 @@ Times = tuple[str, float | None, float | None]
 
 #: What a network is, and what it takes in all.
 _OF_NETWORK = (
-    *("workload", "device", "device_digest", "launch", "npusim_version", "batch", "dtype"),
+    "workload",
+    "device",
+    "device_digest",
+    "launch",
+    "npusim_version",
+    "batch",
+    "dtype",
     "pass",
-    *("gradients", "time_us", "energy_uj"),
+    "gradients",
+    "time_us",
+    TOTAL_ENERGY.name,
 )
 
 #: What a layer is and takes; times are of one, but for ``total_us``.
 _OF_LAYER = (
-    *("count", "total_us", "output_us", "input_us", "weight_us", "bias_us", "other_us"),
-    *("own_us", "own_problem_us", "bottleneck", "error"),
+    "count",
+    "total_us",
+    "output_us",
+    "input_us",
+    "weight_us",
+    "bias_us",
+    "other_us",
+    "own_us",
+    "own_problem_us",
+    "bottleneck",
+    "error",
 )
 
 #: What all launches of a kernel take.
-_OF_KERNEL = ("launches", "time_us", "launch_us", "macs", "problem_us")
+_OF_KERNEL = names_of(ADDED, "kernel")
 
 #: What a kind of operation of a step takes in a phase, and what one operation is and takes.
 _OF_KIND = ("kernels", "us", "launch_us", "bytes")
@@ -41,8 +61,14 @@ _OF_OPERATION = ("kind", "us", "launch_us", "error")
 
 #: What a step is besides, and takes in all.
 _OF_STEP = (
-    *("mode", "layouts", "fusions", "optimizer", "normalisation_dtype", "cards"),
-    *("images_per_second", "kept_bytes"),
+    "mode",
+    "layouts",
+    "fusions",
+    "optimizer",
+    "normalisation_dtype",
+    "cards",
+    "images_per_second",
+    "kept_bytes",
 )
 
 

@@ -75,17 +75,9 @@ def precise_text(value: Number) -> str:
     return f"{number:,.{digits}f}"
 
 
-#: What a design costs besides time: column, what it is called, and how many of it make its unit.
-COSTS = {
-    "energy_uj": ("energy, mJ", 1e3),
-    "dynamic_uj": ("dynamic energy, mJ", 1e3),
-    "static_uj": ("static energy, mJ", 1e3),
-    "area_mm2": ("area, mm\u00b2", 1.0),
-    "buffer_bytes": ("buffers, MiB", 2.0**20),
-}
-
-#: The same of what an exploration makes small.
-GOAL_TITLES = {"time_us": ("time, \u00b5s", 1.0), "launch_us": ("launches, \u00b5s", 1.0), **COSTS}
+def counts(value: int) -> str:
+    """A whole number with commas: ``"12,684"``."""
+    return f"{value:,}"
 
 
 def sizes_text(sizes: Iterable[int]) -> str:

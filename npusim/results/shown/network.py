@@ -8,7 +8,8 @@ from typing import Any
 
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
-from npusim.results.facts import metrics
+from npusim.results.facts import metrics, network_rows
+from npusim.results.facts.energy import TOTAL_ENERGY, energy_of_facts
 from npusim.results.facts.number_text import bytes_text, percent_text, rate_text, us_alike, us_text
 from npusim.results.shown import network_words, palette
 from npusim.results.shown.call import traffic
@@ -70,7 +71,7 @@ def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tu
     yield f"{rate_text(facts['batch'] / us * 1e6)} /s", f"images, {_PASSES[facts['pass']]}"
     for name, part in facts["split"].items():
         yield percent_text(part / us), _TOLD.get(name, name)
-    least = sum(row["count"] * (row["problem_us"] or 0) for row in facts["layers"])
+    least = network_rows.least_us(facts["layers"])
     yield f"{us_text(least)} \u00b5s", "least of any programs for the layers"
     macs, useful = (sum(row[key] for row in facts["kernels"]) for key in ("macs", "useful_macs"))
     if macs:
@@ -80,8 +81,9 @@ def _cards(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[tu
 
 
 def _energy(facts: Row) -> Iterator[tuple[str, str]]:
-    if facts["energy_uj"] is not None:
-        yield f"{rate_text(facts['energy_uj'] / 1e3)} mJ", "energy"
+    uj = energy_of_facts(facts)
+    if uj is not None:
+        yield TOTAL_ENERGY.text(uj), TOTAL_ENERGY.title
 
 
 def _timeline(device: Device, parts: Sequence[Any]) -> Figure:

@@ -16,6 +16,7 @@ from npusim.results.facts.number_text import (
     times_text,
     us_text,
 )
+from npusim.results.facts.tables import least_share
 from npusim.workloads import Workload
 
 #: A row of layers or kernels, or all facts of a network, by name.
@@ -115,10 +116,11 @@ def kernel_cells(facts: Row) -> Iterator[tuple[str, ...]]:
     """Kernels: launches, their times and share of the time, speeds, and how much is necessary."""
     for row in facts["kernels"]:
         us = row["time_us"] - row["launch_us"]
+        share = least_share(row)
         times = us_text(us), us_text(row["launch_us"]), percent_text(row["share"])
         macs = row["useful_macs"], row["macs"]
         speeds = (rate_text(2 * count / us / 1e6) if count else "-" for count in macs)
-        least = percent_text(row["problem_us"] / us) if us else "-"
+        least = "-" if share is None else percent_text(share)
         yield row["kernel"], f"{row['launches']:,}", *times, *speeds, least
 
 

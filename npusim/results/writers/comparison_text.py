@@ -16,6 +16,7 @@ from npusim.results.facts.number_text import (
     us_or_none,
     us_text,
 )
+from npusim.results.facts.tables import least_share
 from npusim.results.facts.verdict import saving_text
 from npusim.results.writers.text_layout import WIDTH, columns, fact, page, wrap
 
@@ -105,7 +106,7 @@ def _kernels(compared: CallDifferences) -> Iterator[str]:
         a, b = compared.a.kernels.get(name), compared.b.kernels.get(name)
         us_a, us_b = _own_us(a), _own_us(b)
         change_us, change_share = _change_texts(compared, us_a, us_b)
-        least_a, least_b = _least(a, us_a), _least(b, us_b)
+        least_a, least_b = _least(a), _least(b)
         pipes = dict.fromkeys("-" if kernel is None else kernel.busiest for kernel in (a, b))
         rows.append(
             (
@@ -135,11 +136,10 @@ def _own_us(kernel: KernelFacts | None) -> float | None:
     return us
 
 
-def _least(kernel: KernelFacts | None, us: float | None) -> str:
+def _least(kernel: KernelFacts | None) -> str:
     """The share of a kernel's time that any program for its problem would need."""
-    if kernel is None or not us or kernel.row["problem_us"] is None:
-        return "-"
-    return percent_text(kernel.row["problem_us"] / us)
+    share = None if kernel is None else least_share(kernel.row)
+    return "-" if share is None else percent_text(share)
 
 
 def _bounds(compared: CallDifferences) -> Iterator[str]:

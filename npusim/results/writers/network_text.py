@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from npusim.results.facts.energy import TOTAL_ENERGY, energy_of_facts
 from npusim.results.facts.number_text import (
     bytes_text,
     launched_text,
@@ -61,10 +62,10 @@ def _cycles(facts: Row) -> str:
 
 def _energy(facts: Row, of: str = "", more: str = "") -> Iterator[str]:
     """The energy, and the power that makes; nothing where it is not known."""
-    if facts["energy_uj"] is not None:
-        watt = rate_text(facts["energy_uj"] / facts["time_us"])
-        text = f"{rate_text(facts['energy_uj'] / 1e3)} mJ{of} = {watt} W{more}"
-        yield from fact("energy", text)
+    uj = energy_of_facts(facts)
+    if uj is not None:
+        watt = rate_text(uj / facts["time_us"])
+        yield from fact(TOTAL_ENERGY.title, f"{TOTAL_ENERGY.text(uj)}{of} = {watt} W{more}")
 
 
 def _header(facts: Row) -> Iterator[str]:
