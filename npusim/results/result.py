@@ -20,8 +20,8 @@ from npusim.results.facts.what_if import Progress as Tried
 from npusim.results.facts.what_if import what_if as figures_tried
 from npusim.results.saved import Reported
 from npusim.results.shown.report import Report
-from npusim.results.writers.call_text import render
 from npusim.results.writers.plots import Axes, draw
+from npusim.results.writers.text import report_text
 
 if TYPE_CHECKING:
     from npusim.results.explanation import Explanation
@@ -127,7 +127,7 @@ class Result(CallFacts, Reported):
 
     def text(self) -> str:
         """The report for people, at most 80 columns wide."""
-        return render(self)
+        return report_text(self.as_report())
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""

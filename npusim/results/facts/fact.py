@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 T = TypeVar("T")
-Subject = TypeVar("Subject", contravariant=True)
+Subject_contra = TypeVar("Subject_contra", contravariant=True)
 
 
-class Fact(Struct, Generic[Subject], frozen=True):
+class Fact(Struct, Generic[Subject_contra], frozen=True):
     """A fact that ``of`` computes of a subject, ``name`` in JSON and as a column.
 
     People read ``title`` and ``unit``, of which ``per_unit`` of the value make one; ``format``
@@ -29,7 +29,7 @@ class Fact(Struct, Generic[Subject], frozen=True):
     title: str
     unit: str
     format: Callable[[Any], str]
-    of: Callable[[Subject], Any]
+    of: Callable[[Subject_contra], Any]
     per_unit: float = 1.0
     compared: str = ""
 
