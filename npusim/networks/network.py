@@ -40,9 +40,9 @@ from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.saved import Reported
 from npusim.results.shown import network_words
 from npusim.results.shown.report import Report
-from npusim.results.writers import network_text
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.progress import in_notebooks, of_layers
+from npusim.results.writers.text import report_text
 from npusim.reuse.cache import answers_in
 from npusim.version import __version__
 from npusim.workloads import Layer, Workload, read_network
@@ -300,7 +300,7 @@ class NetworkResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=
 
     def text(self) -> str:
         """The report for people: totals, layers, kernels, and what could not be simulated."""
-        return network_text.render(self.to_json())
+        return report_text(self.as_report())
 
     @property
     def table(self) -> DataFrame:

@@ -29,8 +29,8 @@ from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.saved import Reported
 from npusim.results.shown.network_words import TRAFFIC
 from npusim.results.shown.report import Report
-from npusim.results.writers.network_text import render_step
 from npusim.results.writers.plots import Axes, draw
+from npusim.results.writers.text import report_text
 from npusim.version import __version__
 from npusim.workloads import Workload
 
@@ -363,7 +363,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     def text(self) -> str:
         """The report for people: totals, phases and kinds, conversions that remain, notes."""
-        return render_step(self.to_json())
+        return report_text(self.as_report())
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of each phase by kind of operation."""
@@ -379,6 +379,6 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""
-        from npusim.results.shown import network
+        from npusim.results.shown import step
 
-        return network.of_step(self.to_json(), self.device, self.launched)
+        return step.report(self.to_json(), self.device, self.launched)

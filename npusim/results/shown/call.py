@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from npusim.base.reasons import BUSY, REASONS
 from npusim.machine.device.parts import ENERGY
@@ -34,6 +34,7 @@ from npusim.results.shown.report import (
     Colours,
     InText,
     Items,
+    Key,
     Line,
     Note,
     OnPage,
@@ -42,26 +43,20 @@ from npusim.results.shown.report import (
     Report,
     Section,
     Table,
+    apart,
 )
-
-
-class _Key(NamedTuple):
-    """A key figure of a call: a line of its text, a card of its page (value, name), or both."""
-
-    line: Line | None = None
-    card: tuple[str, str] | None = None
 
 
 def report(result: CallFacts) -> Report:
     """The report of a call, as text and as a page; a notebook shows its kernels and notes."""
     device = result.device
-    keys = [*_keys(result)]
+    lines, cards = apart(_keys(result))
     return Report(
         title=f"{result.operator} on {device.name}",
         about=[result.problem],
         lead=verdict(result),
-        lines=[key.line for key in keys if key.line is not None],
-        cards=[key.card for key in keys if key.card is not None],
+        lines=lines,
+        cards=cards,
         sections=(
             Section("Timeline", [OnPage(partial(_timeline, result))]),
             Section("Kernels", [*_kernels(result)], brief=True, heading="KERNELS"),
@@ -104,13 +99,13 @@ def verdict(result: CallFacts) -> str:
     return text + "."
 
 
-def _keys(result: CallFacts) -> Iterator[_Key]:
+def _keys(result: CallFacts) -> Iterator[Key]:
     """The key figures of the call: what ran where, its time, speed and what it is held up by."""
     device = result.device
     cores = max((run.cores for run in result.runs), default=0)
-    yield _Key(Line("operator", f"{result.operator} (npusim {result.version})"))
-    yield _Key(Line("problem", result.problem))
-    yield _Key(
+    yield Key(Line("operator", f"{result.operator} (npusim {result.version})"))
+    yield Key(Line("problem", result.problem))
+    yield Key(
         Line(
             "device",
             f"{device.name}, {device.clock_hz / 1e9:g} GHz, {counted(cores, 'core')} used, "
@@ -118,7 +113,7 @@ def _keys(result: CallFacts) -> Iterator[_Key]:
         )
     )
     launches = us_text(device.time_us(sum(run.launch_cycles for run in result.runs)))
-    yield _Key(
+    yield Key(
         Line(
             "time",
             f"{us_text(result.time_us)} us = {result.cycles:,} cycles, of which launches "
@@ -130,35 +125,35 @@ def _keys(result: CallFacts) -> Iterator[_Key]:
         yield _range(result.known_time_range)
     yield from _speed(result)
     if result.verdict is not None:
-        yield _Key(Line("bottleneck", f"{result.verdict.text()} {result.verdict.how}"))
+        yield Key(Line("bottleneck", f"{result.verdict.text()} {result.verdict.how}"))
     bound = metrics.call_bound(result.runs)
     if bound is not None:
         us = device.time_us(bound.cycles)
-        yield _Key(card=(TIME.text(us), f"least of this program: {bound.resource}"))
+        yield Key(card=(TIME.text(us), f"least of this program: {bound.resource}"))
     if result.problem_bounds:
         yield _least(result)
     gm_bytes = sum(run.gm_bytes for run in result.runs)
-    yield _Key(card=(bytes_text(gm_bytes), "from and to GM"))
+    yield Key(card=(bytes_text(gm_bytes), "from and to GM"))
     if result.workspace_bytes:
         text = f"{bytes_text(result.workspace_bytes)} between the kernels"
-        yield _Key(Line("workspace", text))
+        yield Key(Line("workspace", text))
 
 
-def _least(result: CallFacts) -> _Key:
+def _least(result: CallFacts) -> Key:
     """The least time of any program, and which share of the time that is."""
     cold = result.at_least.cold
     card = (LEAST.text(cold.us), f"{LEAST.title}: {cold.resource}")
     if not result.cycles:
-        return _Key(card=card)
+        return Key(card=card)
     share = percent_text(metrics.share(result.problem_bounds[0].cycles, result.cycles))
-    return _Key(Line("at least", f"{result.at_least.first(PROBLEM)}: {share} of the time"), card)
+    return Key(Line("at least", f"{result.at_least.first(PROBLEM)}: {share} of the time"), card)
 
 
 #: Figures named with the range of the time, those that matter most.
 MAX_EFFECTS = 3
 
 
-def _range(known: TimeRange) -> _Key:
+def _range(known: TimeRange) -> Key:
     """Between which times the call takes, and why."""
     reasons = [
         f"{effect.figure} ({us_text(min(effect.low_us, effect.high_us))} to "
@@ -171,10 +166,10 @@ def _range(known: TimeRange) -> _Key:
         reasons.append(f"measured calls ({low:.2f} to {high:.2f} of the simulated time)")
     ends = f"{us_text(known.low_us)} to {us_text(known.high_us)}"
     text = f"{ends} us, most from {', '.join(reasons)}" if reasons else f"{ends} us"
-    return _Key(Line("range", text), (f"{ends} \u00b5s", "range of the time"))
+    return Key(Line("range", text), (f"{ends} \u00b5s", "range of the time"))
 
 
-def _speed(result: CallFacts) -> Iterator[_Key]:
+def _speed(result: CallFacts) -> Iterator[Key]:
     """Useful and executed speed over the whole call, launches included, and the peak."""
     device = result.device
     executed = metrics.tflops(device, sum(run.macs for run in result.runs), result.cycles)
@@ -191,12 +186,12 @@ def _speed(result: CallFacts) -> Iterator[_Key]:
     useful = metrics.tflops(device, sum(result.useful_macs.values()), result.cycles)
     if useful:
         useful_text = rate_text(useful)
-        yield _Key(
+        yield Key(
             Line("speed", f"{useful_text} TFLOPS over the call, executed {executed_text}{suffix}"),
             (f"{useful_text} TFLOPS", f"useful over the call; executed {executed_text}"),
         )
     else:
-        yield _Key(
+        yield Key(
             Line("speed", f"executed {executed_text} TFLOPS over the call{suffix}"),
             (f"{executed_text} TFLOPS", "executed over the call"),
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
+from npusim.results.facts.energy import TOTAL_ENERGY, energy_of_facts
 from npusim.results.facts.number_text import (
     alike_text,
     bytes_text,
@@ -17,6 +18,7 @@ from npusim.results.facts.number_text import (
     us_text,
 )
 from npusim.results.facts.tables import least_share
+from npusim.results.shown.report import Key, Line
 from npusim.workloads import Workload
 
 #: A row of layers or kernels, or all facts of a network, by name.
@@ -162,3 +164,13 @@ def plan_text(facts: Row) -> str:
     framework_us = plan.get("framework_us")  # files of older versions have none
     same = framework_us is not None and isclose(framework_us, plan["us"], rel_tol=1e-9)
     return f"{best}: as_framework is already best" if same and plan["proved"] else best
+
+
+def energy(facts: Row, of: str = "", more: str = "") -> Iterator[Key]:
+    """The energy, and the power that makes; nothing where it is not known."""
+    uj = energy_of_facts(facts)
+    if uj is None:
+        return
+    watt = rate_text(uj / facts["time_us"])
+    line = Line(TOTAL_ENERGY.title, f"{TOTAL_ENERGY.text(uj)}{of} = {watt} W{more}")
+    yield Key(line, (TOTAL_ENERGY.text(uj), TOTAL_ENERGY.title))

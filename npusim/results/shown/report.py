@@ -49,6 +49,7 @@ class Table(Struct, frozen=True):
     it sorts by its heads, and long ones are folded. A text has the columns at the places
     ``in_text`` (None: all), and ``most`` rows of it, below which ``rest`` stands for the others.
     ``blank`` is what a text has for an empty cell, ``bar_names`` are the parts of bars in order.
+    ``below`` are lines of a text, one below each row, and ``total`` its last row.
     """
 
     title: str
@@ -61,6 +62,8 @@ class Table(Struct, frozen=True):
     rest: Sequence[str] = ()
     blank: str = ""
     bar_names: Sequence[str] = ()
+    below: Sequence[str] = ()
+    total: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -123,6 +126,25 @@ class Line(NamedTuple):
 
     name: str
     text: str
+
+
+class Key(NamedTuple):
+    """A key figure: a line of a text, a card of a page (value, what it is), or both."""
+
+    line: Line | None = None
+    card: tuple[str, str] | None = None
+
+
+def apart(keys: Iterable[Key]) -> tuple[list[Line], list[tuple[str, str]]]:
+    """The lines of key figures, and their cards."""
+    lines: list[Line] = []
+    cards: list[tuple[str, str]] = []
+    for key in keys:
+        if key.line is not None:
+            lines.append(key.line)
+        if key.card is not None:
+            cards.append(key.card)
+    return lines, cards
 
 
 class InText(NamedTuple):

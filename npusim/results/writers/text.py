@@ -48,7 +48,7 @@ def _part(heading: str, part: Table | Items | Note | Line) -> Iterator[str]:
             yield from wrap(text, "- ", "  ")
     elif isinstance(part, Note):
         indent = "  " * part.level
-        yield from wrap(part.text, indent, f"{indent}  " if part.level else "")
+        yield from wrap(part.text.translate(_PLAIN), indent, f"{indent}  " if part.level else "")
     elif isinstance(part, Line):
         yield from fact(part.name, part.text)
     elif _bar_place(part) is not None:
@@ -75,7 +75,16 @@ def _table(heading: str, table: Table) -> list[str]:
     ]
     if table.most is not None and len(table.rows) > table.most:
         rows.append([*table.rest, *[""] * (len(places) - len(table.rest))])
-    return columns(rows, left=left, width=WIDTH)
+    if table.total:
+        rows.append(list(table.total))
+    lines = columns(rows, left=left, width=None if table.below else WIDTH)
+    if not table.below:
+        return lines
+    head, *others = lines
+    lines = [head]
+    for line, below in zip(others, table.below, strict=False):
+        lines += [line, f"  {below}"]
+    return [*lines, *others[len(table.below) :]]
 
 
 # -- bars ----------------------------------------------------------------------------------------

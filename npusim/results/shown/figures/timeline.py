@@ -417,3 +417,18 @@ def covered(
     knots = np.stack([start, end], axis=1).ravel()
     sums = np.stack([total - (end - start), total], axis=1).ravel()
     return np.asarray(np.diff(np.interp(edges, knots, sums)) / np.diff(edges))
+
+
+def whole_in_rows(
+    what: str, rows: dict[str, list[Span]], us: float, named: Sequence[Span], caption: str
+) -> Figure:
+    """What runs one after another, in rows; buttons show the whole and what is ``named``."""
+    (first, wholes), _ = rows.items()
+    jumps = [(f"whole {what}", 0.0, wholes[-1].right * us)]
+    return of_rows(
+        rows,
+        us,
+        about=f"timeline of {first}s and kernels",
+        caption=f"{caption} Drag to move; zoom with the buttons or with Ctrl and the wheel.",
+        jumps=[*jumps, *((span.name, span.left * us, span.right * us) for span in named)],
+    )
