@@ -67,7 +67,7 @@ newest:
 	build/newest/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
 	NPUSIM_ENGINE=numba build/newest/bin/python -m pytest --numprocesses auto --dist loadfile
 
-# Small changes to the code that some test should notice; PACKAGES="isa limits", COUNT=40, SEED=1.
+# Small changes to the code that some test should notice; PACKAGES="machine/isa problem/limits", COUNT=40, SEED=1.
 mutants: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
 	$(BIN)/python -m tools.mutants $(PACKAGES) --count $(or $(COUNT),20) --seed $(or $(SEED),0)

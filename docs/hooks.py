@@ -32,6 +32,8 @@ PAGES = {
     "configs/README.md": "reference/configuration.md",
     "configs/silicon/README.md": "reference/measured-silicon.md",
     "configs/profiles/README.md": "reference/sample-profile.md",
+    "configs/silicon/notes/tilings.md": "notes/tilings.md",
+    "configs/silicon/notes/tried.md": "notes/tried.md",
 }
 
 

@@ -5,7 +5,8 @@ take longer than what led on one with fewer cores or less L1, though that would 
 machines go up a ladder, and the leaders of the rungs below are candidates on each: of the numbers
 of cores that are 4, 5, 6 or 7 times a power of two, and of powers of two of L1. So is that of a
 cube of half the rate. Other rates and the clock change how long candidates take, not which there
-are, and the leaders of a slower machine are near the best on a faster one (docs/model/tilings.md).
+are, and the leaders of a slower machine are near the best on a faster one
+(configs/silicon/notes/tilings.md).
 """
 
 from __future__ import annotations

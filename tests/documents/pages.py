@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = (
     *("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md"),
     *("configs/README.md", "configs/silicon/README.md"),
+    *("configs/silicon/notes/tilings.md", "configs/silicon/notes/tried.md"),
 )
 
 #: Every document by its path from the root.

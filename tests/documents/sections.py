@@ -71,9 +71,12 @@ def report() -> str:
 
 
 def short_report() -> str:
-    """The parts of the demo's report that a newcomer reads first."""
-    parts = demo().text().split("\n\n")
-    return fenced("\n\n".join(part for part in parts if part.startswith(FIRST_PARTS)))
+    """The parts of the demo's report that a newcomer reads first, without tilings and notes."""
+    text = demo().text()
+    parts = [part for part in text.split("\n\n") if part.startswith(FIRST_PARTS)]
+    head, kernels, waits, advice = parts
+    first_advice = advice.partition("\n- ")[0] + "\n- " + advice.split("\n- ")[1]
+    return fenced("\n\n".join((head, kernels.partition("\ntiling")[0], waits, first_advice)))
 
 
 def explanation() -> str:

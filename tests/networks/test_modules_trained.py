@@ -21,6 +21,9 @@ BATCH = 3
 QUICK = (
     "batch norm without scale",
     "layer norm of odd rows",
+    "layer norm of an odd map with frozen scale",
+    "a weight of groups and of channels",
+    "factors of channels behind a linear layer of channels",
     "a product with a matrix",
     "some parts of a concatenation",
     "convolution of viewed rows",

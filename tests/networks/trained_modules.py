@@ -186,6 +186,29 @@ def _layers(*make: Callable[[], Module], **sizes: int) -> Small:
 MAP = ((3, 6, 5),)
 ROWS = ((7, 6),)
 
+
+class TwoGroupings(nn.Module):  # type: ignore[misc, name-defined]
+    """Two grouped convolutions whose weights are one parameter, of 4 and of 8 groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.first = nn.Conv2d(4, 8, 1, groups=4)
+        self.second = nn.Conv2d(8, 8, 1, groups=8)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(self.stem(x))
+        return self.head((y + self.second(y)).tanh().mean((2, 3)))
+
+
+def gate_of_channels(x: Tensor, w: Tensor) -> Tensor:
+    """A product along the channels of each pixel, and a factor for each image and channel."""
+    y = (x.permute(0, 2, 3, 1) @ w).permute(0, 3, 1, 2)
+    return y * y.mean((2, 3)).sigmoid()[:, :, None, None]
+
+
 MODULES: dict[str, Small] = {
     # -- normalisations
     "batch norm without scale": _layers(lambda: nn.BatchNorm2d(8, affine=False)),
@@ -201,6 +224,9 @@ MODULES: dict[str, Small] = {
     "layer norm of a map": _layers(lambda: normal(nn.LayerNorm((8, 6, 5)))),
     "layer norm of an odd map": _layers(
         lambda: normal(nn.LayerNorm((6, 3, 5))), channels=6, width=6
+    )._replace(shapes=((3, 3, 5),)),
+    "layer norm of an odd map with frozen scale": _layers(
+        lambda: frozen(normal(nn.LayerNorm((6, 3, 5))), "weight"), channels=6, width=6
     )._replace(shapes=((3, 3, 5),)),
     "layer norm of channels": _map(channels_last_norm, (8,), (8,)),
     "layer norm of odd rows": _rows(
@@ -297,6 +323,8 @@ MODULES: dict[str, Small] = {
     "a product with a matrix": _rows(lambda x, w: (x @ w).tanh(), (16, 16)),
     "a weight in two ways": Small(Twice, ((6,),)),
     "some parts of a concatenation": Small(PartsWithGradients, MAP),
+    "a weight of groups and of channels": Small(TwoGroupings, MAP),
+    "factors of channels behind a linear layer of channels": _map(gate_of_channels, (8, 8)),
     # -- views of rows
     "convolution of viewed rows": Small(
         lambda: nn.Sequential(

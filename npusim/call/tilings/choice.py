@@ -37,7 +37,7 @@ Around = Callable[[K], Sequence[Kernel]]
 
 #: Candidates that are looked at; up to so many are simulated, while the next estimate is less than
 #: the best time. To simulate three in any case took twice as long for 0.1 % of these times, and up
-#: to eight a tenth longer for 0.01 % (docs/model/tilings.md).
+#: to eight a tenth longer for 0.01 % (configs/silicon/notes/tilings.md).
 MOST_LEADING, MOST_SIMULATED = 32, 6
 
 #: Leaders of lesser machines are simulated while their estimate is less than so many times the best

@@ -312,7 +312,10 @@ def chain_of(
     vectors = tuple(one for one in map(named, row.vectors) if one in used)
     reads = [one for one in used if one not in made and one not in vectors]
     writes = tuple(names[word] for word in row.writes if word in names)
-    return Chain(tuple(steps), _each(tuple(reads)), writes, vectors, sums, row.rows)
+    # Without its steps that reduce rows, as where a scale is frozen, a row still counts by them.
+    by_rows = any(line[2] in BY_ROW for line in row.lines)
+    rows = row.rows or (by_rows and not any(step.operation in BY_ROW for step in steps))
+    return Chain(tuple(steps), _each(tuple(reads)), writes, vectors, sums, rows)
 
 
 def _needed(row: Row, names: Collection[str]) -> list[tuple[str, ...]]:

@@ -645,7 +645,7 @@ class _Builder:
                 return False
         elif not self.trained[source.name]:
             return False
-        shared = computed or source.name in self._shared
+        shared = computed or self.copies_of.get(source.name, source.name) in self._shared
         name = f"{source.name}.gradient"
         if shared and not computed:
             name = f"{name}.{node.name}"
@@ -695,7 +695,8 @@ class _Builder:
         used: Counter[str] = Counter()
         for node in self.workload.nodes:
             names = self.symbols[node.name]
-            used.update({names[s] for s in self.rules[node.name].parameters if s in names})
+            own = {names[s] for s in self.rules[node.name].parameters if s in names}
+            used.update({self.copies_of.get(name, name) for name in own})
         used.update(name for node in self.workload.nodes for name in {*node.inputs})
         return {name for name, n in used.items() if n > 1}
 

@@ -234,6 +234,8 @@ def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
     large = reader.cut(large)
     if large.lies.repeated or not _permuted(few, large.lies.axes).is_plain:
         large = reader.plain(large)  # rather than the numbers, which may be weights
+    elif reader.parameter(few) is None and _by_channel(large.shape, few.shape):
+        large = reader.plain(large)  # in the order that kernels take a number a channel in
     order = large.lies
     few = _permuted(few, order.axes)
     symbol = "gamma" if kind == "scale" else "beta"
@@ -251,6 +253,11 @@ def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
         layer = ElementwiseLayer(kind=kind, shape=order.sizes)
         name = reader.add(kind, layer, [edge, reader.read(few)])
     return _as_it_lay(reader.value(name, order.sizes), large)
+
+
+def _by_channel(large: Sequence[int], few: Sequence[int]) -> bool:
+    """A number for each image and channel of a map."""
+    return len(large) > 2 and tuple(few) == (*large[:2], *(1 for _ in large[2:]))
 
 
 def power(reader: Reader, call: Call) -> Any:
