@@ -148,11 +148,11 @@ class CallFacts(Spending):
 
         It executes more where it pads. Kernels of unknown use have no entry.
         """
-        found: dict[str, int] = {}
+        macs: dict[str, int] = {}
         for run in self.runs:
             if run.macs and run.useful_macs:
-                found[run.name] = found.get(run.name, 0) + run.useful_macs
-        return found
+                macs[run.name] = macs.get(run.name, 0) + run.useful_macs
+        return macs
 
     @cached_property
     def verdict(self) -> Verdict | None:

@@ -146,22 +146,23 @@ class CallDifferences(Differences):
         for name in self.names:
             a, b = self.a.kernels.get(name), self.b.kernels.get(name)
             if a is None or b is None:
-                times = [one.row["time_us"] if one is not None else None for one in (a, b)]
-                yield (name, "kernel", "time_us", *times)
+                us_a = None if a is None else a.row["time_us"]
+                us_b = None if b is None else b.row["time_us"]
+                yield (name, "kernel", "time_us", us_a, us_b)
                 continue
             for what, facts in (("time", _KERNEL_TIMES), ("size", _OF_KERNEL)):
                 yield from ((name, what, fact, a.row[fact], b.row[fact]) for fact in facts)
             for pipe in {**a.waits, **b.waits}:
-                one, other = a.waits.get(pipe, {}), b.waits.get(pipe, {})
+                waits_a, waits_b = a.waits.get(pipe, {}), b.waits.get(pipe, {})
                 for reason in REASONS:
-                    times = [side.get(reason, 0.0) for side in (one, other)]
-                    yield (name, "wait", f"{pipe} {reason}", *times)
+                    wait_a, wait_b = waits_a.get(reason, 0.0), waits_b.get(reason, 0.0)
+                    yield (name, "wait", f"{pipe} {reason}", wait_a, wait_b)
             for path in {**a.traffic, **b.traffic}:
-                one, other = a.traffic.get(path, {}), b.traffic.get(path, {})
+                moved_a, moved_b = a.traffic.get(path, {}), b.traffic.get(path, {})
                 label = f"{path[0]}->{path[1]} {path[2]}".rstrip()
                 for count in _COUNTS:
-                    sizes = [side.get(count, 0) for side in (one, other)]
-                    yield (name, "traffic", f"{label} {count}", *sizes)
+                    size_a, size_b = moved_a.get(count, 0), moved_b.get(count, 0)
+                    yield (name, "traffic", f"{label} {count}", size_a, size_b)
 
     def about(self, facts: Facts) -> str:
         """What one of them is."""

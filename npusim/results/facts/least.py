@@ -53,11 +53,12 @@ class Ends(NamedTuple):
 
 def ends(device: Device, bounds: Iterable[Bound], beside: Iterable[Bound] = ()) -> Ends:
     """The ends of ``bounds``; those ``beside`` them are ones that another schedule may avoid."""
-    known = [*bounds, Bound("", 0, "")]
-    for one in beside:
-        why = _ALONE if one.resource.startswith("pipe ") else one.why
-        known.append(one._replace(cycles=one.least, why=why))
-    cached, cold = (max(known, key=attrgetter(name)) for name in ("least", "cycles"))
+    every = [*bounds, Bound("", 0, "")]
+    for bound in beside:
+        why = _ALONE if bound.resource.startswith("pipe ") else bound.why
+        every.append(bound._replace(cycles=bound.least, why=why))
+    cached = max(every, key=attrgetter("least"))
+    cold = max(every, key=attrgetter("cycles"))
     return Ends(_least(device, cached, cached.least), _least(device, cold, cold.cycles))
 
 
@@ -67,7 +68,7 @@ def _least(device: Device, bound: Bound, cycles: int) -> Least:
 
 def on_silicon(device: Device, bounds: Iterable[Bound]) -> tuple[Least, ...]:
     """Every bound that holds whatever the L2 held."""
-    return tuple(_least(device, one, one.least) for one in bounds if one.least)
+    return tuple(_least(device, bound, bound.least) for bound in bounds if bound.least)
 
 
 def program_ends(device: Device, runs: Sequence[KernelRun]) -> Ends:

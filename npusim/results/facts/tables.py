@@ -237,24 +237,27 @@ def call_timeline(operator: str, runs: Sequence[KernelRun]) -> CallTimeline:
 
     Raises ArgumentError where one was not kept.
     """
-    kept = [run.timeline for run in runs if run.timeline is not None]
-    if len(kept) != len(runs):
+    timelines = [run.timeline for run in runs if run.timeline is not None]
+    if len(timelines) != len(runs):
         missing = ", ".join(run.name for run in runs if run.timeline is None)
         raise ArgumentError(
             f"{operator}: the timeline of {missing} was not kept, and neither a table, a plot "
             "nor a trace can be made without it; run again with timeline=True"
         )
     starts = metrics.kernel_starts(runs)
-    columns: dict[str, Any] = {
-        name: np.concatenate([_EMPTY, *(getattr(one, name) for one in kept)]) for name in _PLAIN
-    }
+    columns: dict[str, Any] = {}
+    for name in _PLAIN:
+        parts = [getattr(timeline, name) for timeline in timelines]
+        columns[name] = np.concatenate([_EMPTY, *parts])
     for name in ("start", "end"):
-        pairs = zip(kept, starts, strict=True)
-        shifted = [getattr(one, name).astype(np.int64) + at for one, at in pairs]
+        shifted = [
+            getattr(timeline, name).astype(np.int64) + start
+            for timeline, start in zip(timelines, starts, strict=True)
+        ]
         columns[name] = np.concatenate([_EMPTY, *shifted])
     for code, names in _NAMED:
-        columns[names], columns[code] = _joined_codes(kept, code, names)
-    lengths = [len(one.start) for one in kept]
+        columns[names], columns[code] = _joined_codes(timelines, code, names)
+    lengths = [len(timeline.start) for timeline in timelines]
     kernel = np.repeat(np.arange(len(runs), dtype=np.int64), lengths)
     return CallTimeline(tuple(run.name for run in runs), kernel, Timeline(**columns))
 
@@ -292,14 +295,14 @@ _EMPTY: IntArray = np.zeros(0, dtype=np.int64)
 
 
 def _joined_codes(
-    kept: Sequence[Timeline], code: str, names: str
+    timelines: Sequence[Timeline], code: str, names: str
 ) -> tuple[tuple[str, ...], IntArray]:
     """One table of names for all kernels, and the codes that point into it."""
     places: dict[str, int] = {}
     codes: list[IntArray] = [_EMPTY]
-    for one in kept:
-        table = [places.setdefault(name, len(places)) for name in getattr(one, names)]
-        codes.append(np.asarray(table, dtype=np.int64)[getattr(one, code)])
+    for timeline in timelines:
+        table = [places.setdefault(name, len(places)) for name in getattr(timeline, names)]
+        codes.append(np.asarray(table, dtype=np.int64)[getattr(timeline, code)])
     return tuple(places), np.concatenate(codes)
 
 
