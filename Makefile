@@ -91,6 +91,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 docs: $(VENV)/.docs
+	$(BIN)/python -m tools.command_line docs/reference/command-line.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.docs: $(VENV)/.installed

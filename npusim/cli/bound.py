@@ -7,20 +7,35 @@ from typing import cast
 
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.quantities import parse_quantity
-from npusim.cli import calls
+from npusim.cli import call_options, calls
 from npusim.cli.files import print_result
-from npusim.cli.options import Parser, add_options
+from npusim.cli.parser import Parser
+from npusim.cli.shared import Group
 from npusim.machine.device.spec import Device
 from npusim.results.writers.progress import ProgressBar
 
 #: A line with the operator right behind "bound", where it may also stand later.
-arrange = calls.arrange
+arrange = call_options.arrange
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``bound`` and a command for every operator below it."""
-    add_options(parser, "about bound")
-    calls.add_calls(parser, "bound", numbers=False)
+    parser.epilog = """\
+'npusim bound OPERATOR --help' lists the options of one.
+
+example:
+  npusim bound matmul --m 1024 --k 4096 --n 4096 --device ascend910b2 --measured 130us"""
+    call_options.add_calls(parser, _add_options, numbers=False)
+
+
+def _add_options(command: Parser, simulation: Group) -> None:
+    command.add_argument_group("measured").add_argument(
+        "--measured",
+        metavar="TIME",
+        help="a measured time, such as 123us: its share of the bounds, and what is left to gain "
+        "(default: none)",
+    )
+    call_options.add_needless_timing_only(simulation)
 
 
 def execute(arguments: argparse.Namespace) -> None:

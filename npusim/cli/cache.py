@@ -13,7 +13,8 @@ from npusim.base.errors import ArgumentError
 from npusim.base.resources import user_cache
 from npusim.base.yamltree import suggest
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import Parser, add_options
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_debug_option, add_json_option
 from npusim.machine.timing.fast import library
 from npusim.results.facts.number_text import bytes_text
 from npusim.reuse.store import KINDS, MOST_BYTES, Store, files_of, opened, usual_file
@@ -24,14 +25,18 @@ _CODE = "compiled"
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``cache``."""
-    add_options(parser, "about cache")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
-    info = actions.add_parser("info", help="what is kept, and where")
-    add_options(info, "cache info")
-    clear = actions.add_parser("clear", help="forget it")
-    add_options(clear, "cache clear", names=", ".join((*KINDS, _CODE)))
+    parser.epilog = """\
+examples:
+  npusim cache info
+  npusim cache clear sweeps"""
+    parser.add_commands("action", title="actions")
+    info = parser.add_command("info", "what is kept, and where")
+    add_json_option(info, "print JSON (default: no)")
+    clear = parser.add_command("clear", "forget it")
+    names = ", ".join((*KINDS, _CODE))
+    clear.add_argument("names", nargs="*", metavar="NAME", help=f"of {names} (default: all)")
     for action in (info, clear):
-        add_options(action, "debug")
+        add_debug_option(action)
         action.set_defaults(leaf=action)
 
 
@@ -62,17 +67,22 @@ def execute(arguments: argparse.Namespace) -> None:
 
 
 def _row(name: str) -> dict[str, Any]:
-    """What is told of a store, or of compiled code."""
+    """The row of a store, or of compiled code."""
     if name == _CODE:
-        holds, most, place = "compiled code, a folder per version", 0, library.folder().parent
+        holds = "compiled code, a folder per version"
+        most = 0
+        place = library.folder().parent
         folders = _code()
         files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
         count = len(folders)
     else:
-        holds, most, place, count = KINDS[name], MOST_BYTES, usual_file(name), 0
+        holds = KINDS[name]
+        most = MOST_BYTES
+        place = usual_file(name)
+        count = 0
         if place.exists():
-            with opened("", name) as kept:
-                count = len(kept)
+            with opened("", name) as store:
+                count = len(store)
         files = files_of(place)
     size = sum(file.stat().st_size for file in files)
     facts = {"name": name, "holds": holds, "count": count, "bytes": size}
@@ -82,16 +92,17 @@ def _row(name: str) -> dict[str, Any]:
 def _code() -> list[Path]:
     """The folders of compiled code: where it is compiled, and of the user's cache."""
     places = {user_cache(), library.folder().parent}
-    found = (path for place in places for path in place.glob(f"{_CODE}-*"))
-    return sorted(path for path in found if path.is_dir() and any(path.iterdir()))
+    paths = [path for place in places for path in place.glob(f"{_CODE}-*")]
+    return sorted(path for path in paths if path.is_dir() and any(path.iterdir()))
 
 
 def _clear(names: list[str]) -> None:
-    known = (*KINDS, _CODE)
+    """Forget the stores called ``names``, or all."""
+    stores = (*KINDS, _CODE)
     for name in names:
-        if name not in known:
-            raise ArgumentError(f"unknown store {name!r}{suggest(name, known)}")
-    for name in names or known:
+        if name not in stores:
+            raise ArgumentError(f"unknown store {name!r}{suggest(name, stores)}")
+    for name in names or stores:
         if name == _CODE:
             folders = _code()
             for folder in folders:
@@ -106,8 +117,8 @@ def _clear(names: list[str]) -> None:
 def _empty(name: str) -> None:
     """Forget what a store has; one that cannot be read is removed."""
     try:
-        with Store(usual_file(name), KINDS[name]) as kept:
-            print(f"{name}: removed {kept.clear():,}")
+        with Store(usual_file(name), KINDS[name]) as store:
+            print(f"{name}: removed {store.clear():,}")
     except (ArgumentError, sqlite3.Error) as error:
         for part in files_of(usual_file(name)):
             part.unlink()

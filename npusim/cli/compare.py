@@ -13,7 +13,8 @@ from npusim.base.errors import ArgumentError
 from npusim.cli import calls
 from npusim.cli.files import PLOTS, TO_OPEN, TRACES, check_files, print_result, saying, write_files
 from npusim.cli.main import parsed
-from npusim.cli.options import Parser, add_options
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_file_option, add_json_option
 from npusim.results import Result
 from npusim.results.comparison import Comparison, compare
 from npusim.results.facts.differences import facts_of
@@ -27,13 +28,47 @@ _FILES: dict[str, Sequence[str]] = {"plot": PLOTS, "trace": TRACES}
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``compare``."""
-    add_options(parser, "compare")
+    parser.epilog = """\
+examples:
+  npusim compare "matmul --m 512 --k 512 --n 512 --device ascend910b2" \\
+      "--device ascend910b3"
+  npusim compare before.json after.json --plot change.png
+  npusim net resnet50 --json > one.json
+  npusim net resnet50 --device ascend910b4 --json > other.json
+  npusim compare one.json other.json
+"""
+    parser.add_argument(
+        "a",
+        metavar="A",
+        help="a file that 'npusim run --json' wrote, or both sides 'npusim net --json'; or, "
+        "quoted, what follows 'npusim run' on a command line",
+    )
+    parser.add_argument(
+        "b",
+        metavar="B",
+        help="the same, or, quoted and beginning with --, options that come after those of A, such "
+        'as "--tiling base_m=64,base_n=64,base_k=64" or "--device ascend910"',
+    )
+    add_json_option(
+        parser, "print what differs as JSON, nothing else, on stdout (default: a text report)"
+    )
+    files = parser.add_argument_group("files to write")
+    add_file_option(
+        files,
+        "--plot",
+        "a figure of the kernels, layers or kinds of operations of both, .png or .svg "
+        "(default: none)",
+    )
+    add_file_option(
+        files,
+        "--trace",
+        "both timelines for ui.perfetto.dev, of lines only; .json.gz compresses it (default: none)",
+    )
 
 
 def arrange(words: Sequence[str]) -> list[str]:
     """A line in which B cannot be taken for an option, although it may begin like one."""
-    given = list(words)
-    return [f" {word}" if word.startswith("--") and " " in word.strip() else word for word in given]
+    return [f" {word}" if word.startswith("--") and " " in word.strip() else word for word in words]
 
 
 def execute(arguments: argparse.Namespace) -> None:
@@ -52,7 +87,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
 
 def _networks(arguments: argparse.Namespace) -> NetworkComparison | None:
-    """What differs between two networks; None unless both sides are files of one."""
+    """The differences of two networks; None unless both sides are files of one."""
     sides = arguments.a.strip(), arguments.b.strip()
     if not all(_is_file(side) for side in sides):
         return None

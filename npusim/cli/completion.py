@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from npusim.cli.options import Parser, add_options
+from npusim.cli.parser import Parser, choice
 
 #: Shells that can be taught.
 SHELLS = ("bash", "zsh", "fish")
@@ -15,10 +15,20 @@ SHELLS = ("bash", "zsh", "fish")
 #: Set by the shell while it asks for completions, and the line it has so far.
 ASKED, LINE = "_ARGCOMPLETE", "COMP_LINE"
 
+#: The device whose figures are listed where a line names none.
+_USUAL_DEVICE = "ascend910b2"
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``completion``."""
-    add_options(parser, "completion", shells=SHELLS)
+    parser.epilog = """\
+add to the shell's start file:
+  bash  eval "$(npusim completion bash)"
+  zsh   eval "$(npusim completion zsh)"
+  fish  npusim completion fish | source"""
+    parser.add_argument(
+        "shell", type=choice(SHELLS), choices=SHELLS, metavar="SHELL", help="bash, zsh or fish"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> None:
@@ -37,44 +47,48 @@ def answer(parser_of: Callable[[list[str]], argparse.ArgumentParser]) -> None:
         return
     import argcomplete  # noqa: PLC0415
 
-    parser = parser_of(os.environ.get(LINE, "").split())
-    add_names(parser)
-    argcomplete.autocomplete(parser)
+    argcomplete.autocomplete(parser_of(os.environ.get(LINE, "").split()))
 
 
-def add_names(parser: argparse.ArgumentParser) -> None:
-    """Let options be completed: devices, workloads and layers that ship, figures of a device."""
-    from npusim.machine.device.catalog import devices, load_device  # noqa: PLC0415
-    from npusim.machine.device.config import figures as figures_of  # noqa: PLC0415
+# -- values of options, for the shell ------------------------------------------------------------
+
+#: Lists the values of an option that begin as ``prefix``: argcomplete drops the others.
+Completer = Callable[..., list[str]]
+
+
+def complete_with(action: argparse.Action, completer: Completer) -> None:
+    """Let a shell complete the value of an option by ``completer``."""
+    action.completer = completer  # type: ignore[attr-defined] # argcomplete looks for it
+
+
+def device_names(**_: object) -> list[str]:
+    """The devices that ship."""
+    from npusim.machine.device.catalog import devices  # noqa: PLC0415 - no other command waits
+
+    return list(devices())
+
+
+def workload_names(**_: object) -> list[str]:
+    """The workloads that ship."""
+    from npusim.workloads import workloads  # noqa: PLC0415
+
+    return list(workloads())
+
+
+def layer_names(prefix: str, **_: object) -> list[str]:
+    """The workloads that ship, or the layers of the one that is named."""
     from npusim.workloads import load_workload, workloads  # noqa: PLC0415
 
-    def layers(prefix: str, **_: object) -> list[str]:
-        name, slash, _rest = prefix.partition("/")
-        if not slash or name not in workloads():
-            return [f"{one}/" for one in workloads()]
-        return [f"{name}/{layer.name}" for layer in load_workload(name).layers]
-
-    def figures(parsed_args: argparse.Namespace, **_: object) -> list[str]:
-        name = getattr(parsed_args, "device", None) or "ascend910b2"
-        return [f"{path}=" for path in figures_of(load_device(name))]
-
-    known: dict[str, Callable[..., list[str]]] = {
-        "device": lambda **_: list(devices()),
-        "layer": layers,
-    }
-    known |= {"workload": lambda **_: list(workloads()), "set": figures, "vary": figures}
-    for one in _parsers(parser):
-        for action in one._actions:
-            if action.dest in known:
-                action.completer = known[action.dest]  # type: ignore[attr-defined]
+    workload, slash, _layer = prefix.partition("/")
+    if not slash or workload not in workloads():
+        return [f"{name}/" for name in workloads()]
+    return [f"{workload}/{layer.name}" for layer in load_workload(workload).layers]
 
 
-def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """A parser and those of its commands."""
-    found = [parser]
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            action._get_subactions()  # operators are declared when they are listed
-            for one in dict.fromkeys(action.choices.values()):
-                found += _parsers(one)
-    return found
+def figure_names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """The figures of the device that is named."""
+    from npusim.machine.device.catalog import load_device  # noqa: PLC0415
+    from npusim.machine.device.config import figures  # noqa: PLC0415
+
+    name = getattr(parsed_args, "device", None) or _USUAL_DEVICE
+    return [f"{path}=" for path in figures(load_device(name))]

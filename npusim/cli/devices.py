@@ -9,7 +9,8 @@ from typing import Any
 
 from npusim.base.quantities import format_frequency, format_size
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import Parser, add_options, add_show, collect
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_set_option, add_show_command, changed_figures
 from npusim.machine.device.area import area_mm2, logic_mm2, static_watt
 from npusim.machine.device.catalog import devices, load_device, ranges
 from npusim.machine.device.config import describe, figure_text
@@ -37,8 +38,10 @@ _TOGETHER = (
 def add_arguments(parser: Parser) -> None:
     """Declare ``devices`` and ``devices show``."""
     about = "show every figure of a device with its range, confidence and source"
-    show = add_show(parser, about, "a device's name, or a file ending in .yaml")
-    add_options(show, "devices show")
+    show = add_show_command(parser, about, "a device's name, or a file ending in .yaml")
+    add_set_option(
+        show, "change a figure first, such as memories.L1.size=2MiB; repeatable (default: none)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> None:
@@ -98,25 +101,33 @@ def _cells(device: Device) -> tuple[str, ...]:
 def _range(value: str, low: str, high: str) -> str:
     """Both ends, in the unit of the value where all three have one."""
     ends = [text.partition(" ")[0] for text in (low, high)]
-    numbers = [re.match(r"[\d.]+", text) for text in (value.partition(" ")[0], *ends)]
-    units = {one.string[one.end() :] for one in numbers if one is not None}
-    if None in numbers or len(units) > 1:
+    numbers = []
+    units = set()
+    for text in (value.partition(" ")[0], *ends):
+        match = re.match(r"[\d.]+", text)
+        if match is None:
+            return f"{low}..{high}"
+        numbers.append(match[0])
+        units.add(text[match.end() :])
+    if len(units) > 1:
         return f"{low}..{high}"
-    return "..".join(one[0] for one in numbers[1:] if one is not None)
+    return "..".join(numbers[1:])
 
 
 def _key(device: Device, path: str) -> str:
     """The key of a figure's source, and in whose file it stands where that is another."""
-    known = device.provenance[path]
-    return f"{known.source} of {known.inherited}" if known.inherited else known.source
+    provenance = device.provenance[path]
+    if provenance.inherited:
+        return f"{provenance.source} of {provenance.inherited}"
+    return provenance.source
 
 
 def _fitted_elsewhere(device: Device) -> list[str]:
     """The figures that stand in the file of a base and were fitted to that chip."""
     return [
         path
-        for path, known in device.provenance.items()
-        if known.inherited and known.confidence in ("fitted", "hypothesis")
+        for path, provenance in device.provenance.items()
+        if provenance.inherited and provenance.confidence in ("fitted", "hypothesis")
     ]
 
 
@@ -190,49 +201,86 @@ def _about_costs(device: Device) -> Iterator[str]:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    device = load_device(arguments.name, collect("--set", arguments.set))
-    ends = {
-        path: tuple(figure_text(end, device.clock_hz) for end in pair)
-        for path, pair in ranges(device).items()
-    }
-    rows = describe(device)
+    """Print every figure of a device, as JSON or as tables."""
+    device = load_device(arguments.name, changed_figures(arguments))
     if arguments.json:
-        keys = ("path", "value", "confidence", "source")
-        figures = [{**dict(zip(keys, row, strict=True)), "range": ends.get(row[0])} for row in rows]
-        laws = {"inherited_and_fitted": len(_fitted_elsewhere(device)), "costs": _costs(device)}
-        words = {
-            word: list(paths) for word, paths in by_word(device, known_figures(device)).items()
-        }
-        print_json({**_facts(device), **laws, "figures": figures, "together": words})
+        print_json(_object(device))
         return
     about = f"{device.name}: {device.description} (digest {device.digest()})"
     print("\n".join((*lines.wrap(about), "")))
-    cells = [
-        (
-            path,
-            value + (f", {_range(value, *ends[path])}" if path in ends else ""),
-            f"{known}, {_key(device, path)}",
-        )
-        for path, value, known, _ in rows
-    ]
-    print_table(("figure", "value, range", "confidence, source"), cells, 3)
+    _print_figures(device)
     for line in _about_costs(device):
         print(line)
-    elsewhere = _fitted_elsewhere(device)
-    if elsewhere:
-        named = ", ".join(elsewhere[:3])
-        more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
-        figures_text = counted(len(elsewhere), "figure")
-        text = f"inherited and fitted for another chip: {figures_text} ({named}{more})"
-        print("\n".join(("", *lines.wrap(text))))
+    _print_fitted_elsewhere(device)
     print("\n".join(("", *lines.wrap(_TOGETHER))))
     for word, paths in by_word(device, known_figures(device)).items():
         if len(paths) > 1:
             print("\n".join(lines.wrap(f"{word}: {', '.join(paths)}", later="  ")))
-    used = {device.provenance[path].source for path, *_ in rows}
-    print("\nSOURCES")
-    for key, told in device.sources.items():
-        if key in used:
-            print("\n".join(lines.wrap(f"{key}: {told}", later="  ")))
+    _print_sources(device)
     if any(".rates." in name for name in device.provenance):
         print("\n".join(("", *lines.wrap(_BLOCKS))))
+
+
+def _ends(device: Device) -> dict[str, tuple[str, ...]]:
+    """Both ends of the ranges of figures, as texts by path."""
+    return {
+        path: tuple(figure_text(end, device.clock_hz) for end in pair)
+        for path, pair in ranges(device).items()
+    }
+
+
+def _object(device: Device) -> dict[str, Any]:
+    """A device as plain values."""
+    ends = _ends(device)
+    figures = [
+        {
+            "path": path,
+            "value": value,
+            "confidence": confidence,
+            "source": source,
+            "range": ends.get(path),
+        }
+        for path, value, confidence, source in describe(device)
+    ]
+    together = by_word(device, known_figures(device))
+    return {
+        **_facts(device),
+        "inherited_and_fitted": len(_fitted_elsewhere(device)),
+        "costs": _costs(device),
+        "figures": figures,
+        "together": {word: list(paths) for word, paths in together.items()},
+    }
+
+
+def _print_figures(device: Device) -> None:
+    """Print the table of figures with their ranges and sources."""
+    ends = _ends(device)
+    cells = []
+    for path, value, confidence, _source in describe(device):
+        value_text = value
+        if path in ends:
+            low, high = ends[path]
+            value_text = f"{value}, {_range(value, low, high)}"
+        cells.append((path, value_text, f"{confidence}, {_key(device, path)}"))
+    print_table(("figure", "value, range", "confidence, source"), cells, 3)
+
+
+def _print_fitted_elsewhere(device: Device) -> None:
+    """Print how many figures were fitted for another chip, and the first of them."""
+    paths = _fitted_elsewhere(device)
+    if not paths:
+        return
+    first = ", ".join(paths[:3])
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    count = counted(len(paths), "figure")
+    text = f"inherited and fitted for another chip: {count} ({first}{more})"
+    print("\n".join(("", *lines.wrap(text))))
+
+
+def _print_sources(device: Device) -> None:
+    """Print what the keys of the sources stand for."""
+    used = {device.provenance[path].source for path, *_ in describe(device)}
+    print("\nSOURCES")
+    for key, about in device.sources.items():
+        if key in used:
+            print("\n".join(lines.wrap(f"{key}: {about}", later="  ")))

@@ -10,8 +10,17 @@ from importlib import import_module
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.files import PAGES, PLOTS, TABLES, check_files, print_table, write_files
-from npusim.cli.options import Parser, add_options, picked
-from npusim.cli.sweep import arranged, points_text, progress_bar, study_of_words
+from npusim.cli.parser import Parser, picked, reader
+from npusim.cli.readers import INTEGER, SIGNED
+from npusim.cli.shared import add_file_option
+from npusim.cli.study import (
+    add_study_options,
+    add_work_options,
+    arranged,
+    points_text,
+    progress_bar,
+    study_of_words,
+)
 from npusim.results.facts.number_text import counted, rate_text
 from npusim.results.shown.study import nearly
 from npusim.results.writers.text_layout import items, ruled, wrap
@@ -26,13 +35,61 @@ _SHOWN = 30
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare ``explore``; options of what is measured are read later, by their names."""
-    add_options(parser, "study")
-    add_options(
-        parser, "goals", goals=_goals, limit=lambda text: limit(text).text, names=", ".join(GOALS)
+    """Declare ``explore``."""
+    parser.epilog = """\
+examples:
+  npusim explore study.yaml --trials 200 --csv points.csv --plot front.png
+  npusim explore net resnet18 --batch 32 --device ascend910b2 \\
+      --vary memories.L1.size=128KiB:2MiB:*2 --vary groups=8:48:4 \\
+      --vary l2.size=24MiB:192MiB:*2 --goals time_us,area_mm2 --storage explored.db
+"""
+    add_study_options(parser)
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--goals",
+        type=reader(_goals),
+        metavar="NAMES",
+        help=f"what is made small, of {', '.join(GOALS)}, or formulas of them such as "
+        "time_us*energy_uj (default: the file's, or time_us,area_mm2)",
     )
-    add_options(parser, "work of a study")
-    add_options(parser, "explore")
+    search.add_argument(
+        "--subject-to",
+        type=reader(_limit),
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help='what the front keeps, such as "area_mm2<=60"; repeatable (default: the file\'s)',
+    )
+    search.add_argument(
+        "--trials",
+        type=INTEGER,
+        metavar="N",
+        help="points to look at; 0: none, with --tornado (default: the file's, or 100)",
+    )
+    search.add_argument(
+        "--seed", type=SIGNED, default=0, metavar="N", help="of the search (default: 0)"
+    )
+    search.add_argument(
+        "--storage",
+        default="",
+        metavar="FILE",
+        help="where Optuna keeps the search, to continue it and for its own tools; a file or a URL "
+        "such as sqlite:///FILE (default: nowhere)",
+    )
+    search.add_argument(
+        "--name", default="", metavar="NAME", help="of the search in it (default: by content)"
+    )
+    add_work_options(parser)
+    results = parser.add_argument_group("results")
+    add_file_option(results, "--csv", "write all points (or .parquet by its suffix)")
+    add_file_option(results, "--plot", "draw points and front: a .png or .svg")
+    add_file_option(results, "--report", "write a web page, .html (default: none)")
+    add_file_option(
+        results,
+        "--tornado",
+        "move each name to both ends of its values alone, and draw how far the first goal goes: a "
+        ".png or .svg",
+    )
 
 
 def arrange(words: Sequence[str]) -> list[str]:
@@ -48,7 +105,7 @@ def execute(arguments: argparse.Namespace) -> None:
         raise ArgumentError("--trials 0 searches nothing; give --tornado FILE with it")
     check_searchable(study)
     print(points_text(study), file=sys.stderr)
-    common = picked(arguments, "store jobs")
+    common = picked(arguments, ("store", "jobs"))
     goals = arguments.goals or study.goals
     failed = 0
     if arguments.trials != 0:
@@ -58,7 +115,7 @@ def execute(arguments: argparse.Namespace) -> None:
                 study,
                 goals=goals,
                 trials=arguments.trials or 0,
-                **picked(arguments, "subject_to seed storage name"),
+                **picked(arguments, ("subject_to", "seed", "storage", "name")),
                 progress=progress,
                 **common,
             )
@@ -67,7 +124,8 @@ def execute(arguments: argparse.Namespace) -> None:
         write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
     if arguments.tornado:
         with progress_bar() as progress:
-            moved = sensitivities(study, goal=[*goals, "time_us"][0], progress=progress, **common)
+            goal = goals[0] if goals else "time_us"
+            moved = sensitivities(study, goal=goal, progress=progress, **common)
         _print_sensitivities(moved)
         write_files(arguments, tornado=moved.save_plot)
     if failed:
@@ -83,6 +141,10 @@ def _quiet() -> None:
 
 def _goals(text: str) -> tuple[str, ...]:
     return check_goals(text.split(","))
+
+
+def _limit(text: str) -> str:
+    return limit(text).text
 
 
 def _print_front(result: Exploration) -> None:
@@ -126,7 +188,7 @@ def _print_front(result: Exploration) -> None:
 
 
 def _print_sensitivities(moved: Sensitivities) -> None:
-    """What the goal is at both ends of each name."""
+    """Print the goal at both ends of each name."""
     goal = moved.goal
     head = ("figure", "own", "first", "last", "at first", "at last", "swing")
     cells = [

@@ -48,15 +48,16 @@ def check_files(arguments: argparse.Namespace, **suffixes: Sequence[str]) -> Non
 
 
 def write_files(
-    arguments: argparse.Namespace, told: TextIO | None = None, /, **writers: Write
+    arguments: argparse.Namespace, stream: TextIO | None = None, /, **writers: Write
 ) -> None:
-    """Write the files asked for, by option, and say so on ``told``.
+    """Write the files asked for, by option, and say so on ``stream``.
 
     That is stdout, or stderr where stdout has JSON. One that cannot be written stops no other.
     Raises ``ArgumentError`` for those after the last.
     """
     usual = sys.stderr if getattr(arguments, "json", False) else sys.stdout
-    told, failures = told or usual, []
+    stream = stream or usual
+    failures = []
     for name, write in writers.items():
         path = getattr(arguments, name)
         if path is None:
@@ -67,24 +68,27 @@ def write_files(
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             failures.append(f"{option_of(name)} {path} was not written: {why}")
         else:
-            print(f"wrote {shown(str(path))}{f': {about}' if about else ''}", file=told)
-    told.flush()
+            print(f"wrote {shown(str(path))}{f': {about}' if about else ''}", file=stream)
+    stream.flush()
     if failures:
         raise ArgumentError("; ".join(failures))
 
 
-def saying(about: str, write: Callable[..., None], *given: Any, **named: Any) -> Write:
-    """What writes a file with what is ``given`` besides its path, and says something of it."""
+def saying(about: str, write: Callable[..., None], *arguments: Any, **keywords: Any) -> Write:
+    """A writer of a file that returns ``about``, what is said of it.
 
-    def said(path: Path) -> str:
-        write(path, *given, **named)
+    ``write`` takes the path, and the ``arguments`` and ``keywords`` behind it.
+    """
+
+    def write_and_say(path: Path) -> str:
+        write(path, *arguments, **keywords)
         return about
 
-    return said
+    return write_and_say
 
 
 def option_of(name: str) -> str:
-    """How a command spells an option."""
+    """The spelling of an option on a command line."""
     return "--" + name.replace("_", "-")
 
 

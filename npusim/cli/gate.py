@@ -16,7 +16,9 @@ from npusim.base.errors import ArgumentError, ConfigError
 from npusim.base.records import replace
 from npusim.cli.files import check_files, print_result, write_files
 from npusim.cli.main import FAILED, parsed
-from npusim.cli.options import Parser, add_options
+from npusim.cli.parser import Parser
+from npusim.cli.readers import COUNT
+from npusim.cli.shared import add_file_option, add_json_option
 from npusim.gate import trees
 from npusim.gate.judged import (
     Case,
@@ -50,7 +52,46 @@ _SHARED = ("--batch", "--dtype", "--device", "--set", "--cores", "--rules", "--l
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``gate``."""
-    add_options(parser, "gate", shipped=", ".join(shipped_gates()))
+    parser.epilog = """\
+examples:
+  npusim gate gate.yaml --against main
+  npusim gate gate.yaml --save baseline.json
+  npusim gate gate.yaml --against baseline.json --junit gate.xml --github
+"""
+    shipped = ", ".join(shipped_gates())
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help=f"a gate file, ending in .yaml, or one that ships: {shipped}",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="WHAT",
+        help="a revision of the git repository of this folder, such as main, or a file ending in "
+        ".json that --save wrote (default: nothing is compared)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=COUNT,
+        default=2,
+        metavar="N",
+        help="processes that simulate at once (default: 2)",
+    )
+    parser.add_argument(
+        "--github",
+        action="store_true",
+        help="print annotations, too, which GitHub shows on the lines (default: no)",
+    )
+    add_json_option(
+        parser, "print the findings as JSON, nothing else, on stdout (default: a text report)"
+    )
+    files = parser.add_argument_group("files to write")
+    add_file_option(
+        files, "--save", "the times as they are now, as a baseline, .json (default: none)"
+    )
+    add_file_option(
+        files, "--junit", "the cases as a suite of tests in JUnit's XML, .xml (default: none)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -63,11 +104,11 @@ def execute(arguments: argparse.Namespace) -> int:
     tree = trees.here()
     for case in cases:
         _check(case)
-    kept = load(against) if against and against.endswith(".json") else None
-    if against and kept is not None:
-        require_case(against, kept, arguments.file, cases)
+    baseline = load(against) if against and against.endswith(".json") else None
+    if against and baseline is not None:
+        require_case(against, baseline, arguments.file, cases)
     commit = trees.commit_of(tree, against) if against else ""
-    if against and kept is None and not commit:
+    if against and baseline is None and not commit:
         raise ArgumentError(
             f"--against {against!r} is no file ending in .json, and git knows no such revision in "
             f"{tree.root}; fetch it, or write a baseline with --save"
@@ -75,15 +116,21 @@ def execute(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
 
         @cache
-        def other() -> Tree:
+        def revision() -> Tree:
             return stack.enter_context(trees.revision(tree, commit))
 
-        gate = _Gate({case.name: case for case in cases}, tree, other, arguments.jobs)
-        after, *others = gate.times([tree, *([other()] if commit and kept is None else [])])
-        stated = kept or _stated(tree, commit, arguments)
-        found = judge(cases, {**stated, **(others[0] if others else {})}, after)
-        found = gate.explained(found, commit) if commit else found
-    judged = Judged(file=arguments.file, against=against or "", findings=found)
+        gate = _Gate({case.name: case for case in cases}, tree, revision, arguments.jobs)
+        compares_revision = bool(commit) and baseline is None
+        if compares_revision:
+            after, before = gate.times([tree, revision()])
+        else:
+            (after,) = gate.times([tree])
+            before = {}
+        stated = baseline or _stated(tree, commit, arguments)
+        findings = judge(cases, {**stated, **before}, after)
+        if commit:
+            findings = gate.explained(findings, commit)
+    judged = Judged(file=arguments.file, against=against or "", findings=findings)
     print_result(judged, arguments.json)
     if arguments.github:
         print(judged.for_github(), end="", file=sys.stderr if arguments.json else None)
@@ -127,54 +174,68 @@ class _Gate(Struct, frozen=True):
         """The times of all cases in each tree."""
         lines = [_timed(case) for case in self.cases.values()]
         trees.simulate(among, lines, self.jobs)
-        told = (zip(self.cases, one.answers(lines), strict=True) for one in among)
-        return [{name: times_of(answer) for name, answer in one} for one in told]
+        times = []
+        for tree in among:
+            answers = zip(self.cases, tree.answers(lines), strict=True)
+            times.append({name: times_of(answer) for name, answer in answers})
+        return times
 
-    def explained(self, found: Sequence[Finding], commit: str) -> tuple[Finding, ...]:
+    def explained(self, findings: Sequence[Finding], commit: str) -> tuple[Finding, ...]:
         """The findings, with changes and instructions for those that lost most."""
-        slower = [one for one in found if one.verdict == "slower"]
-        slower.sort(key=lambda one: (one.before or 0) - (one.after or 0))
+        slower = [finding for finding in findings if finding.verdict == "slower"]
+        slower.sort(key=_gained)
         if not slower:
-            return tuple(found)
+            return tuple(findings)
         other = self.other()
         shown = slower[:_EXPLAINED]
         # A whole network is explained by its layer that lost most.
-        parts = {one.case: one.part for one in reversed(slower) if one.part}
-        why = {one: _why(self.cases[one.case], parts.get(one.case, one.part)) for one in shown}
-        lines = [line for some in why.values() for line in some]
-        trees.simulate([self.tree, other], lines, self.jobs)
-        culprits = self._culprits([*dict.fromkeys(one.case for one in shown)], commit)
-        told = {
-            one: replace(
-                one,
-                grown=grown(_kernels(other, some), _kernels(self.tree, some)),
-                culprits=tuple(culprits[one.case, one.part]),
-            )
-            for one, some in why.items()
+        parts = {finding.case: finding.part for finding in reversed(slower) if finding.part}
+        lines_of = {
+            finding: _why(self.cases[finding.case], parts.get(finding.case, finding.part))
+            for finding in shown
         }
-        return tuple(told.get(one, one) for one in found)
+        lines = [line for explaining in lines_of.values() for line in explaining]
+        trees.simulate([self.tree, other], lines, self.jobs)
+        names = list(dict.fromkeys(finding.case for finding in shown))
+        culprits = self._culprits(names, commit)
+        explained = {
+            finding: replace(
+                finding,
+                grown=grown(_kernels(other, explaining), _kernels(self.tree, explaining)),
+                culprits=tuple(culprits[finding.case, finding.part]),
+            )
+            for finding, explaining in lines_of.items()
+        }
+        return tuple(explained.get(finding, finding) for finding in findings)
 
     def _culprits(self, names: Sequence[str], commit: str) -> dict[tuple[str, str], list[Change]]:
         """By case and part the changes that alone make it slower, those that cost most first."""
         other = self.other()
         lines = [_timed(self.cases[name]) for name in names]
         usual = [times_of(answer) for answer in other.answers(lines)]
-        found: dict[tuple[str, str], list[Change]] = defaultdict(list)
+        culprits: dict[tuple[str, str], list[Change]] = defaultdict(list)
         for change, answers in trees.alone(other, trees.changes(self.tree, commit), lines):
             for name, before, answer in zip(names, usual, answers, strict=True):
                 for part, now in times_of(answer).items():
                     then = before.get(part)
                     if isinstance(then, int) and isinstance(now, int) and now > then:
-                        made = replace(change, patch="", cycles=now - then)
-                        found[name, part].append(made)
-        for costs in found.values():
-            costs.sort(key=lambda one: -one.cycles)
-        return found
+                        culprit = replace(change, patch="", cycles=now - then)
+                        culprits[name, part].append(culprit)
+        for changes in culprits.values():
+            changes.sort(key=lambda change: -change.cycles)
+        return culprits
+
+
+def _gained(finding: Finding) -> int:
+    """Cycles that a case gained, below 0 where it lost."""
+    return (finding.before or 0) - (finding.after or 0)
 
 
 def _timed(case: Case) -> Line:
     """The line that times a case."""
-    return (*case.words, *(("--timing-only",) if case.words[0] == "run" else ()))
+    if case.words[0] == "run":
+        return (*case.words, "--timing-only")
+    return tuple(case.words)
 
 
 def _why(case: Case, part: str) -> tuple[Line, ...]:
@@ -182,15 +243,29 @@ def _why(case: Case, part: str) -> tuple[Line, ...]:
     command, *words = case.words
     if command == "run":
         return (("explain", *words, "--no-what-if"),)
-    asked, shared = parsed(case.words), []
-    for at, word in enumerate(words):
-        flag, equals, _ = word.partition("=")
-        shared += words[at : at + 2 - bool(equals)] if flag in _SHARED else []
-    layer = ("--layer", f"{asked.workload}/{part}", *shared, "--no-what-if")
-    operators = _OPERATORS[asked.passes or "backward"] if part else ()
+    if not part:
+        return ()
+    arguments = parsed(case.words)
+    layer = ("--layer", f"{arguments.workload}/{part}", *_shared_words(words), "--no-what-if")
+    operators = _OPERATORS[arguments.passes or "backward"]
     return tuple(("explain", operator, *layer) for operator in operators)
 
 
+def _shared_words(words: Sequence[str]) -> list[str]:
+    """The options of a network's line, with their values, that its operators take too."""
+    shared: list[str] = []
+    for place, word in enumerate(words):
+        flag, equals, _ = word.partition("=")
+        if flag in _SHARED:
+            shared.append(word)
+            if not equals:
+                shared += words[place + 1 : place + 2]
+    return shared
+
+
 def _kernels(tree: Tree, lines: Sequence[Line]) -> list[Step]:
-    told = (one["facts"].get("kernels", ()) for one in tree.answers(lines))
-    return [kernel for kernels in told for kernel in kernels]
+    """The kernels that explanations speak of."""
+    kernels: list[Step] = []
+    for answer in tree.answers(lines):
+        kernels += answer["facts"].get("kernels", ())
+    return kernels

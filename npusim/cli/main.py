@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import importlib
 import os
 import signal
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from importlib.resources import files
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import NpusimError, as_npusim_error, shown
 from npusim.base.records import collect_seldom
 from npusim.base.streams import Output, OutputError, ensure_stream
+from npusim.cli.commands import COMMANDS, arranged_line, command_module
 from npusim.cli.completion import answer
-from npusim.cli.options import IDENTITY, Parser
+from npusim.cli.parser import IDENTITY, Parser
 from npusim.version import __version__
 
 #: Exit statuses: a check that failed, an error, an interrupt, a reader that went away, SIGTERM. The
@@ -32,12 +29,6 @@ FAILED, ERROR, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
 
 class Terminated(BaseException):
     """SIGTERM came: what is being written is removed on the way out, as after an interrupt."""
-
-
-#: Every command by name, and what it does, as ``commands.csv`` lists them. Its module has its name
-#: and is imported only when a command line names it.
-_LISTED = (files("npusim.cli") / "commands.csv").read_text(encoding="utf-8")
-COMMANDS: Mapping[str, str] = dict(csv.reader(_LISTED.splitlines()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return BROKEN_PIPE
     except (KeyboardInterrupt, Terminated) as stop:
-        kept = str(stop) or "files that were there are as they were"
-        print(f"npusim: stopped; {kept}", file=sys.stderr)
+        state = str(stop) or "files that were there are as they were"
+        print(f"npusim: stopped; {state}", file=sys.stderr)
         return TERMINATED if isinstance(stop, Terminated) else INTERRUPTED
     except MemoryError as error:
         return _fail(
@@ -76,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _os_error_text(error: OSError) -> str:
-    """What the operating system refused: the file, or else the folder of this process.
+    """The refusal of the operating system: of the file, or else the folder of this process.
 
     Python asks for that folder where a path is relative, and then names no file.
     """
@@ -96,29 +87,24 @@ def _folder_is_there() -> bool:
 
 
 def parser(words: Sequence[str]) -> Parser:
-    """The parser of all commands, with the arguments of those that ``words`` name."""
-    return _parser(tuple(name for name in COMMANDS if name in words))
-
-
-@lru_cache(maxsize=len(COMMANDS))
-def _parser(named: tuple[str, ...]) -> Parser:
-    """The parser, made once in a process for the commands ``named``."""
+    """The parser of all commands, with the arguments of those that the line ``words`` names."""
     top = Parser(
         prog="npusim",
         description="Cycle-approximate NPU simulator: numbers, cycles and traffic of operators.",
         epilog="'npusim COMMAND --help' explains a command.",
+        line=words,
     )
     top.identity = IDENTITY
     version = f"npusim {__version__}\n{IDENTITY}"
     top.add_argument("--version", action="version", version=version)
     _add_debug(top)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    top.add_commands("command", title="commands")
     for name, about in COMMANDS.items():
-        leaf = commands.add_parser(name, help=about, description=about)
-        leaf.set_defaults(leaf=leaf)
-        _add_debug(leaf)
-        if name in named:
-            _command(name).add_arguments(leaf)
+        command = top.add_command(name, about, about)
+        command.set_defaults(leaf=command)
+        _add_debug(command)
+        if name in words:
+            command_module(name).add_arguments(command)
     return top
 
 
@@ -128,24 +114,16 @@ def _add_debug(target: Parser) -> None:
     )
 
 
-def _command(name: str) -> Any:
-    """A command's module: ``add_arguments(parser)`` declares what it takes, ``execute(arguments)``
-    runs it and returns its exit status, None for 0; ``arrange(words)``, where there is one, sorts
-    its line.
-    """
-    return importlib.import_module(f"npusim.cli.{name}")
-
-
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The arguments of a line; ``command`` is None where it names none.
 
     Raises ``ArgumentError`` for what no command takes, and ``SystemExit`` after --help.
     """
-    top = parser(words)
     named = next((word for word in words if word in COMMANDS), None)
-    if named is not None:
-        words = getattr(_command(named), "arrange", list)(words)
-    arguments, extras = top.parse_known_args(words)
+    line = list(words) if named is None else arranged_line(named, words)
+    top = parser(line)
+    arguments: argparse.Namespace
+    arguments, extras = top.parse_known_args(line)
     if extras:
         (arguments.leaf if arguments.command else top).reject(extras)
     return arguments
@@ -160,7 +138,7 @@ def _dispatch(words: list[str]) -> int:
     if arguments.command is None:
         parser(words).print_help(sys.stderr)
         return ERROR
-    return int(_command(arguments.command).execute(arguments) or 0)
+    return command_module(arguments.command).execute(arguments) or 0
 
 
 @contextlib.contextmanager

@@ -3,52 +3,150 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from npusim.base.errors import ArgumentError
-from npusim.call.options import Options
+from npusim.cli.completion import complete_with, workload_names
 from npusim.cli.files import PAGES, PLOTS, check_files, option_of, print_result, write_files
-from npusim.cli.options import Parser, add_machine, add_options, add_simulation, collect, picked
+from npusim.cli.machine_options import add_device_options, add_rules_option, add_simulation_options
+from npusim.cli.parser import Parser, choice, picked, reader
+from npusim.cli.readers import COUNT, SIZES
+from npusim.cli.shared import Group, add_file_option, add_json_option, changed_figures
 from npusim.machine.device.catalog import load_device
-from npusim.networks.network import GRADIENTS, PASSES, network
-from npusim.ops.arguments import shared_option
-from npusim.problem.limits.table import RULES
+from npusim.networks.network import network
+from npusim.networks.options import (
+    LAYERS,
+    STEP,
+    STEP_OPTIONS,
+    TRAINING_OPTIONS,
+    NetworkOption,
+)
 from npusim.results.writers.progress import ProgressBar
 from npusim.workloads import read_network
 from npusim.workloads.from_scalesim import PADDINGS
 
-#: Options that are keywords of what times a network, and those that are keywords of a call.
-TIMED = "batch dtype passes gradients cube_math_type every_input"
-OPTIONS = f"{TIMED} cores rules engine launch start jobs store"
+#: Keywords of every call, which networks take besides their own.
+_CALL = ("cores", "rules", "engine", "launch", "start", "jobs", "store")
 
-#: Those that only layers by themselves have, and those that only a step has.
-_LAYERS = "gradients cube_math_type every_input start range"
-_STEP = "layouts fusions optimizer normalisation cards"
+#: Further options that only layers by themselves have.
+_LAYERS_ONLY = ("start", "range")
+
+
+def _keywords(taker: str) -> list[str]:
+    """The network options that ``taker`` takes, as its keywords."""
+    options = (*TRAINING_OPTIONS, *STEP_OPTIONS)
+    return [option.argument for option in options if taker in option.takers]
+
+
+def _needless(taker: str, other: str) -> list[str]:
+    """The network options that ``other`` takes and ``taker`` does not."""
+    return [name for name in _keywords(other) if name not in _keywords(taker)]
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``net``."""
+    parser.epilog = """\
+example:
+  npusim net resnet50 --device ascend910b2 --batch 32
+  npusim net resnet50 --device ascend910b2 --batch 32 --mode graph --jobs 2 --store"""
     add_network(parser)
-    add_machine(parser, required=True)
-    add_options(parser, "rules", rules=RULES, usual=Options.rules)
-    add_simulation(parser)
-    add_options(parser, "net", paddings=tuple(PADDINGS))
+    machine = add_device_options(parser, required=True)
+    add_rules_option(machine)
+    simulation = parser.add_argument_group("simulation")
+    add_simulation_options(simulation)
+    add_padding_option(
+        parser.add_argument_group("topology"),
+        "of a SCALE-Sim topology, whose rows leave it open: none, the maps as they are stated; "
+        "included, K - 1 zeros of the stated sizes are padding; same, so many zeros around them "
+        "(default: none)",
+    )
+    step = parser.add_argument_group("step as it runs")
+    for option in STEP_OPTIONS:
+        _add_network_option(step, option)
+    simulation.add_argument(
+        "--range",
+        action="store_true",
+        help="time every layer again with every assumed or fitted figure it rests on at the ends "
+        "of its range, and report the range of the time, which takes minutes (default: no)",
+    )
+    simulation.add_argument(
+        "--jobs",
+        type=COUNT,
+        metavar="N",
+        help="processes that simulate different layers at once (default: 1)",
+    )
+    simulation.add_argument(
+        "--store",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="keep runs and tilings, and find them again: without FILE in the user's cache "
+        "(default: no)",
+    )
+    files = parser.add_argument_group("files to write")
+    add_file_option(files, "--csv", "the layers, or operations, as a table, .csv (default: none)")
+    add_file_option(
+        files,
+        "--plot",
+        "a figure of the time of every layer, or phase, .png or .svg (default: none)",
+    )
+    add_file_option(files, "--report", "the whole report as one web page, .html (default: none)")
+    add_json_option(parser)
     # The library has the same defaults, and what is given must be told from what is not.
-    parser.set_defaults(**dict.fromkeys(f"{OPTIONS} range".split()))
+    parser.set_defaults(rules=None, launch=None, start=None, engine=None, range=None)
 
 
 def add_network(parser: Parser, batch: int = 1) -> None:
-    """Declare the network and what of a training step is timed, by default of ``batch`` images."""
-    names, types = ",".join(GRADIENTS), shared_option("cube_math_type").help
-    add_options(
-        parser,
-        "network",
-        batch=batch,
-        passes=PASSES,
-        gradients=_gradients,
-        names=names,
-        cube_math_type=types,
+    """Declare the network and what of it is timed, by default of ``batch`` images.
+
+    Options have no default here: the functions that time a network have them.
+    """
+    workload = parser.add_argument(
+        "workload",
+        metavar="WORKLOAD",
+        help="a workload (see 'npusim workloads'), or a file: YAML of layers, ONNX, or a SCALE-Sim "
+        "topology (CSV)",
     )
+    complete_with(workload, workload_names)
+    add_sizes_option(
+        parser,
+        "of one image, where an ONNX file leaves it open; once for each input where it has several "
+        "(default: as in the file)",
+    )
+    group = parser.add_argument_group("training step")
+    for option in TRAINING_OPTIONS:
+        _add_network_option(group, option, batch)
+
+
+def _add_network_option(group: Group, option: NetworkOption, batch: int = 1) -> None:
+    """Declare an option of a network; ``batch`` is the number of images where none is given."""
+    flag = option_of(option.name)
+    about = option.help.format(batch=batch)
+    if option.choices:
+        group.add_argument(
+            flag,
+            dest=option.argument,
+            type=choice(option.choices),
+            choices=option.choices,
+            help=about,
+        )
+    elif option.read is None:
+        group.add_argument(flag, action="store_true", default=None, help=about)
+    else:
+        group.add_argument(flag, type=reader(option.read), metavar=option.metavar, help=about)
+
+
+def add_sizes_option(group: Group, about: str) -> None:
+    """Declare the sizes of a network's inputs."""
+    group.add_argument(
+        "--input-shape", type=SIZES, action="append", default=[], metavar="CxHxW", help=about
+    )
+
+
+def add_padding_option(group: Group, about: str) -> None:
+    """Declare the padding of a topology."""
+    group.add_argument("--padding", type=choice(PADDINGS), choices=tuple(PADDINGS), help=about)
 
 
 def sizes_of_inputs(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -59,34 +157,35 @@ def sizes_of_inputs(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"input_shape": shapes[0]} if shapes else {}
 
 
-def _gradients(text: str) -> tuple[str, ...]:
-    words = text.split(",")
-    if len(set(words)) != len(words) or not set(words) <= set(GRADIENTS):
-        raise ArgumentError(f"expected at least one of {','.join(GRADIENTS)}, got {text!r}")
-    return tuple(words)
+def layer_keywords(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given of those that ``network`` takes, as its keywords."""
+    return _given(arguments, _keywords(LAYERS))
+
+
+def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in picked(arguments, names).items() if value is not None}
 
 
 def execute(arguments: argparse.Namespace) -> None:
     """Print what could be simulated; raise ``ArgumentError`` after it if something is missing."""
     check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES)
-    mode, names = arguments.mode, OPTIONS
-    run: Any = network
-    _refuse(arguments, _STEP if mode is None else _LAYERS)
-    if mode is not None:
-        from npusim.networks.run.step import step as run  # noqa: PLC0415 - it takes time to import
-
-        names = f"mode {_STEP} {OPTIONS}"
-    given = {name: value for name, value in picked(arguments, names).items() if value is not None}
+    is_step = arguments.mode is not None
+    _refuse_needless(arguments, is_step)
     workload: Any = arguments.workload
     sizes = sizes_of_inputs(arguments)
     if arguments.padding is not None:
-        workload, sizes = read_network(workload, **sizes, padding=arguments.padding), {}
+        workload = read_network(workload, **sizes, padding=arguments.padding)
+        sizes = {}
+    run: Any = network
+    if is_step:
+        from npusim.networks.run.step import step as run  # noqa: PLC0415 - it takes time to import
+    keywords = _given(arguments, [*_keywords(STEP if is_step else LAYERS), *_CALL])
     with ProgressBar() as progress:
         result = run(
             workload,
             **sizes,
-            device=load_device(arguments.device, collect("--set", arguments.set)),
-            **given,
+            device=load_device(arguments.device, changed_figures(arguments)),
+            **keywords,
             progress=progress,
         )
     if arguments.range:
@@ -94,18 +193,30 @@ def execute(arguments: argparse.Namespace) -> None:
     print_result(result, arguments.json)
     write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
     if result.failed:
-        parts, several = ("operations", result.launched) if mode else ("layers", result.timed)
-        failed = ", ".join(one.name if mode else one.layer.name for one in result.failed)
-        raise ArgumentError(
-            f"{len(result.failed)} of {len(several)} {parts} were not simulated: {failed}; "
-            "the totals are partial"
-        )
+        raise ArgumentError(_incomplete(result, is_step))
 
 
-def _refuse(arguments: argparse.Namespace, names: str) -> None:
-    """Refuse options that have no meaning with, or without, a mode."""
-    given = [option_of(n) for n, value in picked(arguments, names).items() if value is not None]
-    if given and arguments.mode is None:
-        raise ArgumentError(f"{given[0]} is of a whole step; add --mode eager or --mode graph")
-    if given:
-        raise ArgumentError(f"{given[0]} is of layers by themselves; leave it out, or --mode")
+def _incomplete(result: Any, is_step: bool) -> str:
+    """The error of a network of which not all parts could be simulated."""
+    if is_step:
+        parts, count = "operations", len(result.launched)
+        names = [operation.name for operation in result.failed]
+    else:
+        parts, count = "layers", len(result.timed)
+        names = [timed.layer.name for timed in result.failed]
+    return (
+        f"{len(names)} of {count} {parts} were not simulated: {', '.join(names)}; "
+        "the totals are partial"
+    )
+
+
+def _refuse_needless(arguments: argparse.Namespace, is_step: bool) -> None:
+    """Raise ``ArgumentError`` for options without meaning for a step, or for layers alone."""
+    if is_step:
+        needless = _given(arguments, [*_needless(STEP, LAYERS), *_LAYERS_ONLY])
+        why = "is of layers by themselves; leave it out, or --mode"
+    else:
+        needless = _given(arguments, _needless(LAYERS, STEP))
+        why = "is of a whole step; add --mode eager or --mode graph"
+    for name in needless:
+        raise ArgumentError(f"{option_of(name)} {why}")

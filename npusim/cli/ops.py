@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import print_json, print_table
-from npusim.cli.options import Parser, add_options, add_show
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_show_command
 from npusim.machine.device.catalog import devices, load_device
 from npusim.machine.device.spec import Device
 from npusim.ops import CARDS, operators
@@ -33,8 +35,14 @@ def add_arguments(parser: Parser) -> None:
     """Declare ``ops`` and ``ops show``."""
     about = "show what the documentation permits for an operator, on a device or on all products"
     names = ", ".join(sorted((*documented_operators(), *UNDOCUMENTED)))
-    show = add_show(parser, about, f"an operator: {names}")
-    add_options(show, "ops show")
+    show = add_show_command(parser, about, f"an operator: {names}")
+    device = show.add_argument(
+        "--device",
+        metavar="NAME",
+        help="a device (see 'npusim devices') or a file ending in .yaml (default: the limits of "
+        "all products, side by side)",
+    )
+    complete_with(device, device_names)
 
 
 def execute(arguments: argparse.Namespace) -> None:
@@ -75,9 +83,10 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _runs(role: str, device: Device) -> bool:
-    """Whether a device has cores of a role; the cube must multiply fp16."""
-    has = any(role in kind.roles for kind in device.cores.values())
-    return has and (role != "cube" or (device.cube is not None and "fp16" in device.cube.rates))
+    """True where a device has cores of a role; the cube must multiply fp16."""
+    if not any(role in kind.roles for kind in device.cores.values()):
+        return False
+    return role != "cube" or (device.cube is not None and "fp16" in device.cube.rates)
 
 
 def _show(operator: str, device: Device, as_json: bool) -> None:
@@ -173,18 +182,20 @@ def _print_limits(rules: Sequence[tuple[Rule, tuple[str, ...]]], products: int) 
     Rules that permit the same of several parameters, or on several products, share a row. Rows
     stand in the order of their first rules.
     """
-    holding: dict[tuple[str, str, str], list[str]] = {}
-    for rule, of in rules:
-        known = holding.setdefault((_subject(rule), *_limit(rule)), [])
-        known += [product for product in of if product not in known]
-    rows: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
-    for (subject, permitted, otherwise), names in holding.items():
-        parameter, _, rest = subject.partition("|")
-        rows.setdefault((rest, permitted, otherwise, tuple(names)), []).append(parameter)
+    names_of: dict[tuple[str, str, str], list[str]] = {}
+    for rule, holds_on in rules:
+        permitted, otherwise = _limit(rule)
+        names = names_of.setdefault((_subject(rule), permitted, otherwise), [])
+        names += [product for product in holds_on if product not in names]
+    parameters_of: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    for (subject, permitted, otherwise), names in names_of.items():
+        parameter, _, condition = subject.partition("|")
+        row = (condition, permitted, otherwise, tuple(names))
+        parameters_of.setdefault(row, []).append(parameter)
     cells = []
-    for (rest, permitted, otherwise, of), parameters in rows.items():
-        where = f" [{', '.join(of)}]" if len(of) < products else ""
-        cells.append((_listed(parameters) + rest, permitted + where, otherwise))
+    for (condition, permitted, otherwise, on), parameters in parameters_of.items():
+        where = f" [{', '.join(on)}]" if len(on) < products else ""
+        cells.append((f"{_listed(parameters)}{condition}", f"{permitted}{where}", otherwise))
     print_table(("parameter", "permitted", "otherwise, by"), cells, 3)
 
 
@@ -215,7 +226,7 @@ def _condition(condition: tuple[str, Sequence[Any]]) -> str:
 
 
 def _limit(rule: Rule) -> tuple[str, str]:
-    """What a rule permits, and the status otherwise with the short name of its source."""
+    """The permission of a rule, and the status otherwise with the short name of its source."""
     status = "error" if rule.status is None else str(rule.status)
     return rule.permitted, f"{status} {rule.source}"
 

@@ -82,15 +82,17 @@ def _expected(
     kernel: Kernel, written: Sequence[Tensor], place: int
 ) -> Callable[[Sample[Kernel]], Array]:
     def computed(sample: Sample[Kernel]) -> Array:
-        found = getattr(kernel, EXPECTED)(*sample.arrays.values())
-        every = [np.asarray(one) for one in (found if isinstance(found, tuple) else (found,))]
-        have, need = [one.shape for one in every], [tensor.shape for tensor in written]
-        if have != need:
+        answer = getattr(kernel, EXPECTED)(*sample.arrays.values())
+        values = answer if isinstance(answer, tuple) else (answer,)
+        arrays = [np.asarray(value) for value in values]
+        shapes = [array.shape for array in arrays]
+        written_shapes = [tensor.shape for tensor in written]
+        if shapes != written_shapes:
             raise ArgumentError(
-                f"{EXPECTED} of {type(kernel).__name__} returns {_shapes(have)}; the kernel writes "
-                f"{_shapes(need)}"
+                f"{EXPECTED} of {type(kernel).__name__} returns {_shapes(shapes)}; the kernel "
+                f"writes {_shapes(written_shapes)}"
             )
-        return every[place].astype(np.float64)
+        return arrays[place].astype(np.float64)
 
     return computed
 
@@ -99,6 +101,6 @@ def _shapes(shapes: Sequence[tuple[int, ...]]) -> str:
     return " and ".join(f"an array of shape {shape}" for shape in shapes)
 
 
-def _call(kernel: Kernel, given: Mapping[str, Operand], options: dict[str, Any]) -> Result:
+def _call(kernel: Kernel, operands: Mapping[str, Operand], options: dict[str, Any]) -> Result:
     device = options.pop("device")
-    return simulate(kernel, device, *given.values(), **options)
+    return simulate(kernel, device, *operands.values(), **options)

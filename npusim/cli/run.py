@@ -3,43 +3,105 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from npusim.base.atomic_files import replacing
-from npusim.base.dtypes import BF16, dtype
+from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
-from npusim.call.spec import Array
-from npusim.cli import calls, files
+from npusim.cli import call_options, calls, files
 from npusim.cli.calls import Prepared
-from npusim.cli.options import Parser
+from npusim.cli.checks import Check, checked, returned
 from npusim.cli.own_kernel import check_expected
+from npusim.cli.parser import Parser, choice
+from npusim.cli.readers import NUMBER
+from npusim.cli.shared import Group, add_file_option
 from npusim.machine.program.kernel import Kernel
 from npusim.ops import CARDS
-from npusim.ops.card import Output, Sample
+from npusim.ops.card import Output
 from npusim.results import Result
 from npusim.results.writers.plots import save_plot
 from npusim.results.writers.progress import ProgressBar
 
+#: Layouts of --output.
+_LAYOUTS = ("operator", "framework")
+
 #: A line with the operator right behind "run", where it may also stand later.
-arrange = calls.arrange
+arrange = call_options.arrange
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``run`` and a command for every operator below it."""
-    parser.examples = _examples
-    calls.add_calls(parser, "run", "files of a run", numbers=True)
+    if call_options.lists_operators(parser):
+        examples = "".join(f"  {card.example}\n" for card in CARDS.values())
+        parser.epilog = (
+            f"'npusim run OPERATOR --help' lists the options of one.\n\nexamples:\n{examples}"
+        )
+    call_options.add_calls(parser, _add_options, numbers=True)
 
 
-def _examples() -> str:
-    own = "".join(f"  {card.example}\n" for card in CARDS.values())
-    return f"'npusim run OPERATOR --help' lists the options of one.\n\nexamples:\n{own}"
+def _add_options(command: Parser, simulation: Group) -> None:
+    simulation.add_argument(
+        "--range",
+        action="store_true",
+        help="time the call again with every assumed or fitted figure it rests on at the ends of "
+        "its range, and report the range of the time (default: no)",
+    )
+    simulation.add_argument(
+        "--timeline",
+        action=argparse.BooleanOptionalAction,
+        help="keep a row per instruction (default: up to 200,000 instructions a kernel, and "
+        "whenever a file needs it)",
+    )
+    group = command.add_argument_group("files to write")
+    add_file_option(
+        group, "--output", "the results by name as .npz, or the only one as .npy (default: none)"
+    )
+    add_file_option(
+        group,
+        "--trace",
+        "the timeline for ui.perfetto.dev; .json.gz compresses it (default: none)",
+    )
+    add_file_option(group, "--plot", "a figure of the timeline, .png or .svg (default: none)")
+    add_file_option(
+        group, "--plot-roofline", "a figure of the roofline, .png or .svg (default: none)"
+    )
+    add_file_option(group, "--report", "the whole report as one web page (default: none)")
+    group.add_argument(
+        "--output-layout",
+        type=choice(_LAYOUTS),
+        choices=_LAYOUTS,
+        default=_LAYOUTS[0],
+        help="layout of --output: the operator's own (such as FRACTAL_Z for filters), or that of "
+        "frameworks, such as (Cout, Cin/groups, KH, KW) (default: operator)",
+    )
+    group.add_argument(
+        "--from",
+        dest="since",
+        type=NUMBER,
+        metavar="US",
+        help="first microsecond of the call that --trace and --plot show (default: 0)",
+    )
+    group.add_argument(
+        "--to",
+        dest="until",
+        type=NUMBER,
+        metavar="US",
+        help="last microsecond that they show (default: the end)",
+    )
+    group.add_argument(
+        "--core",
+        dest="shown_cores",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="show this core, such as aic0, and no other but those named so; may be repeated "
+        "(default: all cores in a trace, the first and the slowest in a plot)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -62,17 +124,19 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepared) -> list[Check]:
     """Print the result, as text before it is checked, as JSON with the check in it."""
-    told = {"time_range": result.time_range.to_json()} if arguments.range else {}
+    time_range = {"time_range": result.time_range.to_json()} if arguments.range else {}
     if not arguments.json:
         sys.stdout.write(result.text())
         sys.stdout.flush()
     checks = checked(result, prepared.outputs, prepared.sample) if arguments.check else []
     if arguments.json:
-        found = {
-            "passed": all(check.passed for check in checks),
-            "outputs": [check.to_json() for check in checks],
-        }
-        files.print_json({**result.to_json(), **told, "check": found if checks else None})
+        verdict = None
+        if checks:
+            verdict = {
+                "passed": all(check.passed for check in checks),
+                "outputs": [check.to_json() for check in checks],
+            }
+        files.print_json({**result.to_json(), **time_range, "check": verdict})
     else:
         for check in checks:
             print(check)
@@ -144,7 +208,7 @@ def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
 def writers(
     arguments: argparse.Namespace, result: Result, prepared: Prepared
 ) -> Mapping[str, files.Write]:
-    """What writes the files of ``FILES``, by name, for ``write_files``."""
+    """The writers of the files of ``FILES``, by name, for ``write_files``."""
     part = part_of(arguments, result)
 
     def output(path: Path) -> str:
@@ -163,98 +227,25 @@ def writers(
 def _save_arrays(path: Path, result: Result, prepared: Prepared, framework: bool) -> str:
     """Write the outputs, in the layout of frameworks if asked; what they are is returned."""
     arrays: dict[str, Any] = {}
-    told = []
+    descriptions = []
     for output in prepared.outputs:
         array = returned(result, output.name)
         if framework:
             array = output.unpack(prepared.problem, array)
         form = output.axes if framework or not output.layout else output.layout
-        told.append(f"{output.name} {array.shape} {array.dtype.name}, {form}")
+        description = f"{output.name} {array.shape} {array.dtype.name}, {form}"
         if array.dtype == BF16.numpy:  # exact; NumPy's files know no bfloat16
             array = array.astype(np.float32)
-            told[-1] += ", stored as float32"
+            description += ", stored as float32"
         arrays[output.name] = array
+        descriptions.append(description)
     with replacing(path) as part, part.open("wb") as file:
         if _is_archive(path):
             np.savez(file, **arrays)  # old NumPy takes other words for names of arrays
         else:
             np.save(file, next(iter(arrays.values())), allow_pickle=False)
-    return "; ".join(told)
+    return "; ".join(descriptions)
 
 
 def _is_archive(path: Path) -> bool:
     return path.name.lower().endswith(".npz")
-
-
-# -- checks: how far outputs are from a float64 computation -------------------------------------
-
-
-class Check(Struct, frozen=True, kw_only=True):
-    """How far an output is from a float64 computation, in relative Frobenius norm."""
-
-    output: str
-    error: float
-    limit: float
-    where: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether the error is within the limit; NaN is not."""
-        return self.error <= self.limit
-
-    def __str__(self) -> str:
-        """One line for people."""
-        return (
-            f"check  {self.output} against float64: relative error {self.error:.1e} "
-            f"(limit {self.limit:.1e}): {'pass' if self.passed else f'fail; {self.where}'}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values; an error that is no finite number is null, as JSON has none."""
-        return {
-            "output": self.output,
-            "relative_error": self.error if math.isfinite(self.error) else None,
-            "limit": self.limit,
-            "passed": self.passed,
-        }
-
-
-def checked(result: Result, outputs: Sequence[Output[Any]], sample: Sample[Any]) -> list[Check]:
-    """One check per output asked for."""
-    from npusim.problem.reference import relative_error  # noqa: PLC0415 - for checks only
-
-    found = []
-    for one in outputs:
-        got, want = one.unpack(sample.problem, returned(result, one.name)), one.expected(sample)
-        error, limit = relative_error(got, want), one.limit(sample)
-        where = "" if error <= limit else _differences(got, want, limit)
-        found.append(Check(output=one.name, error=error, limit=limit, where=where))
-    return found
-
-
-def _differences(got: Array, want: Array, limit: float) -> str:
-    """How many elements are further off than ``limit`` of the largest, and the worst of them."""
-    kind = dtype(got.dtype)
-    got, want = (np.asarray(one, np.float64) for one in (got, want))
-    with np.errstate(invalid="ignore"):
-        off = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, np.abs(got - want))
-    off[np.isnan(off)] = np.inf
-    finite = np.abs(want[np.isfinite(want)])
-    count = np.count_nonzero(off > limit * finite.max(initial=0.0))
-    worst = np.unravel_index(int(np.argmax(off)), off.shape)
-    place = ", ".join(str(int(i)) for i in worst)
-    beyond = int(np.count_nonzero(np.isfinite(want) & (np.abs(want) > kind.largest)))
-    range_ = f"; {beyond:,} are expected beyond {kind.range_text}" if beyond else ""
-    return (
-        f"{count:,} of {off.size:,} elements differ, most at [{place}]: {got[worst]:.6g}, "
-        f"expected {want[worst]:.6g}{range_}"
-    )
-
-
-def returned(result: Result, name: str) -> Array:
-    """The array that a result has by this name."""
-    outputs = dict(zip(result.output_names, result.outputs or (), strict=False))
-    array = outputs.get(name)
-    if array is None:
-        raise ArgumentError(f"{result.operator} returned no numbers for {name}")
-    return array

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from npusim.base.errors import ArgumentError
+from npusim.cli.completion import complete_with, device_names
 from npusim.cli.files import ANY, PLOTS, check_files, print_json, terminal_width, write_files
 from npusim.cli.main import FAILED
-from npusim.cli.options import Parser, add_options, collect
+from npusim.cli.parser import Parser
+from npusim.cli.readers import COUNT
+from npusim.cli.shared import add_file_option, add_json_option, add_set_option, changed_figures
 from npusim.results.facts.number_text import counted
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text import table_text
@@ -30,7 +35,79 @@ _QUICK = 20_000
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``validate``."""
-    add_options(parser, "validate")
+    parser.epilog = """\
+examples:
+  npusim validate --scored --html scorecard.html
+  npusim validate --data mine.csv --json
+  npusim validate --data op_summary.csv --device mine.yaml
+  npusim validate --networks --family STEP-ONE
+The schemas of such a file are explained in configs/silicon/README.md."""
+    points = parser.add_argument_group("points")
+    points.add_argument(
+        "--data",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="measured kernels, calls or training steps, or a profile, as CSV; repeatable "
+        "(default: the kernels and calls that ship)",
+    )
+    points.add_argument(
+        "--networks",
+        action="store_true",
+        help="the training steps that ship instead, which takes minutes (default: no)",
+    )
+    device = points.add_argument(
+        "--device",
+        metavar="NAME",
+        help="the chip that the rows of --data were measured on, a device or a device file; a "
+        "profile names none, rows that name another chip are declined (default: the chip of each "
+        "row)",
+    )
+    complete_with(device, device_names)
+    points.add_argument("--chip", metavar="NAME", help="only points of this chip (default: all)")
+    points.add_argument(
+        "--family", metavar="NAME", help="only points of this family (default: all)"
+    )
+    points.add_argument(
+        "--scored", action="store_true", help="only the scored kernels (default: no)"
+    )
+    points.add_argument(
+        "--quick",
+        action="store_true",
+        help="without points that take long to simulate (default: no)",
+    )
+    simulation = parser.add_argument_group("simulation")
+    add_set_option(
+        simulation,
+        "change a figure of every device, such as clock=1.8GHz; repeatable (default: none)",
+    )
+    simulation.add_argument(
+        "--jobs",
+        type=COUNT,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that simulate points (default: one per processor)",
+    )
+    simulation.add_argument(
+        "--leave-one-out",
+        action="store_true",
+        help="fit the constants of configs/silicon/fit.yaml again without each family, each shape, "
+        "each switch and each call in turn, and predict it (default: no)",
+    )
+    simulation.add_argument(
+        "--starts",
+        action="store_true",
+        help="simulate the scored kernels again with random starts of their cores, and note those "
+        "whose time rests on them (default: no)",
+    )
+    output = parser.add_argument_group("output")
+    add_json_option(
+        output,
+        "print a list with one object per point on stdout, nothing else (default: tables)",
+    )
+    add_file_option(output, "--html", "write the score card as a web page")
+    add_file_option(output, "--plot", "write the scatter plot to a .png or .svg")
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -39,15 +116,15 @@ def execute(arguments: argparse.Namespace) -> int:
     The status tells of a score card in which no measured time is beside a simulated one.
     """
     check_files(arguments, plot=PLOTS, html=ANY)
-    figures = collect("--set", arguments.set)
+    figures = changed_figures(arguments)
     constants = _constants(arguments, figures)
-    given = arguments.data
-    if arguments.device and not given:
+    files = arguments.data
+    if arguments.device and not files:
         raise ArgumentError(
             "--device is the chip that --data was measured on; name the file with --data, too"
         )
     shipped = [shipped_steps()] if arguments.networks else list(shipped_sheets())
-    sheets = [read_data(file, arguments.device) for file in given] if given else shipped
+    sheets = [read_data(file, arguments.device) for file in files] if files else shipped
     _tell_ignored(sheets)
     rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
     if not rows:
@@ -58,8 +135,8 @@ def execute(arguments: argparse.Namespace) -> int:
         run = partial(_run, workers, bar)
         outcomes = run([(row, figures) for row in rows])
         study = leave_one_out(outcomes, constants, run) if constants else None
-        own = load_constants(part="calls") if constants else []
-        calls = leave_one_out(outcomes, own, run, CallRow) if own else None
+        call_constants = load_constants(part="calls") if constants else []
+        calls = leave_one_out(outcomes, call_constants, run, CallRow) if call_constants else None
     again = restarted(outcomes, figures) if arguments.starts else []
     outcomes = with_notes(outcomes, again)
     tables = scorecard(outcomes, study, constants, again, calls)
@@ -77,7 +154,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
-    """Why no measured time is beside a simulated one, and what to do."""
+    """The reasons why no measured time is beside a simulated one, and what to do."""
     reasons = [outcome.reason for outcome in outcomes if outcome.reason]
     without = len(outcomes) - len(reasons)
     parts = []
@@ -87,8 +164,7 @@ def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
         parts.append(
             f"{counted(len(reasons), 'row')} not simulated, the first because {reasons[0]}"
         )
-    told = "; ".join(parts)
-    return f"nothing was compared: {told}; correct the rows, or choose others"
+    return f"nothing was compared: {'; '.join(parts)}; correct the rows, or choose others"
 
 
 def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:
@@ -115,7 +191,7 @@ def _tell_ignored(sheets: Sequence[Sheet]) -> None:
 
 
 def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
-    """Whether the options leave this row."""
+    """True for a row that the options leave."""
     return (
         arguments.chip in (None, row.chip)
         and arguments.family in (None, row.family)
@@ -126,14 +202,21 @@ def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
 
 def _object(outcome: Outcome) -> dict[str, Any]:
     """Return one point: what was measured and simulated, a kernel's busy times included."""
-    row, simulated = outcome.row, outcome.simulated
-    found: dict[str, Any] = {"id": row.id, "family": row.family, "chip": row.chip}
-    found |= {"measured_us": row.time_us, "simulated_us": getattr(simulated, "time_us", None)}
-    found["error"] = time_error(outcome)
-    found["bound_us"] = getattr(simulated, "from_memory_us", None) or None
-    found |= {f"{pipe}_us": outcome.busy_us.get(pipe) for pipe in row.parts}
+    row = outcome.row
+    simulated = outcome.simulated
+    point: dict[str, Any] = {
+        "id": row.id,
+        "family": row.family,
+        "chip": row.chip,
+        "measured_us": row.time_us,
+        "simulated_us": getattr(simulated, "time_us", None),
+        "error": time_error(outcome),
+        "bound_us": getattr(simulated, "from_memory_us", None) or None,
+        **{f"{pipe}_us": outcome.busy_us.get(pipe) for pipe in row.parts},
+    }
     if simulated is None:
-        found["reason"] = outcome.reason
+        point["reason"] = outcome.reason
     else:
-        found["kernels"], found["notes"] = list(simulated.kernels), list(simulated.notes)
-    return found
+        point["kernels"] = list(simulated.kernels)
+        point["notes"] = list(simulated.notes)
+    return point

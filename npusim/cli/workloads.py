@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from npusim.cli.files import print_json, print_table
-from npusim.cli.net import sizes_of_inputs
-from npusim.cli.options import Parser, add_options, add_show
+from npusim.cli.net import add_padding_option, add_sizes_option, sizes_of_inputs
+from npusim.cli.parser import Parser
+from npusim.cli.shared import add_show_command
 from npusim.results.facts.number_text import alike_text, sizes_text
 from npusim.results.writers.text_layout import wrap
 from npusim.workloads import (
@@ -19,14 +20,23 @@ from npusim.workloads import (
     workload_yaml,
     workloads,
 )
-from npusim.workloads.from_scalesim import PADDINGS
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare ``workloads`` and ``workloads show``."""
     about = "show the layers of a workload, which 'npusim run' takes as --layer WORKLOAD/LAYER"
-    show = add_show(parser, about, "a workload's name, or a file: YAML, ONNX or a topology's CSV")
-    add_options(show, "workloads show", paddings=tuple(PADDINGS))
+    show = add_show_command(
+        parser, about, "a workload's name, or a file: YAML, ONNX or a topology's CSV"
+    )
+    show.add_argument("--yaml", action="store_true", help="print a workload file (default: no)")
+    add_padding_option(
+        show, "of a SCALE-Sim topology, as `npusim net --padding` takes it (default: none)"
+    )
+    add_sizes_option(
+        show,
+        "of one image, where a file ending in .onnx leaves it open; once for each input where it "
+        "has several (default: as in the file)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> None:
@@ -58,27 +68,30 @@ def _list(loaded: list[Workload], as_json: bool) -> None:
 
 #: What JSON tells of a layer besides its output; a promise to users.
 _KEYS = (
-    *("name", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation", "groups"),
-    *("transposed", "output_padding", "rows", "products", "n", "count"),
-    *("input_gradient", "weight_gradient", "macs"),
+    "name",
+    "cin",
+    "cout",
+    "spatial",
+    "kernel",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "transposed",
+    "output_padding",
+    "rows",
+    "products",
+    "n",
+    "count",
+    "input_gradient",
+    "weight_gradient",
+    "macs",
 )
 
 
 def _show(workload: Workload, as_json: bool) -> None:
     if as_json:
-        layers = [
-            {key: getattr(x, key, None) for key in _KEYS} | {"output": getattr(x, "out", None)}
-            for x in workload.layers
-        ]
-        others = [vars(x) for x in workload.elementwise]
-        nodes = [
-            {key: getattr(x.layer, at, None) for key, at in (("layer", "name"), ("kind", "kind"))}
-            | {"name": x.name, "inputs": x.inputs}
-            for x in workload.nodes
-        ]
-        about: dict[str, Any] = {"name": workload.name, "description": workload.description}
-        about |= {"notes": workload.notes} if workload.notes else {}
-        print_json({**about, "layers": layers, "elementwise": others, "nodes": nodes})
+        print_json(_object(workload))
         return
     print(f"{workload.name}: {workload.description}\n")
     for note in workload.notes:
@@ -86,7 +99,7 @@ def _show(workload: Workload, as_json: bool) -> None:
     head = ("layer", "cin", "cout", "size", "kernel", "pad", "dilation", "groups", "output", "n")
     cells = [_cells(layer) for layer in workload.layers]
     # Few networks have these: a column of ones would not leave room for the others.
-    ones = [at for at in (6, 7) if {row[at] for row in cells} <= {"1", "-"}]
+    ones = [place for place in (6, 7) if {row[place] for row in cells} <= {"1", "-"}]
     print_table(_without(head, ones), [_without(row, ones) for row in cells], 1)
     if workload.elementwise:
         sizes = [
@@ -97,8 +110,35 @@ def _show(workload: Workload, as_json: bool) -> None:
         print_table(("element-wise", "input", "output", "count"), sizes, 3)
 
 
+def _object(workload: Workload) -> dict[str, Any]:
+    """A workload as plain values."""
+    notes = {"notes": workload.notes} if workload.notes else {}
+    return {
+        "name": workload.name,
+        "description": workload.description,
+        **notes,
+        "layers": [
+            {
+                **{key: getattr(layer, key, None) for key in _KEYS},
+                "output": getattr(layer, "out", None),
+            }
+            for layer in workload.layers
+        ],
+        "elementwise": [vars(layer) for layer in workload.elementwise],
+        "nodes": [
+            {
+                "layer": getattr(node.layer, "name", None),
+                "kind": getattr(node.layer, "kind", None),
+                "name": node.name,
+                "inputs": node.inputs,
+            }
+            for node in workload.nodes
+        ],
+    }
+
+
 def _without(row: tuple[str, ...], places: list[int]) -> tuple[str, ...]:
-    return tuple(cell for at, cell in enumerate(row) if at not in places)
+    return tuple(cell for place, cell in enumerate(row) if place not in places)
 
 
 def _cells(layer: Layer) -> tuple[str, ...]:
@@ -109,6 +149,8 @@ def _cells(layer: Layer) -> tuple[str, ...]:
 
     # As options of 'npusim run' take it: one number where all sides are alike.
     stride = f"/{alike_text(layer.stride)}"
+    if stride == "/1":
+        stride = ""
     even = all(before == after for before, after in layer.padding)
     sides = [str(side) for both in layer.padding for side in both]
     pads = alike_text(tuple(before for before, _ in layer.padding)) if even else ",".join(sides)
@@ -118,7 +160,7 @@ def _cells(layer: Layer) -> tuple[str, ...]:
         str(layer.cin),
         str(layer.cout),
         sizes_text(layer.spatial),
-        alike_text(layer.kernel) + stride * (stride != "/1") + back,
+        f"{alike_text(layer.kernel)}{stride}{back}",
         pads,
         alike_text(layer.dilation),
         str(layer.groups),

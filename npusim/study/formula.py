@@ -30,7 +30,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], Any]] = {
     ast.Pow: operator.pow,
 }
 
-#: Characters of a formula: what is longer was not written by hand, and might nest too deeply.
+#: Most characters of a formula: a longer one was not written by hand, and might nest too deeply.
 _LONGEST = 200
 
 
@@ -59,7 +59,7 @@ class Limit(Formula):
     floor: bool = False
 
     def excess(self, row: Mapping[str, Any]) -> float:
-        """How far a point is beyond the limit, as a share of its bound; 0 within.
+        """The distance of a point beyond the limit, as a share of its bound; 0 within.
 
         Infinite where the bound is 0 or has no value.
         """
@@ -69,10 +69,12 @@ class Limit(Formula):
         bound = abs(_number(self.bound, row))
         return beyond / bound if 0 < bound < inf else inf
 
-    def at(self, goal_text: str) -> float | None:
+    def number_for(self, goal_text: str) -> float | None:
         """The number that a goal is limited to; None where the limit is not of that goal alone."""
-        of_goal = ast.unparse(self.side) == ast.unparse(goal(goal_text).tree)
-        return _number(self.bound, {}) if of_goal and not _has_names(self.bound) else None
+        is_of_goal = ast.unparse(self.side) == ast.unparse(goal(goal_text).tree)
+        if not is_of_goal or _has_names(self.bound):
+            return None
+        return _number(self.bound, {})
 
 
 @lru_cache(maxsize=256)
@@ -152,7 +154,7 @@ def _value(tree: ast.expr, row: Mapping[str, Any]) -> Any:
         case ast.Name(id=name):
             return float(row[name])
         case ast.Constant(value=value):
-            return float(value)  # type: ignore[arg-type]  # int or float, as _made has seen
+            return float(value)  # type: ignore[arg-type]  # int or float, as _names has seen
         case ast.UnaryOp(operand=operand):
             return -_value(operand, row)
         case ast.BinOp(left=left, op=op, right=right):

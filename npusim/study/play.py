@@ -36,7 +36,7 @@ from npusim.results.shown.figures.stacks import LayerBar
 from npusim.results.shown.network_words import split_text
 from npusim.results.writers.web.charts import live
 from npusim.results.writers.web.charts.live import Acts, Knob, Live
-from npusim.study.space import make_axis
+from npusim.study.space import Axis, make_axis
 from npusim.study.subject import DEVICE, NETWORK
 
 if TYPE_CHECKING:
@@ -45,8 +45,16 @@ if TYPE_CHECKING:
 
 #: Figures that move where nothing else is said, as far as the device has them.
 USUAL = (
-    *("groups", "clock", "memories.L1.size", "memories.L0C.size", "memories.UB.size"),
-    *("l2.size", "l2.read", "main_memory.read", "main_memory.write", "launch.core"),
+    "groups",
+    "clock",
+    "memories.L1.size",
+    "memories.L0C.size",
+    "memories.UB.size",
+    "l2.size",
+    "l2.read",
+    "main_memory.read",
+    "main_memory.write",
+    "launch.core",
 )
 
 #: Parts of a figure's own value that a slider offers.
@@ -61,21 +69,28 @@ def knobs(device: Device, source: str, vary: Mapping[str, Any]) -> tuple[Knob, .
     Raises ``ArgumentError`` for a name that is no figure of the device, ``ConfigError`` for a
     value that is none of it.
     """
-    known = figures(device)
+    by_path = figures(device)
     if not vary:
-        return tuple(_usual(device, known[p]) for p in USUAL if p in known and known[p].value)
-    found = []
-    for path, values in vary.items():
-        if path not in known:
-            raise ArgumentError(f"{path} is no figure of {device.name}{suggest(path, known)}")
-        axis = make_axis(path, values, {DEVICE: source, NETWORK: ""})
-        own, digest = _text(known[path]), device.digest()
-        made = [device.replace(path, text) for text in axis.values]
-        same = [place for place, one in enumerate(made) if one.digest() == digest]
-        texts = axis.values if same else (own, *axis.values)
-        shown = axis.values if same else (figure_text(known[path], device.clock_hz), *axis.values)
-        found.append(Knob(path, tuple(shown), tuple(texts), same[0] if same else 0))
-    return tuple(found)
+        usual = [by_path[path] for path in USUAL if path in by_path]
+        return tuple(_usual(device, figure) for figure in usual if figure.value)
+    for path in vary:
+        if path not in by_path:
+            raise ArgumentError(f"{path} is no figure of {device.name}{suggest(path, by_path)}")
+    return tuple(
+        _varied(device, by_path[path], make_axis(path, values, {DEVICE: source, NETWORK: ""}))
+        for path, values in vary.items()
+    )
+
+
+def _varied(device: Device, figure: Figure, axis: Axis) -> Knob:
+    """A figure with the values of an axis, before them its own where it is none of these."""
+    digest = device.digest()
+    devices = [device.replace(axis.name, text) for text in axis.values]
+    for place, other in enumerate(devices):
+        if other.digest() == digest:
+            return Knob(axis.name, axis.values, axis.values, place)
+    shown = figure_text(figure, device.clock_hz)
+    return Knob(axis.name, (shown, *axis.values), (_text(figure), *axis.values), 0)
 
 
 def _usual(device: Device, figure: Figure) -> Knob:
@@ -91,12 +106,14 @@ def _usual(device: Device, figure: Figure) -> Knob:
     most = device.silicon.most_clock_hz if device.silicon is not None else None
     if figure.keys == ("clock",) and most is not None:  # beyond it no supply is enough
         values = [value for value in values if value <= most]
-    kept = [replace(figure, value=value) for value in dict.fromkeys(values)]
-    shown, texts = [_shown(one, device.clock_hz) for one in kept], [_text(one) for one in kept]
-    at = [one.value for one in kept].index(own)
+    distinct = list(dict.fromkeys(values))
+    place = distinct.index(own)
+    offered = [replace(figure, value=value) for value in distinct]
+    shown = [_shown(other, device.clock_hz) for other in offered]
+    texts = [_text(other) for other in offered]
     if figure.kind == "rate":  # round ones, but for the device's own
-        texts = [*shown[:at], texts[at], *shown[at + 1 :]]
-    return Knob(".".join(figure.keys), tuple(shown), tuple(texts), at)
+        texts = [*shown[:place], texts[place], *shown[place + 1 :]]
+    return Knob(".".join(figure.keys), tuple(shown), tuple(texts), place)
 
 
 def _shown(figure: Figure, clock_hz: int) -> str:
@@ -113,7 +130,7 @@ def _text(figure: Figure) -> str:
 
 
 class Play:
-    """The state of a game: which figures moved, and what is known of the layers since."""
+    """The state of a game: the figures that moved, and the layers timed since."""
 
     def __init__(
         self,
@@ -131,33 +148,35 @@ class Play:
         self.start = load_device(device)
         self.knobs = knobs(self.start, self.source, vary or {})
         self.base = network(workload, device=self.start, **options)
-        self.layers = {one.layer.name: one for one in self.base.timed}
+        self.layers = {layer.layer.name: layer for layer in self.base.timed}
         self._begin()
         self._math = options.get("cube_math_type", "keep_dtype")
         self._rules = options.get("rules", "documented")
 
     def _begin(self) -> None:
-        """What holds before anything moved."""
+        """Set the state before anything moved."""
         self.device = self.start
         self.changed: dict[str, str] = {}
         self.problem = ""
-        self.chosen = max(self.base.timed, key=lambda one: one.cycles).layer.name
+        self.chosen = max(self.base.timed, key=lambda layer: layer.cycles).layer.name
         #: The result of the chosen layer with its timeline, and whether that was drawn.
         self.detail: Result | None = None
         self.drawn = False
-        self._held: dict[str, int | None] = {}  # cycles with tilings held, None where they fail
-        self._known: dict[str, LayerTime] = {}
+        #: Cycles of layers with the tilings of the beginning, None where these do not run here.
+        self._same_tilings: dict[str, int | None] = {}
+        #: Layers with tilings chosen for the device as it is.
+        self._chosen_anew: dict[str, LayerTime] = {}
 
     def again(self) -> Play:
         """A game that begins as this one began."""
-        made = copy(self)
-        made._begin()
-        return made
+        game = copy(self)
+        game._begin()
+        return game
 
     def move(self, path: str, text: str) -> None:
-        """Give a figure another value; what is known of the layers begins anew.
+        """Give a figure another value; all layers are timed anew.
 
-        A value that makes no device is told in ``problem``, and the last one that does stays.
+        The error of a value that makes no device is ``problem``, and the last one that does stays.
         """
         changed = {**self.changed, path: text}
         own = {knob.path: knob.texts[knob.own] for knob in self.knobs}
@@ -169,36 +188,41 @@ class Play:
             self.problem = str(error)
             return
         self.changed = changed
-        self._held.clear()
-        self._known.clear()
+        self._same_tilings.clear()
+        self._chosen_anew.clear()
         self.detail = None
 
     def choose(self, layer: str) -> None:
-        """The layer whose timeline is kept."""
-        self.chosen, self.detail = layer, None
+        """Choose the layer whose timeline is kept."""
+        self.chosen = layer
+        self.detail = None
 
     @property
-    def left(self) -> tuple[str, ...]:
+    def remaining(self) -> tuple[str, ...]:
         """Layers whose tilings are not chosen yet, the longest first."""
-        rest = sorted(self.base.timed, key=lambda one: -one.cycles)
-        return tuple(one.layer.name for one in rest if one.layer.name not in self._known)
+        longest_first = sorted(self.base.timed, key=lambda layer: -layer.cycles)
+        names = [layer.layer.name for layer in longest_first]
+        return tuple(name for name in names if name not in self._chosen_anew)
 
     def step(self) -> bool:
-        """Do the next piece of work; whether there was one."""
-        left = self.left
-        waiting = [name for name in left if name not in self._held] if self.changed else []
-        if waiting:
-            self._held[waiting[0]] = self._cycles_held(waiting[0])
-        elif left:
-            self._known[left[0]] = self._timed(left[0], timeline=False)
-        elif self.detail is None and self._known[self.chosen].result is not None:
-            self.detail, self.drawn = self._timed(self.chosen, timeline=True).result, False
-        else:
-            return False
-        return True
+        """Do the next piece of work; return False where there was none."""
+        remaining = self.remaining
+        if self.changed:
+            for name in remaining:
+                if name not in self._same_tilings:
+                    self._same_tilings[name] = self._cycles_with_same_tilings(name)
+                    return True
+        if remaining:
+            self._chosen_anew[remaining[0]] = self._timed(remaining[0], timeline=False)
+            return True
+        if self.detail is None and self._chosen_anew[self.chosen].result is not None:
+            self.detail = self._timed(self.chosen, timeline=True).result
+            self.drawn = False
+            return True
+        return False
 
-    def _cycles_held(self, name: str) -> int | None:
-        """Cycles of a layer with its tilings held; None where they do not run on the device."""
+    def _cycles_with_same_tilings(self, name: str) -> int | None:
+        """Cycles of a layer with the tilings of the beginning; None where they do not run here."""
         result = self.layers[name].result
         if result is None or result.replay is None or self.device.groups != self.start.groups:
             return None
@@ -223,18 +247,17 @@ class Play:
     @property
     def result(self) -> NetworkResult:
         """The layers whose tilings were chosen since the last move."""
-        timed = (self._known.get(one.layer.name) for one in self.base.timed)
-        return replace(
-            self.base, device=self.device, timed=tuple(one for one in timed if one is not None)
-        )
+        names = [layer.layer.name for layer in self.base.timed]
+        timed = [self._chosen_anew[name] for name in names if name in self._chosen_anew]
+        return replace(self.base, device=self.device, timed=tuple(timed))
 
     def us_of(self, name: str) -> float:
         """Microseconds of all layers of a name, as well as they are known."""
-        if name in self._known:
-            return self.device.time_us(self._known[name].cycles)
-        held = self._held.get(name)
-        if held is not None:
-            return self.device.time_us(held)
+        if name in self._chosen_anew:
+            return self.device.time_us(self._chosen_anew[name].cycles)
+        cycles = self._same_tilings.get(name)
+        if cycles is not None:
+            return self.device.time_us(cycles)
         return self.start.time_us(self.layers[name].cycles)
 
     @property
@@ -245,7 +268,9 @@ class Play:
     @property
     def failed(self) -> tuple[str, ...]:
         """Layers that cannot run on the device as it is, with the reason."""
-        return tuple(f"{n}: {one.error}" for n, one in self._known.items() if one.error)
+        return tuple(
+            f"{name}: {layer.error}" for name, layer in self._chosen_anew.items() if layer.error
+        )
 
     def file_text(self, target: Path) -> str:
         """The device as it is, as the text of the device file ``target``."""
@@ -260,7 +285,8 @@ class Play:
 # -- the page -----------------------------------------------------------------------------------
 
 #: Changes of the time that can be read, and those that are as good as none.
-_SEEN, _LITTLE = 0.0005, 0.005
+_SEEN = 0.0005
+_LITTLE = 0.005
 
 
 def page(game: Play, document: Document, folder: Path) -> Live:
@@ -277,7 +303,7 @@ def page(game: Play, document: Document, folder: Path) -> Live:
 
 
 def save(game: Play, folder: Path, name: str) -> str:
-    """Write the device file; what is told about it."""
+    """Write the device file; return what the page says of it."""
     target = folder / name
     if target.suffix != ".yaml" or target.parent != folder or target.exists():
         wrong = "is there already" if target.exists() else "is no name ending in .yaml"
@@ -290,27 +316,48 @@ def save(game: Play, folder: Path, name: str) -> str:
 
 
 def show(game: Play, view: Live) -> None:
-    """What is known now."""
-    now, left, was = game.result, len(game.left), game.base.time_us
-    lead = f"{'about ' if left else ''}{us_text(game.time_us)} \u00b5s"
-    moved = game.time_us / was - 1
-    if game.changed:
-        change = f"{moved:+.1%}" if abs(moved) >= _SEEN else "no change"
-        lead += f", {change} ({us_text(was)} \u00b5s as it was)"
-    told = [f"{game.base.workload.name}, batch {game.base.batch}, on {game.start.name}"]
-    if left:
-        told.append(f"tilings chosen anew: {len(game.layers) - left} of {len(game.layers)} layers")
-    elif now.timed:
-        uj = TOTAL_ENERGY.of(now)
-        spent = f", {TOTAL_ENERGY.title} {TOTAL_ENERGY.text(uj)}" if uj is not None else ""
-        told.append(f"most: {split_text({'split': now.split, 'time_us': now.time_us})}{spent}")
-        told += _launches(game, now, moved)
-    told += _area(game)
-    view.tell(lead, told, [*([game.problem] if game.problem else []), *game.failed])
-    view.draw(stacks.moved(_bars(game, now)))
+    """Show the game as far as it is: times, sentences, problems, and both drawings."""
+    problems = list(game.failed)
+    if game.problem:
+        problems.insert(0, game.problem)
+    result = game.result
+    view.tell(_headline(game), _sentences(game, result), problems)
+    view.draw(stacks.moved(_bars(game, result)))
     if game.detail is not None and not game.drawn:
         view.draw(timeline.interactive(game.detail), f"{game.chosen}, once")
         game.drawn = True
+
+
+def _headline(game: Play) -> str:
+    """The time as far as it is known, and by how much it moved."""
+    about = "about " if game.remaining else ""
+    lead = f"{about}{us_text(game.time_us)} \u00b5s"
+    if not game.changed:
+        return lead
+    moved = _moved(game)
+    change = f"{moved:+.1%}" if abs(moved) >= _SEEN else "no change"
+    return f"{lead}, {change} ({us_text(game.base.time_us)} \u00b5s as it was)"
+
+
+def _moved(game: Play) -> float:
+    """The change of the time, as a share of what it was."""
+    return game.time_us / game.base.time_us - 1
+
+
+def _sentences(game: Play, result: NetworkResult) -> list[str]:
+    """The network, how far it is timed or where its time goes, and the area."""
+    sentences = [f"{game.base.workload.name}, batch {game.base.batch}, on {game.start.name}"]
+    count = len(game.layers)
+    remaining = len(game.remaining)
+    if remaining:
+        sentences.append(f"tilings chosen anew: {count - remaining} of {count} layers")
+    elif result.timed:
+        split = split_text({"split": result.split, "time_us": result.time_us})
+        uj = TOTAL_ENERGY.of(result)
+        spent = f", {TOTAL_ENERGY.title} {TOTAL_ENERGY.text(uj)}" if uj is not None else ""
+        sentences.append(f"most: {split}{spent}")
+        sentences += _launches(game, result)
+    return [*sentences, *_area(game)]
 
 
 def _area(game: Play) -> list[str]:
@@ -322,29 +369,37 @@ def _area(game: Play) -> list[str]:
     return [f"area: {now:,.1f} mm\u00b2{change}"]
 
 
-def _launches(game: Play, now: NetworkResult, moved: float) -> list[str]:
-    """Where nothing moved, what launches, which did not either, have to do with it."""
-    was, are = (one.split.get(LAUNCHES, 0.0) for one in (game.base, now))
-    if not game.changed or not was or max(abs(moved), abs(are / was - 1)) >= _LITTLE:
+def _launches(game: Play, result: NetworkResult) -> list[str]:
+    """A note on launches where neither they nor the time moved."""
+    before = game.base.split.get(LAUNCHES, 0.0)
+    now = result.split.get(LAUNCHES, 0.0)
+    if not game.changed or not before:
+        return []
+    if max(abs(_moved(game)), abs(now / before - 1)) >= _LITTLE:
         return []
     names = ", ".join(game.changed)
     return [f"launches do not depend on {names}; more images make them less of the time"]
 
 
-def _bars(game: Play, now: NetworkResult) -> list[LayerBar]:
-    """The layers; what is known only in sum is shared out as it was."""
-    old, new = (
-        {row["layer"]: row for row in one.layer_rows() if not row["error"]}
-        for one in (game.base, now)
-    )
-    found = []
-    for name in game.layers:
-        row = new.get(name) or old.get(name)
-        parts = {part: row[f"{part}_us"] or 0 for part in (*RESULTS, "other")} if row else {}
+def _bars(game: Play, result: NetworkResult) -> list[LayerBar]:
+    """The layers; the time of one that is known only in sum is shared out as it was."""
+    before = _rows_by_layer(game.base)
+    now = _rows_by_layer(result)
+    bars = []
+    for name, layer in game.layers.items():
+        row = now.get(name) or before.get(name)
+        parts = {}
+        if row:
+            parts = {part: row[f"{part}_us"] or 0 for part in (*RESULTS, "other")}
         share = game.us_of(name) / (sum(parts.values()) or 1)
-        before = game.start.time_us(game.layers[name].cycles)
-        found.append(LayerBar(name, before, {part: us * share for part, us in parts.items()}))
-    return found
+        scaled = {part: us * share for part, us in parts.items()}
+        bars.append(LayerBar(name, game.start.time_us(layer.cycles), scaled))
+    return bars
+
+
+def _rows_by_layer(result: NetworkResult) -> dict[str, dict[str, Any]]:
+    """The rows of layers that could be simulated."""
+    return {row["layer"]: row for row in result.layer_rows() if not row["error"]}
 
 
 def serve(game: Play, port: int, folder: Path, ready: Callable[[str], None]) -> None:

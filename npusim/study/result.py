@@ -30,8 +30,9 @@ from npusim.results.shown.report import Report
 from npusim.results.shown.study import explored, report
 from npusim.results.writers.plots import Axes, draw
 from npusim.study.formula import GOALS, Formula, goal, limit
+from npusim.study.points import Measured
 from npusim.study.space import Study
-from npusim.study.subject import DEVICE, Measured, Row, Setting, option_names, split
+from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Row, Setting, option_names, split
 
 #: Columns after the varied names; a promise to users. Those of gradients are a network's, those of
 #: phases a step's.
@@ -60,7 +61,7 @@ class Tabled(Answer, ABC):
     @property
     @abstractmethod
     def table(self) -> DataFrame:
-        """What was found, a row each."""
+        """A row per point."""
 
     @property
     def frame(self) -> DataFrame:
@@ -85,7 +86,7 @@ class SweepResult(Tabled):
 
     def __repr__(self) -> str:
         """One line: what was varied, how many points, how many of them failed."""
-        what = self.study.fixed.get("network") or self.study.fixed.get("operator", "")
+        what = self.study.fixed.get(NETWORK) or self.study.fixed.get(OPERATOR, "")
         failed = f", {len(self.failed)} failed" if self.failed else ""
         return f"<SweepResult {what} over {', '.join(self.study.varied)}: {len(self)}{failed}>"
 
@@ -96,7 +97,7 @@ class SweepResult(Tabled):
     @property
     def failed(self) -> tuple[Measured, ...]:
         """Points without a time."""
-        return tuple(one for one in self.measured if one.error)
+        return tuple(point for point in self.measured if point.error)
 
     def rows(self) -> list[Row]:
         """A row per point: the varied names as texts, times, what changed its tiling, its error.
@@ -104,27 +105,41 @@ class SweepResult(Tabled):
         ``retiled`` names the layers and kernels that ran with other tile sizes than at the first
         point with the same options, that is, on another design.
         """
-        first: dict[tuple[str, ...], Row] = {}
+        first_tilings: dict[tuple[str, ...], Row] = {}
         rows = []
-        for setting, one in zip(self.study.points(), self.measured, strict=True):
-            known = option_names(setting)
-            options = tuple(f"{n}={v}" for n, v in setting.items() if n in known)
-            tilings = one.row.get("tilings", {})
-            before = first.setdefault(options, tilings) if not one.error else tilings
-            changed = [n for n in {**before, **tilings} if before.get(n) != tilings.get(n)]
-            row = {name: setting[name] for name in self.study.varied if name in setting}
-            values = {name: one.row[name] for name in COLUMNS if name in one.row}
-            rows.append({**row, **values, "retiled": ", ".join(changed), "error": one.error})
+        for setting, measured in zip(self.study.points(), self.measured, strict=True):
+            names = option_names(setting)
+            options = tuple(f"{name}={text}" for name, text in setting.items() if name in names)
+            tilings = measured.row.get("tilings", {})
+            before = tilings
+            if not measured.error:
+                before = first_tilings.setdefault(options, tilings)
+            retiled = [
+                kernel
+                for kernel in {**before, **tilings}
+                if before.get(kernel) != tilings.get(kernel)
+            ]
+            rows.append(
+                {
+                    **{name: setting[name] for name in self.study.varied if name in setting},
+                    **{name: measured.row[name] for name in COLUMNS if name in measured.row},
+                    "retiled": ", ".join(retiled),
+                    "error": measured.error,
+                }
+            )
         return rows
 
     @cached_property
     def table(self) -> DataFrame:
         """``rows`` as a data frame, with the columns that any point has."""
         rows = self.rows()
-        held = {name for row in rows for name in row}
-        made = frame(rows, [*self.study.varied, *(n for n in COLUMNS if n in held)])
-        counts = [name for name in _COUNTS if name in made]
-        return made.astype(dict.fromkeys(counts, "Int64")) if self.failed else made
+        present = {name for row in rows for name in row}
+        columns = [name for name in COLUMNS if name in present]
+        table = frame(rows, [*self.study.varied, *columns])
+        if not self.failed:
+            return table
+        counts = [name for name in _COUNTS if name in table]
+        return table.astype(dict.fromkeys(counts, "Int64"))
 
     def as_report(self) -> Report:
         """The report as data; the page is made of it."""
@@ -134,8 +149,12 @@ class SweepResult(Tabled):
     def _values(self) -> dict[str, list[str]]:
         """The texts of each varied name that any point has, in their order."""
         points = list(self.study.points())
-        found = {n: [*dict.fromkeys(p[n] for p in points if n in p)] for n in self.study.varied}
-        return {name: texts for name, texts in found.items() if texts}
+        values = {}
+        for name in self.study.varied:
+            texts = dict.fromkeys(point[name] for point in points if name in point)
+            if texts:
+                values[name] = list(texts)
+        return values
 
     def plot(self, x: str = "", y: str = "", kind: str = "", ax: Axes | None = None) -> Axes:
         """Time over what was varied, on ``ax`` or a figure of its own.
@@ -149,25 +168,31 @@ class SweepResult(Tabled):
             if name and name not in self.study.varied:
                 raise ArgumentError(f"{name} was not varied{suggest(name, self.study.varied)}")
         rows = [row for row in self.rows() if not row["error"]]
-        return draw(figure(self.study, self._values, rows, (x, y, kind)), ax)
+        drawing = figure(self.study, self._values, rows, x=x, y=y, kind=kind)
+        return draw(drawing, ax)
 
 
 Values = tuple[float, ...]
 
 
 def unbeaten(points: Sequence[Values]) -> list[bool]:
-    """Which points none is at least as small as in all values and smaller in one."""
-    order = sorted(range(len(points)), key=lambda i: points[i])
+    """The Pareto front: True for points that no other point beats.
+
+    A point beats another that is nowhere smaller, and larger in at least one value.
+    """
+    order = sorted(range(len(points)), key=lambda number: points[number])
     front: list[Values] = []
-    kept = [False] * len(points)
-    for i in order:  # whoever beats a point comes before it
-        one = points[i]
-        kept[i] = not any(
-            other != one and all(a <= b for a, b in zip(other, one, strict=True)) for other in front
-        )
-        if kept[i]:
-            front.append(one)
-    return kept
+    is_on_front = [False] * len(points)
+    for number in order:  # whoever beats a point comes before it
+        point = points[number]
+        if not any(rival != point and _nowhere_larger(rival, point) for rival in front):
+            is_on_front[number] = True
+            front.append(point)
+    return is_on_front
+
+
+def _nowhere_larger(point: Values, other: Values) -> bool:
+    return all(value <= others for value, others in zip(point, other, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +211,7 @@ class Exploration(Tabled):
 
     def __repr__(self) -> str:
         """One line: what was looked for over what, in how many points."""
-        what = self.study.fixed.get("network") or self.study.fixed.get("operator", "")
+        what = self.study.fixed.get(NETWORK) or self.study.fixed.get(OPERATOR, "")
         return (
             f"<Exploration {what}: {', '.join(self.goals)} over {', '.join(self.study.varied)}: "
             f"{len(self.points)} of {len(self.study):,} points, {sum(self.on_front)} unbeaten>"
@@ -195,15 +220,19 @@ class Exploration(Tabled):
     @property
     def failed(self) -> tuple[Measured, ...]:
         """Points without values."""
-        return tuple(one for _, one in self.points if one.error)
+        return tuple(measured for _, measured in self.points if measured.error)
 
     @cached_property
     def on_front(self) -> tuple[bool, ...]:
-        """Which points none beats of those within the limits."""
-        measured = [i for i, (_, one) in enumerate(self.points) if within(one, self.limits)]
-        kept = unbeaten([values_of(self.points[i][1].row, self.goals) for i in measured])
-        front = {i for i, on in zip(measured, kept, strict=True) if on}
-        return tuple(i in front for i in range(len(self.points)))
+        """True for points within the limits that no other of these beats."""
+        allowed = [
+            number
+            for number, (_, measured) in enumerate(self.points)
+            if within(measured, self.limits)
+        ]
+        values = [values_of(self.points[number][1].row, self.goals) for number in allowed]
+        front = {number for number, on in zip(allowed, unbeaten(values), strict=True) if on}
+        return tuple(number in front for number in range(len(self.points)))
 
     def rows(self) -> list[Row]:
         """A row per point: the varied names, what was measured, goals, ``front`` and ``error``.
@@ -261,13 +290,14 @@ class Exploration(Tabled):
         order = sorted(beyond, key=lambda place: beyond[place])
         if order and beyond[order[0]] > 0:
             return [rows[order[0]]]
+        rivals = [place for place in order if beyond[place] == 0]
         useful: list[int] = []
         for place in order:
-            if 0 < beyond[place] <= share and not any(
-                all(a <= b for a, b in zip(values[rival], values[place], strict=True))
-                for rival in (*useful, *(one for one in order if beyond[one] == 0))
-            ):
+            if not 0 < beyond[place] <= share:
+                continue
+            if not any(_nowhere_larger(values[rival], values[place]) for rival in rivals):
                 useful.append(place)
+                rivals.append(place)
         return [rows[place] for place in useful]
 
     @property
@@ -276,7 +306,7 @@ class Exploration(Tabled):
         bounds: dict[str, list[tuple[str, float]]] = {}
         for name in self.goals:
             for text in self.limits:
-                number = limit(text).at(name)
+                number = limit(text).number_for(name)
                 if number is not None:
                     bounds.setdefault(name, []).append((text, number))
         return bounds
@@ -285,18 +315,23 @@ class Exploration(Tabled):
     def notes(self) -> tuple[str, ...]:
         """Sentences on what the front does not say: figures that cost nothing in any goal."""
         formulas = [*map(goal, self.goals), *map(limit, self.limits)]
-        free = ", ".join(unpriced(self.study, formulas))
-        why = "no goal or limit prices it, so that the best value for the time costs nothing"
-        return (f"{free}: {why}; keep in mind what the hardware would take",) if free else ()
+        names = ", ".join(unpriced(self.study, formulas))
+        if not names:
+            return ()
+        return (
+            f"{names}: no goal or limit prices it, so that the best value for the time costs "
+            "nothing; keep in mind what the hardware would take",
+        )
 
     @cached_property
     def table(self) -> DataFrame:
         """``rows`` as a data frame."""
         rows = self.rows()
-        held = [name for name in COLUMNS if any(name in row for row in rows)]
-        of_limits = ["allowed", "misses"] if self.limits else []
-        held[-1:-1] = [*self._made_up, *of_limits, "front"]
-        return frame(rows, [*self.study.varied, *held])
+        columns = [name for name in COLUMNS if any(name in row for row in rows)]
+        verdicts = ["allowed", "misses", "front"] if self.limits else ["front"]
+        before_error = len(columns) - 1
+        columns[before_error:before_error] = [*self._made_up, *verdicts]
+        return frame(rows, [*self.study.varied, *columns])
 
     @property
     def front(self) -> DataFrame:
@@ -334,30 +369,37 @@ def values_of(row: Row, goals: Sequence[str]) -> Values:
     return tuple(goal(name).value(row) for name in goals)
 
 
-def within(one: Measured, limits: Sequence[str]) -> bool:
-    """Whether a point has values, and keeps all limits."""
-    return not one.error and all(limit(text).value(one.row) <= 0 for text in limits)
+def within(measured: Measured, limits: Sequence[str]) -> bool:
+    """True for a point that has values and keeps all limits."""
+    return not measured.error and all(limit(text).value(measured.row) <= 0 for text in limits)
 
 
 def excess(row: Row, limits: Sequence[str]) -> float:
-    """How far a measured row is beyond the limit that it misses most, as a share; 0 within all."""
+    """The distance of a measured row beyond the limit that it misses most, as a share; 0 within."""
     return max((limit(text).excess(row) for text in limits), default=0.0)
 
 
 def misses(row: Row, limits: Sequence[str]) -> str:
-    """By how much a measured row is beyond each limit that it misses: ``"0.2 % too slow"``."""
+    """The limits that a measured row misses, each with by how much: ``"0.2 % too slow"``."""
     texts = []
     for text in limits:
-        of = limit(text)
-        beyond = of.excess(row)
+        beyond = limit(text).excess(row)
         if not beyond:
             continue
-        much = f"{percent_text(beyond, 1)} " if beyond < inf else ""
-        words = [fact.too_much for fact in POINT_GOALS if of.at(fact.name) is not None]
-        if of.floor or not words:
-            words = [f"{'below' if of.floor else 'beyond'} {text}"]
-        texts.append(f"{much}{words[0]}")
+        share = f"{percent_text(beyond, 1)} " if beyond < inf else ""
+        texts.append(f"{share}{_miss_text(text)}")
     return " and ".join(texts)
+
+
+def _miss_text(text: str) -> str:
+    """Words for a point beyond a limit: those of its goal where it is of one alone."""
+    missed = limit(text)
+    if missed.floor:
+        return f"below {text}"
+    for fact in POINT_GOALS:
+        if missed.number_for(fact.name) is not None:
+            return fact.too_much
+    return f"beyond {text}"
 
 
 # -- plots --------------------------------------------------------------------------------------
@@ -369,14 +411,14 @@ _MANY = 4
 
 
 def figure(
-    study: Study, varied: Varied, rows: Sequence[Row], asked: tuple[str, str, str]
+    study: Study, varied: Varied, rows: Sequence[Row], *, x: str, y: str, kind: str
 ) -> Figure:
-    """``SweepResult.plot``: x, y and kind that are not ``asked`` are the varied names in order."""
-    (x, y, kind), names = asked, studies.longest_first(varied)
+    """``SweepResult.plot``: an ``x`` or ``y`` that is "" is the next varied name, longest first."""
+    names = studies.longest_first(varied)
     if not names or not rows:
         raise ArgumentError("nothing to draw: no point that was varied has a time")
-    heat = len(names) == 2 and min(map(len, varied.values())) >= _MANY
-    chosen = kind or ("heat" if heat else "line")
+    has_two_long_axes = len(names) == 2 and min(map(len, varied.values())) >= _MANY
+    chosen = kind or ("heat" if has_two_long_axes else "line")
     if chosen not in KINDS:
         raise ArgumentError(f"kind is {kind!r}; it is one of {', '.join(KINDS)}")
     across = x or next(name for name in names if name != y)
@@ -408,14 +450,14 @@ def _numbers(study: Study, varied: Varied, name: str) -> Mapping[str, float]:
 
 
 def title(study: Study) -> str:
-    """What is measured at all points, on one line."""
-    fixed = study.fixed
-    what = fixed.get("network") or fixed.get("operator", "")
-    others = [v if n == DEVICE else f"{n} {v}" for n, v in fixed.items() if n not in _SUBJECT]
-    return ", ".join([what, *others])
-
-
-_SUBJECT = ("network", "operator")
+    """The subject of a study, and what is fixed at all points, on one line."""
+    parts = [study.fixed.get(NETWORK) or study.fixed.get(OPERATOR, "")]
+    for name, text in study.fixed.items():
+        if name == DEVICE:
+            parts.append(text)
+        elif name not in (NETWORK, OPERATOR):
+            parts.append(f"{name} {text}")
+    return ", ".join(parts)
 
 
 # -- what no goal prices ----------------------------------------------------------------------

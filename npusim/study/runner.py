@@ -26,6 +26,7 @@ from npusim.base.errors import (
     naming,
     told_as,
 )
+from npusim.base.integers import ceil_div
 from npusim.base.records import replace
 from npusim.base.resources import optional
 from npusim.base.workers import AHEAD, Workers, answered, check_jobs, packed, unpacked
@@ -38,6 +39,7 @@ from npusim.results.writers.progress import in_notebooks, of_points
 from npusim.reuse.cache import answers_in
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal as goal_of
+from npusim.study.points import Measured, keep_points, key_of, runs_beside, stored_point
 from npusim.study.result import SweepResult, Tabled
 from npusim.study.space import Axis, Study, check_goals, load_study, make_study
 from npusim.study.subject import (
@@ -45,16 +47,11 @@ from npusim.study.subject import (
     NETWORK,
     OPERATOR,
     Known,
-    Measured,
     Row,
     Setting,
     Split,
-    keep,
-    key_of,
-    known_of,
     measure,
     option_names,
-    runs_beside,
 )
 
 #: Seconds that a chunk of points should take: long beside handing it over, short to lose.
@@ -104,26 +101,31 @@ def sweep(
     Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name, a value or a
     device is wrong, or the device cannot run what is measured.
     """
-    made = study_of(study, network, operator, device, vary, combine, options)
+    space = study_of(study, network, operator, device, vary, combine, options)
     if jobs is not None:
         check_jobs(jobs)
-    points = list(made.points())
-    with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
-        probed(made, kept)
+    with opened(store, "sweeps") as points, in_notebooks(progress, of_points) as shown:
+        probed(space, points)
         values: Known = {}
-        read_ones = [Split.of(setting, values) for setting in points]
-        keys = [key_of(parts.content) for parts in read_ones]
-        known = {key: known_of(kept, key) for key in dict.fromkeys(keys)}
-        found = {key: one for key, one in known.items() if one is not None}
-        missing = {key: one for key, one in zip(keys, read_ones, strict=True) if key not in found}
-        known_points = len(found)
+        settings = [Split.of(setting, values) for setting in space.points()]
+        keys = [key_of(parts.content) for parts in settings]
+        measured: dict[str, Measured] = {}
+        for key in dict.fromkeys(keys):
+            stored = stored_point(points, key)
+            if stored is not None:
+                measured[key] = stored
+        missing = {
+            key: parts for key, parts in zip(keys, settings, strict=True) if key not in measured
+        }
+        total = len(set(keys))
+        stored_count = len(measured)
         report = shown or (lambda done, total, known: None)
-        report(len(found), len(set(keys)), known_points)
+        report(stored_count, total, stored_count)
         for batch in _measured(missing, scheduler, jobs or cpus(), runs_beside(store)):
-            keep(kept, batch.items())
-            found |= batch
-            report(len(found), len(set(keys)), known_points)
-    return SweepResult(study=made, measured=tuple(found[key] for key in keys))
+            keep_points(points, batch.items())
+            measured |= batch
+            report(len(measured), total, stored_count)
+    return SweepResult(study=space, measured=tuple(measured[key] for key in keys))
 
 
 def study_of(
@@ -136,35 +138,47 @@ def study_of(
     options: Mapping[str, Any],
 ) -> Study:
     """The study that the arguments of ``sweep`` state."""
-    fixed = {NETWORK: network, OPERATOR: operator, DEVICE: device, **options}
-    fixed |= fixed.pop("set", None) or {}
-    given = {name: value for name, value in fixed.items() if value is not None}
+    arguments = {NETWORK: network, OPERATOR: operator, DEVICE: device, **options}
+    arguments |= arguments.pop("set", None) or {}
+    fixed = {name: value for name, value in arguments.items() if value is not None}
     if study is None:
-        return make_study(given, vary, combine)
-    if given or vary:
-        names = ", ".join([*given, *(vary or {})])
+        return make_study(fixed, vary, combine)
+    if fixed or vary:
+        names = ", ".join([*fixed, *(vary or {})])
         raise ArgumentError(f"a study states everything, so {names} cannot be given too")
     return study if isinstance(study, Study) else load_study(Path(study))
 
 
-def probed(study: Study, kept: Store) -> Mapping[str, Any]:
-    """Measure each device as it is once; raise where it cannot run what the study measures.
+def probed(study: Study, points: Store) -> Mapping[str, Any]:
+    """Measure each device once with no figure varied, and return the row of the last of them.
 
-    Returns what was measured on the last of them.
+    Raises where a device cannot run what the study measures.
     """
-    first = dict(next(study.points()))
-    plain = {n: v for n, v in first.items() if n in study.fixed or n in option_names(first)}
+    first = next(study.points())
+    options = option_names(first)
+    plain = {name: text for name, text in first.items() if name in study.fixed or name in options}
     axis = next((axis for axis in study.axes if axis.name == DEVICE), None)
-    for name in axis.values if axis is not None else (None,):
-        setting = plain if name is None else {**plain, DEVICE: name}
-        parts = Split.of(setting, {})
-        key = key_of(parts.content)
-        one = known_of(kept, key) or look([(0, parts)])[0][1]
-        keep(kept, [(key, one)])
-        if one.error:
-            where = axis.where if axis is not None else ArgumentError
-            raise where(f"{name or first.get(DEVICE)}: {one.error}")
-    return one.row
+    if axis is None:
+        return _probed(plain, first.get(DEVICE), points, ArgumentError)
+    row: Mapping[str, Any] = {}
+    for device in axis.values:
+        row = _probed({**plain, DEVICE: device}, device, points, axis.where)
+    return row
+
+
+def _probed(
+    setting: Setting, device: str | None, points: Store, where: Callable[[str], NpusimError]
+) -> Mapping[str, Any]:
+    """The row of a setting, kept among the ``points``; ``where`` raises its error on ``device``."""
+    parts = Split.of(setting, {})
+    key = key_of(parts.content)
+    measured = stored_point(points, key)
+    if measured is None:
+        measured = _measure_one(parts)
+    keep_points(points, [(key, measured)])
+    if measured.error:
+        raise where(f"{device}: {measured.error}")
+    return measured.row
 
 
 def _measured(
@@ -173,25 +187,26 @@ def _measured(
     """Points by key as they become known; the first tells how long one takes."""
     if not missing:
         return
-    names = list(missing)
+    keys = list(missing)
     begin = time.perf_counter()
-    yield {names[0]: look([(0, missing[names[0]])], runs)[0][1]}
+    yield {keys[0]: _measure_one(missing[keys[0]], runs)}
     seconds = max(time.perf_counter() - begin, 1e-4)
     rest = list(enumerate(missing.values()))[1:]
 
     def chunks(workers: int) -> Iterator[Chunk]:
         """Pieces of the rest, the longer the more workers take them from one hand."""
-        worth = max(_CHUNK_S, workers * _TASK_S)
-        most = min(int(worth / seconds), _MOST, -(-len(rest) // (4 * workers)))
-        return (rest[i : i + max(1, most)] for i in range(0, len(rest), max(1, most)))
+        chunk_seconds = max(_CHUNK_S, workers * _TASK_S)
+        share = ceil_div(len(rest), 4 * workers)
+        length = max(1, min(int(chunk_seconds / seconds), _MOST, share))
+        return (rest[start : start + length] for start in range(0, len(rest), length))
 
     if scheduler:
         ready = on_dask(chunks, scheduler)
     else:
-        used = 1 if seconds * len(rest) < _SOON_S else jobs
-        ready = here(chunks(used), used, runs)
+        processes = 1 if seconds * len(rest) < _SOON_S else jobs
+        ready = here(chunks(processes), processes, runs)
     for done in ready:
-        yield {names[number]: one for number, one in done}
+        yield {keys[number]: measured for number, measured in done}
 
 
 # -- sensitivities ------------------------------------------------------------------------------
@@ -215,33 +230,36 @@ def sensitivities(
     As they are is the device's own figure, of an option the middle one of its values. A study is
     given, measured and kept as by ``npusim.sweep``; ``goal`` is one of ``npusim.explore``.
     """
-    made = study_of(study, network, operator, device, vary, "grid", options)
+    space = study_of(study, network, operator, device, vary, "grid", options)
     check_goals((goal,))
-    names = [axis for axis in made.axes if axis.name not in (NETWORK, OPERATOR, DEVICE)]
-    if len(names) < len(made.axes) or not names:
+    axes = [axis for axis in space.axes if axis.name not in (NETWORK, OPERATOR, DEVICE)]
+    if len(axes) < len(space.axes) or not axes:
         raise ArgumentError("sensitivities are of figures and options: vary some, and no device")
-    base = _base(made.fixed, names)
+    unmoved = _unmoved_options(space.fixed, axes)
     ends = [
-        {**base, axis.name: value} for axis in names for value in (axis.values[0], axis.values[-1])
+        {**unmoved, axis.name: value}
+        for axis in axes
+        for value in (axis.values[0], axis.values[-1])
     ]
-    listed = replace(made, axes=(), listed=(base, *ends))
+    listed = replace(space, axes=(), listed=(unmoved, *ends))
     result = sweep(listed, store=store, jobs=jobs, progress=progress)
-    if not set(goal_of(goal).names) <= result.measured[0].row.keys():
-        raise ArgumentError(f"nothing moves {goal}: {result.measured[0].error or 'no figures'}")
-    own = [_own(made.fixed, base, axis.name) for axis in names]
-    return Sensitivities(goal=goal, axes=tuple(names), own=tuple(own), result=result)
+    first = result.measured[0]
+    if not set(goal_of(goal).names) <= first.row.keys():
+        raise ArgumentError(f"nothing moves {goal}: {first.error or 'no figures'}")
+    own = [_unmoved_text(space.fixed, unmoved, axis.name) for axis in axes]
+    return Sensitivities(goal=goal, axes=tuple(axes), own=tuple(own), result=result)
 
 
-def _base(fixed: Setting, axes: list[Axis]) -> Setting:
-    """What options are where they are not moved; figures are the device's."""
+def _unmoved_options(fixed: Setting, axes: list[Axis]) -> Setting:
+    """The values of options where they are not moved: the middle ones."""
     options = option_names(fixed)
     return {axis.name: axis.values[len(axis.values) // 2] for axis in axes if axis.name in options}
 
 
-def _own(fixed: Setting, base: Setting, name: str) -> str:
-    """The value a name has where it is not moved, as text."""
-    if name in base or DEVICE not in fixed:
-        return base.get(name, "")
+def _unmoved_text(fixed: Setting, unmoved: Setting, name: str) -> str:
+    """The value of a name where it is not moved, as text; a figure's is the device's."""
+    if name in unmoved or DEVICE not in fixed:
+        return unmoved.get(name, "")
     device = load_device(fixed[DEVICE])
     return figure_text(figures(device)[name], device.clock_hz)
 
@@ -267,26 +285,30 @@ class Sensitivities(Tabled):
 
     def rows(self) -> list[Row]:
         """A row per name, the one that moves the goal most first; failed ends have no value."""
-        found = []
-        measured = self.result.measured[1:]
-        for i, (axis, own) in enumerate(zip(self.axes, self.own, strict=True)):
-            first, last = measured[2 * i : 2 * i + 2]
-            formula = goal_of(self.goal)
-            at = [None if one.error else formula.value(one.row) for one in (first, last)]
-            known = [value for value in (*at, self.base) if value is not None]
-            found.append(
+        rows = []
+        ends = self.result.measured[1:]
+        firsts, lasts = ends[::2], ends[1::2]
+        for axis, own, first, last in zip(self.axes, self.own, firsts, lasts, strict=True):
+            at_first = self._value(first)
+            at_last = self._value(last)
+            values = [value for value in (at_first, at_last, self.base) if value is not None]
+            rows.append(
                 {
                     "name": axis.name,
                     "own": own,
                     "first": axis.values[0],
                     "last": axis.values[-1],
-                    f"{self.goal} first": at[0],
-                    f"{self.goal} last": at[1],
-                    "swing": max(known) - min(known),
+                    f"{self.goal} first": at_first,
+                    f"{self.goal} last": at_last,
+                    "swing": max(values) - min(values),
                     "error": first.error or last.error,
                 }
             )
-        return sorted(found, key=lambda row: -row["swing"])
+        return sorted(rows, key=lambda row: -row["swing"])
+
+    def _value(self, measured: Measured) -> float | None:
+        """The goal at a point; None where it failed."""
+        return None if measured.error else goal_of(self.goal).value(measured.row)
 
     @cached_property
     def table(self) -> DataFrame:
@@ -320,11 +342,18 @@ def look(chunk: Chunk, runs: Runs = None) -> Done:
     with answers_in(runs):
         for number, parts in chunk:
             with naming(parts.describe):
-                measured.append((number, _one(parts)))
+                measured.append((number, _measured_or_refused(parts)))
     return measured
 
 
-def _one(parts: Split) -> Measured:
+def _measure_one(parts: Split, runs: Runs = None) -> Measured:
+    """Measure one point; see ``look``."""
+    ((_, measured),) = look([(0, parts)], runs)
+    return measured
+
+
+def _measured_or_refused(parts: Split) -> Measured:
+    """The row of a point, or the error of its refusal; raises ``StoreError``."""
     try:
         return Measured(measure(parts))
     except StoreError:
@@ -334,7 +363,7 @@ def _one(parts: Split) -> Measured:
 
 
 def failure(error: Exception) -> Measured:
-    """What is told of a point that failed."""
+    """The entry of a point that failed; one that lacked memory may pass another time."""
     passing = isinstance(error, PassingError | MemoryError)
     return Measured({}, f"{type(error).__name__}: {error}", passing)
 

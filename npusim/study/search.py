@@ -23,20 +23,11 @@ from npusim.base.workers import check_jobs
 from npusim.results.writers.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
+from npusim.study.points import Measured, keep_points, key_of, runs_beside, stored_point
 from npusim.study.result import Exploration, unbeaten, values_of
 from npusim.study.runner import Chunk, Progress, cpus, here, probed, study_of
 from npusim.study.space import Study, check_goals
-from npusim.study.subject import (
-    Known,
-    Measured,
-    Row,
-    Setting,
-    Split,
-    keep,
-    key_of,
-    known_of,
-    runs_beside,
-)
+from npusim.study.subject import Known, Row, Setting, Split
 
 #: Points that are looked at where nothing else is said.
 TRIALS = 100
@@ -81,27 +72,28 @@ def explore(
     with its error. Raises ``ConfigError`` or ``ArgumentError`` before the first point where a name,
     a value, a goal or a device is wrong; ``ArgumentError`` without Optuna (extra ``study``).
     """
-    made = study_of(study, network, operator, device, vary, "grid", options)
-    wanted = check_goals(goals or made.goals or ("time_us", "area_mm2"))
-    limits = tuple(subject_to or made.subject_to)
-    needed = {name for one in (*map(goal, wanted), *map(limit, limits)) for name in one.names}
-    check_searchable(made)
+    space = study_of(study, network, operator, device, vary, "grid", options)
+    small = check_goals(goals or space.goals or ("time_us", "area_mm2"))
+    limits = tuple(subject_to or space.subject_to)
+    formulas = [*map(goal, small), *map(limit, limits)]
+    columns = {name for formula in formulas for name in formula.names}
+    check_searchable(space)
     if jobs is not None:
         check_jobs(jobs)
-    count = trials or made.trials or TRIALS
-    with opened(store, "sweeps") as kept, in_notebooks(progress, of_points) as shown:
+    count = trials or space.trials or TRIALS
+    with opened(store, "sweeps") as points, in_notebooks(progress, of_points) as shown:
         report = shown or (lambda done, total, known: None)
-        _require(sorted(needed), probed(made, kept), made)
-        with _optuna_study(made, wanted, limits, seed, storage, name) as theirs:
-            search = _Search(made, wanted, limits, kept, theirs, seed)
-            total = min(count, len(made) - len(search.known))
+        _require(sorted(columns), probed(space, points), space)
+        with _optuna_study(space, small, limits, seed, storage, name) as optuna_study:
+            search = _Search(space, small, limits, points, optuna_study, seed)
+            total = min(count, len(space) - len(search.measured))
             report(0, total, 0)
             for done in here(search.proposals(total), jobs or cpus(), runs_beside(store)):
                 search.tell_all(done)
-                report(search.looked, total, search.found)
+                report(search.looked, total, search.from_store)
     return Exploration(
-        study=made,
-        goals=wanted,
+        study=space,
+        goals=small,
         limits=limits,
         points=tuple(search.points()),
         searched=search.optuna,
@@ -118,12 +110,12 @@ def check_searchable(study: Study) -> None:
 
 
 def _require(goals: Sequence[str], row: Mapping[str, Any], study: Study) -> None:
-    """Raise where what is measured has no value for a goal."""
-    for wanted in goals:
-        if wanted not in row:
-            what = "silicon" if wanted == "area_mm2" else "energy"
+    """Raise where a measured row has no value for a goal."""
+    for name in goals:
+        if name not in row:
+            what = "silicon" if name == "area_mm2" else "energy"
             raise study.goal_place(
-                f"the device has no figures for the goal {wanted}; state {what} in its file, or "
+                f"the device has no figures for the goal {name}; state {what} in its file, or "
                 "leave the goal out"
             )
 
@@ -144,42 +136,44 @@ def _optuna_study(
     optuna = optional("optuna", "explore needs Optuna")
     axes = {axis.name: axis.values for axis in space.axes}
     about = {"fixed": dict(space.fixed), "axes": axes, "goals": list(goals), "of": _inputs(space)}
-    about |= {"subject_to": list(limits)} if limits else {}
+    if limits:
+        about["subject_to"] = list(limits)
     place = str(storage)
     url = place if "://" in place else f"sqlite:///{place}"
     with ExitStack() as opened:
         broken = (OSError, import_module("sqlalchemy.exc").SQLAlchemyError)
         with told_as(ArgumentError, f"the storage {place!r} cannot be used: ", broken):
-            rows = _database(optuna, url, opened) if place else None
-            made = optuna.create_study(
-                storage=rows,
+            database = _database(optuna, url, opened) if place else None
+            study = optuna.create_study(
+                storage=database,
                 study_name=name or f"npusim-{key_of(json.dumps(about, sort_keys=True))[:12]}",
                 directions=["minimize"] * len(goals),
                 sampler=_sampler(optuna, limits, seed),
                 load_if_exists=True,
             )
-            held = made.user_attrs.get("npusim", about)
-            if held != json.loads(json.dumps(about)) and made.trials:
+            stored = study.user_attrs.get("npusim", about)
+            if stored != json.loads(json.dumps(about)) and study.trials:
                 raise ArgumentError(
                     f"{place} has an exploration {name!r} of something else, of files that were "
                     "edited since, or by another version; choose another name"
                 )
-            made.set_user_attr("npusim", about)
+            study.set_user_attr("npusim", about)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # names of goals are experimental in Optuna
-                made.set_metric_names(list(goals))
-        yield made
+                study.set_metric_names(list(goals))
+        yield study
 
 
 def _inputs(space: Study) -> str:
-    """A digest of what files hold that the values of a study name, and of the program."""
-    first, values = next(space.points()), Known()
-    ends = ({**first, axis.name: value} for axis in space.axes for value in axis.values)
-    return key_of("\n".join(Split.of(setting, values).content for setting in ends))
+    """A digest of the program, and of files that the values of a study name."""
+    first = next(space.points())
+    values: Known = {}
+    settings = ({**first, axis.name: value} for axis in space.axes for value in axis.values)
+    return key_of("\n".join(Split.of(setting, values).content for setting in settings))
 
 
 def _sampler(optuna: Any, limits: Sequence[str], seed: int) -> Any:
-    """Proposes points; those beyond a limit count as worse than all within."""
+    """A sampler of points; those beyond a limit count as worse than all within."""
 
     def beyond(trial: Any) -> list[float]:
         return [limit(text).value(trial.user_attrs["row"]) for text in limits]
@@ -193,10 +187,10 @@ def _sampler(optuna: Any, limits: Sequence[str], seed: int) -> Any:
 
 def _database(optuna: Any, url: str, opened: ExitStack) -> Any:
     """Optuna's storage in a database, whose connections ``opened`` closes."""
-    made = optuna.storages.RDBStorage(url)
-    opened.callback(made.engine.dispose)
-    opened.callback(made.remove_session)
-    return made
+    database = optuna.storages.RDBStorage(url)
+    opened.callback(database.engine.dispose)
+    opened.callback(database.remove_session)
+    return database
 
 
 class _Search:
@@ -207,107 +201,118 @@ class _Search:
         space: Study,
         goals: tuple[str, ...],
         limits: tuple[str, ...],
-        kept: Store,
+        store: Store,
         optuna: Any,
         seed: int,
     ) -> None:
-        self.space, self.goals, self.limits = space, goals, limits
-        self.kept, self.optuna = kept, optuna
+        self.space = space
+        self.goals = goals
+        self.limits = limits
+        self.store = store
+        self.optuna = optuna
         self.random = random.Random(seed)
         self._values: Known = {}
-        self.known: dict[Point, Measured] = {}
+        #: Points that were looked at, and trials of Optuna that are being measured, by number.
+        self.measured: dict[Point, Measured] = {}
         self.pending: dict[int, tuple[Any, Point]] = {}
-        self.looked = self.found = 0
+        #: How many this search has looked at, and how many of them the store had.
+        self.looked = 0
+        self.from_store = 0
         for trial in optuna.trials:
             row = trial.user_attrs.get("row")
             if row is not None:
                 point = tuple(trial.params[axis.name] for axis in space.axes)
-                self.known[point] = Measured(row, trial.user_attrs["error"])
+                self.measured[point] = Measured(row, trial.user_attrs["error"])
 
     def points(self) -> Iterator[tuple[Setting, Measured]]:
         """Every point looked at, in order."""
-        return ((self._setting(point), one) for point, one in self.known.items())
+        return ((self._setting(point), measured) for point, measured in self.measured.items())
 
     def proposals(self, count: int) -> Iterator[Chunk]:
-        """``count`` points to measure, those that the store knows told at once."""
-        whole = self._rest() if count + len(self.known) >= len(self.space) else None
+        """``count`` points to measure; Optuna is told at once of those that the store has."""
+        looks_at_all = count + len(self.measured) >= len(self.space)
+        in_order = self._new_points() if looks_at_all else None
         for number in range(count):
-            found = self._next(whole, number)
-            if found is None:
+            proposal = self._next(in_order, number)
+            if proposal is None:
                 return
-            trial, point = found
-            setting = self._setting(point)
-            parts = Split.of(setting, self._values)
-            one = known_of(self.kept, key_of(parts.content))
+            trial, point = proposal
             self.pending[trial.number] = trial, point
-            if one is None:
+            parts = self._parts(point)
+            stored = stored_point(self.store, key_of(parts.content))
+            if stored is None:
                 yield [(trial.number, parts)]
             else:
-                self.found += 1
-                self._tell(trial.number, one)
+                self.from_store += 1
+                self._tell(trial.number, stored)
 
     def tell_all(self, done: Sequence[tuple[int, Measured]]) -> None:
         """Keep what was measured, and tell Optuna."""
-        for number, one in done:
-            parts = Split.of(self._setting(self.pending[number][1]), self._values)
-            keep(self.kept, [(key_of(parts.content), one)])
-            self._tell(number, one)
+        for number, measured in done:
+            _, point = self.pending[number]
+            keep_points(self.store, [(key_of(self._parts(point).content), measured)])
+            self._tell(number, measured)
 
-    def _tell(self, number: int, one: Measured) -> None:
+    def _tell(self, number: int, measured: Measured) -> None:
+        """Note a pending point as measured, and tell Optuna."""
         trial, point = self.pending.pop(number)
-        self.known[point] = one
+        self.measured[point] = measured
         self.looked += 1
-        self._note(trial, one)
+        self._tell_optuna(trial, measured)
 
-    def _note(self, trial: Any, one: Measured | None) -> None:
+    def _tell_optuna(self, trial: Any, measured: Measured | None) -> None:
         """Tell Optuna what a point gave; None of one that is still being measured."""
-        if one is not None:
-            row = {name: value for name, value in one.row.items() if name != "tilings"}
+        if measured is not None:
+            row = {name: value for name, value in measured.row.items() if name != "tilings"}
             trial.set_user_attr("row", row)
-            trial.set_user_attr("error", one.error)
-        if one is None or one.error:
+            trial.set_user_attr("error", measured.error)
+        if measured is None or measured.error:
             self.optuna.tell(trial, state=import_module("optuna").trial.TrialState.FAIL)
         else:
-            self.optuna.tell(trial, values_of(one.row, self.goals))
+            self.optuna.tell(trial, values_of(measured.row, self.goals))
 
-    def _next(self, whole: Iterator[Point] | None, number: int) -> tuple[Any, Point] | None:
-        """A trial with a point neither known nor being measured; None where none is left."""
-        if whole is not None:
-            chosen = next(whole, None)
-            return None if chosen is None else self._ask(chosen)
-        if number % 2 and (beside := self._beside()) is not None:
-            return self._ask(beside)
+    def _next(self, in_order: Iterator[Point] | None, number: int) -> tuple[Any, Point] | None:
+        """A trial with a new point, of ``in_order`` where all are wanted; None where none is left.
+
+        Every second one, by ``number``, is beside the best points.
+        """
+        if in_order is not None:
+            point = next(in_order, None)
+            return None if point is None else self._ask(point)
+        if number % 2 == 1:
+            point = self._beside()
+            if point is not None:
+                return self._ask(point)
         for _ in range(_AGAIN):
-            trial, point = self._ask(None)
-            if self._is_new(point):
-                return trial, point
-            self._note(trial, self.known.get(point))
-        chosen = self._beside() or next(self._rest(), None)
-        return None if chosen is None else self._ask(chosen)
+            trial, proposed = self._ask(None)
+            if self._is_new(proposed):
+                return trial, proposed
+            self._tell_optuna(trial, self.measured.get(proposed))
+        point = self._beside() or next(self._new_points(), None)
+        return None if point is None else self._ask(point)
 
     def _ask(self, point: Point | None) -> tuple[Any, Point]:
-        names = [axis.name for axis in self.space.axes]
+        """A trial of Optuna and its point: the one given, else one that Optuna proposes."""
         if point is not None:
+            names = [axis.name for axis in self.space.axes]
             self.optuna.enqueue_trial(dict(zip(names, point, strict=True)))
         trial = self.optuna.ask()
-        asked = (trial.suggest_categorical(axis.name, axis.values) for axis in self.space.axes)
-        return trial, tuple(asked)
+        texts = [trial.suggest_categorical(axis.name, axis.values) for axis in self.space.axes]
+        return trial, tuple(texts)
 
     def _is_new(self, point: Point) -> bool:
-        return point not in self.known and all(point != one for _, one in self.pending.values())
+        """True for a point that is neither measured nor being measured."""
+        waiting = [other for _, other in self.pending.values()]
+        return point not in self.measured and point not in waiting
 
-    def _rest(self) -> Iterator[Point]:
-        every = product(*(axis.values for axis in self.space.axes))
-        return (point for point in every if self._is_new(point))
+    def _new_points(self) -> Iterator[Point]:
+        """The points of the space that are new, in order."""
+        space = product(*(axis.values for axis in self.space.axes))
+        return (point for point in space if self._is_new(point))
 
     def _beside(self) -> Point | None:
         """A new point one step from a point that none beats, or two steps; None without one."""
-        measured = [(p, one.row) for p, one in self.known.items() if not one.error]
-        allowed = [(p, row) for p, row in measured if self._beyond(row) <= 0]
-        values = [values_of(row, self.goals) for _, row in allowed]
-        if not allowed:  # towards what is
-            allowed, values = measured, [(self._beyond(row),) for _, row in measured]
-        near = [p for (p, _), on in zip(allowed, unbeaten(values), strict=True) if on]
+        near = self._best()
         for _ in range(2):
             near = list(dict.fromkeys(step for point in near for step in self._steps(point)))
             new = [point for point in near if self._is_new(point)]
@@ -315,17 +320,35 @@ class _Search:
                 return self.random.choice(new)
         return None
 
+    def _best(self) -> list[Point]:
+        """The points within the limits that none beats; where there are none, the nearest to it."""
+        rows = {
+            point: measured.row for point, measured in self.measured.items() if not measured.error
+        }
+        allowed = [point for point, row in rows.items() if self._beyond(row) <= 0]
+        if allowed:
+            values = [values_of(rows[point], self.goals) for point in allowed]
+        else:
+            allowed = list(rows)
+            values = [(self._beyond(rows[point]),) for point in allowed]
+        on_front = unbeaten(values)
+        return [point for point, on in zip(allowed, on_front, strict=True) if on]
+
     def _beyond(self, row: Row) -> float:
-        """How far a point is beyond the limit that it keeps least."""
+        """The distance of a point beyond the limit that it keeps least."""
         return max((limit(text).value(row) for text in self.limits), default=0.0)
 
     def _steps(self, point: Point) -> Iterator[Point]:
         """The points one step along one axis away."""
-        for i, axis in enumerate(self.space.axes):
-            at = axis.values.index(point[i])
-            for step in (at - 1, at + 1):
-                if 0 <= step < len(axis.values):
-                    yield (*point[:i], axis.values[step], *point[i + 1 :])
+        for number, axis in enumerate(self.space.axes):
+            here = axis.values.index(point[number])
+            for place in (here - 1, here + 1):
+                if 0 <= place < len(axis.values):
+                    yield (*point[:number], axis.values[place], *point[number + 1 :])
+
+    def _parts(self, point: Point) -> Split:
+        """The device and the options of a point, read."""
+        return Split.of(self._setting(point), self._values)
 
     def _setting(self, point: Point) -> Setting:
         names = (axis.name for axis in self.space.axes)

@@ -35,8 +35,8 @@ _LONGEST = 100_000
 #: A comma between values, not within the keys of a part that is put in.
 _COMMA = re.compile(r",(?![^{]*\})")
 
-#: Of the values of a figure so many are built into a device before a study starts; the others are
-#: read. A device that its values make impossible is a row with its error, as other points are.
+#: Values of a figure that are built into a device before a study starts, evenly spread; the others
+#: are read only. A device that its values make impossible is a row with its error, as other points.
 _BUILT = 64
 
 _PLAIN = re.compile(r"-?\d{1,18}(?:\.\d{1,18}|/[1-9]\d{0,17})?", re.ASCII)
@@ -54,7 +54,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Study:
-    """What is measured at which points.
+    """The points of a study, and what is measured there.
 
     ``fixed`` holds at all points; ``axes`` vary, combined as ``combine`` says. ``listed`` are
     points one by one, in place of axes. ``places`` make errors that say where a name is fixed.
@@ -92,10 +92,10 @@ class Study:
                 raise axis.where(f"{axis.name} is fixed and varied; keep one of them")
         lengths = {axis.name: len(axis.values) for axis in self.axes}
         if self.combine == "zip" and len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             raise ArgumentError(
                 f"zip takes the first value of each name, then the second, so all need as many: "
-                f"{told}; make them equal, or leave zip out for all combinations"
+                f"{counts}; make them equal, or leave zip out for all combinations"
             )
         if len(self) > MOST_POINTS:
             raise ArgumentError(f"the study has {len(self):,} points; at most {MOST_POINTS:,} run")
@@ -116,48 +116,68 @@ class Study:
         if self.listed:
             return len(self.listed)
         lengths = [len(axis.values) for axis in self.axes]
-        return (prod(lengths) if self.combine == "grid" else max(lengths)) if lengths else 1
+        if not lengths:
+            return 1
+        return prod(lengths) if self.combine == "grid" else max(lengths)
 
     def points(self) -> Iterator[Setting]:
         """The points in order; of a grid the last axis changes fastest."""
         if self.listed:
-            yield from ({**self.fixed, **one} for one in self.listed)
+            for setting in self.listed:
+                yield {**self.fixed, **setting}
             return
+        if not self.axes:
+            yield dict(self.fixed)
+            return
+        names = [axis.name for axis in self.axes]
         values = [axis.values for axis in self.axes]
         rows = itertools.product(*values) if self.combine == "grid" else zip(*values, strict=True)
-        for row in rows if values else [()]:
-            yield {**self.fixed, **dict(zip((a.name for a in self.axes), row, strict=True))}
+        for row in rows:
+            yield {**self.fixed, **dict(zip(names, row, strict=True))}
 
     def check(self) -> None:
         """Read every fixed text and every value of every axis before anything is simulated.
 
         Raises ``ConfigError`` or ``ArgumentError`` that says which, and where it is written.
         """
+        base = self._check_fixed()
+        for axis in self.axes:
+            _check_axis(axis, base)
+        for number, setting in enumerate(self.listed, 1):
+            point = {**base, **setting}
+            _readable(partial(split, point), ArgumentError, f"point {number}: ")
+
+    def _check_fixed(self) -> dict[str, str]:
+        """Read the fixed texts one by one; return them, with what is measured and on what."""
         first = next(self.points())
         subject = [name for name in (NETWORK, OPERATOR, DEVICE) if name in first]
+        others = [name for name in self.fixed if name not in subject]
         base: dict[str, str] = {}
-        for name in (*subject, *(name for name in self.fixed if name not in subject)):
+        for name in (*subject, *others):
             base[name] = first[name]
-            if len(base) >= min(2, len(first)):  # what is measured, and on what
-                place = self.places.get(name, ArgumentError)
-                which = "" if name in self.places else f"{name}: "
-                _readable(partial(split, base), place, which)
-        for axis in self.axes:
-            kind, clock_hz = _kind(axis.name, base)
-            every = ceil_div(len(axis.values), _BUILT) if kind else 1
-            for nth, value in enumerate(axis.values):
-                which = f"{axis.name} = {value}: "
-                if nth % every and nth != len(axis.values) - 1:
-                    _readable(partial(parse_quantity, value, kind, clock_hz), axis.where, which)
-                else:
-                    given = {**base, axis.name: value}
-                    _readable(partial(split, given), axis.where, which)
-        for number, setting in enumerate(self.listed, 1):
-            given = {**base, **setting}
-            _readable(partial(split, given), ArgumentError, f"point {number}: ")
+            if len(base) < min(2, len(first)):  # a setting needs what is measured, and on what
+                continue
+            place = self.places.get(name, ArgumentError)
+            which = "" if name in self.places else f"{name}: "
+            _readable(partial(split, base), place, which)
+        return base
+
+
+def _check_axis(axis: Axis, base: Setting) -> None:
+    """Read every value of an axis; of many values of a figure some are built into a device."""
+    kind, clock_hz = _kind(axis.name, base)
+    every = ceil_div(len(axis.values), _BUILT) if kind else 1
+    last = len(axis.values) - 1
+    for number, value in enumerate(axis.values):
+        if number % every == 0 or number == last:
+            read: Callable[[], Any] = partial(split, {**base, axis.name: value})
+        else:
+            read = partial(parse_quantity, value, kind, clock_hz)
+        _readable(read, axis.where, f"{axis.name} = {value}: ")
 
 
 def _readable(read: Callable[[], Any], where: Callable[[str], NpusimError], which: str) -> None:
+    """Read something; raise its error by ``where``, with ``which`` it is at the beginning."""
     try:
         read()
     except NpusimError as error:
@@ -176,20 +196,20 @@ def make_axis(
     Ends of a range belong to it, and have units where the figure has.
     """
     parts = _COMMA.split(values) if isinstance(values, str) else [str(value) for value in values]
-    found: list[str] = []
+    texts: list[str] = []
     for part in (part.strip() for part in parts):
         match = _RANGE.fullmatch(part)
         if match is None or part.startswith("{") or name in (DEVICE, NETWORK, OPERATOR):
-            found.append(part)
+            texts.append(part)
             continue
         with told_as(where, f"{name} = {part}: "):
-            found += _range(match, *_kind(name, fixed))
-    twice = [value for value, count in Counter(found).items() if count > 1]
-    if twice:
-        raise where(f"{name} has {', '.join(twice)} twice; keep one of each")
-    if not all(found):
+            texts += _range(match, *_kind(name, fixed))
+    repeated = [value for value, count in Counter(texts).items() if count > 1]
+    if repeated:
+        raise where(f"{name} has {', '.join(repeated)} twice; keep one of each")
+    if not all(texts):
         raise where(f"{name} has an empty value; remove a comma, or give the value")
-    return Axis(name=name, values=tuple(found), where=where)
+    return Axis(name=name, values=tuple(texts), where=where)
 
 
 def _kind(name: str, fixed: Setting) -> tuple[str, int]:
@@ -203,27 +223,31 @@ def _kind(name: str, fixed: Setting) -> tuple[str, int]:
 
 
 def _range(match: re.Match[str], kind: str, clock_hz: int) -> Iterator[str]:
-    """The texts of a range of numbers or quantities."""
-
-    texts = [match["step"], match["first"], match["last"]][bool(match["times"]) :]
-    for text in texts if not kind else ():
-        if not _PLAIN.fullmatch(text):
-            raise ArgumentError(f"a range is first:last:step in numbers, and {text!r} is none")
-    if match["times"] and not _PLAIN.fullmatch(match["step"]):
+    """The texts of a range of numbers, or of quantities of a ``kind``."""
+    is_factor = bool(match["times"])
+    texts = [match["first"], match["last"]]
+    if not is_factor:
+        texts = [match["step"], *texts]
+    if not kind:
+        for text in texts:
+            if not _PLAIN.fullmatch(text):
+                raise ArgumentError(f"a range is first:last:step in numbers, and {text!r} is none")
+    if is_factor and not _PLAIN.fullmatch(match["step"]):
         raise ArgumentError(f"a factor is a number such as *2, and *{match['step']} is none")
     if kind:
-        (*by, first, last), told = in_one_unit(texts, kind, clock_hz)
+        numbers, text_of = in_one_unit(texts, kind, clock_hz)
     else:
-        (*by, first, last), told = [Fraction(text) for text in texts], _plain
-    step = Fraction(match["step"]) if match["times"] else by[0]
-    grows = step > 1 and first > 0 if match["times"] else step > 0
+        numbers, text_of = [Fraction(text) for text in texts], _plain
+    first, last = numbers[-2:]
+    step = Fraction(match["step"]) if is_factor else numbers[0]
+    grows = (step > 1 and first > 0) if is_factor else step > 0
     if not grows or last < first:
         raise ArgumentError("a range goes upwards: first:last:step or first:last:*factor")
     for _ in range(_LONGEST):
         if first > last:
             return
-        yield told(first)
-        first = first * step if match["times"] else first + step
+        yield text_of(first)
+        first = first * step if is_factor else first + step
     raise ArgumentError(f"the range has more than {_LONGEST:,} values; take larger steps")
 
 
@@ -233,8 +257,20 @@ def _plain(number: Fraction) -> str:
 
 # -- files -----------------------------------------------------------------------------------
 
-_SUBJECT, _SEARCHED = (DEVICE, NETWORK, OPERATOR), ("goals", "subject_to", "trials")
-_KEYS = (*_SUBJECT, "description", "options", "set", "vary", "combine", "points", *_SEARCHED)
+#: Keys of a study file: what is measured on what, and all of them.
+_SUBJECT = (DEVICE, NETWORK, OPERATOR)
+_KEYS = (
+    *_SUBJECT,
+    "description",
+    "options",
+    "set",
+    "vary",
+    "combine",
+    "points",
+    "goals",
+    "subject_to",
+    "trials",
+)
 
 
 def load_study(source: TextFile | str) -> Study:
@@ -246,50 +282,73 @@ def load_study(source: TextFile | str) -> Study:
         require_content(source, (Content.STUDY,), "a study file")
     root = load_tree(source)
     tree = root.mapping((), _KEYS)
-    nodes = {key: tree[key] for key in _SUBJECT if key in tree}
-    for key in ("options", "set"):
-        for name, node in (tree[key].mapping() if key in tree else {}).items():
-            if name in nodes:
-                raise node.fail(f"{name} is stated twice; keep one of them")
-            nodes[name] = node
+    nodes = _fixed_nodes(tree)
     if "points" in tree and "vary" in tree:
         raise tree["points"].fail("points stands in place of vary; keep one of them")
     fixed = {name: node.text() for name, node in nodes.items()}
-    axes = tree["vary"].mapping() if "vary" in tree else {}
     if OPERATOR in nodes:
-        _named(nodes[OPERATOR], lambda: card_of(fixed))
+        _read_at(nodes[OPERATOR], lambda: card_of(fixed))
     if DEVICE in nodes:
-        _named(nodes[DEVICE], lambda: load_device(fixed[DEVICE]))
-    listed = tree["points"].items() if "points" in tree else []
+        _read_at(nodes[DEVICE], lambda: load_device(fixed[DEVICE]))
+    axes = tree["vary"].mapping() if "vary" in tree else {}
+    points = tree["points"].items() if "points" in tree else []
+    goals = _read_goals(tree)
     with told_as(root.fail, caught=ArgumentError):
         study = Study(
             fixed=fixed,
             axes=tuple(_axis(name, node, fixed) for name, node in axes.items()),
             combine=tree["combine"].text() if "combine" in tree else "grid",
-            listed=tuple({n: v.text() for n, v in one.mapping().items()} for one in listed),
+            listed=tuple(_setting(point) for point in points),
             description=tree["description"].text() if "description" in tree else "",
             places={name: node.fail for name, node in nodes.items()},
-            **_search(tree),
+            goals=goals,
+            goal_place=tree["goals"].fail if goals else ArgumentError,
+            subject_to=_read_limits(tree),
+            trials=_read_trials(tree),
         )
         study.check()
     return study
 
 
-def _search(tree: Mapping[str, Node]) -> dict[str, Any]:
-    """What an exploration looks for, as fields of a study."""
-    found: dict[str, Any] = {}
-    if "goals" in tree:
-        node = tree["goals"]
-        names = tuple(item.text() for item in node.items())
-        check_goals(names, node.fail)
-        found |= {"goals": names, "goal_place": node.fail}
-    if "subject_to" in tree:
-        for item in tree["subject_to"].items():
-            _named(item, partial(limit, item.text()))
-            found["subject_to"] = (*found.get("subject_to", ()), item.text())
-    if "trials" in tree:
-        found["trials"] = _named(tree["trials"], lambda: parse_count(tree["trials"].text()))
-    return found
+def _fixed_nodes(tree: Mapping[str, Node]) -> dict[str, Node]:
+    """The names that a file fixes at all points; a name stated twice is an error."""
+    nodes = {key: tree[key] for key in _SUBJECT if key in tree}
+    for key in ("options", "set"):
+        stated = tree[key].mapping() if key in tree else {}
+        for name, node in stated.items():
+            if name in nodes:
+                raise node.fail(f"{name} is stated twice; keep one of them")
+            nodes[name] = node
+    return nodes
+
+
+def _setting(point: Node) -> Setting:
+    """A point of a list, as texts by name."""
+    return {name: node.text() for name, node in point.mapping().items()}
+
+
+def _read_goals(tree: Mapping[str, Node]) -> tuple[str, ...]:
+    """The goals of an exploration, () where a file has none."""
+    if "goals" not in tree:
+        return ()
+    names = tuple(item.text() for item in tree["goals"].items())
+    return check_goals(names, tree["goals"].fail)
+
+
+def _read_limits(tree: Mapping[str, Node]) -> tuple[str, ...]:
+    """The limits of an exploration."""
+    items = tree["subject_to"].items() if "subject_to" in tree else []
+    for item in items:
+        _read_at(item, partial(limit, item.text()))
+    return tuple(item.text() for item in items)
+
+
+def _read_trials(tree: Mapping[str, Node]) -> int:
+    """The points that an exploration looks at, 0 where a file does not say."""
+    if "trials" not in tree:
+        return 0
+    trials: int = _read_at(tree["trials"], lambda: parse_count(tree["trials"].text()))
+    return trials
 
 
 def check_goals(
@@ -306,13 +365,16 @@ def check_goals(
     return tuple(names)
 
 
-def _named(node: Node, read: Callable[[], Any]) -> Any:
+def _read_at(node: Node, read: Callable[[], Any]) -> Any:
+    """A value; its error says where ``node`` stands."""
     with told_as(node.fail, caught=ArgumentError):
         return read()
 
 
 def _axis(name: str, node: Node, fixed: Setting) -> Axis:
-    values: Any = node.text() if isinstance(node.value, str) else [*map(Node.text, node.items())]
+    if isinstance(node.value, str):
+        return make_axis(name, node.text(), fixed, node.fail)
+    values = [item.text() for item in node.items()]
     return make_axis(name, values, fixed, node.fail)
 
 
@@ -336,5 +398,5 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(_text(one) for one in value)
+        return ",".join(_text(item) for item in value)
     return str(value)

@@ -1,40 +1,36 @@
-"""What a study measures: the backward pass of a network, or one call of an operator.
+"""The subject of a study: the backward pass of a network, or one call of an operator.
 
 A *setting* is a mapping from names to texts, as on a command line. Names are ``device``, figures
 of the device (``memories.L1.size``), and the options of what is measured (``batch``, ``cin``).
-
-Measured points on disk, by content: a study that was stopped computes what is missing.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
-from npusim.base.digests import content_of, limits, program
+from npusim.base.digests import content_of, limits
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.yamltree import suggest
-from npusim.call.spec import Spec
+from npusim.call.spec import Operand, Spec
 from npusim.call.tilings.words import parse_tiling
 from npusim.machine.device.catalog import load_device, read_cores
 from npusim.machine.device.config import figures
 from npusim.machine.device.edit import part_name
 from npusim.machine.device.resources import by_word
 from npusim.machine.device.spec import Device
-from npusim.networks.network import PASSES, RESULTS, NetworkResult, network
+from npusim.networks.network import RESULTS, NetworkResult, network
+from npusim.networks.options import STEP_OPTIONS, TRAINING_OPTIONS, NetworkOption
 from npusim.ops import CARDS
-from npusim.ops.arguments import integer, read_cube_math_type, word
-from npusim.ops.card import Stated
+from npusim.ops.arguments import integer, word
+from npusim.ops.card import Card, Stated
 from npusim.results import Result
 from npusim.results.facts.point import Point, measured
-from npusim.reuse.store import Store
 from npusim.workloads import read_network
 
 Setting = Mapping[str, str]
@@ -51,12 +47,11 @@ def _flag(text: str) -> bool:
     return text == "yes"
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.replace("+", ",").split(","))
+#: Reads the text of an option, or raises ``ArgumentError``.
+Reader = Callable[[str], Any]
 
-
-#: Readers of the options that operators and networks share, and of those of a network.
-_SHARED: Mapping[str, Callable[[str], Any]] = {
+#: Readers of the options that operators and networks share.
+_SHARED: Mapping[str, Reader] = {
     "cores": read_cores,
     "rules": str,
     "launch": str,
@@ -65,30 +60,33 @@ _SHARED: Mapping[str, Callable[[str], Any]] = {
     "deterministic": _flag,
     "tiling": str,
 }
-_NET: Mapping[str, Callable[[str], Any]] = {
-    "batch": integer(1),
-    "dtype": dtype,
-    "pass": word(*PASSES),
-    "gradients": _names,
-    "cube_math_type": read_cube_math_type,
-    "every_input": _flag,
-    "mode": word("eager", "graph"),
-    "layouts": str,
-    "fusions": lambda text: text.replace("&", ","),
-    "optimizer": str,
-    "normalisation": dtype,
-    "cards": integer(1),
-}
+
+#: The options of a network by name.
+_NETWORK_OPTIONS = {option.name: option for option in (*TRAINING_OPTIONS, *STEP_OPTIONS)}
+
+
+def _network_reader(option: NetworkOption) -> Reader:
+    """The reader of a network's option as a study states it."""
+    if option.choices:
+        return word(*option.choices)
+    if option.read is None:
+        return _flag
+    return partial(_read_joined, option.separator, option.read)
+
+
+def _read_joined(separator: str, read: Reader, text: str) -> Any:
+    """The value of a text with ``separator`` between names, where commands have commas."""
+    return read(text.replace(separator, ",") if separator else text)
 
 
 def option_names(setting: Setting) -> list[str]:
     """The options that what ``setting`` measures takes, besides the device and its figures."""
     if NETWORK in setting:
-        return [NETWORK, *_NET, *_SHARED]
+        return [NETWORK, *_NETWORK_OPTIONS, *_SHARED]
     return [OPERATOR, "dtype", *_card_options(setting), *_SHARED]
 
 
-def _card_options(setting: Setting) -> dict[str, Callable[[str], Any] | None]:
+def _card_options(setting: Setting) -> dict[str, Reader | None]:
     """Readers of the operator's own options, by name.
 
     A layer has its own groups, so that beside one ``groups`` are those of the device.
@@ -98,7 +96,7 @@ def _card_options(setting: Setting) -> dict[str, Callable[[str], Any] | None]:
     return {option.name: option.read for option in options if option.name not in taken}
 
 
-def card_of(setting: Setting) -> Any:
+def card_of(setting: Setting) -> Card[Any]:
     """The card of the operator that ``setting`` names."""
     name = setting[OPERATOR]
     if name not in CARDS:
@@ -107,7 +105,7 @@ def card_of(setting: Setting) -> Any:
 
 
 class Split(Struct, frozen=True, dict=True):
-    """A setting taken apart and read: what the files hold that it names, and no path.
+    """A setting taken apart and read: values have the content of files, and no path.
 
     ``changed`` are texts of the figures that differ from those of the device ``base``.
     """
@@ -123,24 +121,31 @@ class Split(Struct, frozen=True, dict=True):
         Raises as ``split`` does.
         """
         options = option_names(setting)
-        name = setting.get(DEVICE) or (None if NETWORK in setting else card_of(setting).device)
-        if name is None:
+        device = setting.get(DEVICE)
+        if device is None and NETWORK not in setting:
+            device = card_of(setting).device
+        if not device:
             raise ArgumentError("the device is missing; `npusim devices` lists the names")
-        what = (NETWORK,) if NETWORK in setting else (setting[OPERATOR],)
+        subject = NETWORK if NETWORK in setting else setting[OPERATOR]
 
-        def once(key: tuple[str, ...], value: Callable[[], Any]) -> Any:
+        def once(key: tuple[str, ...], read: Callable[[], Any]) -> Any:
             if key not in known:
-                known[key] = value()
+                known[key] = read()
             return known[key]
 
+        values = {}
+        for name in options:
+            if name in setting:
+                key = (subject, name, setting[name], *_read_with(name, setting))
+                values[name] = once(key, partial(_read, name, setting))
         return cls(
-            base=once((DEVICE, name), partial(load_device, name)),
-            changed={k: v for k, v in setting.items() if k not in options and k != DEVICE},
-            options={
-                k: once((*what, k, setting[k], *_read_with(k, setting)), partial(_read, k, setting))
-                for k in options
-                if k in setting
+            base=once((DEVICE, device), partial(load_device, device)),
+            changed={
+                name: text
+                for name, text in setting.items()
+                if name not in options and name != DEVICE
             },
+            options=values,
         )
 
     @cached_property
@@ -156,7 +161,7 @@ class Split(Struct, frozen=True, dict=True):
 
     @property
     def content(self) -> str:
-        """All that its result depends on, as one text: what a device is called is said in errors.
+        """All that its result depends on, as one text; errors name the device, so its name counts.
 
         The documented limits are those of the device's product and its relatives.
         """
@@ -174,46 +179,64 @@ def split(setting: Setting) -> Split:
     Raises ``ArgumentError`` or ``ConfigError`` for a name that is neither an option nor a figure,
     for a text that cannot be read, and where the device is missing.
     """
-    made = Split.of(setting, {})
-    for path, text in made.changed.items():
-        known = figures(made.base)
-        words = by_word(made.base, known)
-        if (
-            path not in known
-            and path.lower() not in map(str.lower, words)
-            and not _is_edit(path, text)
-        ):
-            what = "npusim net" if NETWORK in setting else setting[OPERATOR]
-            name, options = setting.get(DEVICE, made.base.name), option_names(setting)
-            listed = f"options are {', '.join(options)}; `npusim devices show {name}` lists figures"
-            way_out = suggest(path, [*options, DEVICE, *known, *words], listed)
-            raise ArgumentError(f"{path} is no option of {what} and no figure of {name}{way_out}")
-    _ = made.device  # a figure that cannot be is told at once
-    return made
+    parts = Split.of(setting, {})
+    if parts.changed:
+        paths = figures(parts.base)
+        words = by_word(parts.base, paths)
+        resources = {word.lower() for word in words}
+        for path, text in parts.changed.items():
+            is_figure = path in paths or path.lower() in resources
+            if not is_figure and not _is_edit(path, text):
+                raise _unknown(path, setting, parts.base.name, [*paths, *words])
+    _ = parts.device  # a figure that cannot be is told at once
+    return parts
+
+
+def _unknown(path: str, setting: Setting, base: str, figure_names: list[str]) -> ArgumentError:
+    """The error for a name that is neither an option nor a figure of the device ``base``."""
+    what = "npusim net" if NETWORK in setting else setting[OPERATOR]
+    device = setting.get(DEVICE, base)
+    options = option_names(setting)
+    listed = f"options are {', '.join(options)}; `npusim devices show {device}` lists figures"
+    way_out = suggest(path, [*options, DEVICE, *figure_names], listed)
+    return ArgumentError(f"{path} is no option of {what} and no figure of {device}{way_out}")
 
 
 def _read_with(name: str, setting: Setting) -> tuple[str, ...]:
-    """What else the value of an option depends on: a network has the sizes of a batch."""
+    """Other texts that the value of an option depends on: a network has the sizes of a batch."""
     return (setting.get("batch", "1"),) if name == NETWORK else ()
 
 
 def _is_edit(path: str, text: str) -> bool:
-    """Whether a part of the device is dropped, left, or put in."""
+    """True where a part of the device is dropped, left, or put in."""
     return part_name(path) is not None and (text in ("yes", "no") or text.startswith("{"))
 
 
 def _read(name: str, setting: Setting) -> Any:
-    readers: dict[str, Callable[[str], Any] | None] = dict(_SHARED)
-    if NETWORK in setting:
+    """The value of an option; raises ``ArgumentError`` that begins with its name."""
+    if name == NETWORK:
         with told_as(ArgumentError, "batch: ", ArgumentError):
             batch = integer(1)(setting.get("batch", "1"))
-        readers |= {**_NET, NETWORK: partial(read_network, batch=batch)}
+        read: Reader = partial(read_network, batch=batch)
+    elif NETWORK in setting:
+        option = _NETWORK_OPTIONS.get(name)
+        read = _network_reader(option) if option is not None else _SHARED[name]
     else:
-        kinds = {kernel.name: made for kernel, made in card_of(setting).tilings.items()}
-        readers |= {OPERATOR: str, "dtype": dtype, "tiling": partial(parse_tiling, kinds=kinds)}
-        readers |= _card_options(setting)
+        read = _operator_reader(name, card_of(setting), setting)
     with told_as(ArgumentError, f"{name}: ", ArgumentError):
-        return (readers[name] or _flag)(setting[name])
+        return read(setting[name])
+
+
+def _operator_reader(name: str, card: Card[Any], setting: Setting) -> Reader:
+    """The reader of an option of an operator's call."""
+    own_options = _card_options(setting)
+    if name in own_options:
+        return own_options[name] or _flag
+    if name == "tiling":
+        kinds = {kernel.name: tiling for kernel, tiling in card.tilings.items()}
+        return partial(parse_tiling, kinds=kinds)
+    readers: dict[str, Reader] = {OPERATOR: str, "dtype": dtype, **_SHARED}
+    return readers[name]
 
 
 def measure(parts: Split) -> Row:
@@ -225,31 +248,43 @@ def measure(parts: Split) -> Row:
 
 
 def _options(parts: Split) -> dict[str, Any]:
-    shared = {k: v for k, v in parts.options.items() if k in _SHARED}
+    """The keywords that operators and networks share."""
+    shared = {name: value for name, value in parts.options.items() if name in _SHARED}
     return {**shared, "device": parts.device, "timeline": False}
 
 
 def _network(parts: Split) -> Row:
     """A network layer by layer, or a whole step: its times, and what shortens it."""
-    options = _options(parts)
-    del options["timeline"]
-    own = {"passes" if k == "pass" else k: v for k, v in parts.options.items() if k in _NET}
+    keywords = _options(parts)
+    del keywords["timeline"]
+    for name, value in parts.options.items():
+        if name in _NETWORK_OPTIONS:
+            keywords[_NETWORK_OPTIONS[name].argument] = value
+    workload = parts.options[NETWORK]
     result: Any
-    if "mode" in own:
+    if "mode" in keywords:
         from npusim.networks.run.step import step  # noqa: PLC0415 - it takes time to import
 
-        result = step(parts.options[NETWORK], **own, **options)
-        timed, what = [(one.name, one.timed) for one in result.launched], "operations"
+        result = step(workload, **keywords)
+        what = "operations"
+        timed = [(operation.name, operation.timed) for operation in result.launched]
+        times = _of_step(result)
     else:
-        result = network(parts.options[NETWORK], **own, **options)
-        timed, what = [(one.layer.name, one) for one in result.timed], "layers"
+        result = network(workload, **keywords)
+        what = "layers"
+        timed = [(layer.layer.name, layer) for layer in result.timed]
+        times = _of_layers(result)
     if result.failed:
-        name, error = next((name, one.error) for name, one in timed if one.result is None)
+        failures = ((name, part.error) for name, part in timed if part.result is None)
+        name, error = next(failures)
         raise ArgumentError(
             f"{len(result.failed)} of {len(timed)} {what} cannot be simulated; {name}: {error}"
         )
-    bottleneck, most = next(iter(result.split.items()))
-    times = _of_step(result) if "mode" in own else _of_layers(result)
+    bottleneck, bottleneck_us = next(iter(result.split.items()))
+    tilings = {}
+    for name, part in timed:
+        for kernel, text in _tilings(part.result).items():
+            tilings[f"{name}/{kernel}"] = text
     point = Point(
         device=parts.device,
         spent=result.spent,
@@ -261,48 +296,47 @@ def _network(parts: Split) -> Row:
         **times,
         **measured(point),
         "bottleneck": bottleneck,
-        "bottleneck_saves": most / result.time_us / 2,
-        "tilings": {
-            f"{name}/{kernel}": text
-            for name, one in timed
-            for kernel, text in _tilings(one.result).items()
-        },
+        "bottleneck_saves": bottleneck_us / result.time_us / 2,
+        "tilings": tilings,
     }
 
 
 def _of_layers(result: NetworkResult) -> Row:
     """Times of launches, layouts and each result, of all layers."""
-    rows, names = result.layer_rows(), (*RESULTS, "other", "launch", "layout")
-    return {f"{name}_us": sum(row["count"] * row[f"{name}_us"] for row in rows) for name in names}
+    rows = result.layer_rows()
+    columns = [f"{part}_us" for part in (*RESULTS, "other", "launch", "layout")]
+    return {column: sum(row["count"] * row[column] for row in rows) for column in columns}
 
 
 def _of_step(result: Any) -> Row:
-    """Times of phases, launches and conversions, and what is kept."""
-    times, rows = Counter[str](), result.kind_rows()
+    """Times of phases, launches and conversions, and the bytes that are kept."""
+    times = Counter[str]()
+    rows = result.kind_rows()
     for row in rows:
         times[f"{row['phase']}_us"] += row["us"]
     return {
         **times,
         "launch_us": sum(row["launch_us"] for row in rows),
-        "layout_us": sum(one.us for one in result.conversions),
+        "layout_us": sum(conversion.us for conversion in result.conversions),
         "kept_bytes": result.kept_bytes,
     }
 
 
 def _call(parts: Split) -> Row:
+    """One call of an operator: its time, and what shortens it."""
     card = card_of(parts.options)
     stated = Stated(operator=card.name, options=parts.options, arrays={}, files={})
     kind = parts.options.get("dtype") or card.dtypes[0]
     if kind not in card.dtypes:
-        names = " or ".join(one.name for one in card.dtypes)
+        names = " or ".join(dtype.name for dtype in card.dtypes)
         raise ArgumentError(f"dtype is {kind}; {card.name} takes {names}")
     problem = card.problem(stated)
-    operands = {
-        one.name: Spec([*one.forms(problem).values()][-1], one.dtype(kind))
-        for one in card.inputs
-        if one.wanted(problem)
-    }
-    options = {k: v for k, v in _options(parts).items() if k not in card.without}
+    operands: dict[str, Operand] = {}
+    for operand in card.inputs:
+        if operand.wanted(problem):
+            shapes = list(operand.forms(problem).values())
+            operands[operand.name] = Spec(shapes[-1], operand.dtype(kind))
+    options = {name: value for name, value in _options(parts).items() if name not in card.without}
     result: Result = card.call(problem, operands, options)
     point = Point(
         device=parts.device,
@@ -321,45 +355,9 @@ def _call(parts: Split) -> Row:
 
 def _tilings(result: Result) -> dict[str, str]:
     """Tile sizes by kernel; of kernels of one name the later ones are numbered."""
-    found: dict[str, str] = {}
+    tilings: dict[str, str] = {}
     for run in result.runs:
-        same = sum(name.partition(" ")[0] == run.name for name in found)
-        found[f"{run.name} {same + 1}" if same else run.name] = run.tiling
-    return {name: text for name, text in found.items() if text}
-
-
-# -- measured points on disk, by content: a study that was stoppe -------------------------------
-
-
-class Measured(NamedTuple):
-    """A point that was measured: its row, or why there is none.
-
-    What is ``passing`` may work another time and is not kept; figures and limits refuse for ever.
-    """
-
-    row: dict[str, Any]
-    error: str = ""
-    passing: bool = False
-
-
-def known_of(store: Store, key: str) -> Measured | None:
-    """What a store knows of a point."""
-    found = store.get(key)
-    return None if found is None else Measured(*found)
-
-
-def keep(store: Store, points: Iterable[tuple[str, Measured]]) -> None:
-    """Keep points, all of them or none; failures that pass are left out."""
-    store.put((key, one) for key, one in points if not one.passing)
-
-
-def runs_beside(file: str | Path | None) -> str | Path | None:
-    """The file of runs of kernels that goes with one of points: beside it, in the same cache."""
-    if file is None or file == "":
-        return file
-    return Path(file).with_suffix(f".runs{Path(file).suffix}")
-
-
-def key_of(content: str) -> str:
-    """The key of a point: its content, and the program that measures it."""
-    return hashlib.sha256(f"{program()}\0{content}".encode()).hexdigest()
+        before = sum(name.partition(" ")[0] == run.name for name in tilings)
+        name = f"{run.name} {before + 1}" if before else run.name
+        tilings[name] = run.tiling
+    return {name: text for name, text in tilings.items() if text}

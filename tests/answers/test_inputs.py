@@ -25,21 +25,11 @@ from npusim.ops import CARDS
 from npusim.reuse.cache import answers_in
 from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.store import StoreWarning, opened
+from npusim.study.points import Measured, keep_points, key_of, stored_point
 from npusim.study.runner import failure, look, on_dask
 from npusim.study.search import explore
 from npusim.study.space import make_study
-from npusim.study.subject import (
-    NETWORK,
-    OPERATOR,
-    Measured,
-    Split,
-    _read,
-    keep,
-    key_of,
-    known_of,
-    option_names,
-    split,
-)
+from npusim.study.subject import NETWORK, OPERATOR, Split, _read, option_names, split
 from npusim.workloads import load_workload
 from tests.reuse.test_launches import forget, simulated
 
@@ -197,9 +187,9 @@ def test_a_product_and_its_limits_count(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_only_refusals_that_last_are_kept(error: Exception, kept: bool, tmp_path: Path) -> None:
     with opened(tmp_path / "s.sqlite", "sweeps") as store:
-        keep(store, [("k", failure(error)), ("other", Measured({"time_us": 1.0}))])
-        assert (known_of(store, "k") is not None) is kept
-        assert known_of(store, "other") == Measured({"time_us": 1.0})
+        keep_points(store, [("k", failure(error)), ("other", Measured({"time_us": 1.0}))])
+        assert (stored_point(store, "k") is not None) is kept
+        assert stored_point(store, "other") == Measured({"time_us": 1.0})
 
 
 def test_a_store_that_cannot_be_read_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from npusim import network, ops, spec
 from npusim.base.atomic_files import replacing
 from npusim.base.errors import ArgumentError
 from npusim.cli.main import INTERRUPTED, main
-from npusim.study.subject import keep
+from npusim.study.points import keep_points
 from tests.sampled import slow_if
 from tests.tables import table
 
@@ -291,10 +291,10 @@ def test_a_sweep_that_is_stopped_says_how_much_is_kept_and_goes_on(
         if len(kept) == 2:  # the machine as it is, then the first point
             kept.append(0)
             raise KeyboardInterrupt
-        keep(store, answers)
+        keep_points(store, answers)
         kept.append(len(answers))
 
-    monkeypatch.setattr("npusim.study.runner.keep", stopped)
+    monkeypatch.setattr("npusim.study.runner.keep_points", stopped)
     assert main(words) == INTERRUPTED
     said = capsys.readouterr().err
     assert "stopped; 1 of 3 points are kept: the same command goes on with the rest" in said

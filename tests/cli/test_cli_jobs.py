@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.cli.main import COMMANDS as ALL_COMMANDS
+from npusim.cli.commands import COMMANDS as ALL_COMMANDS
 from npusim.cli.main import main, parser
 from npusim.study import runner
 from tools import jobs

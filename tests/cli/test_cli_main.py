@@ -16,7 +16,8 @@ import pytest
 import npusim
 from npusim.cli import main as entry
 from npusim.cli import ops, run
-from npusim.cli.main import COMMANDS, main
+from npusim.cli.commands import COMMANDS
+from npusim.cli.main import main
 from npusim.ops import CARDS
 from npusim.results.writers import progress
 from npusim.results.writers.progress import ProgressBar

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.cli import run as command
+from npusim.cli import checks
 from npusim.cli.main import main
 from npusim.ops import CARDS, operators
 from npusim.problem.layouts import fracz_grouped_to_oihw, to_5hd
@@ -71,7 +71,7 @@ def test_wrong_numbers_fail_the_check(
 
 
 def test_a_check_without_finite_error_fails_and_stays_json() -> None:
-    check = command.Check(output="c", error=float("nan"), limit=1e-5)
+    check = checks.Check(output="c", error=float("nan"), limit=1e-5)
     assert not check.passed
     assert check.to_json() == {
         "output": "c", "relative_error": None, "limit": 1e-5, "passed": False
@@ -161,9 +161,9 @@ def test_the_operator_may_stand_anywhere_on_the_line(capsys: Capture) -> None:
 def test_a_failed_check_says_where_and_how_many() -> None:
     got = np.array([[1.0, 2.5], [np.nan, 4.0]], np.float32)
     want = np.array([[1.0, 2.0], [3.0, 4.0]])
-    found = command._differences(got, want, 1e-3)
+    found = checks._differences(got, want, 1e-3)
     assert found == "2 of 4 elements differ, most at [1, 0]: nan, expected 3"
-    assert command._differences(got[0], want[0], 0.1).startswith(
+    assert checks._differences(got[0], want[0], 0.1).startswith(
         "1 of 2 elements differ, most at [1]"
     )
 
@@ -172,7 +172,7 @@ def test_a_failed_check_says_what_is_beyond_the_range_of_the_type() -> None:
     """An infinity of an overflow, and the largest number where the chip saturates."""
     want = np.array([131072.0, 1.0])
     for overflow in (np.inf, 65504):
-        found = command._differences(np.array([overflow, 1], np.float16), want, 1e-3)
+        found = checks._differences(np.array([overflow, 1], np.float16), want, 1e-3)
         assert found.endswith("expected 131072; 1 are expected beyond the range of fp16, 65,504")
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from npusim.base.streams import stderr_is_terminal
 from npusim.cli.main import main
-from npusim.cli.sweep import progress_bar
+from npusim.cli.study import progress_bar
 from npusim.machine.timing import standby
 from npusim.results.writers import progress
 from npusim.results.writers.progress import ProgressBar

@@ -14,11 +14,13 @@ ELSEWHERE = (
     *("configs/silicon/notes/tilings.md", "configs/silicon/notes/tried.md"),
 )
 
+#: Pages of the site that `make docs` writes; the repository does not keep them.
+WRITTEN = ("docs/reference/command-line.md",)
+
+_PAGES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))]
+
 #: Every document by its path from the root.
-DOCUMENTS = (
-    *ELSEWHERE,
-    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
-)
+DOCUMENTS = (*ELSEWHERE, *(page for page in _PAGES if page not in WRITTEN))
 
 _FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.M | re.S)
 _SECTION = re.compile(r"(?<=<!-- )([\w ]+): begin -->\n(.*?)<!-- \1: end(?= -->)", re.S)

@@ -6,7 +6,6 @@ A section stands between ``<!-- NAME: begin -->`` and ``<!-- NAME: end -->`` of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import textwrap
@@ -20,7 +19,6 @@ from typing import Any
 from importlinter.api import read_configuration
 
 import npusim
-from npusim.cli.main import COMMANDS, parser
 from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
 from npusim.silicon.sheet import shipped_steps
@@ -154,60 +152,6 @@ def assumed() -> str:
         (f"`{name}`", str(count), f"{100 * share:.0f} %") for share, name, count in sorted(rows)
     )
     return table(("device", "figures", "assumed"), cells)
-
-
-def commands() -> str:
-    """The commands of the shell."""
-    return table(("command", "what it does"), ((f"`npusim {n}`", t) for n, t in COMMANDS.items()))
-
-
-def options() -> str:
-    """Every option of every command, from the parsers."""
-    return "\n".join(text for name in COMMANDS for text in _options(_parser_of(name), set()))
-
-
-def _parser_of(command: str) -> argparse.ArgumentParser:
-    return _subparsers(parser([command]))[command]
-
-
-def _subparsers(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found: dict[str, argparse.ArgumentParser] = {}
-    for action in of._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            action._get_subactions()  # operators declare their options when they are listed
-            found |= action.choices
-    return found
-
-
-def _options(of: argparse.ArgumentParser, known: set[str]) -> Iterable[str]:
-    """A chapter per parser: what it does, and a table of options per group, each once."""
-    about = (of.description or "").strip().removesuffix(".")
-    yield f"## {of.prog}\n\n{about[:1].upper()}{about[1:]}.\n"
-    for group in of._action_groups:
-        actions = [a for a in group._group_actions if not isinstance(a, argparse._SubParsersAction)]
-        rows = [(f"`{_spelling(a)}`", _plain(a.help or "")) for a in actions if a.dest != "help"]
-        title = (group.title or "options").replace("positional arguments", "arguments")
-        text = table((title, "meaning"), rows)
-        if rows and text not in known:
-            known.add(text)
-            yield text
-    for sub in _subparsers(of).values():
-        yield from _options(sub, known)
-
-
-def _spelling(action: argparse.Action) -> str:
-    names = ", ".join(action.option_strings)
-    if action.nargs == 0:
-        return names
-    value = action.metavar or "{" + ",".join(map(str, action.choices or [action.dest])) + "}"
-    if isinstance(value, tuple):
-        value = " ".join(value)
-    return f"{names} {value}".strip()
-
-
-def _plain(text: str) -> str:
-    """Help as Markdown."""
-    return re.sub(r"([|<>*])", r"\\\1", " ".join(text.split())).replace("%%", "%")
 
 
 def _score(pattern: str) -> tuple[str, ...]:
@@ -438,8 +382,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "elementwise kinds": elementwise_kinds,
     "what is kept": what_is_kept,
     "assumed": assumed,
-    "commands": commands,
-    "options": options,
     "errors": errors,
     "short errors": short_errors,
     "steps": steps,

@@ -20,8 +20,8 @@ import numpy as np
 
 from npusim.base.dtypes import DType
 from npusim.base.errors import NpusimError
-from npusim.cli.calls import make_operands
-from npusim.cli.run import checked
+from npusim.cli.checks import checked
+from npusim.cli.operands import make_operands
 from npusim.machine.device.catalog import load_device
 from npusim.ops import CARDS
 from npusim.ops.card import Sample, Stated

@@ -23,7 +23,8 @@ from rich.console import Console
 
 import npusim
 from npusim.base.records import replace
-from npusim.cli.main import COMMANDS, main
+from npusim.cli.commands import COMMANDS
+from npusim.cli.main import main
 from npusim.ops import CARDS
 from npusim.results.writers.log_text import render as log_text
 from npusim.results.writers.plots import figure_bytes

@@ -21,7 +21,7 @@ from typing import Any
 import npusim
 from npusim.base.errors import NpusimError
 from npusim.base.records import replace
-from npusim.cli.calls import make_operands
+from npusim.cli.operands import make_operands
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
 from npusim.machine.device.resources import LAUNCHES

@@ -220,9 +220,9 @@ def test_a_limit_says_how_far_a_point_is_beyond_it() -> None:
     assert formula.limit("area_mm2 - 7 <= 0").excess(POINT) == 0
     assert formula.limit("area_mm2<=0").excess(POINT) == math.inf
     assert formula.limit("area_mm2<=time_us").excess(POINT) == pytest.approx(4 / 3)
-    assert formula.limit("2*3 >= area_mm2").at("area_mm2") == 6
-    assert formula.limit("time_us * area_mm2<=5").at("time_us*area_mm2") == 5
-    assert formula.limit("area_mm2<=time_us").at("area_mm2") is None
+    assert formula.limit("2*3 >= area_mm2").number_for("area_mm2") == 6
+    assert formula.limit("time_us * area_mm2<=5").number_for("time_us*area_mm2") == 5
+    assert formula.limit("area_mm2<=time_us").number_for("area_mm2") is None
 
 
 #: What is no formula: names of nothing, calls, attributes, text, comparisons, what nests deeply.

@@ -57,7 +57,7 @@ def test_what_is_played_is_what_the_network_takes(net: Path) -> None:
     game.move("memories.L1.size", "32KiB")
     device = npusim.load_device("tiny", {"main_memory.read": "4B/cycle",
                                          "memories.L1.size": "32KiB"})  # fmt: skip
-    assert len(game.left) == 2
+    assert len(game.remaining) == 2
     want = npusim.network(net, device=device, every_input=True)
     finished(game)
     assert game.time_us == pytest.approx(want.time_us)
@@ -73,7 +73,7 @@ def test_answers_with_tilings_held_come_first(net: Path) -> None:
     assert game.time_us == pytest.approx(before), "nothing is known yet"
     assert game.step()
     assert game.step()
-    assert len(game.left) == 2, "both with their tilings held"
+    assert len(game.remaining) == 2, "both with their tilings held"
     held = game.time_us
     assert held > before
     assert finished(game).time_us <= held * 1.05

@@ -20,10 +20,11 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
 from npusim.results.shown import palette
 from npusim.reuse.store import opened
+from npusim.study.points import Measured, stored_point
 from npusim.study.result import SweepResult
 from npusim.study.runner import here, look
 from npusim.study.space import make_study
-from npusim.study.subject import Measured, Split, known_of
+from npusim.study.subject import Split
 from tests.mistakes import mistakes
 
 PRODUCT: dict[str, Any] = {
@@ -162,7 +163,7 @@ def test_two_processes_may_write_one_store(tmp_path: Path) -> None:
     assert [one.wait() for one in both] == [0, 0]
     with opened(file, "sweeps") as kept:
         assert len(kept) == 600
-        assert known_of(kept, "b299") == Measured({"i": 299})
+        assert stored_point(kept, "b299") == Measured({"i": 299})
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
