@@ -33,10 +33,10 @@ from .networks.run.step import step as step
 from .networks.run.trainer import Trainer as Trainer
 from .ops import operators as operators
 from .results import Result as Result
-from .results.facts.comparison import Comparison as Comparison
-from .results.facts.comparison import compare as compare
-from .results.facts.network_comparison import NetworkComparison as NetworkComparison
-from .results.facts.network_comparison import compare_networks as compare_networks
+from .results.comparison import Comparison as Comparison
+from .results.comparison import compare as compare
+from .results.network_comparison import NetworkComparison as NetworkComparison
+from .results.network_comparison import compare_networks as compare_networks
 from .silicon.calibrate import Calibration as Calibration
 from .silicon.calibrate import calibrate as calibrate
 from .study.result import Exploration as Exploration

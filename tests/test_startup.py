@@ -44,7 +44,7 @@ UNUSED = (
     *(f"npusim.kernels.{name}" for name in ("implicit_gemm", "filter_gradient", "vendor.cann")),
     *(f"npusim.machine.numerics.{name}" for name in ("executor", "memory")),
     *(f"npusim.ops.{name}" for name in ("conv_forward", "conv_backward", "compiled")),
-    *(f"npusim.results.facts.{name}" for name in ("comparison", "explanation")),
+    *(f"npusim.results.{name}" for name in ("comparison", "explanation")),
     "npusim.results.writers.perfetto",
     *(f"npusim.machine.timing.{name}" for name in ("causes", "critical", "simpy_engine")),
     *(

@@ -36,7 +36,7 @@ from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.problem.limits.facts import OperatorFacts
 from npusim.problem.limits.table import Undocumented, check, check_undocumented
 from npusim.results import Result
-from npusim.results.writers.text_layout import bytes_text
+from npusim.results.facts.number_text import bytes_text
 from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
 from npusim.reuse.programs import program_of
 from npusim.version import __version__

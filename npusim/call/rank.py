@@ -20,7 +20,8 @@ from npusim.call.tilings.problem import Problem
 from npusim.machine.device.catalog import load_device, parse_core_mask
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
-from npusim.results.writers.text_layout import counted, wrap
+from npusim.results.facts.number_text import counted
+from npusim.results.writers.text_layout import wrap
 
 
 class Ratios(NamedTuple):

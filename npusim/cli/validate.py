@@ -17,8 +17,9 @@ from npusim.cli.main import FAILED
 from npusim.cli.parser import Parser
 from npusim.cli.readers import COUNT
 from npusim.cli.shared import add_file_option, add_json_option, add_set_option, changed_figures
+from npusim.results.facts.number_text import counted
 from npusim.results.writers.progress import Bar
-from npusim.results.writers.text_layout import counted
+from npusim.results.writers.text import table_text
 from npusim.silicon.profile import read_data
 from npusim.silicon.rows import Row, Unreadable
 from npusim.silicon.score import busy_errors, is_scored, time_error
@@ -123,7 +124,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json([_object(outcome) for outcome in outcomes])
     else:
         for table in tables:
-            print(f"{table.text(terminal_width())}\n")
+            print(f"{table_text(table, terminal_width())}\n")
     page = partial(save_page, outcomes=outcomes, tables=tables)
     write_files(arguments, sys.stderr, plot=partial(save_plot, outcomes=outcomes), html=page)
     if any(time_error(outcome) is not None or busy_errors(outcome) for outcome in outcomes):

@@ -25,7 +25,8 @@ from npusim.base.resources import configs
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.gate.trees import Change
 from npusim.results.facts.differences import facts_of, numbered
-from npusim.results.writers.text_layout import WIDTH, columns, counted, page, wrap
+from npusim.results.facts.number_text import counted
+from npusim.results.writers.text_layout import WIDTH, columns, page, wrap
 
 #: Commands whose lines are cases.
 COMMANDS = ("run", "net")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from npusim.results.facts.bounded import Least
+from npusim.results.facts.least import Least
 from npusim.silicon.rows import KernelRow, Measured
 from npusim.silicon.score import is_scored
 from npusim.silicon.simulate import Outcome

@@ -21,9 +21,10 @@ from npusim.machine.device.files import ALIASES
 from npusim.machine.device.parts import Figure
 from npusim.machine.device.spec import Device
 from npusim.machine.device.variant import Head, free_key, variant_text
-from npusim.results.facts.saved import Answer
+from npusim.results.facts.number_text import signed_text
+from npusim.results.saved import Answer
 from npusim.results.shown.report import Table
-from npusim.results.writers.text_layout import signed_text
+from npusim.results.writers.text import table_text
 from npusim.silicon import score
 from npusim.silicon.broken import broken
 from npusim.silicon.constants import Constant
@@ -91,7 +92,7 @@ class Calibration(Answer):
 
     def text(self) -> str:
         """Return the card for people."""
-        return "\n\n".join(table.text() for table in self.tables)
+        return "\n\n".join(table_text(table) for table in self.tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the device file, which builds on the device that was fitted.

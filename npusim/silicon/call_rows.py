@@ -28,7 +28,7 @@ from npusim.ops import convolution_backward, matmul
 from npusim.ops.conv_backward import arguments
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
-from npusim.results.facts.bounded import on_silicon
+from npusim.results.facts.least import on_silicon
 from npusim.silicon.rows import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
 
 #: Kernels that a call may name.

@@ -17,7 +17,7 @@ from npusim.machine.device.parts import Launch
 from npusim.machine.device.pipes import facts
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
-from npusim.results.facts.bounded import on_silicon, program_ends
+from npusim.results.facts.least import on_silicon, program_ends
 from npusim.results.facts.metrics import working
 from npusim.silicon.rows import Declined, KernelRow, Simulated
 

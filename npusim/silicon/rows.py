@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from npusim.base.errors import ArgumentError, told_as
 from npusim.kernels.matmul.measured import TemplateChoice, settings
-from npusim.results.facts.bounded import Least
+from npusim.results.facts.least import Least
 from npusim.silicon.choices import NOTHING, Choice
 
 #: Pipes whose busy time a profiler reports; a row's column is ``{pipe}_us``.

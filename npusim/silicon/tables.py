@@ -15,10 +15,11 @@ import numpy as np
 
 from npusim.base.atomic_files import write
 from npusim.base.records import replace
+from npusim.results.facts.number_text import percent_text, signed_text, us_text
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Axis, Bars, Figure, Line
 from npusim.results.shown.report import Pair, Report, Section, Table
-from npusim.results.writers import palette, plots
-from npusim.results.writers.text_layout import percent_text, signed_text, us_text
+from npusim.results.writers import plots
 from npusim.results.writers.web import page
 from npusim.silicon import score
 from npusim.silicon.broken import broken, over_least

@@ -30,7 +30,7 @@ from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.linear import linear_layer
 from npusim.problem.reference import relative_error, without_equal_infinities
 from npusim.results import Result
-from npusim.results.shown.log_text import GRADIENTS, render
+from npusim.results.writers.log_text import GRADIENTS, render
 from npusim.version import __version__
 from npusim.workloads import LinearLayer
 

@@ -11,7 +11,7 @@ import pytest
 
 import npusim
 from npusim.networks.run.step_result import StepResult
-from npusim.results.shown.network_text import TRAFFIC
+from npusim.results.shown.network_words import TRAFFIC
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -18,8 +18,8 @@ from npusim.networks.rules.training import training
 from npusim.networks.run.all_reduce import all_reduce
 from npusim.networks.run.launches import Launcher
 from npusim.networks.run.step_result import StepResult
-from npusim.results.shown.network_text import plan_text
-from npusim.results.writers.text_layout import us_text
+from npusim.results.facts.number_text import us_text
+from npusim.results.shown.network_words import plan_text
 from npusim.workloads import Edge, ElementwiseLayer, GraphBuilder, Workload, load_workload
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
 from tests.networks.test_step_totals import launched

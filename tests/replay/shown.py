@@ -26,7 +26,7 @@ from npusim.base.records import replace
 from npusim.cli.commands import COMMANDS
 from npusim.cli.main import main
 from npusim.ops import CARDS
-from npusim.results.shown.log_text import render as log_text
+from npusim.results.writers.log_text import render as log_text
 from npusim.results.writers.plots import figure_bytes
 from npusim.version import __version__
 from npusim.workloads import load_workload

@@ -14,7 +14,9 @@ from npusim.base.records import replace
 from npusim.kernels.matmul.matmul import Tiling
 from npusim.machine.timing import run as timing
 from npusim.results import Result
-from npusim.results.facts.explanation import Explanation, KernelExplanation, chapters
+from npusim.results.explanation import Explanation
+from npusim.results.facts.explanation import KernelExplanation
+from npusim.results.writers.explanation_text import chapters
 from tests.machine.timing.test_engines_agree import CALLS, operator_calls
 from tests.tables import rows
 

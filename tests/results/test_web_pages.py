@@ -14,12 +14,11 @@ from npusim.base.records import replace
 from npusim.machine.timing.trace import TrafficRow
 from npusim.results import Result
 from npusim.results.facts import metrics
-from npusim.results.shown import study
+from npusim.results.shown import palette, study
 from npusim.results.shown.figure import Bars, Figure
 from npusim.results.shown.figures import stacks, studies, timeline
 from npusim.results.shown.report import Cell, Report, Section, Table
-from npusim.results.writers import palette
-from npusim.results.writers.web import page
+from npusim.results.writers.web import page, templates
 from tests import browser, tooltips
 from tests.browser import Page
 
@@ -240,19 +239,19 @@ def test_tooltips_of_the_timeline_tell_what_is_below_the_pointer(
 
 
 def test_tables_sort_and_fold(shown: Page, tmp_path: Path) -> None:
-    rows = [(f"row {at}", Cell(f"{at} things", -at)) for at in range(page.FOLD + 5)]
+    rows = [(f"row {at}", Cell(f"{at} things", -at)) for at in range(templates.FOLD + 5)]
     table = Section("t", [Table("", ("name", "size"), rows, 1)])
     (tmp_path / "table.html").write_text(simple(table))
     shown.open(tmp_path / "table.html")
     seen = "[...document.querySelectorAll('tbody tr')].filter(r => r.offsetHeight).length"
     first = "document.querySelector('tbody tr').cells[0].textContent"
-    assert shown.run(seen) == page.FOLD
+    assert shown.run(seen) == templates.FOLD
     shown.run("document.querySelector('.scroll + button').click()")
-    assert shown.run(seen) == page.FOLD + 5
+    assert shown.run(seen) == templates.FOLD + 5
     shown.run("document.querySelectorAll('th')[1].click()")
     assert shown.run(first) == "row 0", "numbers begin with the largest, by their keys"
     shown.run("document.querySelectorAll('th')[1].click()")
-    assert shown.run(first) == f"row {page.FOLD + 4}"
+    assert shown.run(first) == f"row {templates.FOLD + 4}"
     shown.run("document.querySelectorAll('th')[0].click()")
     assert shown.run(first) == "row 0"
     checked(shown)

@@ -13,7 +13,7 @@ import yaml
 
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
-from npusim.results.facts.bounded import Least
+from npusim.results.facts.least import Least
 from npusim.silicon.broken import ROW, broken, over_least
 from npusim.silicon.rows import KernelRow, Row, Simulated
 from npusim.silicon.sheet import shipped_sheets

@@ -17,7 +17,7 @@ import pytest
 import npusim
 from npusim.base.records import replace
 from npusim.base.resources import configs
-from npusim.results.facts.verdict import _spreads
+from npusim.results.facts.time_range import _spreads
 from npusim.silicon.constants import Constant, load_constants
 from npusim.silicon.rows import KernelRow
 from npusim.silicon.score import is_scored

@@ -20,7 +20,7 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
-from npusim.results.writers import palette
+from npusim.results.shown import palette
 from npusim.reuse.store import opened
 from npusim.study.points import Measured, stored_point
 from npusim.study.result import SweepResult

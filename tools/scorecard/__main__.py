@@ -19,6 +19,7 @@ from npusim.base.errors import NpusimError
 from npusim.cli.files import terminal_width
 from npusim.results.shown.report import Table
 from npusim.results.writers.progress import Bar
+from npusim.results.writers.text import table_text
 from npusim.silicon.constants import load_constants
 from npusim.silicon.profile import read_data
 from npusim.silicon.rows import CallRow
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"tools.scorecard: {error}", file=sys.stderr)
         return 2
     for table in tables:
-        print(f"{table.text(terminal_width())}\n")
+        print(f"{table_text(table, terminal_width())}\n")
     if options.plot is not None:
         save_plot(options.plot, outcomes)
     if options.html is not None:

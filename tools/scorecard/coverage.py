@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from npusim.base.records import replace
 from npusim.cli.files import print_table
 from npusim.machine.device.catalog import load_device
-from npusim.results.facts.verdict import TimeRange
+from npusim.results.facts.time_range import TimeRange
 from npusim.silicon.call_rows import _run
 from npusim.silicon.rows import CallRow, KernelRow
 from npusim.silicon.simulate import CHIPS

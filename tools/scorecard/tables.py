@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from npusim.results.facts.number_text import percent_text, signed_text
 from npusim.results.shown.report import Table
-from npusim.results.writers.text_layout import percent_text, signed_text
 from npusim.silicon import score
 from npusim.silicon.constants import Constant
 from npusim.silicon.simulate import Outcome

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,18 +12,28 @@ import numpy.typing as npt
 from npusim.base.errors import ArgumentError
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import Bound, KernelRun
-from npusim.results.facts import metrics
+from npusim.results.facts import metrics, tables
 from npusim.results.facts.advice import Advice, advise
-from npusim.results.facts.bounded import Bounded, Ends, ends, program_ends
-from npusim.results.facts.energy import Energy, energy_of
-from npusim.results.facts.verdict import Replay, TimeRange, Verdict, time_range, verdict
-from npusim.results.writers.text_layout import counted
+from npusim.results.facts.energy import (
+    ENERGY_MISSING,
+    ENERGY_ROWS,
+    TOTAL_ENERGY,
+    Energy,
+    Spending,
+    energy_of,
+)
+from npusim.results.facts.fact import Fact, row_of
+from npusim.results.facts.least import Ends, ends
+from npusim.results.facts.number_text import bytes_text, counted, counts, us_text
+from npusim.results.facts.replay import Replay
+from npusim.results.facts.time_range import TimeRange, time_range
+from npusim.results.facts.verdict import Verdict, verdict
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class CallFacts(Spending):
     """What one call computed and how long its kernels took, one after another.
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
@@ -81,11 +90,6 @@ class Record:
         """The energy of the call by figure of the device, launches included."""
         return energy_of(self.device, self.runs, self.time_us)
 
-    @property
-    def energy_uj(self) -> float | None:
-        """Microjoules of the call; None where the device lacks a figure (``spent.missing``)."""
-        return self.spent.uj
-
     @cached_property
     def time_range(self) -> TimeRange:
         """The time with each assumed or fitted figure it rests on at the ends of its range.
@@ -131,23 +135,6 @@ class Record:
         """What no program is faster than, with the operands in the L2 and from main memory."""
         return ends(self.device, self.problem_bounds)
 
-    def bound(self, measured_us: float | None = None) -> Bounded:
-        """The least time of the problem and of these kernels; ``measured_us`` is compared with it.
-
-        Raises ``ArgumentError`` if that is no positive number.
-        """
-        if measured_us is not None and not 0 < measured_us < math.inf:
-            raise ArgumentError(f"measured_us is {measured_us}; it must be a positive time")
-        return Bounded(
-            call=f"{self.operator}: {self.problem}",
-            device=self.device.name,
-            problem=self.at_least,
-            program=program_ends(self.device, self.runs),
-            time_us=self.time_us,
-            launch_us=self.device.time_us(sum(run.launch_cycles for run in self.runs)),
-            measured_us=measured_us,
-        )
-
     @property
     def problem_us(self) -> float | None:
         """The largest of ``problem_bounds`` in microseconds, None where there is none."""
@@ -161,11 +148,11 @@ class Record:
 
         It executes more where it pads. Kernels of unknown use have no entry.
         """
-        found: dict[str, int] = {}
+        macs: dict[str, int] = {}
         for run in self.runs:
             if run.macs and run.useful_macs:
-                found[run.name] = found.get(run.name, 0) + run.useful_macs
-        return found
+                macs[run.name] = macs.get(run.name, 0) + run.useful_macs
+        return macs
 
     @cached_property
     def verdict(self) -> Verdict | None:
@@ -189,6 +176,10 @@ class Record:
         """
         return advise(self)
 
+    def to_json(self) -> dict[str, Any]:
+        """Everything but arrays and timeline as plain values, ready for ``json.dumps``."""
+        return row_of(CALL, self)
+
     @property
     def grad_input(self) -> Array | None:
         """The gradient of the input, None where the call has none."""
@@ -208,3 +199,48 @@ class Record:
         if self.outputs is None or name not in self.output_names:
             return None
         return self.outputs[self.output_names.index(name)]
+
+
+def _verdict(call: CallFacts) -> dict[str, Any] | None:
+    return None if call.verdict is None else call.verdict.to_json()
+
+
+def _problem_bound(call: CallFacts) -> str:
+    """The resource of the longest of ``problem_bounds``, "" where there is none."""
+    return call.problem_bounds[0].resource if call.problem_bounds else ""
+
+
+TIME = Fact[CallFacts]("time_us", "time", "\u00b5s", us_text, lambda call: call.time_us)
+LEAST = Fact[CallFacts](
+    "problem_us", "least of any program", "\u00b5s", us_text, lambda call: call.problem_us
+)
+
+#: Times of a call.
+CALL_TIMES = (TIME, LEAST)
+
+#: A call in JSON.
+CALL: tuple[Fact[CallFacts], ...] = (
+    Fact("operator", "operator", "", str, lambda call: call.operator),
+    Fact("problem", "problem", "", str, lambda call: call.problem),
+    Fact("workspace_bytes", "workspace", "", bytes_text, lambda call: call.workspace_bytes),
+    Fact("npusim_version", "npusim", "", str, lambda call: call.version),
+    Fact("device", "device", "", str, lambda call: call.device.name),
+    Fact("device_digest", "digest", "", str, lambda call: call.device.digest()),
+    Fact("launch", "launch mode", "", str, lambda call: call.device.launch_mode),
+    Fact("cycles", "cycles", "", counts, lambda call: call.cycles),
+    TIME,
+    Fact("bottleneck", "bottleneck", "", str, lambda call: call.bottleneck),
+    Fact("verdict", "bottleneck in figures", "", str, _verdict),
+    Fact("advice", "advice", "", str, lambda call: [each.to_json() for each in call.advice]),
+    LEAST,
+    TOTAL_ENERGY,
+    ENERGY_ROWS,
+    ENERGY_MISSING,
+    Fact("problem_bound", "least by", "", str, _problem_bound),
+    Fact("output_names", "outputs", "", str, lambda call: list(call.output_names)),
+    Fact("notes", "notes", "", str, lambda call: list(call.notes)),
+    Fact("kernels", "kernels", "", str, lambda call: tables.kernel_rows(call.device, call.runs)),
+    Fact("pipes", "pipes", "", str, lambda call: tables.pipe_rows(call.runs)),
+    Fact("traffic", "traffic", "", str, lambda call: tables.traffic_rows(call.runs)),
+    Fact("bounds", "bounds", "", str, lambda call: tables.bound_rows(call.runs)),
+)

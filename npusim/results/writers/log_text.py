@@ -7,15 +7,8 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from npusim.results.writers.text_layout import (
-    columns,
-    counted,
-    percent_text,
-    sizes_text,
-    times_text,
-    us_text,
-    wrap,
-)
+from npusim.results.facts.number_text import counted, percent_text, sizes_text, times_text, us_text
+from npusim.results.writers.text_layout import columns, wrap
 
 #: A call of the log by the columns of its table.
 Row = Mapping[str, Any]

@@ -13,7 +13,7 @@ from importlib.resources import files
 from npusim.base.yamltree import load_tree
 from npusim.machine.device.pipes import facts
 
-_FILE = load_tree(files("npusim.results.writers") / "palette.yaml", "palette.yaml").mapping()
+_FILE = load_tree(files("npusim.results.shown") / "palette.yaml", "palette.yaml").mapping()
 _COLOURS = {
     group: {name: colour.text() for name, colour in each.mapping().items()}
     for group, each in _FILE.items()
