@@ -135,7 +135,7 @@ class Await(NamedTuple):
     more: int
 
 
-class Told(NamedTuple):
+class InstructionFacts(NamedTuple):
     """Facts that an instruction tells of itself once, when it is issued.
 
     Each field is the property or method of ``Instruction`` that has its name.
@@ -189,10 +189,12 @@ class Instruction(Abstract):
         """(source, destination, GM operand or "", bytes) if it is a move, of what it touches."""
         return None
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+    def typed(self, facts: InstructionFacts) -> list[tuple[Region, DType]]:
         """Operands with the type of the elements that it takes them for; all have its own."""
         dtype: DType | None = getattr(self, "dtype", None)
-        return [] if dtype is None else [(one, dtype) for one in (*told.reads, *told.writes)]
+        return (
+            [] if dtype is None else [(region, dtype) for region in (*facts.reads, *facts.writes)]
+        )
 
     def row_step(self, region: Region) -> int:
         """Bytes from where a row of an operand begins to the next; 0 where they are one piece."""
@@ -203,11 +205,11 @@ class Instruction(Abstract):
         """Tell whether it waits until all pipes of its core have done what was issued before it."""
         return self.meets
 
-    def told(self) -> Told:
+    def facts(self) -> InstructionFacts:
         """All of it that the rest of the simulator asks more than once."""
         reads, writes = self.reads(), self.writes()
         move, figures = self.move(reads, writes), self.figures()
-        return Told(self.op, self.pipe, reads, writes, move, figures, self.drains)
+        return InstructionFacts(self.op, self.pipe, reads, writes, move, figures, self.drains)
 
     def check(self, device: Device) -> None:
         """Raise ``ProgramError``, with limit and way out, unless the operands are legal.
@@ -270,12 +272,12 @@ class Instruction(Abstract):
                     f"{self}: rows of {region.row_bytes} B are not whole {dtype} elements"
                 )
 
-    def _need_operation(self, operation: str, known: Iterable[str]) -> None:
+    def _need_operation(self, operation: str, operations: Iterable[str]) -> None:
         """Raise unless ``operation`` is one of ``known``."""
-        known = tuple(known)
-        if operation not in known:
+        operations = tuple(operations)
+        if operation not in operations:
             raise ProgramError(
-                f"{self}: there is no operation {operation!r}; it is one of {', '.join(known)}"
+                f"{self}: there is no operation {operation!r}; it is one of {', '.join(operations)}"
             )
 
 
@@ -374,7 +376,7 @@ class Move(Instruction):
         target, origin = writes[0], reads[0].memory if reads else "IMM"
         for regions in (reads, writes):
             if regions and isinstance(regions[0], GmRegion):
-                size = sum(one.size for one in regions)
+                size = sum(region.size for region in regions)
                 return origin, target.memory, regions[0].tensor.name, size
         return origin, target.memory, "", target.size
 

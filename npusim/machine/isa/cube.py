@@ -21,10 +21,10 @@ from npusim.machine.isa.base import (
     STARTUP,
     Cost,
     Instruction,
+    InstructionFacts,
     MemoryView,
     Move,
     Numbers,
-    Told,
     move_cost,
     transfer_cycles,
 )
@@ -105,7 +105,7 @@ class Mmad(Instruction, Record, frozen=True):
     def writes(self) -> tuple[Region, ...]:
         return (self.c,)
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+    def typed(self, facts: InstructionFacts) -> list[tuple[Region, DType]]:
         return [(self.c, self._sums), (self.a, self.dtype), (self.b, self.dtype)]
 
     @property
@@ -197,15 +197,15 @@ class Mmad(Instruction, Record, frozen=True):
         b = memory.read(self.b, self.dtype, (k1, n1, 16, c0), wide=True)
         a = a.swapaxes(2, 3).reshape(-1, m1 * 16, k1 * c0)
         b = b.transpose(0, 1, 4, 2, 3).reshape(-1, k1 * c0, n1 * 16)
-        left = a[:, : self.m, : self.k]
-        right = b[:, : self.k, : self.n]
+        a_values = a[:, : self.m, : self.k]
+        b_values = b[:, : self.k, : self.n]
         if self.hf32_bits:
-            left = round_hf32(left, self.hf32_bits)
-            right = round_hf32(right, self.hf32_bits)
+            a_values = round_hf32(a_values, self.hf32_bits)
+            b_values = round_hf32(b_values, self.hf32_bits)
         if self._sums is INT32:  # sums of products are exact in float64
-            left = left.astype(np.float64)
-            right = right.astype(np.float64)
-        return left, right
+            a_values = a_values.astype(np.float64)
+            b_values = b_values.astype(np.float64)
+        return a_values, b_values
 
 
 def _first_piece_out(device: Device) -> int:
@@ -272,7 +272,7 @@ class Drain(Move, Record, frozen=True):
             return (self.dst,)
         return tuple(moved(self.dst, i * self.apart) for i in range(self.matrices))
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+    def typed(self, facts: InstructionFacts) -> list[tuple[Region, DType]]:
         return [(self.src, self._sums), (self.dst, self.dtype)]
 
     @property

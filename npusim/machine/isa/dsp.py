@@ -16,7 +16,14 @@ from npusim.base.integers import ceil_div
 from npusim.base.records import Record
 from npusim.machine.device.parts import CubeRate, Gemm
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import STARTUP, Cost, Instruction, MemoryView, Numbers, Told
+from npusim.machine.isa.base import (
+    STARTUP,
+    Cost,
+    Instruction,
+    InstructionFacts,
+    MemoryView,
+    Numbers,
+)
 from npusim.machine.isa.operands import Region, SlotRegion
 from npusim.machine.isa.vector import VecCast
 
@@ -68,7 +75,7 @@ class DspGemm(Instruction, Record, frozen=True):
 
     pipe = "VPU"
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+    def typed(self, facts: InstructionFacts) -> list[tuple[Region, DType]]:
         return [(self.acc, FP32), (self.a, self.dtype), (self.b, self.dtype)]
 
     def reads(self) -> tuple[Region, ...]:

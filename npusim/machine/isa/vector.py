@@ -18,9 +18,9 @@ from npusim.machine.isa.base import (
     STARTUP,
     Cost,
     Instruction,
+    InstructionFacts,
     MemoryView,
     Numbers,
-    Told,
     mean_cycles,
     whole_cycles,
 )
@@ -276,7 +276,7 @@ class VecCast(VectorInstruction, Record, frozen=True):
     def lane_bytes(self) -> int:
         return max(self.dtype.bytes, self.to.bytes)
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+    def typed(self, facts: InstructionFacts) -> list[tuple[Region, DType]]:
         return [(self.src, self.dtype), (self.dst, self.to)]
 
     def check(self, device: Device) -> None:

@@ -14,7 +14,7 @@ from npusim.base.integers import ceil_div
 from npusim.base.records import Record
 from npusim.base.rounding import round_to
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import MemoryView, Told
+from npusim.machine.isa.base import InstructionFacts, MemoryView
 from npusim.machine.isa.operands import Region, SlotRegion
 from npusim.machine.isa.vector import Elementwise, VectorInstruction
 
@@ -100,7 +100,7 @@ class _Masked(VectorInstruction):
         """The operands of elements."""
         return (self.a, self.b) if isinstance(self.b, SlotRegion) else (self.a,)
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
+    def typed(self, facts: InstructionFacts) -> list[tuple[Region, DType]]:
         return [(region, self.dtype) for region in self.compared]
 
     def values(self, memory: MemoryView) -> tuple[npt.NDArray[Any], Any]:
@@ -166,8 +166,8 @@ class VecSelect(_Masked, Record, frozen=True):
     def sources(self) -> tuple[SlotRegion, ...]:
         return (self.mask, *self.compared)
 
-    def typed(self, told: Told) -> list[tuple[Region, DType]]:
-        return [*super().typed(told), (self.dst, self.dtype)]
+    def typed(self, facts: InstructionFacts) -> list[tuple[Region, DType]]:
+        return [*super().typed(facts), (self.dst, self.dtype)]
 
     @property
     def measured(self) -> tuple[SlotRegion, ...]:

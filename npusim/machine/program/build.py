@@ -277,9 +277,9 @@ def _template(
     unit: Unit, device: Device, names: tuple[dict[str, int], list[str]], pipes: tuple[str, ...]
 ) -> Template:
     """A unit with what its instructions cost, lowered."""
-    instructions, told, lines, *_ = unit
-    costs, flows = costed(instructions, told, lines, device, names)
-    return Template(instructions, told, lines, costs, flows, lower(unit, pipes))
+    instructions, facts, lines, *_ = unit
+    costs, flows = costed(instructions, facts, lines, device, names)
+    return Template(instructions, facts, lines, costs, flows, lower(unit, pipes))
 
 
 def _distinct(tasks: Tasks[Any]) -> tuple[list[tuple[Any, ...]], IntArray]:

@@ -32,14 +32,14 @@ _EMPTY: Board = ((), ())
 class _Row(Struct, frozen=True):
     """An instruction whose waits depend on the state.
 
-    ``own`` are waits that hold in any state, ``zero`` those that ask only for what ran before
+    ``inside`` are waits that hold in any state, ``zero`` those that ask only for what ran before
     the task, ``sealed`` the pipes whose earlier instructions are all waited for already.
     """
 
     index: int
     pipe: int
     line: str
-    own: tuple[Wait, ...]
+    inside: tuple[Wait, ...]
     zero: tuple[Wait, ...]
     needs: tuple[tuple[int, Outside], ...]  # with the resource's place in a state
     sealed: frozenset[int]
@@ -60,20 +60,26 @@ class _Plan:
         self.rows: list[_Row] = []
         waits: list[tuple[Wait, ...]] = []
         waited: dict[int, dict[int, int]] = {}  # pipe -> other pipe -> count waited for already
-        for i, (pipe, own) in enumerate(zip(lowered.pipes, lowered.waits, strict=True)):
+        for i, (pipe, lowered_waits) in enumerate(zip(lowered.pipes, lowered.waits, strict=True)):
             needs = lowered.outside[i]
-            if not own and not needs:
+            if not lowered_waits and not needs:
                 waits.append(())
                 continue
-            known = waited.setdefault(pipe, {})
-            inside = [w for w in own if w[1] > 0]
-            kept = _essential(inside, known)
-            waits.append(kept)
-            zero = tuple(w for w in own if w[1] <= 0) if len(inside) < len(own) else ()
+            counts = waited.setdefault(pipe, {})
+            inside = [w for w in lowered_waits if w[1] > 0]
+            essential = _essential(inside, counts)
+            waits.append(essential)
+            zero = (
+                tuple(w for w in lowered_waits if w[1] <= 0)
+                if len(inside) < len(lowered_waits)
+                else ()
+            )
             if needs or zero:
-                found = tuple((places[need.resource], need) for need in needs)
+                placed_needs = tuple((places[need.resource], need) for need in needs)
                 line = lowered.lines[i]
-                self.rows.append(_Row(i, pipe, line, kept, zero, found, frozenset(known)))
+                self.rows.append(
+                    _Row(i, pipe, line, essential, zero, placed_needs, frozenset(counts))
+                )
         self.waits = tuple(waits)
 
 
@@ -87,22 +93,22 @@ class Linker:
     def __init__(
         self, buffers: tuple[Buffer, ...], lowered: tuple[Lowered, ...], tasks: list[IntArray]
     ) -> None:
-        resources = list(dict.fromkeys(key for one in lowered for key in one.exits))
+        resources = list(dict.fromkeys(key for template in lowered for key in template.exits))
         places = {resource: i for i, resource in enumerate(resources)}
         slots = {b.index: b.slots for b in buffers}
         counts = [slots[r] if isinstance(r, int) else 1 for r in resources]
         self.variants: list[Variant] = []
-        self._plans = [_Plan(one, places) for one in lowered]
+        self._plans = [_Plan(template, places) for template in lowered]
         observers = [_observers(self._plans, i, resource) for i, resource in enumerate(resources)]
         self._exits = [
-            [_exit(one, r, seen) for r, seen in zip(resources, observers, strict=True)]
-            for one in lowered
+            [_exit(template, r, seen) for r, seen in zip(resources, observers, strict=True)]
+            for template in lowered
         ]
         self._states: list[State] = []
         self._numbers: dict[State, int] = {}
         self._start = self._number(tuple((_EMPTY,) * count for count in counts))
         self._steps: dict[tuple[int, int], tuple[IntArray, int]] = {}
-        self._found: dict[tuple[int, tuple[tuple[Wait, ...], ...]], int] = {}
+        self._by_waits: dict[tuple[int, tuple[tuple[Wait, ...], ...]], int] = {}
         self._cores: dict[bytes, IntArray] = {}
         self._tasks = tasks
         self._linked: dict[tuple[int, int], tuple[IntArray, int]] = {}
@@ -124,29 +130,29 @@ class Linker:
         for number, length in runs_of(which):
             done = 0
             while done < length:
-                before, (own, state) = state, step(number, state)
+                before, (resolved, state) = state, step(number, state)
                 # In a steady state every repetition resolves alike.
                 count = length - done if state == before else 1
-                variants.append(own if count == 1 else np.tile(own, count))
+                variants.append(resolved if count == 1 else np.tile(resolved, count))
                 done += count
         return np.concatenate(variants), state
 
     def _task(self, task: int, state: int) -> tuple[IntArray, int]:
         """(variants, state afterwards) of a task that starts in a state."""
-        found = self._linked.get((task, state))
-        if found is None:
-            found = self._linked[task, state] = self._walk(self._tasks[task], state, self._step)
-        return found
+        linked = self._linked.get((task, state))
+        if linked is None:
+            linked = self._linked[task, state] = self._walk(self._tasks[task], state, self._step)
+        return linked
 
     def _step(self, template: int, state: int) -> tuple[IntArray, int]:
         """(variant, state afterwards) of a template that runs in a state."""
-        found = self._steps.get((template, state))
-        if found is None:
+        step = self._steps.get((template, state))
+        if step is None:
             boards = self._states[state]
             after = self._number(_advance(self._plans[template], self._exits[template], boards))
             variant = np.array([self._resolve(template, boards)])
-            found = self._steps[template, state] = (variant, after)
-        return found
+            step = self._steps[template, state] = (variant, after)
+        return step
 
     def _number(self, state: State) -> int:
         """States as small numbers, because hashing one takes as long as resolving it."""
@@ -159,18 +165,18 @@ class Linker:
         """The variant of a template that starts in ``state``."""
         plan = self._plans[template]
         waited: dict[int, dict[int, int]] = {}
-        kept = tuple(
+        waits_before = tuple(
             _essential(_before(row, state), waited.setdefault(row.pipe, {})) for row in plan.rows
         )
-        key = (template, kept)
-        if key not in self._found:
+        key = (template, waits_before)
+        if key not in self._by_waits:
             waits = list(plan.waits)
-            for row, more in zip(plan.rows, kept, strict=True):
+            for row, more in zip(plan.rows, waits_before, strict=True):
                 if more:
-                    waits[row.index] = tuple(sorted((*row.own, *more)))
-            self._found[key] = len(self.variants)
+                    waits[row.index] = tuple(sorted((*row.inside, *more)))
+            self._by_waits[key] = len(self.variants)
             self.variants.append(Variant(template, tuple(waits)))
-        return self._found[key]
+        return self._by_waits[key]
 
 
 def runs_of(which: IntArray) -> list[tuple[int, int]]:
@@ -187,7 +193,7 @@ def _before(row: _Row, state: State) -> list[Wait]:
 
     None for sealed pipes: a count from inside the task implies every count from before it.
     """
-    found = [w for w in row.zero if w[0] not in row.sealed]
+    waits = [w for w in row.zero if w[0] not in row.sealed]
     for place, need in row.needs:
         writes, reads = state[place][need.slot]
         if need.reason == FLAG:
@@ -197,8 +203,8 @@ def _before(row: _Row, state: State) -> list[Wait]:
                 continue
         for q, n in (*writes, *reads) if need.reads_too else writes:
             if q != row.pipe and q not in row.sealed:
-                found.append((q, n, need.reason))
-    return found
+                waits.append((q, n, need.reason))
+    return waits
 
 
 def _check_flag(need: Outside, *, up: bool) -> None:
@@ -222,16 +228,16 @@ def _essential(waits: Iterable[Wait], waited: dict[int, int]) -> tuple[Wait, ...
     best: dict[int, Wait] = {}
     for wait in waits:
         q, n, reason = wait
-        known = best.get(q)
-        if known is None or n > known[1] or (n == known[1] and reason < known[2]):
+        highest = best.get(q)
+        if highest is None or n > highest[1] or (n == highest[1] and reason < highest[2]):
             best[q] = wait
-    kept = []
+    essential = []
     for q in sorted(best):
         n = best[q][1]
         if q not in waited or n > waited[q]:
-            kept.append(best[q])
+            essential.append(best[q])
             waited[q] = n
-    return tuple(kept)
+    return tuple(essential)
 
 
 def _observers(
@@ -291,14 +297,14 @@ def _advance(plan: _Plan, exits: list[_Exit], state: State) -> State:
     for old, leaves in zip(state, exits, strict=True):
         boards = []
         for slot, board in enumerate(old):
-            left = leaves.boards.get(slot)
-            if left is None:  # not touched
+            exit_board = leaves.boards.get(slot)
+            if exit_board is None:  # not touched
                 boards.append((aged(board[0]), aged(board[1])) if board != _EMPTY else board)
-            elif left[0]:
-                merged = {**dict(aged(board[1])), **dict(left[2])}
+            elif exit_board[0]:
+                merged = {**dict(aged(board[1])), **dict(exit_board[2])}
                 boards.append((aged(board[0]), tuple(sorted(merged.items()))))
             else:
-                boards.append(left[1:])
+                boards.append(exit_board[1:])
         # Slot i holds turn i of this unit; the next unit counts its turns from zero again.
         first = leaves.turned % len(boards)
         after.append((*boards[first:], *boards[:first]))

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from npusim.base.errors import ProgramError
 from npusim.base.reasons import BARRIER, DATA, FLAG, FOLLOW, SPACE
-from npusim.machine.isa.base import Instruction, Told
+from npusim.machine.isa.base import Instruction, InstructionFacts
 from npusim.machine.isa.operands import Slot, SlotRegion
 from npusim.machine.isa.sync import SetFlag, WaitFlag
 from npusim.machine.program.units import Unit
@@ -70,7 +70,9 @@ class _Scoreboard:
         self.counts = [0] * len(pipes)
         self.slots: dict[Hashable, dict[int, SlotBoard]] = {}
 
-    def waits_of(self, instruction: Instruction, facts: Told) -> tuple[list[Wait], list[Outside]]:
+    def waits_of(
+        self, instruction: Instruction, facts: InstructionFacts
+    ) -> tuple[list[Wait], list[Outside]]:
         """Waits of the next instruction in program order; updates the scoreboards."""
         pipe = self.index[facts.pipe]
         waits: list[Wait] = []
@@ -87,16 +89,20 @@ class _Scoreboard:
         return waits, outside
 
     def _order(
-        self, instruction: Instruction, told: Told, waits: list[Wait], outside: list[Outside]
+        self,
+        instruction: Instruction,
+        facts: InstructionFacts,
+        waits: list[Wait],
+        outside: list[Outside],
     ) -> None:
         """Flags are boards of their own; a barrier waits for everything before it."""
-        pipe = self.index[told.pipe]
+        pipe = self.index[facts.pipe]
         match instruction:
             case SetFlag():
                 self._set_flag(instruction, pipe, outside)
             case WaitFlag():
                 self._wait_flag(instruction, pipe, waits, outside)
-            case _ if told.drains:
+            case _ if facts.drains:
                 waits += [(q, n, BARRIER) for q, n in enumerate(self.counts) if q != pipe]
 
     def _board(self, resource: Hashable, number: int) -> SlotBoard:
@@ -161,14 +167,14 @@ def lower(unit: Unit, pipes: tuple[str, ...]) -> Lowered:
     waits, outside = [], []
     for i, instruction in enumerate(unit.instructions):
         try:
-            own, needs = board.waits_of(instruction, unit.told[i])
+            inside, needs = board.waits_of(instruction, unit.facts[i])
         except ProgramError as error:
             raise at_line(error, unit.lines[i], instruction) from error
-        waits.append(tuple(own))
+        waits.append(tuple(inside))
         outside.append(tuple(needs))
     return Lowered(
         lines=unit.lines,
-        pipes=tuple(board.index[one.pipe] for one in unit.told),
+        pipes=tuple(board.index[facts.pipe] for facts in unit.facts),
         waits=tuple(waits),
         outside=tuple(outside),
         totals=tuple(board.counts),

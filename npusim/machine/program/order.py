@@ -55,7 +55,7 @@ class _Sync(NamedTuple):
 
 
 class _Clocks:
-    """When what is known on cores that run ``variants``.
+    """The instructions known to have ended, by time, on cores that run ``variants``.
 
     ``history`` has for each pipe the positions at which its clock changed: 2 n is the start of its
     n-th instruction, 2 n + 1 its end.
@@ -78,16 +78,16 @@ class _Clocks:
 
     def starts(self, pipe: int, count: int) -> Clock:
         """The instructions that have ended when the pipe's number ``count`` starts."""
-        return self._known(pipe, 2 * count, count - 1)
+        return self._clock(pipe, 2 * count, count - 1)
 
     def ends(self, pipe: int, count: int) -> Clock:
         """The instructions that have ended when it ends, itself included."""
-        return self._known(pipe, 2 * count + 1, count)
+        return self._clock(pipe, 2 * count + 1, count)
 
-    def _known(self, pipe: int, position: int, own: int) -> Clock:
+    def _clock(self, pipe: int, position: int, count: int) -> Clock:
         places, clocks = self.history[pipe]
-        known = clocks[bisect_right(places, position) - 1]
-        return (*known[:pipe], own, *known[pipe + 1 :])
+        clock = clocks[bisect_right(places, position) - 1]
+        return (*clock[:pipe], count, *clock[pipe + 1 :])
 
     def _take(self, step: _Step, before: list[int]) -> None:
         """Learn from the waits of an instruction; a wait to follow asks for the other's start."""
@@ -103,10 +103,10 @@ class _Clocks:
         self._note(step.pipe, 2 * count, start)
         self._note(step.pipe, 2 * count + 1, end)
         if step.pipe == self.scalar:
-            known = self.ends(step.pipe, count)
+            ended = self.ends(step.pipe, count)
             for pipe, issued in enumerate(step.issued):
                 if pipe != step.pipe:
-                    clock = _both(known, self.history[pipe][1][-1])
+                    clock = _both(ended, self.history[pipe][1][-1])
                     self._note(pipe, 2 * (before[pipe] + issued + 1), clock)
 
     def _note(self, pipe: int, position: int, clock: Clock) -> None:
@@ -131,11 +131,11 @@ class Order:
 
     def before(self, a: Place, b: Place) -> bool:
         """True if ``a`` ends before ``b`` starts."""
-        pipe, count = self._number(a)
-        own, number = self._number(b)
+        pipe_a, count_a = self._number(a)
+        pipe_b, count_b = self._number(b)
         if a.core != b.core:
-            return bool(self.meetings.known(b.core, own, number)[a.core, pipe] >= count)
-        return self.clocks(b.core).starts(own, number)[pipe] >= count
+            return bool(self.meetings.counts(b.core, pipe_b, count_b)[a.core, pipe_a] >= count_a)
+        return self.clocks(b.core).starts(pipe_b, count_b)[pipe_a] >= count_a
 
     def clocks(self, core: int) -> _Clocks:
         """The clocks of a core."""
@@ -160,7 +160,7 @@ class Order:
 
     @cached_property
     def _steps(self) -> list[list[_Step]]:
-        return [_steps_of(self.program, one) for one in self.program.variants]
+        return [_steps_of(self.program, variant) for variant in self.program.variants]
 
     @cached_property
     def meetings(self) -> _Meetings:
@@ -170,15 +170,15 @@ class Order:
     def syncs(self, core: int) -> list[_Sync]:
         """The instructions that order a core against others, in program order."""
         places = [
-            [i for i, one in enumerate(template.instructions) if one.between_cores]
+            [i for i, instruction in enumerate(template.instructions) if instruction.between_cores]
             for template in self.program.templates
         ]
-        found = []
+        syncs = []
         for task, variant in enumerate(self.program.cores[core].variants.tolist()):
             for index in places[self.program.variants[variant].template]:
                 place = Place(core, task, index)
-                found.append(_Sync(place, *self._number(place)))
-        return found
+                syncs.append(_Sync(place, *self._number(place)))
+        return syncs
 
 
 def _ranks(pipes: tuple[int, ...]) -> list[int]:
@@ -225,23 +225,23 @@ class _Meetings:
         syncs = [order.syncs(core) for core in range(self.shape[0])]
         self.wide: set[_Key] = set()  # flags, by receiver and event, of scope "all"
         self.senders = self._senders(syncs)
-        running = [self._run(core, own) for core, own in enumerate(syncs) if own]
+        running = [self._run(core, of_core) for core, of_core in enumerate(syncs) if of_core]
         before = -1
         while running and self.round != before:
             before = self.round
-            running = [one for one in running if next(one, None) is not None]
+            running = [core_run for core_run in running if next(core_run, None) is not None]
 
-    def known(self, core: int, pipe: int, count: int, *, ended: bool = False) -> IntArray:
+    def counts(self, core: int, pipe: int, count: int, *, ended: bool = False) -> IntArray:
         """Counts by core and pipe of what has ended when an instruction starts, or when it ends."""
         clocks = self.order.clocks(core)
-        own = clocks.ends(pipe, count) if ended else clocks.starts(pipe, count)
-        found = np.zeros(self.shape, np.int64)
-        for (counts, learnt), done in zip(self.learnt[core], own, strict=True):
+        clock = clocks.ends(pipe, count) if ended else clocks.starts(pipe, count)
+        counts_known = np.zeros(self.shape, np.int64)
+        for (counts, learnt), done in zip(self.learnt[core], clock, strict=True):
             last = bisect_right(counts, done)
             if last:
-                np.maximum(found, learnt[last - 1], out=found)
-        found[core] = own
-        return found
+                np.maximum(counts_known, learnt[last - 1], out=counts_known)
+        counts_known[core] = clock
+        return counts_known
 
     def rounds(self, core: int, tasks: IntArray, index: IntArray) -> IntArray:
         """Numbers of instructions of a core that grow in the order in which cores can meet.
@@ -254,21 +254,21 @@ class _Meetings:
             return np.zeros(len(tasks), np.int64)
         width = 1 + max(int(index.max(initial=0)), *(i for _, i in places))
         begins = np.array([task * width + i for task, i in places])
-        at = np.searchsorted(begins, tasks * width + index, side="right") - 1
-        return np.array(rounds, np.int64)[at]
+        intervals = np.searchsorted(begins, tasks * width + index, side="right") - 1
+        return np.array(rounds, np.int64)[intervals]
 
     def _senders(self, syncs: list[list[_Sync]]) -> dict[_Key, dict[_Key, int]]:
-        """How often each core and pipe counts a flag up: by receiver and event."""
-        found: dict[_Key, dict[_Key, int]] = {}
-        for core, own in enumerate(syncs):
-            for sync in own:
+        """Counts of how often each core and pipe counts a flag up: by receiver and event."""
+        by_flag: dict[_Key, dict[_Key, int]] = {}
+        for core, of_core in enumerate(syncs):
+            for sync in of_core:
                 signal = self._instruction(sync).signals
                 for key in self._receivers(core, sync):
                     if signal is not None and signal.scope == "all":
                         self.wide.add(key)
-                    counts = found.setdefault(key, {})
+                    counts = by_flag.setdefault(key, {})
                     counts[core, sync.pipe] = counts.get((core, sync.pipe), 0) + 1
-        return found
+        return by_flag
 
     def _receivers(self, core: int, sync: _Sync) -> Iterator[_Key]:
         """The cores that an instruction tells something, with the event."""
@@ -278,20 +278,20 @@ class _Meetings:
                 yield other, signal.event
 
     def _shares(self, flag: _Key, need: int) -> dict[_Key, int]:
-        """How often each sender has set a flag for certain once it has counted ``need``."""
+        """Times that each sender has set a flag for certain once it has counted ``need``."""
         senders = self.senders.get(flag, {})
         if flag in self.wide:
             return _certain(senders, need)
         cores = dict.fromkeys(core for core, _ in senders)
-        each = [{one: n for one, n in senders.items() if one[0] == core} for core in cores]
-        return {one: n for own in each for one, n in _certain(own, need).items()}
+        each = [{sender: n for sender, n in senders.items() if sender[0] == core} for core in cores]
+        return {sender: n for of_core in each for sender, n in _certain(of_core, need).items()}
 
     def _run(self, core: int, syncs: list[_Sync]) -> Iterator[str]:
         """Go through what orders a core against others; yields where it has to wait."""
         met, waited = 0, dict[int, int]()
         for sync in syncs:
             place, instruction = sync.place, self._instruction(sync)
-            knows = self.known(core, sync.pipe, sync.nth, ended=True)
+            knows = self.counts(core, sync.pipe, sync.nth, ended=True)
             if instruction.meets:
                 here = self.arrived.setdefault(met, [])
                 here.append(knows)
@@ -305,9 +305,9 @@ class _Meetings:
                 waited[event] = waited.get(event, 0) + more
                 shares = self._shares((core, event), waited[event])
                 sent = self.sent.setdefault((core, event), {})
-                while any(len(sent.get(one, ())) < share for one, share in shares.items()):
+                while any(len(sent.get(sender, ())) < share for sender, share in shares.items()):
                     yield "flag"
-                self._learn(core, sync, [sent[one][n - 1] for one, n in shares.items() if n])
+                self._learn(core, sync, [sent[sender][n - 1] for sender, n in shares.items() if n])
             for key in self._receivers(core, sync):
                 self.sent.setdefault(key, {}).setdefault((core, sync.pipe), []).append(knows)
             self.round += 1
@@ -317,16 +317,18 @@ class _Meetings:
     def _instruction(self, sync: _Sync) -> Instruction:
         return self.order.template(sync.place).instructions[sync.place.step]
 
-    def _learn(self, core: int, sync: _Sync, told: list[IntArray]) -> None:
+    def _learn(self, core: int, sync: _Sync, sources: list[IntArray]) -> None:
         """Take over what others know, and what the same pipe has known before."""
         counts, learnt = self.learnt[core][sync.pipe]
-        found = np.maximum.reduce([*told, *learnt[-1:], np.zeros(self.shape, np.int64)])
+        known_now = np.maximum.reduce([*sources, *learnt[-1:], np.zeros(self.shape, np.int64)])
         counts.append(sync.nth)
-        learnt.append(found)
+        learnt.append(known_now)
 
 
 def _certain(senders: dict[_Key, int], need: int) -> dict[_Key, int]:
-    """How often each sender has set a flag once it was set ``need`` times: the others may have
-    set it first."""
+    """Times that each sender has set a flag once it was set ``need`` times, at least.
+
+    The others may have set it first.
+    """
     every = sum(senders.values())
-    return {one: max(0, need - (every - count)) for one, count in senders.items()}
+    return {sender: max(0, need - (every - count)) for sender, count in senders.items()}

@@ -19,7 +19,7 @@ from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
 from npusim.machine.device.parts import ENERGY, CoreKind
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import Cost, Instruction, Move, Told
+from npusim.machine.isa.base import Cost, Instruction, InstructionFacts, Move
 from npusim.machine.isa.operands import Buffer, GmRegion, Tensor
 from npusim.machine.program.lower import Lowered, Wait
 
@@ -61,7 +61,7 @@ class Template(Struct, frozen=True, dict=True):
     """
 
     instructions: tuple[Instruction, ...]
-    told: tuple[Told, ...]
+    facts: tuple[InstructionFacts, ...]
     lines: tuple[str, ...]
     costs: tuple[Cost, ...]
     flows: tuple[Flow | None, ...]
@@ -71,7 +71,7 @@ class Template(Struct, frozen=True, dict=True):
     @cached_property
     def figures(self) -> frozenset[str]:
         """The figures of a device that its costs rest on."""
-        return frozenset(name for facts in self.told for name in facts.figures)
+        return frozenset(name for facts in self.facts for name in facts.figures)
 
     @cached_property
     def cost_table(self) -> IntArray:
@@ -87,7 +87,7 @@ class Template(Struct, frozen=True, dict=True):
     def activity(self) -> dict[str, int]:
         """The work of one unit, by the figure that says its energy (``Program.activity``)."""
         total: dict[str, int] = {}
-        for facts, cost in zip(self.told, self.costs, strict=True):
+        for facts, cost in zip(self.facts, self.costs, strict=True):
             if facts.move is not None:
                 name, amount = facts.figures[0], facts.move[3]
             elif cost.macs:
@@ -108,7 +108,7 @@ class Template(Struct, frozen=True, dict=True):
     def moves(self) -> dict[tuple[str, str, str], int]:
         """Bytes per (source, destination, operand) of one unit."""
         total: dict[tuple[str, str, str], int] = {}
-        for facts in self.told:
+        for facts in self.facts:
             move = facts.move
             if move is not None:
                 total[move[:3]] = total.get(move[:3], 0) + move[3]
@@ -280,7 +280,7 @@ def pipes_of(kinds: Iterable[CoreKind]) -> tuple[str, ...]:
 
 def flow_of(
     instruction: Instruction,
-    facts: Told,
+    facts: InstructionFacts,
     tensors: dict[str, int],
     bases: list[str],
     device: Device,

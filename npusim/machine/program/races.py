@@ -56,22 +56,22 @@ class Accesses:
     @cached_property
     def uses(self) -> dict[str, list[Use]]:
         """By tensor, what each instruction of each template does to it."""
-        found: dict[str, list[Use]] = {}
+        by_tensor: dict[str, list[Use]] = {}
         names = {name: i for i, name in enumerate(self.program.base_names)}
         bases = np.concatenate([core.bases for core in self.program.cores])
         for t, template in enumerate(self.program.templates):
             tasks = np.flatnonzero(self.templates == t)
-            for i, told in enumerate(template.told):
+            for i, facts in enumerate(template.facts):
                 write = ATOMIC if template.instructions[i].atomic else WRITE
-                both = (*((READ, r) for r in told.reads), *((write, r) for r in told.writes))
+                both = (*((READ, r) for r in facts.reads), *((write, r) for r in facts.writes))
                 for kind, region in both:
                     if isinstance(region, GmRegion):
                         base = bases[tasks, names[region.base]] if region.base else 0
                         starts = np.zeros(len(tasks), np.int64) + region.offset + base
                         pipe = template.lowered.pipes[i]
                         use = Use(kind, region, pipe, t, i, tasks, starts)
-                        found.setdefault(region.tensor.name, []).append(use)
-        return found
+                        by_tensor.setdefault(region.tensor.name, []).append(use)
+        return by_tensor
 
 
 class Pieces:
@@ -103,8 +103,8 @@ class Pieces:
                 view[starts] = lane[:, None, None]
         shared = np.zeros(self.count, np.bool_)
         for use, lane in zip(self.uses, lanes, strict=True):
-            found = self.window(writer, use)
-            other = np.nonzero((found != lane[:, None, None]) & (found != 0))
+            writers = self.window(writer, use)
+            other = np.nonzero((writers != lane[:, None, None]) & (writers != 0))
             shared[self.number(use, *other)] = True
         return shared
 
@@ -131,7 +131,7 @@ _Pair = tuple[int, int]
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # an odd number far from any pattern of addresses
 
 
-class _Found(NamedTuple):
+class _Race(NamedTuple):
     """Two accesses that nothing orders, by number, and a byte range that both touch."""
 
     tensor: Tensor
@@ -148,9 +148,9 @@ def check_races(accesses: Accesses) -> None:
     adds need no order among each other. Accesses must lie inside their tensors.
     """
     search = _Search(accesses)
-    found = [one for tensor in accesses.program.tensors for one in search.races(tensor)]
-    if found:
-        raise RaceError(search.told(found))
+    races = [race for tensor in accesses.program.tensors for race in search.races(tensor)]
+    if races:
+        raise RaceError(search.message(races))
 
 
 class _Search:
@@ -168,7 +168,7 @@ class _Search:
         """Who comes before whom; asked for only where several pipes touch the same bytes."""
         return Order(self.program)
 
-    def races(self, tensor: Tensor) -> Iterator[_Found]:
+    def races(self, tensor: Tensor) -> Iterator[_Race]:
         """Pairs of accesses to a tensor that nothing orders, one for each pair of lines."""
         uses = self.accesses.uses.get(tensor.name, [])
         kinds = {use.kind for use in uses}
@@ -178,16 +178,16 @@ class _Search:
         shared = pieces.shared([self._lanes(use) for use in uses])
         if not shared.any():
             return
-        at, access, kind = self._accesses(pieces, uses, shared)
+        pieces_touched, access, kind = self._accesses(pieces, uses, shared)
         seen = set()
-        for a, b in _adjacent(at, access, kind):
+        for a, b in _adjacent(pieces_touched, access, kind):
             first, second = self._place(a), self._place(b)
             if not self.order.before(first, second):
                 lines = frozenset((self._line(first), self._line(second)))
                 if lines not in seen:
                     seen.add(lines)
-                    start, end = _common(at, access, a, b)
-                    yield _Found(tensor, a, b, start * pieces.size, end * pieces.size)
+                    start, end = _common(pieces_touched, access, a, b)
+                    yield _Race(tensor, a, b, start * pieces.size, end * pieces.size)
 
     def _lanes(self, use: Use) -> IntArray:
         """The pipe of a core that makes each access, from 1."""
@@ -198,13 +198,13 @@ class _Search:
     ) -> tuple[IntArray, IntArray, IntArray]:
         """(piece, access, kind) of all that touch shared pieces, by piece and then in an order
         in which they may happen."""
-        at, access, kind = [], [], []
+        places, access, kind = [], [], []
         for use in uses:
             which, row, column = np.nonzero(pieces.window(shared, use))
-            at.append(pieces.number(use, which, row, column))
+            places.append(pieces.number(use, which, row, column))
             access.append(use.tasks[which] * self.width + use.index)
             kind.append(np.full(len(which), use.kind))
-        where, which, what = (np.concatenate(one) for one in (at, access, kind))
+        where, which, what = (np.concatenate(column) for column in (places, access, kind))
         order = np.lexsort((which, self._rounds(which), where))
         return where[order], which[order], what[order]
 
@@ -214,9 +214,11 @@ class _Search:
         if self.meets:
             task, index = np.divmod(access, self.width)
             core, first = self.cores[task], self.first
-            for one in np.unique(core).tolist():
-                own = core == one
-                rounds[own] = self.order.meetings.rounds(one, task[own] - first[one], index[own])
+            for number in np.unique(core).tolist():
+                of_core = core == number
+                rounds[of_core] = self.order.meetings.rounds(
+                    number, task[of_core] - first[number], index[of_core]
+                )
         return rounds
 
     def _place(self, access: int) -> Place:
@@ -229,15 +231,15 @@ class _Search:
 
     # -- what is said ----------------------------------------------------------------------
 
-    def told(self, found: list[_Found]) -> str:
+    def message(self, races: list[_Race]) -> str:
         """The first race in words, and how many more there are."""
-        one = min(found, key=lambda race: (race.second, race.first))
-        first, second = self._place(one.first), self._place(one.second)
-        more = f"; of such pairs of lines there are {len(found)}" if len(found) > 1 else ""
+        earliest = min(races, key=lambda race: (race.second, race.first))
+        first, second = self._place(earliest.first), self._place(earliest.second)
+        more = f"; of such pairs of lines there are {len(races)}" if len(races) > 1 else ""
         return (
             f"{self._line(second)}: {self._access(second)} and {self._line(first)}: "
-            f"{self._access(first)} both access bytes {one.start}..{one.end} of "
-            f"{one.tensor.name} in kernel {self.program.kernel}, and nothing orders them: "
+            f"{self._access(first)} both access bytes {earliest.start}..{earliest.end} of "
+            f"{earliest.tensor.name} in kernel {self.program.kernel}, and nothing orders them: "
             f"{self._way_out(first, second)}{more}"
         )
 
@@ -265,45 +267,45 @@ class _Search:
         return self.program.pipes[self.order.template(place).lowered.pipes[place.step]]
 
     def _writes(self, *places: Place) -> bool:
-        told = (self.order.template(place).told[place.step] for place in places)
-        return all(isinstance(region, GmRegion) for one in told for region in one.writes)
+        facts = (self.order.template(place).facts[place.step] for place in places)
+        return all(isinstance(region, GmRegion) for access in facts for region in access.writes)
 
 
-def _adjacent(at: IntArray, access: IntArray, kind: IntArray) -> Iterator[_Pair]:
+def _adjacent(pieces: IntArray, access: IntArray, kind: IntArray) -> Iterator[_Pair]:
     """Accesses of a piece that have to be ordered; if all of them are, every access is.
 
     Reads next to each other form a group, and so do atomic adds; a write is a group of its own.
     Each access of a group has to come before each of the next. Pieces with the same accesses are
     looked at once.
     """
-    first = np.flatnonzero(np.diff(at, prepend=-1))
+    first = np.flatnonzero(np.diff(pieces, prepend=-1))
     with np.errstate(over="ignore"):
-        place = np.arange(len(at)) - np.repeat(first, np.diff(first, append=len(at)))
+        place = np.arange(len(pieces)) - np.repeat(first, np.diff(first, append=len(pieces)))
         mixed = (access.astype(np.uint64) * np.uint64(4) + kind.astype(np.uint64)) * _MIX
         mixed = (mixed ^ (mixed >> np.uint64(29))) * (place.astype(np.uint64) * _MIX | np.uint64(1))
         distinct = np.sort(np.unique(np.add.reduceat(mixed, first), return_index=True)[1])
-    ends = np.append(first[1:], len(at))
+    ends = np.append(first[1:], len(pieces))
     seen: set[_Pair] = set()
     for begin, end in zip(first[distinct].tolist(), ends[distinct].tolist(), strict=True):
         rows = list(zip(access[begin:end].tolist(), kind[begin:end].tolist(), strict=True))
         groups: list[list[int]] = []
         before = None
-        for one, what in rows:
+        for number, what in rows:
             if what == before != WRITE:
-                groups[-1].append(one)
+                groups[-1].append(number)
             else:
-                groups.append([one])
+                groups.append([number])
             before = what
-        for some, others in pairwise(groups):
-            for pair in ((a, b) for a in some for b in others if a != b):
+        for group, next_group in pairwise(groups):
+            for pair in ((a, b) for a in group for b in next_group if a != b):
                 if pair not in seen:
                     seen.add(pair)
                     yield pair
 
 
-def _common(at: IntArray, access: IntArray, a: int, b: int) -> tuple[int, int]:
+def _common(pieces: IntArray, access: IntArray, a: int, b: int) -> tuple[int, int]:
     """The first run of pieces that two accesses share: its begin and end."""
-    both = np.intersect1d(at[access == a], at[access == b])
+    both = np.intersect1d(pieces[access == a], pieces[access == b])
     breaks = np.flatnonzero(np.diff(both) != 1)
     last = both[breaks[0]] if len(breaks) else both[-1]
     return int(both[0]), int(last) + 1

@@ -152,7 +152,7 @@ class Recorder(Units):
         return self._device.path(src, dst, variant)
 
     def _issue(self, instruction: Instruction) -> None:
-        facts = instruction.told()
+        facts = instruction.facts()
         if facts.pipe not in self.kind.pipes:
             have = ", ".join(self.kind.pipes)
             raise ProgramError(
@@ -179,7 +179,7 @@ class Recorder(Units):
             )
         self._issued += 1
         self.instructions.append(instruction)
-        self.told.append(facts)
+        self.facts.append(facts)
         self.lines.append(kernel_line())
 
     def _check_slot(self, instruction: Instruction, region: SlotRegion) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from npusim.base.errors import ProgramError
 from npusim.base.records import replace
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import Cost, Instruction, Move, Told
+from npusim.machine.isa.base import Cost, Instruction, InstructionFacts, Move
 from npusim.machine.isa.operands import GmRegion, moved
 from npusim.machine.program.lower import at_line
 from npusim.machine.program.program import CoreProgram, Flow, Program, Template, Variant, flow_of
@@ -46,7 +46,7 @@ def structure(device: Device, roles: tuple[str, ...]) -> Hashable:
 
 def costed(
     instructions: tuple[Instruction, ...],
-    told: tuple[Told, ...],
+    facts: tuple[InstructionFacts, ...],
     lines: tuple[str, ...],
     device: Device,
     names: tuple[dict[str, int], list[str]],
@@ -58,12 +58,12 @@ def costed(
     costs: list[Cost] = []
     flows: list[Flow | None] = []
     try:
-        for instruction, facts in zip(instructions, told, strict=True):
+        for instruction, of_instruction in zip(instructions, facts, strict=True):
             costs.append(instruction.cost(device))
-            flows.append(flow_of(instruction, facts, *names, device))
+            flows.append(flow_of(instruction, of_instruction, *names, device))
     except ProgramError as error:
-        at = len(flows)
-        raise at_line(error, lines[at], instructions[at]) from error
+        failed = len(flows)
+        raise at_line(error, lines[failed], instructions[failed]) from error
     return tuple(costs), tuple(flows)
 
 
@@ -81,13 +81,13 @@ def recosted(program: Program, device: Device) -> Program | None:
     changed = _changed(old, device, names)
     if not changed.isdisjoint(program.looked):
         return None
-    requests = [one.l2.request_bytes if one.l2 else 0 for one in (old, device)]
+    requests = [machine.l2.request_bytes if machine.l2 else 0 for machine in (old, device)]
     everywhere = requests[0] != requests[1]
     templates = tuple(_again(program, t, device, changed, everywhere) for t in program.templates)
-    made = replace(program, device=device, templates=templates)
-    known = vars(program)
-    vars(made).update({name: known[name] for name in _OF_SHAPE if name in known})
-    return made
+    program_again = replace(program, device=device, templates=templates)
+    attributes = vars(program)
+    vars(program_again).update({name: attributes[name] for name in _OF_SHAPE if name in attributes})
+    return program_again
 
 
 def _again(
@@ -99,16 +99,16 @@ def _again(
     """
     touched = [
         i
-        for i, told in enumerate(template.told)
-        if not changed.isdisjoint(told.figures) or (everywhere and template.flows[i])
+        for i, facts in enumerate(template.facts)
+        if not changed.isdisjoint(facts.figures) or (everywhere and template.flows[i])
     ]
     if not touched:
         return template
     moved = tuple(_on(template.instructions[i], device) for i in touched)
-    told = tuple(template.told[i] for i in touched)
+    facts = tuple(template.facts[i] for i in touched)
     lines = tuple(template.lines[i] for i in touched)
     tensors = {t.name: i for i, t in enumerate(program.tensors)}
-    costs, flows = costed(moved, told, lines, device, (tensors, list(program.base_names)))
+    costs, flows = costed(moved, facts, lines, device, (tensors, list(program.base_names)))
     return replace(
         template,
         instructions=_put(template.instructions, touched, moved),
@@ -141,7 +141,9 @@ _KEPT = 4
 
 def _changed(old: Device, device: Device, names: Iterable[str]) -> set[str]:
     """Those of the figures and parts at ``names`` that differ; each is compared once."""
-    differs = next((known for a, b, known in _compared if a is old and b is device), None)
+    differs = next(
+        (differences for a, b, differences in _compared if a is old and b is device), None
+    )
     if differs is None:
         differs = {}
         del _compared[_KEPT - 1 :]
@@ -250,20 +252,20 @@ class _Added:
 def _moves(template: Template) -> list[_Place]:
     """The moves of a template that look at where rows begin, and their end that is in GM."""
     return [
-        (i, one, end)
-        for i, one in enumerate(template.instructions)
-        if isinstance(one, Move) and one.path.grain > 1
+        (i, move, end)
+        for i, move in enumerate(template.instructions)
+        if isinstance(move, Move) and move.path.grain > 1
         for end in ("src", "dst")
-        if isinstance(region := getattr(one, end), GmRegion) and region.base
+        if isinstance(region := getattr(move, end), GmRegion) and region.base
     ]
 
 
 def _grains(moves: list[_Place], bases: list[str]) -> list[int]:
     """By base, after how many bytes of it moves cost the same again."""
     grains = dict.fromkeys(bases, 1)
-    for _, one, end in moves:
-        base = getattr(one, end).base
-        grains[base] = lcm(grains[base], one.path.grain)
+    for _, move, end in moves:
+        base = getattr(move, end).base
+        grains[base] = lcm(grains[base], move.path.grain)
     return list(grains.values())
 
 
@@ -282,18 +284,18 @@ class _Prices:
 
     def __init__(self, device: Device, names: _Names) -> None:
         self._device, self._names = device, names
-        self._known: dict[tuple[int, str, int], tuple[Move, tuple[Cost, int]]] = {}
+        self._priced: dict[tuple[int, str, int], tuple[Move, tuple[Cost, int]]] = {}
 
     def of(self, moves: list[_Place], rests: Mapping[str, int]) -> tuple[list[Move], _Costs]:
         """The moves of a template there, and what each costs."""
         there = [self._price(move, end, rests[getattr(move, end).base]) for _, move, end in moves]
-        return [one for one, _ in there], tuple(cost for _, cost in there)
+        return [move for move, _ in there], tuple(cost for _, cost in there)
 
     def _price(self, move: Move, end: str, rest: int) -> tuple[Move, tuple[Cost, int]]:
         """A move whose base is so far behind a block, what it costs, and bytes of its requests."""
         key = id(move), end, rest
-        if key not in self._known:
+        if key not in self._priced:
             there = replace(move, **{end: moved(getattr(move, end), rest)})
-            flow = flow_of(there, there.told(), *self._names, self._device)
-            self._known[key] = there, (there.cost(self._device), flow.request if flow else 0)
-        return self._known[key]
+            flow = flow_of(there, there.facts(), *self._names, self._device)
+            self._priced[key] = there, (there.cost(self._device), flow.request if flow else 0)
+        return self._priced[key]

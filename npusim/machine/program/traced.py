@@ -81,37 +81,37 @@ def save_instructions(
     machine = load_device(device)
     program = build(kernel, machine, parse_core_mask(cores, machine))
     with replacing(file) as part, part.open("w", encoding="utf-8") as out:
-        out.writelines(f"{json.dumps(one, default=int)}\n" for one in _entries(kernel, program))
+        out.writelines(f"{json.dumps(entry, default=int)}\n" for entry in _entries(kernel, program))
 
 
 def _entries(kernel: Kernel, program: Program) -> Iterator[dict[str, Any]]:
     """The lines of a file."""
     alike = ("memory", "slots", "unit_flag", "own_banks")
     buffers = {
-        one.name: {name: getattr(one, name) for name in alike}
-        | {"dtype": one.dtype and one.dtype.name}
-        | {"shape": [one.slot_bytes // (one.dtype.bytes if one.dtype else 1)]}
-        for one in program.buffers
+        item.name: {name: getattr(item, name) for name in alike}
+        | {"dtype": item.dtype and item.dtype.name}
+        | {"shape": [item.slot_bytes // (item.dtype.bytes if item.dtype else 1)]}
+        for item in program.buffers
     }
-    tensors = {one.name: [one.shape, one.dtype.name, one.role] for one in program.tensors}
+    tensors = {item.name: [item.shape, item.dtype.name, item.role] for item in program.tensors}
     if len(buffers | tensors) < len(program.buffers) + len(program.tensors):
         raise ProgramError(f"{program.kernel} has a name for two buffers or tensors; rename one")
-    own = {"anywhere": True} if kernel.anywhere else {}
-    yield {"kernel": program.kernel, **own, "tensors": tensors, "buffers": buffers}
+    placement = {"anywhere": True} if kernel.anywhere else {}
+    yield {"kernel": program.kernel, **placement, "tensors": tensors, "buffers": buffers}
     roles = {program.device.core_kind(role).name: role for role in program.roles}
     numbers: Counter[str] = Counter()
     for core in program.cores:
         role = roles[core.kind.name]
-        known = {"core": f"{role}{numbers[role]}"}
+        core_entry = {"core": f"{role}{numbers[role]}"}
         numbers[role] += 1
         turns = np.zeros(len(buffers), np.int64)
         for variant, row in zip(core.variants, core.bases.tolist(), strict=True):
             template = program.templates[program.variants[variant].template]
             before = turns - np.array(template.lowered.starts, np.int64)
             say = partial(_said, dict(zip(program.base_names, row, strict=True)), before)
-            for one in template.instructions:
-                said = {name: say(getattr(one, name)) for name in _fields(one.__class__)}
-                yield known | {"pipe": one.pipe, "op": spelled(type(one).__name__)} | said
+            for item in template.instructions:
+                said = {name: say(getattr(item, name)) for name in _fields(item.__class__)}
+                yield core_entry | {"pipe": item.pipe, "op": spelled(type(item).__name__)} | said
             turns = turns + template.lowered.turns
 
 
@@ -125,7 +125,7 @@ def _said(bases: Mapping[str, int], turns: Any, value: Any) -> Any:
             buffer, turn = value.slot.buffer, turns[value.slot.buffer.index] + value.slot.turn
             return [buffer.name, turn, value.offset, value.row_bytes, value.rows, value.pitch]
         case tuple():
-            return [_said(bases, turns, one) for one in value]
+            return [_said(bases, turns, item) for item in value]
         case Window():
             return structs.astuple(value)
     return value.name if isinstance(value, DType | Path) else value
@@ -156,7 +156,7 @@ def _located(where: str) -> Iterator[None]:
         raise ArgumentError(f"{where}: {what}") from error
 
 
-def _whole(name: str, value: Any, least: int = 0) -> int:
+def _integer(name: str, value: Any, least: int = 0) -> int:
     """A whole number of a file. Raises ``ArgumentError`` for anything else, and beyond ``MOST``."""
     if type(value) is not int or not least <= value <= MOST:
         raise ArgumentError(f"{name} is {value!r}; it must be a whole number, {least} to {MOST}")
@@ -188,38 +188,38 @@ class Traced(Kernel):
 
     def __post_init__(self) -> None:
         role, *partners = dict.fromkeys(role for role, _ in self.cores)
-        own = {"name": self.header["kernel"], "role": role, "partners": tuple(partners)}
-        for name, value in own.items():  # of this trace, and not of all
+        attributes = {"name": self.header["kernel"], "role": role, "partners": tuple(partners)}
+        for name, value in attributes.items():  # of this trace, and not of all
             object.__setattr__(self, name, value)
 
     @cached_property
     def header(self) -> dict[str, Any]:
         """The statements of the first line, with its tensors."""
         with _located(f"{self.file}:1"):
-            found = json.loads("".join(self.lines[:1]))
-            _is("kernel", found["kernel"], str)
-            _is("anywhere", found.get("anywhere", False), bool)
+            entry = json.loads("".join(self.lines[:1]))
+            _is("kernel", entry["kernel"], str)
+            _is("anywhere", entry.get("anywhere", False), bool)
             tensors = {
                 name: Tensor(name, _shape(name, shape), dtype(kind), role)
-                for name, (shape, kind, role) in _is("tensors", found["tensors"], dict).items()
+                for name, (shape, kind, role) in _is("tensors", entry["tensors"], dict).items()
             }
-            return {**found, "buffers": _is("buffers", found["buffers"], dict), "tensors": tensors}
+            return {**entry, "buffers": _is("buffers", entry["buffers"], dict), "tensors": tensors}
 
     @cached_property
     def cores(self) -> dict[tuple[str, int], list[tuple[str, dict[str, Any]]]]:
         """By role and number of a core its instructions, each with where it stands."""
-        found: dict[tuple[str, int], list[tuple[str, dict[str, Any]]]] = {}
+        by_core: dict[tuple[str, int], list[tuple[str, dict[str, Any]]]] = {}
         for place, text in enumerate(self.lines[1:], 2):
             with _located(f"{self.file}:{place}"):
                 values = _is("the line", json.loads(text), dict)
                 core = re.fullmatch(r"(cube|vector|dsp)(\d{1,5})", values["core"], re.ASCII)
                 if core is None:
                     raise ArgumentError(f"core is {values['core']!r}; it is cube0, vector5 or dsp1")
-                at = core[1], int(core[2])
-                found.setdefault(at, []).append((f"{self.file}:{place}", values))
-        if not found:
+                core_key = core[1], int(core[2])
+                by_core.setdefault(core_key, []).append((f"{self.file}:{place}", values))
+        if not by_core:
             raise ArgumentError(f"{self.file}: there is no instruction behind the first line")
-        return found
+        return by_core
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -244,7 +244,7 @@ class Traced(Kernel):
 def _shape(name: str, said: Any) -> tuple[int, ...]:
     """The extents of a tensor or buffer, of 1 and more."""
     what = f"shape of {name}"
-    return tuple(_whole(what, one, 1) for one in _is(what, said, list))
+    return tuple(_integer(what, extent, 1) for extent in _is(what, said, list))
 
 
 class _Replay:
@@ -259,7 +259,7 @@ class _Replay:
                     kind = said["dtype"] and dtype(said["dtype"])
                     for flag in ("unit_flag", "own_banks"):
                         _is(f"{flag} of {name}", said.get(flag, False), bool)
-                    _whole(f"slots of {name}", said.get("slots", 1), 1)
+                    _integer(f"slots of {name}", said.get("slots", 1), 1)
                     shape = _shape(name, said["shape"])
                     k.buffer(**{**said, "dtype": kind, "name": name, "shape": shape})
         self.handles = {handle.buffer.name: handle for handle in k.handles}
@@ -268,10 +268,12 @@ class _Replay:
         """Issue the instructions of one core."""
         for where, values in lines:
             with _located(where):
-                one = self._instruction({"on": values["pipe"], **values})
-                if one.pipe != values["pipe"]:
-                    raise ArgumentError(f"pipe is {values['pipe']}; {one} is for {one.pipe} here")
-                self.k._issue(one)
+                instruction = self._instruction({"on": values["pipe"], **values})
+                if instruction.pipe != values["pipe"]:
+                    raise ArgumentError(
+                        f"pipe is {values['pipe']}; {instruction} is for {instruction.pipe} here"
+                    )
+                self.k._issue(instruction)
                 self.k.lines[-1] = where
 
     def _instruction(self, values: dict[str, Any]) -> Instruction:
@@ -279,18 +281,22 @@ class _Replay:
         kind, op = kinds.get(values["op"]), values["op"]
         if kind is None:
             raise ArgumentError(f"unknown op {op!r}{suggest(str(op), kinds)}")
-        known = _fields(kind)
+        known_fields = _fields(kind)
         for name in values:
-            if name not in (*known, "core", "pipe", "op", "on"):
-                raise ArgumentError(f"{op} has no {name!r}{suggest(name, known)}")
-        given = [name for name in known if name in values or known[name][0] is NODEFAULT]
-        return kind(**{name: self._value(name, known[name][1], values[name]) for name in given})
+            if name not in (*known_fields, "core", "pipe", "op", "on"):
+                raise ArgumentError(f"{op} has no {name!r}{suggest(name, known_fields)}")
+        present = [
+            name for name in known_fields if name in values or known_fields[name][0] is NODEFAULT
+        ]
+        return kind(
+            **{name: self._value(name, known_fields[name][1], values[name]) for name in present}
+        )
 
     def _value(self, name: str, hint: Any, value: Any) -> Any:
         """A field of an instruction, of the type that is its ``hint``."""
         if hint in (Window, Signal, Await):
             scope = 1 if hint is Signal else len(value)  # a text behind the event
-            return hint(*(_whole(name, one) for one in value[:scope]), *value[scope:])
+            return hint(*(_integer(name, one) for one in value[:scope]), *value[scope:])
         if isinstance(value, list) and "Region" in str(hint):
             many = not value or isinstance(value[0], list)
             return tuple(map(self._region, value)) if many else self._region(value)
@@ -301,15 +307,15 @@ class _Replay:
         if hint is DType:
             return dtype(value)
         if hint is int:
-            return _whole(name, value)
+            return _integer(name, value)
         number = hint is float and type(value) in (int, float)
         return float(value) if number else _is(name, value, hint)
 
     def _region(self, said: list[Any]) -> Region:
         """The operand of a list."""
         name, *place = said
-        whole = all(type(number) is int and abs(number) <= MOST for number in place)
-        if not isinstance(name, str) or not whole or not 2 <= len(place) <= 5:
+        are_integers = all(type(number) is int and abs(number) <= MOST for number in place)
+        if not isinstance(name, str) or not are_integers or not 2 <= len(place) <= 5:
             raise ArgumentError(f"{said} is no operand: a name, 2 to 5 whole numbers up to {MOST}")
         if name in self.tensors:
             return _in_tensor(self.tensors[name], *place)

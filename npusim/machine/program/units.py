@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from npusim.base.errors import ProgramError
 from npusim.base.integers import IntArray
 from npusim.base.yamltree import suggest
-from npusim.machine.isa.base import Instruction, Told
+from npusim.machine.isa.base import Instruction, InstructionFacts
 from npusim.machine.isa.operands import Buffer, Slot, SlotRegion
 
 #: Units that a task may run one after another: a table of them takes some hundred bytes each.
@@ -60,7 +60,7 @@ class Unit(NamedTuple):
     """
 
     instructions: tuple[Instruction, ...]
-    told: tuple[Told, ...]
+    facts: tuple[InstructionFacts, ...]
     lines: tuple[str, ...]
     starts: tuple[int, ...]
     turns: tuple[int, ...]
@@ -76,9 +76,11 @@ class Runs(NamedTuple):
     def repeated(self, numbers: IntArray, strides: IntArray) -> Runs:
         """The same for each of the iterations ``numbers``, ``strides`` bytes apart."""
         count, number = len(numbers), np.repeat(numbers, len(self.units))
-        own = np.tile(self.iterations, count)
+        iterations = np.tile(self.iterations, count)
         shifts = np.tile(self.shifts, (count, 1)) + number[:, None] * strides
-        return Runs(np.tile(self.units, count), np.where(own < 0, number, own), shifts)
+        return Runs(
+            np.tile(self.units, count), np.where(iterations < 0, number, iterations), shifts
+        )
 
     @staticmethod
     def joined(runs: list[Runs]) -> Runs:
@@ -114,7 +116,7 @@ class _Scope(Struct):
     turns: tuple[int, ...]
     since: tuple[int, ...]  # by buffer, the number of the scope
     outer: list[Runs]  # what the task ran before
-    given: frozenset[tuple[int, int]] | None  # (buffer, turn) of operands; None in loops
+    operands: frozenset[tuple[int, int]] | None  # (buffer, turn) of operands; None in loops
     line: str  # of the kernel
     used: dict[int, str] = field(default_factory=dict)  # by buffer, a slot of before, and its line
 
@@ -130,12 +132,12 @@ class Units:
         self.bases: tuple[str, ...] = ()  # of the table of tasks
         self.units: list[Unit] = []
         self.instructions: list[Instruction] = []  # of the unit being issued
-        self.told: list[Told] = []
+        self.facts: list[InstructionFacts] = []
         self.lines: list[str] = []
         self._starts: tuple[int, ...] = ()
         self._runs: list[Runs] = []
         self._scopes: list[_Scope] = []
-        self._known: dict[Hashable, tuple[Runs, tuple[int, ...]]] = {}
+        self._recorded: dict[Hashable, tuple[Runs, tuple[int, ...]]] = {}
         self._empty: dict[tuple[int, ...], int] = {}
         self._issued = 0  # instructions of the task
         self._gone: set[tuple[int, int]] = set()  # (buffer, scope) of iterations run several times
@@ -146,7 +148,7 @@ class Units:
             handle.turns = 0
             handle.task += 1
             handle.began = handle.task
-        self.instructions, self.told, self.lines = [], [], []
+        self.instructions, self.facts, self.lines = [], [], []
         self._runs, self._scopes, self._issued, self._gone = [], [], 0, set()
         self._starts = self._turns()
 
@@ -200,19 +202,19 @@ class Units:
         slots: list[Slot] = []
         key = body, self._key(operands, slots)
         try:
-            known = self._known.get(key)
+            recorded = self._recorded.get(key)
         except TypeError as error:
             raise ProgramError(f"{error}: operands of once are compared; give a tuple") from error
         for slot in slots:
             self._use(slot.at())
-        if known is None:
+        if recorded is None:
             scope = self._begin(frozenset((slot.buffer.index, slot.turn) for slot in slots))
             body(*operands)
             runs = self._end(scope)
             taken = tuple(h.turns - n for h, n in zip(self.handles, scope.turns, strict=True))
-            self._known[key] = runs, taken
+            self._recorded[key] = runs, taken
         else:
-            runs, taken = known
+            runs, taken = recorded
             for handle, turns in zip(self.handles, taken, strict=True):
                 handle.turns += turns
             self._starts = self._turns()
@@ -220,12 +222,12 @@ class Units:
 
     # -- scopes ----------------------------------------------------------------------------
 
-    def _begin(self, given: frozenset[tuple[int, int]] | None) -> _Scope:
+    def _begin(self, operands: frozenset[tuple[int, int]] | None) -> _Scope:
         self._cut()
         for handle in self.handles:
             handle.task += 1
         since = tuple(handle.task for handle in self.handles)
-        self._scopes.append(_Scope(self._turns(), since, self._runs, given, kernel_line()))
+        self._scopes.append(_Scope(self._turns(), since, self._runs, operands, kernel_line()))
         self._runs = []
         return self._scopes[-1]
 
@@ -262,10 +264,10 @@ class Units:
         for scope in reversed(self._scopes):
             if slot.task >= scope.since[buffer]:
                 return
-            if scope.given is None:
+            if scope.operands is None:
                 if buffer not in scope.used:
                     scope.used[buffer] = f"{region}, used at {kernel_line()},"
-            elif (buffer, slot.turn) not in scope.given:
+            elif (buffer, slot.turn) not in scope.operands:
                 raise ProgramError(
                     f"{region} was taken before what is issued once, and is none of its operands; "
                     "give it as one, or take it with last()"
@@ -283,7 +285,7 @@ class Units:
         if not self.instructions and now == self._starts and not always:
             return
         taken = tuple([b - a for a, b in zip(self._starts, now, strict=True)])
-        content = tuple(self.instructions), tuple(self.told), tuple(self.lines)
+        content = tuple(self.instructions), tuple(self.facts), tuple(self.lines)
         number = len(self.units)
         if not self.instructions:  # one that takes turns only
             number = self._empty.setdefault(taken, number)
@@ -291,7 +293,7 @@ class Units:
             self.units.append(Unit(*content, self._starts, taken))
         unmoved = np.zeros((1, len(self.bases)), np.int64)
         self._runs.append(Runs(np.array([number]), np.array([-1]), unmoved))
-        self.instructions, self.told, self.lines = [], [], []
+        self.instructions, self.facts, self.lines = [], [], []
         self._starts = now
 
     def _strides(self, count: object, strides: Mapping[str, object]) -> IntArray:
@@ -316,7 +318,7 @@ class Units:
             place = operand.offset, operand.rows, operand.row_bytes, operand.pitch
             return self._key(operand.slot, slots), place
         if isinstance(operand, tuple):
-            return tuple([self._key(one, slots) for one in operand])
+            return tuple([self._key(part, slots) for part in operand])
         # To Python 0.0 is -0.0, and 1 is True.
         return type(operand), repr(operand) if isinstance(operand, float | np.floating) else operand
 

@@ -71,14 +71,14 @@ class _Written:
 
     def _check(self, template: Template) -> None:
         """Go through the instructions of a unit."""
-        rows = zip(template.told, template.instructions, template.lines, strict=True)
+        rows = zip(template.facts, template.instructions, template.lines, strict=True)
         starts = template.lowered.starts
-        for told, instruction, line in rows:
-            for region in told.reads:
+        for facts, instruction, line in rows:
+            for region in facts.reads:
                 if isinstance(region, SlotRegion) and self._turn(region.slot, starts) >= 0:
                     with located(line, instruction):
                         _check_read(region, self._view(region, starts), instruction)
-            for region in told.writes:
+            for region in facts.writes:
                 if isinstance(region, SlotRegion):
                     self._view(region, starts)[...] = True
 
@@ -158,8 +158,8 @@ def _check_earlier(program: Program) -> None:
 
 def _earlier(template: Template) -> Iterator[tuple[int, int, int]]:
     """Reads of slots taken before the unit: instruction, buffer, and the turn, counted from it."""
-    for i, told in enumerate(template.told):
-        for region in told.reads:
+    for i, facts in enumerate(template.facts):
+        for region in facts.reads:
             if isinstance(region, SlotRegion):
                 buffer = region.slot.buffer.index
                 turn = region.slot.turn - template.lowered.starts[buffer]

@@ -51,12 +51,12 @@ class Place(NamedTuple):
 
 def critical_path(program: Program, spans: Spans, cycles: int) -> tuple[Step, ...]:
     """The steps that the makespan of ``cycles`` rests on, most first; they add up to it."""
-    found: dict[Work, tuple[Counter[str], set[Place]]] = {}
+    by_work: dict[Work, tuple[Counter[str], set[Place]]] = {}
     for work, part, length, place in Walk(program, spans).back(cycles):
-        parts, places = found.setdefault(work, (Counter(), set()))
+        parts, places = by_work.setdefault(work, (Counter(), set()))
         parts[part] += length
         places.add(place)
-    steps = (Step(work, len(places), dict(parts)) for work, (parts, places) in found.items())
+    steps = (Step(work, len(places), dict(parts)) for work, (parts, places) in by_work.items())
     return tuple(sorted(steps, key=lambda step: (-step.cycles, step.work)))
 
 
@@ -93,8 +93,8 @@ class _Core:
         """The number of every instruction among those of its pipe, in program order."""
         numbers = np.zeros(len(self.pipes), np.int64)
         for pipe in range(len(self.program.pipes)):
-            own = self.pipes == pipe
-            numbers[own] = np.arange(int(own.sum()))
+            on_pipe = self.pipes == pipe
+            numbers[on_pipe] = np.arange(int(on_pipe.sum()))
         return numbers
 
     @cached_property
@@ -114,25 +114,25 @@ class _Core:
 
     @cached_property
     def issued(self) -> IntArray:
-        """When the scalar pipe has done with every instruction, in program order.
+        """Cycles at which the scalar pipe has done with each instruction, in program order.
 
-        That is the cycle in which it has issued it, or has executed one of its own. It goes on when
+        That is when it has issued it, or has executed one of its own. It goes on when
         it is free and there is room in the queue: a running maximum.
         """
         earliest = np.full(len(self.pipes), self.began, np.int64)
         for pipe, name in enumerate(self.program.pipes):
-            own = np.flatnonzero(self.pipes == pipe)
+            on_pipe = np.flatnonzero(self.pipes == pipe)
             if pipe == self.scalar:
-                earliest[own] = self.end[pipe]
+                earliest[on_pipe] = self.end[pipe]
             else:
                 depth = self.program.device.pipe(name).queue_depth
-                earliest[own[depth:]] = self.start[pipe][: max(0, len(own) - depth)]
+                earliest[on_pipe[depth:]] = self.start[pipe][: max(0, len(on_pipe) - depth)]
         spent = np.cumsum(self.issue_cycles)
         done: IntArray = spent + np.maximum.accumulate(earliest - spent + self.issue_cycles)
         return done
 
     def ended(self, pipe: int, count: int) -> int:
-        """When a pipe had completed ``count`` instructions, at least one."""
+        """The cycle at which a pipe had completed ``count`` instructions, at least one."""
         return int(self.end[pipe][count - 1])
 
     def locate(self, pipe: int, index: int) -> tuple[int, int, int]:
@@ -145,15 +145,15 @@ class _Core:
 
     def waits(self, task: int, place: int) -> list[Wait]:
         """Waits of an instruction, in counts from the start of the core."""
-        found = self.program.variants[self.variants[task]].waits[place]
+        counted = self.program.variants[self.variants[task]].waits[place]
         before = self.before[:, task]
-        return [(q, n + int(before[q]), why) for q, n, why in found]
+        return [(q, n + int(before[q]), why) for q, n, why in counted]
 
 
 @cache
 def _places(pipes: tuple[int, ...], pipe: int) -> list[int]:
-    """Where instructions of a pipe are among those of a template."""
-    return [i for i, one in enumerate(pipes) if one == pipe]
+    """Places of the instructions of a pipe among those of a template."""
+    return [i for i, other in enumerate(pipes) if other == pipe]
 
 
 #: A stretch of the path: whose it is, the part of its cost, cycles, and which instruction it was.
@@ -177,14 +177,14 @@ class Walk:
         if not len(last):
             return
         row = int(last[0])
-        at = Place(*(int(column[row]) for column in
+        place = Place(*(int(column[row]) for column in
                      (self.spans.core, self.spans.pipe, self.spans.index)))  # fmt: skip
         ended, now = True, cycles
         while now > 0:
             if ended:
-                at, ended, stretches = self._work(at, now)
+                place, ended, stretches = self._work(place, now)
             else:
-                at, ended, stretches = self._cause(at, now)
+                place, ended, stretches = self._cause(place, now)
             for stretch in stretches:
                 now -= stretch[2]
                 yield stretch
@@ -198,25 +198,25 @@ class Walk:
 
     # -- from the end of an instruction to its start ---------------------------------------
 
-    def _work(self, at: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
+    def _work(self, place: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
         """The work of it, and its start; or, if it lagged behind another, the end of that one."""
-        core = self.core(at.core)
-        task, place, _ = core.locate(at.pipe, at.number)
+        core = self.core(place.core)
+        task, step, _ = core.locate(place.pipe, place.number)
         template = self.program.templates[core.templates[task]]
-        start, cost = int(core.start[at.pipe][at.number]), template.costs[place]
-        work = self._named(at, task, place)
-        gapless = at.pipe == self.scalar or (
-            at.number > 0 and core.ended(at.pipe, at.number) == start
+        start, cost = int(core.start[place.pipe][place.number]), template.costs[step]
+        work = self._named(place, task, step)
+        gapless = place.pipe == self.scalar or (
+            place.number > 0 and core.ended(place.pipe, place.number) == start
         )
         head = 0 if gapless else cost.idle_head
         if cost.lag_end and now > start + head + cost.cycles:
-            for q, n, why in core.waits(task, place):
+            for q, n, why in core.waits(task, step):
                 if why == FOLLOW and n > 0 and core.ended(q, n) + cost.lag_end == now:
-                    ahead = Place(at.core, q, n - 1)
-                    return ahead, True, [(work, FOLLOWING, cost.lag_end, at)]
-        parts = {**self._parts(core.templates[task], place), GAP: head}
+                    ahead = Place(place.core, q, n - 1)
+                    return ahead, True, [(work, FOLLOWING, cost.lag_end, place)]
+        parts = {**self._parts(core.templates[task], step), GAP: head}
         parts[SHARING] = now - start - head - cost.cycles
-        return at, False, [(work, part, n, at) for part, n in parts.items() if n]
+        return place, False, [(work, part, n, place) for part, n in parts.items() if n]
 
     def _parts(self, template: int, place: int) -> dict[str, int]:
         """The cost of an instruction of a template alone, by part."""
@@ -229,63 +229,67 @@ class Walk:
 
     # -- from the start of an instruction to what allowed it last --------------------------
 
-    def _cause(self, at: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
+    def _cause(self, place: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
         """The instruction that ended, or was issued, just when it started."""
-        core = self.core(at.core)
-        task, place, order = core.locate(at.pipe, at.number)
-        if at.pipe != self.scalar and at.number and core.ended(at.pipe, at.number) == now:
-            return Place(at.core, at.pipe, at.number - 1), True, []
-        awaited = self._awaited(at, now, task, place)
+        core = self.core(place.core)
+        task, step, order = core.locate(place.pipe, place.number)
+        if (
+            place.pipe != self.scalar
+            and place.number
+            and core.ended(place.pipe, place.number) == now
+        ):
+            return Place(place.core, place.pipe, place.number - 1), True, []
+        awaited = self._awaited(place, now, task, step)
         if awaited is not None:
             return awaited
-        found = self._signalled(at, now, task, place)
-        if found is not None:
-            return found, True, []
-        before = order - (at.pipe == self.scalar)
-        if at.pipe != self.scalar or (order and int(core.issued[before]) == now):
-            return self._issue(at.core, before, now)
+        setter = self._signalled(place, now, task, step)
+        if setter is not None:
+            return setter, True, []
+        before = order - (place.pipe == self.scalar)
+        if place.pipe != self.scalar or (order and int(core.issued[before]) == now):
+            return self._issue(place.core, before, now)
         if not order and core.began == now:
-            return at, False, self._start(at)
-        return self._meeting(at, now), False, []
+            return place, False, self._start(place)
+        return self._meeting(place, now), False, []
 
-    def _start(self, at: Place) -> list[Stretch]:
+    def _start(self, place: Place) -> list[Stretch]:
         """The cycles before a core starts: those in which the cores before it are started."""
-        began = self.core(at.core).began
-        return [(Work("S", "start", "launch"), STARTING, began, at)] if began else []
+        began = self.core(place.core).began
+        return [(Work("S", "start", "launch"), STARTING, began, place)] if began else []
 
-    def awaited(self, at: Place, now: int) -> Place | None:
+    def awaited(self, place: Place, now: int) -> Place | None:
         """The instruction of another pipe or core that let one start at ``now``, if one did."""
-        task, place, _ = self.core(at.core).locate(at.pipe, at.number)
-        found = self._awaited(at, now, task, place)
-        return self._signalled(at, now, task, place) if found is None else found[0]
+        task, step, _ = self.core(place.core).locate(place.pipe, place.number)
+        awaited = self._awaited(place, now, task, step)
+        return self._signalled(place, now, task, step) if awaited is None else awaited[0]
 
-    def _signalled(self, at: Place, now: int, task: int, place: int) -> Place | None:
+    def _signalled(self, place: Place, now: int, task: int, step: int) -> Place | None:
         """The instruction that set the flag it waits for at ``now``; None if it waits for none."""
-        template = self.program.templates[self.core(at.core).templates[task]]
-        awaits = template.instructions[place].awaits
-        return self._signal(at, awaits.event, now) if awaits is not None else None
+        template = self.program.templates[self.core(place.core).templates[task]]
+        awaits = template.instructions[step].awaits
+        return self._signal(place, awaits.event, now) if awaits is not None else None
 
     def _awaited(
-        self, at: Place, now: int, task: int, place: int
+        self, place: Place, now: int, task: int, step: int
     ) -> tuple[Place, bool, list[Stretch]] | None:
         """The instruction of another pipe whose end, or start, it waited for until ``now``."""
-        core = self.core(at.core)
+        core = self.core(place.core)
         template = self.program.templates[core.templates[task]]
-        lag = template.costs[place].lag_start
-        for q, n, why in core.waits(task, place):
-            if n > 0 and why == FOLLOW and at.pipe != self.scalar:
+        lag = template.costs[step].lag_start
+        for q, n, why in core.waits(task, step):
+            if n > 0 and why == FOLLOW and place.pipe != self.scalar:
                 if int(core.start[q][n - 1]) + lag == now:
-                    work = self._named(at, task, place)
-                    behind = [(work, FOLLOWING, lag, at)] if lag else []
-                    return Place(at.core, q, n - 1), False, behind
+                    work = self._named(place, task, step)
+                    behind = [(work, FOLLOWING, lag, place)] if lag else []
+                    return Place(place.core, q, n - 1), False, behind
             elif n > 0 and core.ended(q, n) == now:
-                return Place(at.core, q, n - 1), True, []
+                return Place(place.core, q, n - 1), True, []
         return None
 
-    def _named(self, at: Place, task: int, place: int) -> Work:
+    def _named(self, place: Place, task: int, step: int) -> Work:
         """The time the path spends on an instruction, besides issuing it."""
-        template = self.program.templates[self.core(at.core).templates[task]]
-        return Work(self.program.pipes[at.pipe], template.told[place].op, template.lines[place])
+        template = self.program.templates[self.core(place.core).templates[task]]
+        return Work(self.program.pipes[place.pipe], template.facts[step].op, template.lines[step])
 
     def _issue(self, number: int, order: int, now: int) -> tuple[Place, bool, list[Stretch]]:
         """Back through the scalar pipe, which was done with an instruction at ``now``."""
@@ -297,7 +301,7 @@ class Walk:
             task, place, _ = core.locate(pipe, index)
             template, cost = self.program.templates[core.templates[task]], core.issue_cycles[order]
             if cost:
-                work = Work("S", f"issue {template.told[place].op}", template.lines[place])
+                work = Work("S", f"issue {template.facts[place].op}", template.lines[place])
                 stretches.append((work, ISSUING, int(cost), Place(number, pipe, index)))
                 now -= int(cost)
             depth = self.device.pipe(self.program.pipes[pipe]).queue_depth
@@ -305,26 +309,26 @@ class Walk:
             if before < now:  # it waited for room in the queue
                 return Place(number, pipe, index - depth), False, stretches
             if not order:
-                at = Place(number, pipe, index)
-                return at, False, [*stretches, *self._start(at)]
+                first = Place(number, pipe, index)
+                return first, False, [*stretches, *self._start(first)]
             order -= 1
 
     # -- between cores ---------------------------------------------------------------------
 
-    def _meeting(self, at: Place, now: int) -> Place:
+    def _meeting(self, place: Place, now: int) -> Place:
         """The barrier of the core that came last, which was free to meet the others at ``now``."""
-        which = self._barriers(at.core).index(at.number)
+        which = self._barriers(place.core).index(place.number)
         for number in self.program.working:
             there = Place(number, self.scalar, self._barriers(number)[which])
-            if number != at.core and self._arrived(there) == now:
+            if number != place.core and self._arrived(there) == now:
                 return there
-        raise AssertionError(f"nothing allowed {at} to start at {now}")
+        raise AssertionError(f"nothing allowed {place} to start at {now}")
 
-    def _arrived(self, at: Place) -> int:
-        """When a core came to a barrier: free, and all its pipes done with what came before."""
-        core = self.core(at.core)
-        task, place, order = core.locate(at.pipe, at.number)
-        times = [core.ended(q, n) for q, n, _ in core.waits(task, place) if n > 0]
+    def _arrived(self, place: Place) -> int:
+        """The cycle at which a core came to a barrier: free, all its pipes done with what was before."""
+        core = self.core(place.core)
+        task, step, order = core.locate(place.pipe, place.number)
+        times = [core.ended(q, n) for q, n, _ in core.waits(task, step) if n > 0]
         return max([int(core.issued[order - 1]) if order else core.began, *times])
 
     def _barriers(self, number: int) -> list[int]:
@@ -339,10 +343,10 @@ class Walk:
         return self.barriers[number]
 
     def _meets(self, template: int) -> list[int]:
-        """Which of a template's scalar instructions are barriers of all cores."""
-        one = self.program.templates[template]
-        own = _places(one.lowered.pipes, self.scalar)
-        return [ordinal for ordinal, place in enumerate(own) if one.instructions[place].meets]
+        """Numbers of a template's scalar instructions that are barriers of all cores."""
+        instructions = self.program.templates[template].instructions
+        scalar_steps = _places(self.program.templates[template].lowered.pipes, self.scalar)
+        return [number for number, step in enumerate(scalar_steps) if instructions[step].meets]
 
     @cached_property
     def _by_end(self) -> tuple[IntArray, IntArray]:
@@ -350,9 +354,9 @@ class Walk:
         order = np.argsort(self.spans.end, kind="stable")
         return order, self.spans.end[order]
 
-    def _signal(self, at: Place, event: int, now: int) -> Place | None:
+    def _signal(self, place: Place, event: int, now: int) -> Place | None:
         """The instruction of another core that set a flag at ``now``."""
-        group = self.program.cores[at.core].group
+        group = self.program.cores[place.core].group
         order, ends = self._by_end
         first, last = np.searchsorted(ends, [now, now + 1])
         for row in order[first:last].tolist():
@@ -360,7 +364,7 @@ class Walk:
             signal = template.instructions[int(self.spans.instruction[row])].signals
             other = int(self.spans.core[row])
             same = self.program.cores[other].group == group
-            if signal is None or other == at.core or signal.event != event:
+            if signal is None or other == place.core or signal.event != event:
                 continue
             if same or signal.scope == "all":
                 return Place(other, int(self.spans.pipe[row]), int(self.spans.index[row]))
@@ -378,13 +382,13 @@ def causes(program: Program, spans: Spans) -> IntArray:
     rows = [tuple(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
     place_of = {row[:3]: number for number, row in enumerate(rows)}
     walk = Walk(program, spans)
-    found = np.full(len(rows), -1, np.int64)
+    cause_rows = np.full(len(rows), -1, np.int64)
     for number, (core, pipe, index, start, waited) in enumerate(rows):
         if waited:
             cause = walk.awaited(Place(core, pipe, index), start)
             if cause is not None:
-                found[number] = place_of[tuple(cause)]
-    return found
+                cause_rows[number] = place_of[tuple(cause)]
+    return cause_rows
 
 
 def cube_room(program: Program) -> int:
@@ -393,7 +397,8 @@ def cube_room(program: Program) -> int:
     Those executed are fewer where an extent is no multiple of a block, those useful fewer still.
     """
     return sum(
-        int(count) * sum(multiply_room(one, program.device) for one in template.instructions)
+        int(count)
+        * sum(multiply_room(instruction, program.device) for instruction in template.instructions)
         for count, template in zip(program.unit_counts, program.templates, strict=True)
     )
 

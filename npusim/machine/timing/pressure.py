@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import Cost, Instruction, Told
+from npusim.machine.isa.base import Cost, Instruction, InstructionFacts
 from npusim.machine.isa.vector import VectorInstruction
 from npusim.machine.program.program import Program
 from npusim.machine.timing.critical import multiply_room
@@ -19,7 +19,7 @@ def pressure(program: Program) -> tuple[LineWork, ...]:
         if not units:
             continue
         rows = zip(
-            template.instructions, template.told, template.lines, template.costs, strict=True
+            template.instructions, template.facts, template.lines, template.costs, strict=True
         )
         for instruction, facts, line, cost in rows:
             work = Work(facts.pipe, facts.op, line)
@@ -45,7 +45,12 @@ class _Sum:
     again: bool = False
 
     def add(
-        self, units: int, instruction: Instruction, facts: Told, cost: Cost, device: Device
+        self,
+        units: int,
+        instruction: Instruction,
+        facts: InstructionFacts,
+        cost: Cost,
+        device: Device,
     ) -> None:
         """Add an instruction that so many units of work have."""
         self.count += units

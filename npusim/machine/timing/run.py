@@ -291,7 +291,7 @@ def _timeline(program: Program, spans: Spans) -> Timeline:
         (facts.op, line, instruction.about, facts.move[3] if facts.move else 0, cost.macs)
         for t in program.templates
         for instruction, facts, line, cost in zip(
-            t.instructions, t.told, t.lines, t.costs, strict=True
+            t.instructions, t.facts, t.lines, t.costs, strict=True
         )
     ]
     ops = sorted({step[0] for step in steps})

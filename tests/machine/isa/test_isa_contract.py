@@ -307,7 +307,7 @@ def test_it_prints_as_one_readable_line(name: str) -> None:
 @names
 def test_moves_count_their_bytes_once(name: str) -> None:
     instruction = EXAMPLES[name](2)
-    move = instruction.told().move
+    move = instruction.facts().move
     if getattr(instruction, "path", None) is None:
         assert move is None
         return

@@ -317,7 +317,7 @@ def test_drain_writes_several_matrices_whose_rows_lie_apart(first: int) -> None:
     drain = Drain(target, source, m, 16, path, FP16, matrices=3, apart=plane)
     drain.check(TINY)
     assert [region.offset for region in drain.writes()] == [32, 32 + plane, 32 + 2 * plane]
-    assert drain.told().move == ("L0C", "GM", "gm", 3 * m * 32)
+    assert drain.facts().move == ("L0C", "GM", "gm", 3 * m * 32)
     assert drain.cost(TINY).cycles == path.startup_cycles + -(-3 * m * 32 // 64)
     drain.execute(bench.memory)
     want = tile[first : first + m].astype(np.float16).reshape(m, 3, 16).swapaxes(0, 1)

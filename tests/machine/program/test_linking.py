@@ -119,10 +119,10 @@ def oracle(program: Program) -> Program:
         templates.append(
             Template(
                 tuple(instructions),
-                tuple(i.told() for i in instructions),
+                tuple(i.facts() for i in instructions),
                 lines,
                 tuple(i.cost(program.device) for i in instructions),
-                tuple(flow_of(i, i.told(), tensors, [], program.device) for i in instructions),
+                tuple(flow_of(i, i.facts(), tensors, [], program.device) for i in instructions),
                 Lowered(lines, tuple(pipes), (), (), totals, (), (), {}),
             )
         )

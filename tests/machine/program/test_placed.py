@@ -270,6 +270,6 @@ def test_a_changed_figure_keeps_the_program() -> None:
     again = recosted(program, other)
     assert again is not None
     assert again.variants is program.variants
-    flags = [c.cycles for t in again.templates for c, i in zip(t.costs, t.told, strict=True)
+    flags = [c.cycles for t in again.templates for c, i in zip(t.costs, t.facts, strict=True)
              if i.op.startswith("core_")]  # fmt: skip
     assert flags == [500, 500]

@@ -48,7 +48,7 @@ def promises(program: Program) -> tuple[int, int, int]:
     counts = {"own": 0, "others": 0, "rows": 0}
     for (core, pipe), own in spans.items():
         for number, (start, _) in enumerate(own, 1):
-            known = order.meetings.known(core, pipe, number)
+            known = order.meetings.counts(core, pipe, number)
             counts["rows"] += 1
             for other, q in np.argwhere(known > 0).tolist():
                 if (other, q) != (core, pipe):
