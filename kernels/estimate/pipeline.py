@@ -61,8 +61,8 @@ _AT_ONCE = 128
 
 def table(work: Any) -> Work:
     """Every column with one float per candidate; ``work`` itself if it is so already."""
-    shapes = {one.shape if isinstance(one, np.ndarray) else () for one in work}
-    if len(shapes) == 1 and () not in shapes and all(one.dtype == np.float64 for one in work):
+    shapes = {column.shape if isinstance(column, np.ndarray) else () for column in work}
+    if len(shapes) == 1 and () not in shapes and all(column.dtype == np.float64 for column in work):
         return Work(*work)
     columns = np.empty((len(work), *np.broadcast_shapes((1,), *map(np.shape, work))))
     for place, column in enumerate(work):
@@ -98,7 +98,9 @@ def taken(work: Work, which: IntArray) -> Work:
 
 def joined(*columns: Columns) -> Columns:
     """Candidates with the same fields, one list after another."""
-    return {name: np.concatenate([some[name] for some in columns]) for name in columns[0]}
+    return {
+        name: np.concatenate([candidates[name] for candidates in columns]) for name in columns[0]
+    }
 
 
 def deepest(rows: Columns, k: IntArray) -> Columns:
@@ -113,21 +115,23 @@ def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Flo
     Steps are of a ``size``, and the last is what is left. The largest loads, of ``most`` elements,
     say how much: others are taken to be cut in the same ratio.
     """
-    left = most - (steps - 1) * size
-    left = np.where((left > 0) & (left <= size), left, most / steps) * mean / most
-    return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
+    remainder = most - (steps - 1) * size
+    remainder = (
+        np.where((remainder > 0) & (remainder <= size), remainder, most / steps) * mean / most
+    )
+    return (mean - np.where(steps > 1, remainder, 0)) / np.maximum(1, steps - 1), remainder
 
 
-def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
+def times(work: Work, few: int, *reached: float, core: ModuleType | None = None) -> Floats:
     """Whole cycles of the ``few`` candidates that take least; of others they may be infinite.
 
     Candidates are estimated in the order of their bounds, until those left cannot win. Times that
-    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the
-    compiled one.
+    are ``reached`` already count among the few. ``core`` is a form of ``pipeline_core``, by
+    default the compiled one.
     """
     work = table(work)
     least = np.asarray(busy_cycles(work) + work.beside)
-    best = np.sort([*known, *[np.inf] * few])[:few]
+    best = np.sort([*reached, *[np.inf] * few])[:few]
     cycles = np.full(len(least), np.inf)
     order = np.argsort(least, kind="stable")
     first, count = 0, _AT_ONCE
@@ -256,35 +260,35 @@ class Space(ABC):
 
     def missing(self, *once: Any) -> Any:
         """Bytes of the operands that the L2 does not hold, of those that each has."""
-        return sum(size for size, held in zip(once, self.held, strict=True) if not held)
+        return sum(size for size, in_l2 in zip(once, self.held, strict=True) if not in_l2)
 
 
-def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+def leading(space: Space, few: int, *reached: float) -> list[tuple[float, Any]]:
     """(estimated cycles, tiling) of about ``few`` candidates with the least estimate, best first.
 
     Where launches weigh much, those of a device with half of the cores are among them. Times that
-    are ``known`` count among the few.
+    are ``reached`` already count among the few.
     """
-    leaders = leading_here(space, few, *known)
+    leaders = leading_here(space, few, *reached)
     if not leaders:
-        return _on_half(space, few, *known) if known else []
-    half = _on_half(space, few, *(time for time, _ in leaders), *known)
+        return _on_half(space, few, *reached) if reached else []
+    half = _on_half(space, few, *(time for time, _ in leaders), *reached)
     # With no more tiles than half of the cores both have the same candidates.
     same = {(time, replace(tiling, cores=0)) for time, tiling in leaders if half}
     tilings = {tiling: time for time, tiling in leaders}
     for time, tiling in half:
         if (time, replace(tiling, cores=0)) not in same:
             tilings.setdefault(tiling, time)
-    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))[:few]
+    return sorted(((time, tiling) for tiling, time in tilings.items()), key=itemgetter(0))[:few]
 
 
-def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+def leading_here(space: Space, few: int, *reached: float) -> list[tuple[float, Any]]:
     """Candidates as of ``leading``, of the device as it is.
 
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
     sooner and leave more of the shared memories to each.
     """
-    t, first = _best(space, few if known else _WIDELY * few, known)
+    t, first = _best(space, few if reached else _WIDELY * few, reached)
     if not len(first):
         return []
     rounds = -(-t["items"] // t["cores"])
@@ -295,23 +299,23 @@ def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any
     new = distinct(pairs[:, pairs[1] != np.tile(t["cores"], len(fewer))])
     if new.size:
         on = chosen(t, new[0]) | {"cores": new[1]}
-        more = times(space.estimate(on), few, *first, *known)
+        more = times(space.estimate(on), few, *first, *reached)
         t, first = joined(t, on), np.concatenate([first, more])
     best = np.argsort(first, kind="stable")[:few]
     tilings = {
-        space.tiling(one): time
-        for one, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
+        space.tiling(fields): time
+        for fields, time in zip(records(chosen(t, best)), first[best].tolist(), strict=True)
         if time < np.inf
     }
-    return sorted(((time, one) for one, time in tilings.items()), key=itemgetter(0))
+    return sorted(((time, fields) for fields, time in tilings.items()), key=itemgetter(0))
 
 
-def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
+def _best(space: Space, few: int, reached: Sequence[float]) -> tuple[Columns, Floats]:
     """The ``few`` candidates with the least estimates, and these.
 
-    Times that are ``known`` count among the few. Of equal estimates, as where all wait for a
-    memory, those of fewest steps lead. Rows whose bound is above what candidates of others take are
-    never spread.
+    Times that are ``reached`` already count among the few. Of equal estimates, as where all wait
+    for a memory, those of fewest steps lead. Rows whose bound is above what candidates of others
+    take are never spread.
     """
     rows = space.rows
     least = busy_cycles(space.of_rows) + space.of_rows.beside
@@ -327,14 +331,14 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
             work = taken(space.of_rows, looked_at)
         else:
             work = table(space.estimate(spread))
-        cycles = times(work, few, *estimates, *known)
+        cycles = times(work, few, *estimates, *reached)
         leading_ones = np.flatnonzero(np.isfinite(cycles))
         new = chosen(spread, leading_ones)
         t = joined(t, new) if len(estimates) else new
         estimates = np.concatenate([estimates, cycles[leading_ones]])
         of_all = np.asarray(work.items * work.firsts * work.seconds * work.steps)
         steps = np.append(steps, of_all[leading_ones])
-        limit = np.sort([*known, *estimates, *[np.inf] * few])[few - 1]
+        limit = np.sort([*reached, *estimates, *[np.inf] * few])[few - 1]
         remaining, count = remaining[count:], len(remaining)
         remaining = remaining[least[remaining] <= limit]
     best = np.lexsort((steps, estimates))[:few]
@@ -344,21 +348,21 @@ def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floa
 def records(t: Columns) -> list[dict[str, int]]:
     """Candidates one by one, as fields by name."""
     columns = (column.tolist() for column in t.values())
-    return [dict(zip(t, map(int, one), strict=True)) for one in zip(*columns, strict=True)]
+    return [dict(zip(t, map(int, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
+def _on_half(space: Space, few: int, *reached: float) -> list[tuple[float, Any]]:
     """Candidates that lead on half of the cores, where launches of the others weigh as much.
 
     A tiling for which few cores are enough is not among those that lead on all of them.
     """
     saved = space.device.launch.core_cycles * space.cores / 2
-    if space.cores < 2 or saved < _WEIGHTY * min(known):
+    if space.cores < 2 or saved < _WEIGHTY * min(reached):
         return []
     half = replace(space, cores=space.cores // 2)
     return [
         (time, replace(tiling, cores=tiling.cores or half.cores))
-        for time, tiling in leading(half, few, *known)
+        for time, tiling in leading(half, few, *reached)
     ]
 
 

@@ -64,15 +64,15 @@ def summing(size: int, parts: int, written: int, cores: int) -> Stream:
 
 def clear_cycles(device: Device, size: int) -> float:
     """Cycles to launch the kernel that clears so many bytes, and of its stores."""
-    return _whole(device, clearing(size, device.count("vector"), CLEAR_BYTES))
+    return _launched_cycles(device, clearing(size, device.count("vector"), CLEAR_BYTES))
 
 
 def sum_cycles(device: Device, size: int, parts: int) -> float:
     """Cycles to launch the kernel that adds so many parts of ``size`` bytes each, and of itself."""
-    return _whole(device, summing(size, parts, size, device.count("vector")))
+    return _launched_cycles(device, summing(size, parts, size, device.count("vector")))
 
 
-def _whole(device: Device, stream: Stream) -> float:
+def _launched_cycles(device: Device, stream: Stream) -> float:
     cycles = times(device, device.count("vector"), stream)
     return float(launch_cycles(device, "vector", 0) + cycles.min())
 

@@ -1,1 +1,1 @@
-"""What every room stands on: errors, integers, quantities, files, processes; no device, no call."""
+"""Foundations of every room: errors, integers, quantities, files, processes; no device, no call."""

@@ -61,7 +61,7 @@ class Content(Enum):
 
     @property
     def taken_by(self) -> str:
-        """What takes such a file, or what to do with it."""
+        """Function or command that takes such a file, or what to do with it."""
         return str(self.value[1])
 
 
@@ -133,7 +133,7 @@ def content_of(path: Path) -> Content | None:
 
 
 def _binary(head: bytes) -> Content | None:
-    """What the first bytes of a file say; None for text."""
+    """Kind that the first bytes of a file show; None for text."""
     for magic, kind in _MAGIC.items():
         if head.startswith(magic):
             return kind
@@ -143,7 +143,7 @@ def _binary(head: bytes) -> Content | None:
 
 
 def _text(text: str) -> Content | None:
-    """What keys, columns or statements say; None where they are not known."""
+    """Kind that keys, columns or statements show; None where they are not known."""
     keys, columns = _keys(text), _columns(text)
     for names, table in ((keys, _KEYS), (columns, _COLUMNS)):
         for needed, kind in table:

@@ -1,4 +1,4 @@
-"""What an answer is made of, by content: values, the sources of npusim, what a class reaches.
+"""Digests of an answer's inputs, by content: values, the sources of npusim, what a class reaches.
 
 Answers are kept by their code as it was imported, not as its files are later. ``program`` names
 the sources of npusim; a process in which one was imported anew has answers of its own. ``code_of``
@@ -189,7 +189,7 @@ def _record(value: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_own(module: str) -> bool:
-    """Whether code of a module may change: that of kernels, and what is installed nowhere."""
+    """True if code of a module may change: that of kernels, and what is installed nowhere."""
     if module.partition(".")[0] == "npusim":
         return module.startswith("npusim.kernels.")
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -212,7 +212,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class _Reach:
-    """What a class reaches, as texts: code by name, and constants."""
+    """Things that a class reaches, as texts: code by name, and constants."""
 
     def __init__(self, kind: type) -> None:
         self.modules: set[str] = set()
@@ -292,7 +292,7 @@ def _names(code: CodeType) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def code_text(code: CodeType) -> str:
-    """What code does, wherever it stands."""
+    """Text of what code does, wherever it stands."""
     consts = (
         code_text(constant)
         if isinstance(constant, CodeType)

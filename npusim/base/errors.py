@@ -14,7 +14,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def shown(text: str) -> str:
     """``text`` as a terminal may have it: control characters as they are written, ``\\x1b``."""
-    return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+    return CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 class NpusimError(Exception):
@@ -29,15 +29,15 @@ class NpusimError(Exception):
 
 @contextmanager
 def told_as(
-    made: Callable[[str], Exception],
+    make_error: Callable[[str], Exception],
     prefix: str = "",
     caught: type[Exception] | tuple[type[Exception], ...] = NpusimError,
 ) -> Iterator[None]:
-    """Raise what is ``caught`` inside as what ``made`` makes of its text, behind ``prefix``."""
+    """Raise what is ``caught`` inside as what ``make_error`` makes of its text, behind ``prefix``."""
     try:
         yield
     except caught as error:
-        raise made(f"{prefix}{_reason(error)}") from error
+        raise make_error(f"{prefix}{_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

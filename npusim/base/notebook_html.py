@@ -1,4 +1,4 @@
-"""How results look at the end of a notebook's cell."""
+"""Looks of results at the end of a notebook's cell."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _ROWS = 60
 
 
 class Shown:
-    """What ``text()`` says, or the one line of ``repr``, with the data frame ``table`` below it.
+    """Mix-in: ``text()``, or the one line of ``repr``, with the data frame ``table`` below it.
 
     A table unfolds where there is a text, which has the most of it.
     """
 
     def _repr_html_(self) -> str:
         """HTML without scripts; what the object says is escaped."""
-        told = getattr(self, "text", None)
-        said = repr(self)[1:-1] if told is None else told()
+        text_of = getattr(self, "text", None)
+        said = repr(self)[1:-1] if text_of is None else text_of()
         table: Any = getattr(self, "table", None)
         if table is None:
             return _plain(said)
         rows = table.to_html(index=False, border=0, max_rows=_ROWS, justify="left", na_rep="")
-        opened = " open" if told is None else ""
+        opened = " open" if text_of is None else ""
         name = f"table, {len(table):,} rows"
         return f"{_plain(said)}<details{opened}><summary>{name}</summary>{rows}</details>"
 

@@ -132,8 +132,8 @@ def _ceiling(kind: str) -> Fraction:
 
 
 def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:
-    known = KINDS[kind]
-    units, seconds = known.units, known.seconds
+    rules = KINDS[kind]
+    units, seconds = rules.units, rules.seconds
     match = _WORDS.get(kind, _NUMBER).fullmatch(text)
     if not match or (units and match[2] not in {*units, *seconds}):
         raise _expected(kind, text)
@@ -151,9 +151,9 @@ def _parsed(text: str, kind: str, clock_hz: int) -> Quantity:
         number *= clock_hz
     if kind == "duration":
         number = Fraction(ceil(number))
-    if (known.whole and number.denominator != 1) or not (number or known.idle):
+    if (rules.whole and number.denominator != 1) or not (number or rules.idle):
         raise _expected(kind, text)
-    return int(number) if known.whole else number
+    return int(number) if rules.whole else number
 
 
 def in_one_unit(

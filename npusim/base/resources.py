@@ -59,11 +59,11 @@ def user_cache() -> Path:
     if home is not None and _writable(home / "npusim"):
         return home / "npusim"
     other = Path(tempfile.gettempdir()) / f"npusim-{_user()}"
-    return other if _own(other) else _of_this_process()
+    return other if _make_private(other) else _of_this_process()
 
 
 def _home() -> Path | None:
-    """Where programs keep their caches; None for a user without a home folder."""
+    """Folder in which programs keep their caches; None for a user without a home folder."""
     named = os.environ.get("XDG_CACHE_HOME")
     if named and Path(named).is_absolute():  # the specification: a relative path is ignored
         return Path(named)
@@ -82,15 +82,15 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _own(folder: Path) -> bool:
+def _make_private(folder: Path) -> bool:
     """Make a folder that only this user can enter; False if another's or an open one is there."""
     with suppress(FileExistsError):  # whatever it is: looked at next
         folder.mkdir(mode=0o700)
-    found = os.lstat(folder)
+    status = os.lstat(folder)
     if not hasattr(os, "getuid"):  # Windows: the temporary files are each user's own
-        return stat.S_ISDIR(found.st_mode)
-    closed = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-    return closed and found.st_uid == os.getuid()
+        return stat.S_ISDIR(status.st_mode)
+    closed = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
+    return closed and status.st_uid == os.getuid()
 
 
 @cache

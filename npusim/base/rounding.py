@@ -1,4 +1,4 @@
-"""How values change when they leave fp32: the chip's rounding, one function."""
+"""Change of values that leave fp32: the chip's rounding, one function."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def round_to(
         return values
     if dtype.kind == "int":
         limits = np.iinfo(dtype.numpy)
-        whole = np.nan_to_num(np.rint(values.astype(np.float64)), nan=0.0)
-        return whole.clip(limits.min, limits.max).astype(dtype.numpy)
+        integers = np.nan_to_num(np.rint(values.astype(np.float64)), nan=0.0)
+        return integers.clip(limits.min, limits.max).astype(dtype.numpy)
     with np.errstate(over="ignore", invalid="ignore"):
         out = values.astype(dtype.numpy)
     if dtype.bytes != 2:
@@ -50,7 +50,7 @@ _POISON_BITS = np.uint32(0xFFFF0000)
 
 
 def is_poison(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
-    """Which floats are the NaN of memory that nobody wrote, or were computed from it.
+    """Mask of floats that are the NaN of memory that nobody wrote, or were computed from it.
 
     Such memory has all bits set, which is NaN in every float type. Sums and products of a NaN carry
     its bits on, and conversions keep the upper ones, so the mark goes wherever the data go. The

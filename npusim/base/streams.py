@@ -20,7 +20,7 @@ class OutputError(NpusimError):
 
 
 def stderr_is_terminal() -> bool:
-    """Whether there is a standard error, and it is a terminal."""
+    """True if there is a standard error, and it is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 

@@ -67,9 +67,9 @@ class Node(Struct, frozen=True):
             raise self.fail(f"expected an integer{limit}, got {brief(self.text())}")
         return value
 
-    def word(self, what: str, known: Iterable[str]) -> str:
-        """Return the scalar's text, which must be a ``known`` word of a kind, ``what``."""
-        if self.text() not in (choices := tuple(known)):
+    def word(self, what: str, words: Iterable[str]) -> str:
+        """Return the scalar's text, which must be one of the ``words`` of a kind, ``what``."""
+        if self.text() not in (choices := tuple(words)):
             raise self.fail(f"unknown {what} {self.text()!r}{suggest(self.text(), choices)}")
         return self.text()
 

@@ -80,7 +80,7 @@ class Call(Struct, dict=True):
         self.held: dict[str, int] = {}  # bytes of main memory by tensor
         self._steps: list[Step] = []
         self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
-        self._given: dict[str, Operand] = {}
+        self._operand_values: dict[str, Operand] = {}
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
         self._touched: set[str] = set()  # tensors that the L2 may hold
@@ -112,7 +112,7 @@ class Call(Struct, dict=True):
 
     @cached_property
     def launches(self) -> Launches:
-        """What was launched so far, and the L2 it left; where numbers are wanted, the plain way."""
+        """Launches so far, and the L2 it left; where numbers are wanted, the plain way."""
         kind = CachedLaunches if self.timing_only else Launches
         return kind(self.device, self.groups, self.options.engine)
 
@@ -219,10 +219,10 @@ class Call(Struct, dict=True):
         self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...], *, warm: bool
     ) -> Tensor:
         """Put the elements of an operand into global memory, contiguous, of a ``shape``."""
-        same = (earlier for earlier, operand in self._given.items() if operand is value)
+        same = (earlier for earlier, operand in self._operand_values.items() if operand is value)
         tensor = Tensor(name, shape, as_dtype, "in", next(same, ""))
         self._operands[name] = 0
-        self._given[name] = value
+        self._operand_values[name] = value
         self._hold(name, tensor)
         if not self.timing_only:
             array = np.ascontiguousarray(value, dtype=as_dtype.numpy)
@@ -390,7 +390,7 @@ class Call(Struct, dict=True):
             planned.append(kernel)
             return
         self._steps.append(kernel)
-        launched = self._known(kernel) if self.timing_only else None
+        launched = self._recalled(kernel) if self.timing_only else None
         if launched is None:
             with self._errors_of(kernel.name):
                 program = program_of(kernel, self.device, self.groups)
@@ -405,7 +405,7 @@ class Call(Struct, dict=True):
                 self._execute(program, written_whole)
         self._record(launched, kernel.name, kernel.tiling_in_use)
 
-    def _known(self, kernel: Kernel) -> Launched | None:
+    def _recalled(self, kernel: Kernel) -> Launched | None:
         """Launch a kernel whose run is known, whose progress is one step; None if it is not."""
         launched = self.launches.known(kernel, timeline=self.options.timeline)
         if launched is not None and self.options.progress is not None:

@@ -22,26 +22,26 @@ def in_turn(results: Sequence[Result]) -> Result:
     Bounds of the problem are those of all, added up by resource.
     """
     bounds: dict[str, Bound] = {}
-    for bound in (bound for one in results for bound in one.problem_bounds):
+    for bound in (bound for result in results for bound in result.problem_bounds):
         before = bounds.get(bound.resource)
         bounds[bound.resource] = bound if before is None else before.plus(bound)
     device = results[0].device
-    again = [one for one in results if one.replay is not None]
+    again = [result for result in results if result.replay is not None]
     replay = InTurn(
-        tuple(cast(Replay, one.replay) for one in again),
-        tuple(len(one.runs) for one in again),
+        tuple(cast(Replay, result.replay) for result in again),
+        tuple(len(result.runs) for result in again),
         device,
     )
     notes, figures = notes_of(device, results)
     return replace(
         results[0],
-        operator=" + ".join(one.operator for one in results),
-        runs=tuple(run for one in results for run in one.runs),
+        operator=" + ".join(result.operator for result in results),
+        runs=tuple(run for result in results for run in result.runs),
         notes=(*notes, *figures),
-        problem="; ".join(one.problem for one in results),
-        workspace_bytes=max(one.workspace_bytes for one in results),
+        problem="; ".join(result.problem for result in results),
+        workspace_bytes=max(result.workspace_bytes for result in results),
         problem_bounds=longest_first(bounds.values()),
-        tilings={name: tiling for one in results for name, tiling in one.tilings.items()},
+        tilings={name: tiling for result in results for name, tiling in result.tilings.items()},
         replay=replay,
     )
 
@@ -50,10 +50,10 @@ def notes_of(device: Device, results: Iterable[Result]) -> tuple[list[str], tupl
     """The notes of results, each once, and those on the figures that all of them rest on."""
     notes: dict[str, None] = {}
     figures: dict[str, None] = {}
-    for one in results:
-        behind = one.replay.figures if one.replay is not None else ()
+    for result in results:
+        behind = result.replay.figures if result.replay is not None else ()
         usual = notes_on_figures(device, behind)
-        notes |= dict.fromkeys(note for note in one.notes if note not in usual)
+        notes |= dict.fromkeys(note for note in result.notes if note not in usual)
         figures |= dict.fromkeys(behind)
     return [*notes], notes_on_figures(device, figures)
 
@@ -63,27 +63,27 @@ class InTurn:
 
     def __init__(self, parts: tuple[Replay, ...], kernels: tuple[int, ...], device: Device) -> None:
         self.parts, self.kernels, self.device = parts, kernels, device
-        self.figures = tuple(dict.fromkeys(name for one in parts for name in one.figures))
+        self.figures = tuple(dict.fromkeys(name for part in parts for name in part.figures))
 
     def time_us(self, device: Device) -> float:
         """Microseconds of all on ``device``."""
-        return sum(one.time_us(device) for one in self.parts)
+        return sum(part.time_us(device) for part in self.parts)
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
-        """What the time of every kernel rests on."""
-        return tuple(trace for one in self.parts for trace in one.traces(device))
+        """Traces: causes of the time of every kernel."""
+        return tuple(trace for part in self.parts for trace in part.traces(device))
 
     def programs(self, device: Device) -> tuple[Program, ...]:
         """The program of every kernel."""
-        return tuple(program for one in self.parts for program in one.programs(device))
+        return tuple(program for part in self.parts for program in part.programs(device))
 
     def spread_us(self, device: Device) -> float | None:
         """Microseconds with vector kernels on the cores that ``device`` favours; None as of one."""
-        times = [one.spread_us(device) for one in self.parts]
+        times = [part.spread_us(device) for part in self.parts]
         if all(us is None for us in times):
             return None
         pairs = zip(self.parts, times, strict=True)
-        return sum(one.time_us(device) if us is None else us for one, us in pairs)
+        return sum(part.time_us(device) if us is None else us for part, us in pairs)
 
     def on_all_cores_us(self, place: int) -> float | None:
         """Microseconds with kernel ``place`` on all its cores; None where nothing limits them."""
@@ -101,11 +101,11 @@ class InTurn:
         """The call that kernel ``place`` is of, its place there, and the time of the others."""
         for part, count in zip(self.parts, self.kernels, strict=True):
             if place < count:
-                others = (one.time_us(self.device) for one in self.parts if one is not part)
+                others = (other.time_us(self.device) for other in self.parts if other is not part)
                 return part, place, sum(others)
             place -= count
         raise IndexError(place)
 
     def causes(self, device: Device) -> tuple[IntArray, ...]:
-        """What every instruction of every kernel waited for, by rows of its timeline."""
-        return tuple(rows for one in self.parts for rows in one.causes(device))
+        """Instructions that those of every kernel waited for, by rows of its timeline."""
+        return tuple(rows for part in self.parts for rows in part.causes(device))

@@ -110,7 +110,7 @@ class Options:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        for name, value, known in (
+        for name, value, allowed in (
             ("launch", self.launch, "'single' or 'graph'"),
             ("start", self.start, "'cold' or 'warm'"),
             ("rules", self.rules, "'documented', 'strict' or 'hardware'"),
@@ -119,7 +119,7 @@ class Options:
             if not isinstance(value, str) or value not in _CHOICES[name]:
                 near = nearest(str(value), _CHOICES[name])
                 hint = f"; did you mean {near!r}?" if near else ""
-                raise ArgumentError(f"{name} is {value!r}; it is {known}{hint}")
+                raise ArgumentError(f"{name} is {value!r}; it is {allowed}{hint}")
         for name in ("deterministic", "check"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -146,27 +146,36 @@ class Options:
 
     @classmethod
     def of(
-        cls, caller: Callable[..., Any], given: Mapping[str, Any], *, without: Collection[str] = ()
+        cls,
+        caller: Callable[..., Any],
+        keywords: Mapping[str, Any],
+        *,
+        without: Collection[str] = (),
     ) -> Options:
-        """The keywords ``given`` to the function ``caller``, which can do nothing with ``without``.
+        """The ``keywords`` given to the function ``caller``, which can do nothing with ``without``.
 
         Raises ``ArgumentError`` for an unknown keyword, for a value other than the usual one of a
         keyword without meaning for the caller, and where ``device`` is missing.
         """
         usual = {field.name: field.default for field in fields(cls)}
         name = caller.__name__
-        for key in given:
+        for key in keywords:
             if key not in usual:
-                own = [p.name for p in signature(caller).parameters.values() if p.kind != _REST]
-                known = dict.fromkeys([*own, *(key for key in usual if key not in without)])
-                raise ArgumentError(f"{name}: unknown keyword {key!r}{suggest(key, known)}")
-        if "device" not in given:
+                parameters = [
+                    p.name for p in signature(caller).parameters.values() if p.kind != _REST
+                ]
+                accepted = dict.fromkeys(
+                    [*parameters, *(key for key in usual if key not in without)]
+                )
+                raise ArgumentError(f"{name}: unknown keyword {key!r}{suggest(key, accepted)}")
+        if "device" not in keywords:
             raise ArgumentError(f"{name} needs device=NAME; `npusim devices` lists the names")
-        options = cls(**given)
+        options = cls(**keywords)
         for key in without:
-            if given.get(key, usual[key]) != usual[key]:
+            if keywords.get(key, usual[key]) != usual[key]:
+                value = keywords[key]
                 raise ArgumentError(
-                    f"{name}: {key}={given[key]!r} has no meaning: {_NO_MEANING[key]}; leave it out"
+                    f"{name}: {key}={value!r} has no meaning: {_NO_MEANING[key]}; leave it out"
                 )
         return options
 

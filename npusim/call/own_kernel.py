@@ -40,27 +40,33 @@ def load_kernel(place: str) -> type[Kernel]:
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Kernel)
     ]
-    found = {kind.__name__: kind for kind in every if not isabstract(kind)}
-    own = {name: kind for name, kind in found.items() if kind.__module__ == module.__name__}
-    if name in found:
-        return _named(found[name], file)
+    concrete = {kind.__name__: kind for kind in every if not isabstract(kind)}
+    defined_here = {
+        name: kind for name, kind in concrete.items() if kind.__module__ == module.__name__
+    }
+    if name in concrete:
+        return _named(concrete[name], file)
     if name:
-        hint = suggest(name, own) if own else f"; it defines {_lacking(every, module)}"
+        hint = (
+            suggest(name, defined_here)
+            if defined_here
+            else f"; it defines {_lacking(every, module)}"
+        )
         raise ArgumentError(f"{file} has no kernel {name!r}{hint}")
-    if len(own) != 1:
-        have = f"the kernels {', '.join(own)}" if own else _lacking(every, module)
+    if len(defined_here) != 1:
+        have = f"the kernels {', '.join(defined_here)}" if defined_here else _lacking(every, module)
         raise ArgumentError(f"{file} defines {have}; name one as {file}:CLASS, a class of Kernel")
-    return _named(next(iter(own.values())), file)
+    return _named(next(iter(defined_here.values())), file)
 
 
 def _lacking(every: Sequence[type[Kernel]], module: ModuleType) -> str:
-    """Why none of the classes of a file is a kernel, as far as it has any."""
-    told = [
+    """Reasons why none of the classes of a file is a kernel, as far as it has any."""
+    reasons = [
         f"{kind.__name__}, which lacks the method {' and '.join(sorted(kind.__abstractmethods__))}"
         for kind in every
         if kind.__module__ == module.__name__
     ]
-    return f"no kernel but {' and '.join(told)}" if told else "no kernel"
+    return f"no kernel but {' and '.join(reasons)}" if reasons else "no kernel"
 
 
 def make_kernel(kind: type[Kernel], arguments: Mapping[str, str]) -> Kernel:
@@ -69,38 +75,41 @@ def make_kernel(kind: type[Kernel], arguments: Mapping[str, str]) -> Kernel:
     Raises ``ArgumentError`` for an unknown name, a text that is no such value, and what is missing.
     """
     make: Callable[..., Any] = getattr(kind, EXAMPLE, kind)
-    known = parameters(kind)
+    takes = parameters(kind)
     for name in arguments:
-        if name not in known:
-            raise ArgumentError(f"{kind.__name__} has no argument {name!r}{suggest(name, known)}")
+        if name not in takes:
+            raise ArgumentError(f"{kind.__name__} has no argument {name!r}{suggest(name, takes)}")
     missing = [
         name
-        for name, one in known.items()
-        if one.default is Parameter.empty and name not in arguments
+        for name, parameter in takes.items()
+        if parameter.default is Parameter.empty and name not in arguments
     ]
     if missing:
         raise ArgumentError(
-            f"{kind.__name__} needs {', '.join(missing)}; give {_examples(known, missing)}"
+            f"{kind.__name__} needs {', '.join(missing)}; give {_examples(takes, missing)}"
         )
-    values = {name: read_value(name, known[name], text) for name, text in arguments.items()}
+    values = {name: read_value(name, takes[name], text) for name, text in arguments.items()}
     try:
-        made = make(**values)
+        kernel = make(**values)
     except NpusimError:
         raise
     except Exception as error:
         raise ArgumentError(f"{_where(error)}{kind.__name__}: {_words(error)}") from error
-    if not isinstance(made, Kernel):
-        raise ArgumentError(f"{kind.__name__}.{EXAMPLE} returned {made!r}; it must return a kernel")
-    return made
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(
+            f"{kind.__name__}.{EXAMPLE} returned {kernel!r}; it must return a kernel"
+        )
+    return kernel
 
 
 def parameters(kind: type[Kernel]) -> dict[str, Parameter]:
-    """What ``make_kernel`` takes for a class, by name, with types instead of their names."""
+    """Parameters that ``make_kernel`` takes for a class, by name, with types resolved."""
     make = getattr(kind, EXAMPLE, None)
     hints = _hints(kind if make is None else getattr(make, "__func__", make))
-    found = signature(kind if make is None else make).parameters
+    by_name = signature(kind if make is None else make).parameters
     return {
-        name: one.replace(annotation=hints.get(name, one.annotation)) for name, one in found.items()
+        name: parameter.replace(annotation=hints.get(name, parameter.annotation))
+        for name, parameter in by_name.items()
     }
 
 
@@ -167,7 +176,7 @@ def _tensor(name: str, text: str) -> Tensor:
 
 
 def _form(wanted: Any) -> str:
-    """What the text of a value looks like."""
+    """Form of the text of a value."""
     forms = {
         bool: "yes or no",
         int: "an integer",
@@ -176,14 +185,16 @@ def _form(wanted: Any) -> str:
         Tensor: f"SIZExSIZE:TYPE or SIZExSIZE:TYPE:ROLE, the role of {', '.join(ROLES)}",
     }
     if wanted not in forms and isinstance(wanted, type) and is_dataclass(wanted):
-        return "FIELD=VALUE,... of " + ", ".join(one.name for one in fields(wanted))
+        return "FIELD=VALUE,... of " + ", ".join(
+            record_field.name for record_field in fields(wanted)
+        )
     return forms.get(wanted, "text")
 
 
-def _examples(known: Mapping[str, Parameter], names: list[str]) -> str:
-    """How what is missing could be given."""
+def _examples(takes: Mapping[str, Parameter], names: list[str]) -> str:
+    """Examples of how missing arguments could be given."""
     usual = {int: "64", bool: "yes", float: "1.5", DType: "fp16", Tensor: "512x512:fp16"}
-    return " ".join(f"{name}={usual.get(known[name].annotation, '...')}" for name in names)
+    return " ".join(f"{name}={usual.get(takes[name].annotation, '...')}" for name in names)
 
 
 def _parted(place: str) -> tuple[Path, str]:
@@ -236,8 +247,8 @@ def _where(error: Exception, file: Path | None = None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if file is None or Path(f.filename).resolve() == file.resolve()]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
+    own_frames = [f for f in frames if file is None or Path(f.filename).resolve() == file.resolve()]
+    return f"{Path(own_frames[-1].filename).name}:{own_frames[-1].lineno}: " if own_frames else ""
 
 
 def _words(error: Exception) -> str:

@@ -74,10 +74,10 @@ class LeftOut(NamedTuple):
 
     def __repr__(self) -> str:
         """The tiling in the words of reports, where it has such, and the reason."""
-        given = self.given
-        if isinstance(given, Kernel):
-            given = given.tiling_text or given.name
-        return f"<{given}: {self.reason}>"
+        subject = self.given
+        if isinstance(subject, Kernel):
+            subject = subject.tiling_text or subject.name
+        return f"<{subject}: {self.reason}>"
 
 
 class Ranking(Shown, Struct, frozen=True):
@@ -208,7 +208,9 @@ def _foreseen(
     for (place, candidate), estimate in zip(candidates.items(), estimates, strict=True):
         if estimate is not None:
             cycles, least = estimate
-            foreseen.append(_Foreseen(cycles, place, problem.whole(candidate, least), ESTIMATES))
+            foreseen.append(
+                _Foreseen(cycles, place, problem.with_launch(candidate, least), ESTIMATES)
+            )
             continue
         program = problem.bound(candidate)
         if program.reason:
@@ -252,12 +254,12 @@ def _rows(
 
 
 def is_measured(device: Device) -> bool:
-    """Whether estimates were compared with simulations on a device with just these figures."""
+    """True if estimates were compared with simulations on a device with just these figures."""
     return any(device.digest() == load_device(name).digest() for name in MEASURED_ON)
 
 
 def _unmeasured(device: Device, simulated: int) -> str:
-    """What is not known of a ranking on a device where estimates were never compared."""
+    """Sentence on what a ranking lacks on a device where estimates were never compared."""
     intervals = "the intervals are those of these devices, and " if simulated < _ENOUGH else ""
     what = (
         f"keep(certain=True) rests on {counted(simulated, 'simulated tiling')}"
@@ -271,9 +273,9 @@ def _unmeasured(device: Device, simulated: int) -> str:
     )
 
 
-def _check(kernel: Kernel, one: Any) -> None:
+def _check(kernel: Kernel, tiling: Any) -> None:
     """Raise ``ArgumentError`` if this is no tiling of the kernel, whatever its values."""
-    if isinstance(one, Kernel):
+    if isinstance(tiling, Kernel):
         return
     usual = getattr(kernel, "tiling", None)
     if usual is None and not kernel.choices:
@@ -282,13 +284,13 @@ def _check(kernel: Kernel, one: Any) -> None:
             "place of tilings, or the class choices = {field: values}"
         )
     names = [*kernel.choices] if usual is None else [field.name for field in fields(usual)]
-    if isinstance(one, Mapping):
-        right = {*one} <= {*names}
+    if isinstance(tiling, Mapping):
+        right = {*tiling} <= {*names}
     else:
-        right = usual is not None and isinstance(one, type(usual))
+        right = usual is not None and isinstance(tiling, type(usual))
     if not right:
         kind = "choice" if usual is None else "tiling"
-        raise ArgumentError(f"rank: {one!r} is no {kind} of {kernel.name}: {', '.join(names)}")
+        raise ArgumentError(f"rank: {tiling!r} is no {kind} of {kernel.name}: {', '.join(names)}")
 
 
 def _tiling_of(kernel: Kernel) -> Any:
@@ -299,12 +301,12 @@ def _tiling_of(kernel: Kernel) -> Any:
     return {name: getattr(kernel, name) for name in kernel.choices} or kernel
 
 
-def _like(kernel: Kernel, one: Any) -> Kernel:
+def _like(kernel: Kernel, tiling: Any) -> Kernel:
     """The kernel with a tiling; ``ArgumentError`` where its own checks refuse it."""
-    if isinstance(one, Kernel):
-        return one
+    if isinstance(tiling, Kernel):
+        return tiling
     usual = getattr(kernel, "tiling", None)
     if usual is None:
-        return replace(kernel, **one)
-    tiling = replace(usual, **one) if isinstance(one, Mapping) else one
+        return replace(kernel, **tiling)
+    tiling = replace(usual, **tiling) if isinstance(tiling, Mapping) else tiling
     return replace(kernel, tiling=tiling)

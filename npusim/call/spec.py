@@ -55,7 +55,7 @@ def spec(shape: Iterable[int], dtype_name: Any, strides: Iterable[int] | None = 
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether these strides, in elements, are those of a row-major tensor without gaps.
+    """True if these strides, in elements, are those of a row-major tensor without gaps.
 
     Strides of axes of one element say nothing, nor do those of a tensor without elements.
     """
@@ -70,7 +70,7 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def elements_overlap(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements of a view may share memory, judged axis by axis from the shortest."""
+    """True if two elements of a view may share memory, judged axis by axis from the shortest."""
     reach = 0
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1:

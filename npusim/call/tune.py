@@ -59,8 +59,8 @@ def tune(
     groups = parse_core_mask(cores, machine)
     if isinstance(what, Kernel):
         if operands or options or kernel:
-            given = ", ".join(["operands"] * bool(operands) + list(options)) or "kernel"
-            raise ArgumentError(f"tune: {given} have no meaning for a kernel; leave them out")
+            named = ", ".join(["operands"] * bool(operands) + list(options)) or "kernel"
+            raise ArgumentError(f"tune: {named} have no meaning for a kernel; leave them out")
         chosen = what
     else:
         options |= {"device": machine, "cores": cores, "launch": launch}
@@ -93,28 +93,32 @@ def _by_rules(
     warm: Collection[str],
 ) -> list[Kernel]:
     """The kernel as "auto" tiles it, the vendor's rule, and the library's forms, where they do."""
-    found = []
+    rivals = []
     with suppress(CapacityError):  # as for a kernel that has no estimates to rank
-        found.append(automatic(kernel, options["device"], groups, warm=warm))
+        rivals.append(automatic(kernel, options["device"], groups, warm=warm))
     for rule in ("production", "library"):
         with suppress(ArgumentError, CapacityError), planning() as kernels:
             what(*operands, **options | {"tiling": {kernel.name: rule}})
-            tilings = (getattr(one, "tiling", None) for one in kernels if one.name == kernel.name)
-            found += [replace(kernel, tiling=tiling) for tiling in tilings]
-    return found
+            tilings = (
+                getattr(planned, "tiling", None)
+                for planned in kernels
+                if planned.name == kernel.name
+            )
+            rivals += [replace(kernel, tiling=tiling) for tiling in tilings]
+    return rivals
 
 
 def _chosen(kernels: list[Kernel], name: str, operator: str) -> Kernel:
     """The one kernel asked for, among those an operator launches."""
-    kernels = [one for one in kernels if is_tunable(type(one))]
-    names = ", ".join(dict.fromkeys(one.name for one in kernels))
+    kernels = [candidate for candidate in kernels if is_tunable(type(candidate))]
+    names = ", ".join(dict.fromkeys(candidate.name for candidate in kernels))
     if not kernels:
         raise ArgumentError(f"tune: {operator} launches no kernel with tilings to choose from")
-    found = [one for one in kernels if name in ("", one.name)]
-    if not found:
+    matching = [candidate for candidate in kernels if name in ("", candidate.name)]
+    if not matching:
         raise ArgumentError(
             f"tune: {operator} launches no kernel {name!r} to tune (it has: {names})"
         )
-    if len({one.name for one in found}) > 1:
+    if len({candidate.name for candidate in matching}) > 1:
         raise ArgumentError(f"tune: {operator} launches {names}; say which one as kernel=...")
-    return found[0]
+    return matching[0]

@@ -29,7 +29,7 @@ _WIDE = 128
 
 
 class Reading(NamedTuple):
-    """How some outputs of an axis read inputs, wherever on the axis they are.
+    """Way in which some outputs of an axis read inputs, wherever on the axis they are.
 
     ``outputs`` read ``size`` virtual inputs and padding ``before`` and ``after`` them; of the
     virtual ones ``real`` are real, the first after ``skip``. The rest is said of the outputs' own
@@ -87,7 +87,7 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def sums(self) -> IntArray:
-        """Which sum each run belongs to, from 0: runs of the same outputs add up."""
+        """Number of the sum that each run belongs to, from 0: runs of the same outputs add up."""
         return np.cumsum(np.diff(self.first, prepend=-1) != 0) - 1
 
     @property
@@ -111,7 +111,7 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         """The distinct ways of reading, and which of them is each run's."""
         names = ("count", "size", "before", "after", "real", "skip", "kernel", "part")
         rows = [*zip(*(getattr(self, name).tolist() for name in names), strict=True)]
-        found: dict[Reading, int] = {}
+        numbered: dict[Reading, int] = {}
         numbers = {}
         for row in sorted(set(rows)):
             outputs, size, before, after, real, skip, kernel, number = row
@@ -121,15 +121,15 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
                 *(part.axis.stride, part.axis.dilation, part.axis.insert),
                 *(part.outputs[1], part.inputs[1], part.taps[1]),
             )
-            numbers[row] = found.setdefault(reading, len(found))
-        return tuple(found), np.array([numbers[row] for row in rows], np.int64)
+            numbers[row] = numbered.setdefault(reading, len(numbered))
+        return tuple(numbered), np.array([numbers[row] for row in rows], np.int64)
 
 
 _COLUMNS = tuple(name for name in Runs.__struct_fields__ if name != "parts")
 
 
 class Use(NamedTuple):
-    """What of an axis takes part: pairs of an output and a tap that read a real input.
+    """Part of an axis that is used: pairs of an output and a tap that read a real input.
 
     ``inputs`` are read by any output, ``outputs`` read any input, and ``taps`` are of use anywhere.
     """
@@ -168,7 +168,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def sparse(self) -> bool:
-        """Whether most taps read padding wherever the filter is."""
+        """True if most taps read padding wherever the filter is."""
         return self.insert == 1 and (self.kernel > self.size or self.lone)
 
     @property
@@ -180,16 +180,16 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def wide(self) -> bool:
-        """Whether a window reads far more inputs than it has taps."""
+        """True if a window reads far more inputs than it has taps."""
         return self.insert == 1 and self.dilation > 1 and self.dilation * (self.kernel - 1) >= _WIDE
 
     @property
     def lone(self) -> bool:
-        """Whether an output reads one input at most: there are no more than taps lie apart."""
+        """True if an output reads one input at most: there are no more than taps lie apart."""
         return self.size <= self.dilation and self.out > 1 == self.stride
 
     def fits_window(self, *, whole: bool = False) -> bool:
-        """Whether img2col loads can slide the filter over all virtual inputs.
+        """True if img2col loads can slide the filter over all virtual inputs.
 
         Wide filters slide band by band, and taps may be left out where padding is wide; ``whole``
         asks for all taps everywhere.
@@ -200,12 +200,12 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def fits_bands(self) -> bool:
-        """Whether img2col loads can slide bands of the filter over all virtual inputs."""
+        """True if img2col loads can slide bands of the filter over all virtual inputs."""
         return self.stride <= _STRIDE_FIELD and max(self.dilation, self.pads) <= _PAD_FIELD
 
     @property
     def reads_any(self) -> bool:
-        """Whether any output reads any real input through any tap."""
+        """True if any output reads any real input through any tap."""
         shift = self.before - np.arange(self.kernel) * self.dilation  # o * stride - shift is read
         first = np.maximum(0, -(-shift // self.stride))
         last = np.minimum(self.out - 1, ((self.size - 1) * self.insert + shift) // self.stride)
@@ -220,7 +220,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def use(self) -> Use:
-        """What of the axis takes part where no zeros are inserted."""
+        """Used part of the axis where no zeros are inserted."""
         assert self.insert == 1
         shift = np.arange(self.kernel) * self.dilation - self.before
         low = np.maximum(0, ceil_div(-shift, self.stride))
@@ -250,7 +250,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
             return (Part(self).bands(widest),)
         phases = self.phases()
         if form == "single":
-            phases = tuple(one for part in phases for one in part.apart())
+            phases = tuple(part_alone for part in phases for part_alone in part.apart())
         if form != "taps":
             every = (replace(part, trimmed=part.axis.sparse) for part in phases)
             return tuple(part.bands(widest) for part in every)
@@ -279,7 +279,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
     def _phases(self) -> tuple[Part, ...]:
         """Outputs by their residue modulo ``insert``; of stride 1, as gradients are."""
         step = self.insert // gcd(self.insert, self.dilation)
-        found = []
+        phases = []
         for tap in range(min(step, self.kernel)):
             phase = (self.before - tap * self.dilation) % self.insert
             if phase < self.out:
@@ -290,8 +290,8 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
                     before=(self.before - tap * self.dilation - phase) // self.insert,
                     dilation=self.dilation * step // self.insert,
                 )
-                found.append(Part(axis, outputs=(phase, self.insert), taps=(tap, step)))
-        return tuple(sorted(found, key=lambda part: part.outputs))
+                phases.append(Part(axis, outputs=(phase, self.insert), taps=(tap, step)))
+        return tuple(sorted(phases, key=lambda part: part.outputs))
 
     @lru_cache(maxsize=64)  # noqa: B019 - an axis is a few numbers, known by its value
     def runs(
@@ -336,7 +336,7 @@ class Part(Struct, frozen=True):
         if not a.lone:
             return (self,)
         (output, step), (place, pitch) = self.outputs, self.inputs
-        found = []
+        parts = []
         for i in range(a.size):
             first = (i + a.before) % a.dilation
             if first < a.out:
@@ -351,8 +351,8 @@ class Part(Struct, frozen=True):
                     single=True,
                     within=axis.reached,
                 )
-                found.append(part)
-        return tuple(found)
+                parts.append(part)
+        return tuple(parts)
 
     def bands(self, widest: int) -> tuple[Part, ...]:
         """The part, in as few equal bands as have at most the ``widest`` filter's taps."""
@@ -389,7 +389,7 @@ class Part(Struct, frozen=True):
         return first, np.minimum(step, stop - first)
 
     def reach(self, first: IntArray, count: IntArray, number: int = 0) -> tuple[IntArray, ...]:
-        """What ``count`` outputs from the part's ``first`` on read: the columns of ``Runs``.
+        """Reads of ``count`` outputs from the part's ``first`` on: the columns of ``Runs``.
 
         Taps that read nothing but padding are left out where there is more padding than the
         field of a load holds. ``number`` is the part's own.
@@ -422,13 +422,13 @@ class Part(Struct, frozen=True):
 
 
 def _covered(low: IntArray, high: IntArray) -> int:
-    """How many integers lie in any of the ranges from ``low`` to before ``high``."""
+    """Number of integers that lie in any of the ranges from ``low`` to before ``high``."""
     if not len(low):
         return 0
     order = np.argsort(low)
     low, high = low[order], high[order]
-    known = np.maximum.accumulate(np.concatenate([low[:1], high[:-1]]))
-    return int(np.maximum(0, high - np.maximum(low, known)).sum())
+    reached = np.maximum.accumulate(np.concatenate([low[:1], high[:-1]]))
+    return int(np.maximum(0, high - np.maximum(low, reached)).sum())
 
 
 def _single(part: Part, tap: int) -> Part:

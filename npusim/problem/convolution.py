@@ -128,7 +128,7 @@ class Convolution:
         return layer
 
     def _no_output(self) -> str:
-        """What is wrong with the first axis that has no output."""
+        """Description of the first axis that has no output."""
         axis = next(i for i, size in enumerate(self.out) if size < 1)
         name, size = "DHW"[3 - self.dims + axis], self.out[axis]
         reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1
@@ -256,7 +256,7 @@ class Convolution:
 
     @cached_property
     def plan(self) -> GroupPlan:
-        """How groups share fractals."""
+        """Plan of how groups share fractals."""
         return group_plan(self.cin, self.cout, self.groups, self.c0)
 
     @property
@@ -298,7 +298,7 @@ class Convolution:
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
-        """What of each spatial axis of the plain convolution takes part."""
+        """Used parts of each spatial axis of the plain convolution."""
         plain = self.plain()
         return tuple(plain.axis(i).use for i in range(self.dims))
 
@@ -313,7 +313,7 @@ class Convolution:
 
     @property
     def one_window(self) -> bool:
-        """Whether the filter of an ordinary layer is as large as its input, which nothing pads.
+        """True if the filter of an ordinary layer is as large as its input, which nothing pads.
 
         There is one output position then, a sum over the whole image, as of a fully connected
         layer.
@@ -322,7 +322,7 @@ class Convolution:
 
     @property
     def side_by_side(self) -> bool:
-        """Whether windows of an ordinary layer without groups cover its input, each element once.
+        """True if windows of an ordinary layer without groups cover its input, each element once.
 
         The filter is as large as the stride, or as the input.
         """
@@ -339,12 +339,12 @@ class Convolution:
         Where groups share fractals, that is of all the channels that are multiplied together.
         """
         plan = self.plain().lifted(c0).plan
-        read, made = ("Cout", "Cin") if self.transposed else ("Cin", "Cout")
+        read, written = ("Cout", "Cin") if self.transposed else ("Cin", "Cout")
         if plan.groups == 1:
-            return {read: (plan.cin, plan.cin1_g * c0), made: (plan.cout, plan.cout_g)}
+            return {read: (plan.cin, plan.cin1_g * c0), written: (plan.cout, plan.cout_g)}
         return {
             f"{read}/groups": (plan.cin_per_group, plan.cin1_g * c0),
-            f"{made} of {plan.mag_factor} group{'s' * (plan.mag_factor > 1)}": (
+            f"{written} of {plan.mag_factor} group{'s' * (plan.mag_factor > 1)}": (
                 plan.mag_factor * plan.cout_per_group,
                 plan.cout_g,
             ),
@@ -352,7 +352,7 @@ class Convolution:
 
     @property
     def reads_any(self) -> bool:
-        """Whether any output reads any input at all, and not just padding."""
+        """True if any output reads any input at all, and not just padding."""
         return all(self.axis(i).reads_any for i in range(self.dims))
 
     def used(self, what: str, size: int) -> int:
@@ -361,12 +361,12 @@ class Convolution:
         ``what`` is "inputs", "outputs" or "taps"; its channels and images are spread evenly.
         """
         plain = self.plain()
-        whole = {"inputs": plain.spatial, "outputs": plain.out, "taps": plain.kernel}[what]
+        extents = {"inputs": plain.spatial, "outputs": plain.out, "taps": plain.kernel}[what]
         live: list[int] = [getattr(use, what) for use in self.uses]
-        return size // prod(whole) * prod(live)
+        return size // prod(extents) * prod(live)
 
     def axis(self, i: int) -> Axis:
-        """How the outputs along spatial axis ``i`` read the inputs."""
+        """Reading of the inputs by the outputs along spatial axis ``i``."""
         return Axis(
             size=self.spatial[i],
             out=self.out[i],
@@ -381,7 +381,7 @@ class Convolution:
         return self.stride[i] if self.out[i] > 1 else 1
 
     def gradient_axis(self, i: int) -> Axis:
-        """How the input's gradient reads the output's along axis ``i``; taps run backwards."""
+        """Axis ``i`` as the input's gradient reads the output's; taps run backwards."""
         return Axis(
             size=self.out[i],
             out=self.spatial[i],

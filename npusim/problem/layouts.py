@@ -68,8 +68,8 @@ def split_axis(x: Array, axis: int, size: int) -> Array:
 
 def join_axis(x: Array, axis: int, length: int) -> Array:
     """Undo ``split_axis``: join ``axis`` and the next, keep the first ``length`` elements."""
-    whole = x.shape[axis] * x.shape[axis + 1]
-    joined = x.reshape(*x.shape[:axis], whole, *x.shape[axis + 2 :])
+    length_joined = x.shape[axis] * x.shape[axis + 1]
+    joined = x.reshape(*x.shape[:axis], length_joined, *x.shape[axis + 2 :])
     return joined[(slice(None),) * axis + (slice(length),)]
 
 
@@ -81,10 +81,10 @@ def fresh(x: Array) -> Array:
 def check_rank(function: str, x: Array, axes: str) -> None:
     """Raise unless ``x`` has as many axes as ``axes`` (comma-separated names) says, or behind
     ``...`` at least so many."""
-    some = axes.startswith("...")
-    rank = axes.count(",") + (not some)
-    if x.ndim < rank or (x.ndim > rank and not some):
-        want = f"({axes})" if some else f"{rank} axes ({axes})"
+    has_ellipsis = axes.startswith("...")
+    rank = axes.count(",") + (not has_ellipsis)
+    if x.ndim < rank or (x.ndim > rank and not has_ellipsis):
+        want = f"({axes})" if has_ellipsis else f"{rank} axes ({axes})"
         raise ArgumentError(
             f"{function}: the array has shape {x.shape}, expected {want}; reshape it"
         )

@@ -109,11 +109,11 @@ def fold(
     array, window = np.asarray(columns, np.float64), (stride, [(p, p) for p in padding], dilation)
     windows = output_sizes(size, kernel, *window)
     lead = (*array.shape[:-2], array.shape[-2] // prod(kernel))
-    patches, whole = array.reshape(*lead, *kernel, *windows), np.zeros((*lead, *size))
+    patches, summed = array.reshape(*lead, *kernel, *windows), np.zeros((*lead, *size))
     everything = (slice(None),) * len(windows)
     for tap, ins, outs in _taps(size, kernel, windows, window):
-        whole[ins] += patches[(*tap, *everything)][outs]
-    return whole
+        summed[ins] += patches[(*tap, *everything)][outs]
+    return summed
 
 
 def unfold(

@@ -80,18 +80,22 @@ def chosen(
     """
     look_again()
     around = launches or _with_before
-    held = tuple((t.name, t.size_bytes) for t in _by_name(kernel) if t.name in warm)
-    key = _key(kernel, around, groups, held)
-    found = CHOICES.find(key, device) if key is not None else None
-    if found is not None:
-        return _with(kernel, found.answer)
-    trial = _Trial(device, groups, held)
+    warm_sizes = tuple((t.name, t.size_bytes) for t in _by_name(kernel) if t.name in warm)
+    key = _key(kernel, around, groups, warm_sizes)
+    earlier = CHOICES.find(key, device) if key is not None else None
+    if earlier is not None:
+        return _with(kernel, earlier.answer)
+    trial = _Trial(device, groups, warm_sizes)
     best = _best(kernel, trial, around, simulated=simulated)
     if simulated and key is not None:
         new = changes(kernel, best).items()
-        tiled = {name: asdict(cast(Any, one)) for name, one in new if is_dataclass(one)}
-        kept = dict(new) | tiled
-        CHOICES.keep(key, device, trial.names, kept)
+        tiled = {
+            name: asdict(cast(Any, field_value))
+            for name, field_value in new
+            if is_dataclass(field_value)
+        }
+        fields_chosen = dict(new) | tiled
+        CHOICES.keep(key, device, trial.names, fields_chosen)
     return best
 
 
@@ -105,20 +109,20 @@ def _with_before(kernel: Kernel) -> Sequence[Kernel]:
 
 
 def _key(
-    kernel: K, around: Around[K], groups: tuple[int, ...], held: Sequence[tuple[str, int]]
+    kernel: K, around: Around[K], groups: tuple[int, ...], warm: Sequence[tuple[str, int]]
 ) -> str | None:
     """All that a choice depends on besides the device; None where it is not known."""
     what, rule = content(kernel), f"{around.__module__}.{around.__qualname__}"
     if what is None or "<" in rule:  # a function of a function may depend on more
         return None
-    return hashlib.sha256(f"{what} {rule} {groups} {held}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{what} {rule} {groups} {warm}".encode()).hexdigest()[:32]
 
 
-def _with(kernel: K, kept: dict[str, Any]) -> K:
+def _with(kernel: K, fields_chosen: dict[str, Any]) -> K:
     """``kernel`` with the changes of a choice."""
     values = {
         name: type(getattr(kernel, name))(**new) if isinstance(new, dict) else new
-        for name, new in kept.items()
+        for name, new in fields_chosen.items()
     }
     return replace(kernel, **values)
 
@@ -159,37 +163,40 @@ class _Trial:
         lay_out(kernel, self._seen.device, self.groups, issued=False)
         return _Tried(MOST_INSTRUCTIONS + 1, None)
 
-    def run(self, kernels: Sequence[Kernel], left: int) -> _Tried:
-        """Build kernels that are launched one after another; time them where work is ``left``.
+    def run(self, kernels: Sequence[Kernel], room: int) -> _Tried:
+        """Build kernels that are launched one after another; time them if ``room`` allows.
+
+        ``room`` are the instructions that may still be timed.
 
         Vector ones run on the cores on which they end first, as a call launches them. Of such that
         were timed before nothing is built. Raises as ``build`` does.
         """
         watched, groups = self._seen.device, len(self.groups)
         kernels = [
-            one.on_few(watched, groups * watched.core_kind(one.role).per_group) for one in kernels
+            kernel.on_few(watched, groups * watched.core_kind(kernel.role).per_group)
+            for kernel in kernels
         ]
-        told = [content(kernel) for kernel in kernels] if are_usual() else [None]
-        key = f"{self.groups} {self._warm} {told}" if None not in told else ""
-        known = TRIED.find(key, self.device) if key else None
-        if known is not None:
-            self._names |= known.names
-            work, cycles = known.answer
-            return _Tried(work, cycles if work <= left else None)
+        contents = [content(kernel) for kernel in kernels] if are_usual() else [None]
+        key = f"{self.groups} {self._warm} {contents}" if None not in contents else ""
+        earlier = TRIED.find(key, self.device) if key else None
+        if earlier is not None:
+            self._names |= earlier.names
+            work, cycles = earlier.answer
+            return _Tried(work, cycles if work <= room else None)
         programs = [program_of(kernel, self.device, self.groups) for kernel in kernels]
-        work = sum(one.instructions + BUILD_WEIGHT * one.emitted for one in programs)
-        held = TrackedDevice(self.device)
-        made: int | None = None
-        if work <= left:
-            l2 = new_l2(held.device, "fast")
+        work = sum(kernel.instructions + BUILD_WEIGHT * kernel.emitted for kernel in programs)
+        tracked = TrackedDevice(self.device)
+        cycles_taken: int | None = None
+        if work <= room:
+            l2 = new_l2(tracked.device, "fast")
             for name, size in self._warm:
                 l2.preload(name, size)
-            made = sum(time_cycles(program, l2) for program in programs)
-        names = held.names.union(*(names_of(program.device) for program in programs))
+            cycles_taken = sum(time_cycles(program, l2) for program in programs)
+        names = tracked.names.union(*(names_of(program.device) for program in programs))
         self._names |= names
-        if key and made is not None:
-            TRIED.keep(key, self.device, names, [work, made])
-        return _Tried(work, made)
+        if key and cycles_taken is not None:
+            TRIED.keep(key, self.device, names, [work, cycles_taken])
+        return _Tried(work, cycles_taken)
 
 
 def fastest(
@@ -218,7 +225,7 @@ def fastest(
 
 
 class _Tried(NamedTuple):
-    """What it took to build and time some kernels, and their cycles.
+    """Work that building and timing some kernels took, and their cycles.
 
     ``work`` counts instructions; ``cycles`` are None where this was too much to time them.
     """
@@ -237,7 +244,7 @@ class _Search(Generic[K]):
     def __init__(self, trial: _Trial, around: Around[K], *, simulated: bool, every: bool) -> None:
         self._every = every  # what a tiling is held for depends on no other one
         self._trial, self._around, self._simulated = trial, around, simulated
-        self._left, self._over = MOST_INSTRUCTIONS, False
+        self._instructions_left, self._over = MOST_INSTRUCTIONS, False
         self._kernels: list[K] = []
         self._shapes: set[Hashable] = set()
         self.best: K | None = None
@@ -246,36 +253,42 @@ class _Search(Generic[K]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more may be looked at."""
+        """True if nothing more may be looked at."""
         most = len(self._kernels) == MOST_SIMULATED and not self._every
-        many = most or self._left < 0
+        many = most or self._instructions_left < 0
         return self._over or (many and self.best is not None)
 
     @property
     def has_room(self) -> bool:
-        """Whether instructions are left for one more."""
-        return not self._over and self._left >= 0
+        """True if instructions are left for one more."""
+        return not self._over and self._instructions_left >= 0
 
     def has(self, candidate: K) -> bool:
-        """Whether this very candidate was looked at."""
+        """True if this very candidate was looked at."""
         return candidate in self._kernels
 
     def has_alike(self, candidate: K) -> bool:
-        """Whether one was that is alike."""
+        """True if one was looked at that is alike."""
         return _shape(candidate) in self._shapes
 
     def look_at(self, estimate: float, candidate: K) -> None:
         """Simulate a candidate, where this is not too much work."""
         trial, kernels = self._trial, self._around(candidate)
         try:
-            tried = trial.run(kernels, self._left) if self._simulated else trial.laid_out(candidate)
+            tried = (
+                trial.run(kernels, self._instructions_left)
+                if self._simulated
+                else trial.laid_out(candidate)
+            )
         except CapacityError as error:  # closed forms do not see every byte
             self.failed = error
             return
         if not self._every:
-            self._left -= tried.work
+            self._instructions_left -= tried.work
             if not self._kernels:
-                self._left = min(self._left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work))
+                self._instructions_left = min(
+                    self._instructions_left, max(FREE_INSTRUCTIONS, TIMES_FIRST * tried.work)
+                )
         self._kernels.append(candidate)
         self._shapes.add(_shape(candidate))
         if tried.cycles is None and self.best is not None:
@@ -293,8 +306,8 @@ def _best(kernel: K, trial: _Trial, around: Around[K], *, simulated: bool) -> K:
     if search.best is None:
         raise search.failed or CapacityError(f"{kernel.name}: no tiling fits {trial.device.name}")
     if simulated and search.has_room:
-        for one in search.best.as_with_less_l2(trial.watched):
-            search.look_at(search.time, cast(K, one))
+        for lesser in search.best.as_with_less_l2(trial.watched):
+            search.look_at(search.time, cast(K, lesser))
     return search.best
 
 
@@ -322,7 +335,7 @@ def _look(
 
 
 def _shape(kernel: Kernel) -> Hashable:
-    """What tilings that are alike have in common."""
+    """The fields that tilings which are alike have in common."""
     tiling = getattr(kernel, "tiling", None)
     names = (field.name for field in fields(tiling)) if is_dataclass(tiling) else ()
     return tuple(

@@ -1,4 +1,4 @@
-"""What is tuned: a kernel on a device, and how long a candidate takes there.
+"""Problem that is tuned: a kernel on a device, and how long a candidate takes there.
 
 No candidate is faster than a lower bound on the simulated time of its program, which needs no
 simulation. It is the larger of two kinds of bounds: the slowest core as if it were alone, and the
@@ -118,7 +118,7 @@ Changes = Mapping[str, Any]
 
 
 class Found(NamedTuple):
-    """What was found of a candidate: cycles with every launch, or why it cannot run.
+    """Finding on a candidate: cycles with every launch, or why it cannot run.
 
     ``alike`` names what an engine sees of it: two candidates with the same are one.
     ``gm_bytes`` are read from or written to global memory by all cores.
@@ -164,14 +164,14 @@ class Problem(Struct, frozen=True, dict=True):
 
     def candidates(self) -> Iterator[tuple[Kernel, int]]:
         """The kernel's own, each with a lower bound on its cycles in closed form."""
-        for one, least in self.kernel.bounded(self.device, self.cores):
-            yield one, self.whole(one, least)
+        for candidate, least in self.kernel.bounded(self.device, self.cores):
+            yield candidate, self.with_launch(candidate, least)
 
     def least(self, candidate: Kernel) -> int:
         """A lower bound on the cycles of any kernel, in closed form."""
-        return self.whole(candidate, candidate.least(self.device, self.cores))
+        return self.with_launch(candidate, candidate.least(self.device, self.cores))
 
-    def whole(self, candidate: Kernel, least: Least) -> int:
+    def with_launch(self, candidate: Kernel, least: Least) -> int:
         """Cycles at least with the launch, and with what goes before."""
         launch = self.device.launch.beside(candidate.role, least.cores)
         return least.cycles + launch + self._before(least.before)[0]
@@ -200,14 +200,14 @@ class Problem(Struct, frozen=True, dict=True):
 
     def _before(self, needed: tuple[Kernel, ...]) -> tuple[int, L2]:
         """Cycles of what a candidate needs before it, and the L2 that this leaves."""
-        if needed not in self._known:
+        if needed not in self._times_before:
             start = new_l2(self.device, "fast") if self.l2 is None else copy.deepcopy(self.l2)
             cycles = sum(time_cycles(self._built(kernel), start) for kernel in needed)
-            self._known[needed] = (cycles, start)
-        return self._known[needed]
+            self._times_before[needed] = (cycles, start)
+        return self._times_before[needed]
 
     @cached_property
-    def _known(self) -> dict[tuple[Kernel, ...], tuple[int, L2]]:
+    def _times_before(self) -> dict[tuple[Kernel, ...], tuple[int, L2]]:
         return {}
 
 
@@ -220,9 +220,9 @@ def tiling_of(kernel: Kernel) -> dict[str, Any]:
 
 
 def _without_tiling(kernel: Kernel) -> str:
-    own = {"tiling", *kernel.choices}
-    held = {f.name: getattr(kernel, f.name) for f in fields(kernel)}  # type: ignore[arg-type]
-    return repr({name: value for name, value in held.items() if name not in own})
+    chosen_fields = {"tiling", *kernel.choices}
+    values = {f.name: getattr(kernel, f.name) for f in fields(kernel)}  # type: ignore[arg-type]
+    return repr({name: value for name, value in values.items() if name not in chosen_fields})
 
 
 def neighbours(kernel: Kernel) -> Iterator[Kernel]:
@@ -235,10 +235,10 @@ def neighbours(kernel: Kernel) -> Iterator[Kernel]:
     tiling = getattr(kernel, "tiling", None)
     if not is_dataclass(tiling) or isinstance(tiling, type):
         return
-    for one in fields(tiling):
-        for value in _steps(getattr(tiling, one.name)):
+    for tiling_field in fields(tiling):
+        for value in _steps(getattr(tiling, tiling_field.name)):
             with suppress(ArgumentError):
-                changed = replace(tiling, **{one.name: value})
+                changed = replace(tiling, **{tiling_field.name: value})
                 yield replace(kernel, tiling=changed)
     slots, depth = (getattr(tiling, name, 0) for name in ("l0_slots", "base_k"))
     less = depth * slots // (slots + 1) // 16 * 16

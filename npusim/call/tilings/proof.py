@@ -39,7 +39,7 @@ _BOUNDS, _TIMES = 32, 4
 
 
 class Budget(NamedTuple):
-    """When to stop before the proof: after so many simulations, or seconds (None: never)."""
+    """Limits at which to stop before the proof: simulations, or seconds (None: never)."""
 
     runs: int | None = None
     seconds: float | None = None
@@ -80,15 +80,18 @@ class Row:
     gm_bytes: int = 0  # once its program was built
 
     @property
-    def known(self) -> int:
+    def lower_bound(self) -> int:
         """The best bound there is; of a simulated candidate its time."""
         return self.cycles or max(self.bound, self.least)
 
 
 @dataclass
 class Progress:
-    """How far a search is: candidates, of those ``settled`` (simulated, illegal, or with a bound
-    above the best) and simulated; the best time, and the least that any other can take."""
+    """Counts of a search: candidates, those ``settled``, and of these the simulated ones.
+
+    Settled are those simulated, illegal, or with a bound above the best. ``best`` is the best time,
+    ``least`` the least that any other can take.
+    """
 
     candidates: int
     settled: int
@@ -111,7 +114,7 @@ class Search:
     def __post_init__(self) -> None:
         self._heap: list[tuple[int, int, int]] = []  # bound, how good it is, row
         self._seen: dict[str, int] = {}
-        self._known: set[Kernel] = set()
+        self._admitted: set[Kernel] = set()
         self._best: int | float = inf
         self.bounded = self.simulated = 0
         self.begun = time.monotonic()
@@ -127,16 +130,16 @@ class Search:
     def lead(self, kernels: Iterable[Kernel], workers: Workers) -> bool:
         """Simulate what may be the best of these, in order, as far as the budget goes; whether the
         best became better."""
-        before, left = self._best, list(kernels)
-        for begin in range(0, len(left), _TIMES):
+        before, candidates = self._best, list(kernels)
+        for begin in range(0, len(candidates), _TIMES):
             first = len(self.rows)
             if self._over():
                 break
-            self._add(left[begin : begin + _TIMES])
+            self._add(candidates[begin : begin + _TIMES])
             self._bound(self._hopeful(first), workers)
-            found = self._hopeful(first)
+            hopeful = self._hopeful(first)
             runs = self.budget.runs
-            self._time(found if runs is None else found[: runs - self.simulated], workers)
+            self._time(hopeful if runs is None else hopeful[: runs - self.simulated], workers)
         return self._best < before
 
     def around(self, workers: Workers) -> None:
@@ -156,15 +159,15 @@ class Search:
     def end(self) -> None:
         """Say of what is left whether it may still be faster than the best."""
         for row in self.rows:
-            if row.state == OPEN and row.known >= self._best:
+            if row.state == OPEN and row.lower_bound >= self._best:
                 row.state = PRUNED
 
     def _hopeful(self, first: int) -> list[int]:
         """Rows from ``first`` on that may be the best, least bound first; they leave the heap."""
-        found = [i for bound, _, i in sorted(self._heap) if i >= first and bound < self._best]
-        self._heap = [entry for entry in self._heap if entry[2] not in found]
+        hopeful = [i for bound, _, i in sorted(self._heap) if i >= first and bound < self._best]
+        self._heap = [entry for entry in self._heap if entry[2] not in hopeful]
         heapq.heapify(self._heap)
-        return found
+        return hopeful
 
     @property
     def best(self) -> Kernel | None:
@@ -173,14 +176,14 @@ class Search:
         return min(done, key=lambda row: row.cycles).kernel if done else None
 
     def _add(self, candidates: Iterable[Kernel]) -> None:
-        self._admit((one, self.problem.least(one)) for one in candidates)
+        self._admit((candidate, self.problem.least(candidate)) for candidate in candidates)
 
     def _admit(self, candidates: Iterable[tuple[Kernel, int]]) -> None:
         """Candidates with their bounds in closed form."""
-        for one, least in candidates:
-            if one not in self._known:
-                self._known.add(one)
-                row = Row(one, least)
+        for candidate, least in candidates:
+            if candidate not in self._admitted:
+                self._admitted.add(candidate)
+                row = Row(candidate, least)
                 heapq.heappush(self._heap, (row.least, 0, len(self.rows)))
                 self.rows.append(row)
 
@@ -203,38 +206,38 @@ class Search:
     def _bound(self, rows: Iterable[int], workers: Workers) -> None:
         """Bounds from programs; what cannot run or runs like another leaves the search."""
         chosen = list(rows)
-        found = self._look("bound", chosen, workers)
-        for i, one in zip(chosen, found, strict=True):
+        findings = self._look("bound", chosen, workers)
+        for i, finding in zip(chosen, findings, strict=True):
             row = self.rows[i]
             self.bounded += 1
-            if one.reason:
-                row.state, row.reason = ILLEGAL, one.reason
-            elif self._seen.setdefault(one.alike, i) != i:
+            if finding.reason:
+                row.state, row.reason = ILLEGAL, finding.reason
+            elif self._seen.setdefault(finding.alike, i) != i:
                 row.state = SAME
             else:
-                row.bound, row.gm_bytes = max(one.cycles, row.least), one.gm_bytes
+                row.bound, row.gm_bytes = max(finding.cycles, row.least), finding.gm_bytes
                 heapq.heappush(self._heap, (row.bound, 1, i))
         self._tell()
 
     def _time(self, chosen: list[int], workers: Workers) -> None:
-        found = self._look("time", chosen, workers)
-        for i, one in zip(chosen, found, strict=True):
+        findings = self._look("time", chosen, workers)
+        for i, finding in zip(chosen, findings, strict=True):
             row = self.rows[i]
-            row.cycles, row.state = one.cycles, SIMULATED
-            self._best = min(self._best, one.cycles)
+            row.cycles, row.state = finding.cycles, SIMULATED
+            self._best = min(self._best, finding.cycles)
             self.simulated += 1
         self._tell()
 
     def _look(self, stage: str, chosen: list[int], workers: Workers) -> list[Found]:
-        """What is found of rows at a stage."""
+        """Bounds or times of rows, as ``stage`` says."""
         kernel = self.problem.kernel
         return workers.look(stage, [changes(kernel, self.rows[i].kernel) for i in chosen])
 
     def _tell(self) -> None:
         if self.report is not None:
             least = self._heap[0][0] if self._heap else inf
-            left = sum(entry[0] < self._best for entry in self._heap)
-            settled = len(self.rows) - left
+            undecided = sum(entry[0] < self._best for entry in self._heap)
+            settled = len(self.rows) - undecided
             self.report(Progress(len(self.rows), settled, self.simulated, self._best, least))
 
 
@@ -251,7 +254,7 @@ class Workers(Processes):
         super().__init__(jobs, partial(_begin, problem), own_modules(type(problem.kernel)))
         self.problem, self.store = problem, store
         #: Candidates found in the store so far, and computed.
-        self.known = self.computed = 0
+        self.from_store = self.computed = 0
 
     def look(self, stage: str, candidates: Sequence[Changes]) -> list[Found]:
         """The "bound" or the "time" of each candidate, in order."""
@@ -259,25 +262,25 @@ class Workers(Processes):
             f"{self.problem.key} {stage} {sorted(changes.items())!r}" for changes in candidates
         ]
         rows = {name: self.store.get(name) for name in names}
-        known = {name: Found(*row) for name, row in rows.items() if row is not None}
+        stored = {name: Found(*row) for name, row in rows.items() if row is not None}
         missing = {
             name: changes
             for name, changes in zip(names, candidates, strict=True)
-            if name not in known
+            if name not in stored
         }
-        self.known += len(names) - len(missing)
+        self.from_store += len(names) - len(missing)
         self.computed += len(missing)
         new = dict(zip(missing, self._compute(stage, list(missing.values())), strict=True))
         self.store.put(new.items())
-        return [known[name] if name in known else new[name] for name in names]
+        return [stored[name] if name in stored else new[name] for name in names]
 
     def _compute(self, stage: str, candidates: list[Changes]) -> list[Found]:
         if self.jobs == 1 or len(candidates) < 2:
             return [look(self.problem, stage, changes) for changes in candidates]
         size = ceil_div(len(candidates), 2 * self.jobs)
-        chunks = [candidates[at : at + size] for at in range(0, len(candidates), size)]
-        found = dict(self.each(partial(_look, stage), chunks, self._chunk_name))
-        return [one for place in range(len(chunks)) for one in found[place]]
+        chunks = [candidates[begin : begin + size] for begin in range(0, len(candidates), size)]
+        by_chunk = dict(self.each(partial(_look, stage), chunks, self._chunk_name))
+        return [finding for place in range(len(chunks)) for finding in by_chunk[place]]
 
     def _chunk_name(self, chunk: Sequence[Changes]) -> str:
         """The name of candidates that are looked at together."""
@@ -286,7 +289,7 @@ class Workers(Processes):
 
 
 def look(problem: Problem, stage: str, changes: Changes) -> Found:
-    """What is asked of one candidate; an error names it."""
+    """Bound or time one candidate, as ``stage`` says; an error names it."""
     candidate = problem.candidate(changes)
     with naming(partial(_candidate_name, candidate)):
         return problem.bound(candidate) if stage == "bound" else problem.time(candidate)

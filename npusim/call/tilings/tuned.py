@@ -45,7 +45,7 @@ Counts = dict[str, int]
 
 
 class Tuned(Answer, Struct, frozen=True, dict=True):
-    """What tuning a kernel found.
+    """Result of tuning a kernel.
 
     ``rows`` has a ``Row`` per candidate, the kernel that was given first. Cycles are those of the
     kernel with its launch and with what its tiling needs before it, such as clearing.
@@ -88,8 +88,8 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
     @property
     def tiling(self) -> Any:
         """The fastest tiling: the kernel's field ``tiling``, else its chosen fields by name."""
-        own = getattr(self.best, "tiling", None)
-        return tiling_of(self.best) if own is None else own
+        tiling = getattr(self.best, "tiling", None)
+        return tiling_of(self.best) if tiling is None else tiling
 
     @property
     def cycles(self) -> int:
@@ -103,19 +103,19 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
 
     @property
     def proved(self) -> bool:
-        """Whether no other candidate can be faster on simulated time."""
+        """True if no other candidate can be faster on simulated time."""
         return self.gap == 0
 
     @property
     def gap(self) -> float:
-        """How much less a candidate that was not simulated may take: 0.05 is 5 %; 0 is a proof."""
+        """Share of the time that a candidate not simulated may save: 0.05 is 5 %; 0 is a proof."""
         rows = (row for row in self.rows if row.state == OPEN)
-        least = min((row.known for row in rows if row.known < self.cycles), default=inf)
+        least = min((row.lower_bound for row in rows if row.lower_bound < self.cycles), default=inf)
         return 0.0 if least == inf else 1 - least / self.cycles
 
     @property
     def verdict(self) -> str:
-        """Whether the best is proved, and among how many tilings."""
+        """Sentence on whether the best is proved, and among how many tilings."""
         legal = self.counts["candidates"] - self.counts[ILLEGAL]
         if self.proved:
             return f"proved best of {legal:,} tilings on simulated time"
@@ -145,7 +145,7 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
         import pandas as pd  # noqa: PLC0415 - it takes as long to load as a small search
 
         rows = [row for row in self.rows if row.state != SAME]
-        rows.sort(key=lambda row: (row.state != SIMULATED, row.state == ILLEGAL, row.known))
+        rows.sort(key=lambda row: (row.state != SIMULATED, row.state == ILLEGAL, row.lower_bound))
         records = []
         for row in rows:
             record = tiling_of(row.kernel)
@@ -225,22 +225,27 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
                     *(f"{fit.share.get(name, 0):.0%}" for name in memories),
                 ]
             )
-        texts = {name for name, one in tiling_of(shown[0].kernel).items() if isinstance(one, str)}
-        left = [i for i, name in enumerate(head) if name in varying and name in texts]
-        return "\n".join([*_verdict(self), "", *lines.table(head, table, left, lines.WIDTH)]) + "\n"
+        texts = {
+            name for name, value in tiling_of(shown[0].kernel).items() if isinstance(value, str)
+        }
+        aligned_left = [i for i, name in enumerate(head) if name in varying and name in texts]
+        return (
+            "\n".join([*_verdict(self), "", *lines.table(head, table, aligned_left, lines.WIDTH)])
+            + "\n"
+        )
 
     def __str__(self) -> str:
         return self.text()
 
 
 def _verdict(tuned: Tuned) -> list[str]:
-    """What was found, and how sure that is; a tiling stays whole, to be copied."""
+    """Lines on the best and how sure it is; a tiling stays in one piece, to be copied."""
     counts, device = tuned.counts, tuned.problem.device
-    given = next((row for row in tuned.rows if row.state == SIMULATED), None)
+    original = next((row for row in tuned.rows if row.state == SIMULATED), None)
     best = f"{tuned.problem.kernel.name} on {device.name}: {tuned.cycles:,} cycles, "
     best += f"{tuned.time_us:,.2f} us with launches"
-    if given is not None and given.cycles > tuned.cycles:
-        best += f"; as it was given {given.cycles:,} ({given.cycles / tuned.cycles:.2f}x)"
+    if original is not None and original.cycles > tuned.cycles:
+        best += f"; as it was given {original.cycles:,} ({original.cycles / tuned.cycles:.2f}x)"
     looked = (
         f"{counts[SIMULATED]:,} simulated, {counts[PRUNED]:,} ruled out by bounds "
         f"({tuned.bounded:,} programs built), {counts[ILLEGAL]:,} do not run; "
@@ -248,14 +253,16 @@ def _verdict(tuned: Tuned) -> list[str]:
     )
     if tuned.from_store:
         looked += f", {tuned.from_store:,} looks known from before"
-    told = [line for text in (best, tuned.verdict, looked) for line in lines.wrap(text, later="  ")]
-    return [*told, f"tiling: {_words(tuned)}"]
+    lines_shown = [
+        line for text in (best, tuned.verdict, looked) for line in lines.wrap(text, later="  ")
+    ]
+    return [*lines_shown, f"tiling: {_words(tuned)}"]
 
 
 def _words(tuned: Tuned) -> str:
     """The fields of the best tiling that are not as usual, as --tiling takes them."""
-    own = getattr(tuned.best, "tiling", None)
-    usual = {f.name: f.default for f in fields(own)} if own is not None else {}
+    record = getattr(tuned.best, "tiling", None)
+    usual = {f.name: f.default for f in fields(record)} if record is not None else {}
     tiling = tiling_of(tuned.best)
     chosen = {name: value for name, value in tiling.items() if usual.get(name, "") != value}
     return ",".join(f"{name}={_value(value)}" for name, value in chosen.items())
@@ -294,11 +301,11 @@ def search(
     begun = time.monotonic()
     candidates = problem.candidates()
     if among is not None:
-        candidates = ((one, problem.least(one)) for one in among)
+        candidates = ((candidate, problem.least(candidate)) for candidate in among)
     with (
         in_notebooks(progress, _of_tilings) as report,
-        opened(store, "tuned") as kept,
-        Workers(problem, kept, jobs) as workers,
+        opened(store, "tuned") as answers,
+        Workers(problem, answers, jobs) as workers,
     ):
         looking = Search(problem, candidates, seeds, budget, report)
         looking.begin(workers)
@@ -310,7 +317,7 @@ def search(
             looking.around(workers)
         looking.end()
     spent = time.monotonic() - begun
-    return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.known)
+    return Tuned(problem, tuple(looking.rows), looking.bounded, spent, workers.from_store)
 
 
 #: Candidates with the best estimates that a search with a budget looks at before all others.
@@ -322,10 +329,13 @@ def _leaders(problem: Problem) -> list[Kernel]:
     kernel = problem.kernel
     warm = [t.name for t in kernel.tensors if t.role != "out"] if problem.l2 is not None else []
     with suppress(CapacityError):
-        return [one for _, one in kernel.ranked(problem.device, problem.cores, _LEADING, warm)]
+        return [
+            candidate
+            for _, candidate in kernel.ranked(problem.device, problem.cores, _LEADING, warm)
+        ]
     return []
 
 
 def _of_tilings(far: Progress) -> tuple[str, int, int]:
-    """How far a search is, for a bar."""
+    """Label, done and total of a search, for a bar."""
     return "tilings ruled out", far.settled, far.candidates

@@ -1,4 +1,4 @@
-"""Which tiling a kernel gets: its own rule's, the vendor's, or the one given.
+"""Choice of the tiling a kernel gets: its own rule's, the vendor's, or the one given.
 
 The text of --tiling: a rule, ``FIELD=VALUE,...`` or ``@FILE``, of several kernels for each.
 """
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def own_tiling(given: Any, kernel: str, kind: type[T], *, tuned: bool = False) -> T | None:
-    """What the option ``tiling`` asks of a kernel without a vendor's rule.
+def own_tiling(option: Any, kernel: str, kind: type[T], *, tuned: bool = False) -> T | None:
+    """Tiling that the option ``tiling`` asks of a kernel without a vendor's rule.
 
     None where it is chosen: "auto", and "tuned", which goes on from there (``Call.tuned``).
     """
-    asked = asked_tiling(given, kernel, kind, vendor=False, tuned=tuned)
+    asked = asked_tiling(option, kernel, kind, vendor=False, tuned=tuned)
     return asked if isinstance(asked, kind) else None
 
 
 def asked_tiling(
-    given: Any,
+    option: Any,
     kernel: str,
     kind: type[T],
     *,
@@ -40,7 +40,7 @@ def asked_tiling(
     library: bool = False,
     tuned: bool = True,
 ) -> T | CannTiling | Literal["auto", "tuned", "library", "production"]:
-    """What the option ``tiling`` asks of ``kernel``, whose tilings are of type ``kind``.
+    """Tiling or rule that the option ``tiling`` asks of ``kernel``, of tilings of type ``kind``.
 
     It is one for all kernels, or a mapping from their names, where those it leaves out are
     "auto"; "tuned", the fastest that a search finds, is for kernels that can be ``tuned``. With
@@ -48,7 +48,7 @@ def asked_tiling(
     ``library`` or ``vendor`` "library", the vendor's rule of an older chip or a plain choice among
     the forms of kernel that the vendor's library has.
     """
-    tiling = asked_of(given, kernel)
+    tiling = asked_of(option, kernel)
     if isinstance(tiling, kind) or (vendor and _is_cann(tiling)):
         return cast("T | CannTiling", tiling)
     if isinstance(tiling, str):
@@ -69,7 +69,7 @@ def asked_tiling(
 
 
 def _is_cann(tiling: object) -> bool:
-    """Whether a tiling is in the vendor's words."""
+    """True if a tiling is in the vendor's words."""
     if isinstance(tiling, str):
         return False
     from npusim.kernels.vendor.cann import CannTiling  # noqa: PLC0415 - most tilings are words
@@ -77,19 +77,19 @@ def _is_cann(tiling: object) -> bool:
     return isinstance(tiling, CannTiling)
 
 
-def asked_of(given: Any, kernel: str) -> Any:
-    """What the option ``tiling`` says of ``kernel``: a word, or a tiling; "auto" where nothing."""
-    return given.get(kernel, "auto") if isinstance(given, Mapping) else given
+def asked_of(option: Any, kernel: str) -> Any:
+    """Value of the option ``tiling`` for ``kernel``: a word or a tiling; "auto" by default."""
+    return option.get(kernel, "auto") if isinstance(option, Mapping) else option
 
 
-def is_tuned(given: Any, kernel: str) -> bool:
-    """Whether the option ``tiling`` asks for the fastest tiling of ``kernel`` there is."""
-    return bool(asked_of(given, kernel) == "tuned")
+def is_tuned(option: Any, kernel: str) -> bool:
+    """True if the option ``tiling`` asks for the fastest tiling of ``kernel`` there is."""
+    return bool(asked_of(option, kernel) == "tuned")
 
 
-def is_library(given: Any, kernel: str) -> bool:
-    """Whether the option ``tiling`` asks for what the vendor's library does, or would do."""
-    tiling = asked_of(given, kernel)
+def is_library(option: Any, kernel: str) -> bool:
+    """True if the option ``tiling`` asks for what the vendor's library does, or would do."""
+    tiling = asked_of(option, kernel)
     return _is_cann(tiling) or tiling in ("library", "production")
 
 
@@ -110,7 +110,7 @@ def parse_tiling(text: str, kinds: Mapping[str, type[Any]]) -> Any:
     if text in _RULES:
         return text
     if len(kinds) == 1:
-        return _one(text, *kinds.values())
+        return _tiling_of(text, *kinds.values())
     tilings: dict[str, Any] = {}
     for part in text.split(";"):
         name, colon, fields = (word.strip() for word in part.partition(":"))
@@ -123,11 +123,11 @@ def parse_tiling(text: str, kinds: Mapping[str, type[Any]]) -> Any:
             raise ArgumentError(f"--tiling: unknown kernel {name!r}{suggest(name, kinds)}")
         if name in tilings:
             raise ArgumentError(f"--tiling names {name} twice; keep one of them")
-        tilings[name] = _one(fields, kinds[name])
+        tilings[name] = _tiling_of(fields, kinds[name])
     return tilings
 
 
-def _one(text: str, kind: type[Any]) -> Any:
+def _tiling_of(text: str, kind: type[Any]) -> Any:
     """One kernel's tiling."""
     if text in _RULES:
         return text
@@ -151,19 +151,19 @@ def read_fields(
     ``read`` makes a value of a text; an ``ArgumentError`` of it gets the field's name. Raises
     ``ArgumentError`` for a field that is unknown, given twice, or missing.
     """
-    known = {field.name: field for field in dataclasses.fields(kind)}
+    by_name = {field.name: field for field in dataclasses.fields(kind)}
     values: dict[str, Any] = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
-        if name not in known:
-            raise ArgumentError(f"unknown field {name!r}{suggest(name, known)}")
+        if name not in by_name:
+            raise ArgumentError(f"unknown field {name!r}{suggest(name, by_name)}")
         if name in values:
             raise ArgumentError(f"{name} is given twice; keep one of them")
         with told_as(ArgumentError, f"{name} is {brief(value)}; ", ArgumentError):
-            values[name] = read(known[name], value)
+            values[name] = read(by_name[name], value)
     lacking = [
         name
-        for name, field in known.items()
+        for name, field in by_name.items()
         if field.default is field.default_factory is dataclasses.MISSING and name not in values
     ]
     if lacking:

@@ -1,4 +1,4 @@
-"""How several chips exchange the gradients of a training step."""
+"""Exchange of the gradients of a training step among several chips."""
 # ruff: noqa: RUF009 - figure returns dataclass fields, which is what belongs there
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from npusim.machine.device.parts import figure
 
 @dataclass(frozen=True, kw_only=True)
 class Cards:
-    """How several chips exchange the gradients of a training step."""
+    """Exchange of the gradients of a training step among several chips."""
 
     #: bytes that cross the links of a card in an all-reduce
     bus_bytes_per_cycle: Fraction = figure("bus", "rate")

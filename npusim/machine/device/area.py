@@ -1,4 +1,4 @@
-"""How large a chip is: a proxy for comparing designs, from its memories, multipliers and rates.
+"""Size of a chip: a proxy for comparing designs, from its memories, multipliers and rates.
 
 Control and vector units are not in it.
 """

@@ -1,4 +1,4 @@
-"""Which devices there are, and how a caller names one, its figures and its cores."""
+"""Devices there are, and how a caller names one, its figures and its cores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load_device(
         loaded = device
     else:
         name = os.fspath(device)
-        loaded = _own(name) if is_file(name) else _shipped(name)
+        loaded = _from_file(name) if is_file(name) else _shipped(name)
     return loaded.origin.rebuild(loaded, overrides) if overrides else loaded
 
 
@@ -59,26 +59,26 @@ def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
     value in ``REACH`` on both sides, whole units rounded outwards. Only speeds and times have a
     range (``npusim.base.quantities.KINDS``), blocks only a stated one.
     """
-    found = {}
+    by_path = {}
     for path, figure in figures(device).items():
         ends = _ends(figure, device.provenance.get(path))
         if ends is not None and ends[0] != ends[1]:
             low, high = ends
-            found[path] = replace(figure, value=low), replace(figure, value=high)
-    return found
+            by_path[path] = replace(figure, value=low), replace(figure, value=high)
+    return by_path
 
 
-def _ends(figure: Figure, known: Provenance | None) -> Range | None:
+def _ends(figure: Figure, provenance: Provenance | None) -> Range | None:
     """Return both ends of a figure's range in base units, None where it has no range."""
-    if known is None or known.range is not None:
-        return known.range if known else None
-    reach = REACH.get(known.confidence)
+    if provenance is None or provenance.range is not None:
+        return provenance.range if provenance else None
+    reach = REACH.get(provenance.confidence)
     if reach is None or not KINDS[figure.kind].ranged or isinstance(figure.value, tuple):
         return None
     value = Fraction(figure.value)
     low, high = value * (1 - reach), value * (1 + reach)
-    whole = figure.kind not in ("rate", "fraction_cycles")
-    return (floor(low), ceil(high)) if whole else (low, high)
+    is_integer = figure.kind not in ("rate", "fraction_cycles")
+    return (floor(low), ceil(high)) if is_integer else (low, high)
 
 
 def read_cores(text: str) -> str | int:
@@ -119,7 +119,7 @@ def parse_core_mask(
     return tuple(sorted(set(indices)))
 
 
-def _own(file: str) -> Device:
+def _from_file(file: str) -> Device:
     """Return the device in a file: read on every call, but built only if the text has changed."""
     if not Path(file).is_file():
         raise ArgumentError(
@@ -132,14 +132,14 @@ def _own(file: str) -> Device:
 @lru_cache(maxsize=32)
 def _shipped(name: str) -> Device:
     """Return a device that ships; its files are read once."""
-    known = [*devices(), *ALIASES]
-    if name not in known:
+    names = [*devices(), *ALIASES]
+    if name not in names:
         if Path(name).is_file():
             require_content(Path(name), (Content.DEVICE,), "a device file")
             raise ArgumentError(
                 f"{shown(name)} is a file, and the name of a device file ends in .yaml; rename it"
             )
-        near = suggest(name, known)
+        near = suggest(name, names)
         hint = f"; known: {_names()}" if "known" in near else f"{near} (known: {_names()})"
         raise ArgumentError(f"unknown device {name!r}{hint}; or give a .yaml file")
     return _build(lineage(shipped_file(name)))

@@ -34,7 +34,7 @@ _QUARTERED = 128
 _PATH_NAME = re.compile(r"\w+->\w+(\.\w+)?")
 
 
-def _at(root: Node, *keys: str) -> Node:
+def _node_at(root: Node, *keys: str) -> Node:
     """Return the node at ``keys``."""
     for key in keys:
         root = root.mapping()[key]
@@ -44,7 +44,7 @@ def _at(root: Node, *keys: str) -> Node:
 def _check_sums(device: Device, root: Node) -> None:
     """Sums of what overlaps have one of two precisions."""
     if device.overlap_sums not in ("tensor", "fp32"):
-        raise _at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
+        raise _node_at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
 
 
 def _check_roles(device: Device, root: Node) -> None:
@@ -56,7 +56,7 @@ def _check_roles(device: Device, root: Node) -> None:
     for section, parts, roles in sections:
         holders: dict[str, str] = {}
         for part in parts.values():
-            node = _at(root, section, part.name)
+            node = _node_at(root, section, part.name)
             kind = type(part).__name__.lower()
             if part.role:
                 node.mapping()["role"].word("role", roles)
@@ -71,17 +71,17 @@ def _check_roles(device: Device, root: Node) -> None:
 def _check_cores(device: Device, root: Node) -> None:
     """Core kinds name declared memories, pipes and roles, and each role is held once."""
     if not device.cores:
-        raise _at(root, "cores").fail("a device needs at least one kind of core; add one")
+        raise _node_at(root, "cores").fail("a device needs at least one kind of core; add one")
     holders: dict[str, str] = {}
     declared = {"memories": device.memories, "pipes": device.pipes, "roles": PIPE_OF_ROLE}
     for kind in device.cores.values():
         for key, words in declared.items():
-            for item in _at(root, "cores", kind.name, key).items():
+            for item in _node_at(root, "cores", kind.name, key).items():
                 word = item.text()
                 if word not in words:
                     raise item.fail(f"{word!r} is not among the {key}{suggest(word, words)}")
         for role in kind.roles:
-            where = _at(root, "cores", kind.name, "roles")
+            where = _node_at(root, "cores", kind.name, "roles")
             if role in holders:
                 raise where.fail(f"role {role!r} is held by {holders[role]!r} already; drop one")
             holders[role] = kind.name
@@ -94,7 +94,7 @@ def _check_pipes_of_kind(device: Device, kind: CoreKind, root: Node) -> None:
     for pipe in ("S", *(PIPE_OF_ROLE[role] for role in kind.roles)):
         if pipe not in pipes:
             why = "issues instructions" if pipe == "S" else "works for its roles"
-            raise _at(root, "cores", kind.name, "pipes").fail(
+            raise _node_at(root, "cores", kind.name, "pipes").fail(
                 f"no pipe {pipe}, which {why}; add {pipe} to the list"
             )
 
@@ -104,7 +104,7 @@ def _check_core_counts(device: Device, root: Node) -> None:
     for kind in device.cores.values():
         cores = device.groups * kind.per_group
         if cores > MOST_CORES:
-            raise _at(root, "groups").fail(
+            raise _node_at(root, "groups").fail(
                 f"{device.groups} groups of {kind.per_group} {kind.name} cores are {cores} cores; "
                 f"at most {MOST_CORES} of a kind can be simulated, make it fewer"
             )
@@ -114,7 +114,7 @@ def _check_paths(device: Device, root: Node) -> None:
     """Every path joins known places and runs on a core that has its pipe and its memories."""
     places = (*device.memories, *GLOBAL_PLACES)
     for path in device.paths.values():
-        node = _at(root, "paths", path.name)
+        node = _node_at(root, "paths", path.name)
         if not _PATH_NAME.fullmatch(path.name):
             raise node.fail("expected a path name such as GM->L1 or GM->L1.nd2nz; rename it")
         for place in (path.src, path.dst):
@@ -139,7 +139,7 @@ def _check_links(device: Device, root: Node) -> None:
     """Links have a scope and carry known traffic, paths name known links, and none is idle."""
     used: set[str] = set()
     for path in device.paths.values():
-        for item in _at(root, "paths", path.name, "links").items() if path.links else ():
+        for item in _node_at(root, "paths", path.name, "links").items() if path.links else ():
             if item.text() not in device.links:
                 raise item.fail(
                     f"unknown link {item.text()!r}{suggest(item.text(), device.links)} (describe "
@@ -147,7 +147,7 @@ def _check_links(device: Device, root: Node) -> None:
                 )
             used.add(item.text())
     for link in device.links.values():
-        node = _at(root, "links", link.name)
+        node = _node_at(root, "links", link.name)
         if not re.fullmatch(r"\w+", link.name):
             raise node.fail("expected letters, digits and _ as a link's name; rename it")
         node.mapping()["scope"].word("scope", SCOPES)
@@ -193,7 +193,7 @@ def _check_cache(device: Device, root: Node) -> None:
     l2 = device.l2
     if l2 is None:
         return
-    node = _at(root, "l2", "block")
+    node = _node_at(root, "l2", "block")
     sectors = l2.block_bytes / l2.sector_bytes
     if any(n & (n - 1) for n in (l2.block_bytes, l2.sector_bytes)) or not 1 <= sectors <= 64:
         raise node.fail(
@@ -210,11 +210,11 @@ def _check_cache(device: Device, root: Node) -> None:
 def _check_units(device: Device, root: Node) -> None:
     """Element types are known, rates are of the device's, and a role that multiplies has any."""
     names = [dtype.name for dtype in DEVICE_DTYPES]
-    for item in _at(root, "dtypes").items():
+    for item in _node_at(root, "dtypes").items():
         item.word("dtype", names)
     for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
         for dtype, rate in unit.rates.items() if unit else ():
-            node = _at(root, key, "rates", dtype)
+            node = _node_at(root, key, "rates", dtype)
             operand = "fp32" if dtype == "hf32" else dtype  # HF32 multiplies fp32 operands
             if operand not in device.dtypes:
                 raise node.fail(
@@ -227,7 +227,7 @@ def _check_units(device: Device, root: Node) -> None:
     for kind in device.cores.values():
         for role, (key, what) in needs.items():
             if role in kind.roles and getattr(device, key) is None:
-                raise _at(root, "cores", kind.name, "roles").fail(
+                raise _node_at(root, "cores", kind.name, "roles").fail(
                     f"the role {role!r} needs {what}; add the key {key!r} or drop the role"
                 )
 
@@ -237,7 +237,7 @@ def _check_energies(device: Device, root: Node) -> None:
     for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
         for dtype in unit.energy_pj if unit else ():
             if unit is not None and dtype not in unit.rates:
-                node = _at(root, key, "energy", dtype)
+                node = _node_at(root, key, "energy", dtype)
                 raise node.fail(f"there is no rate of {dtype!r}{suggest(dtype, unit.rates)}")
 
 
@@ -245,7 +245,7 @@ def _check_launch(device: Device, root: Node) -> None:
     """The skew of starts is a part of what a core adds to a launch."""
     for key, launch in (("launch", device.single), ("graph", device.graph)):
         if launch is not None and launch.skew_cycles > launch.core_cycles:
-            raise _at(root, key).fail(
+            raise _node_at(root, key).fail(
                 f"skew is {launch.skew_cycles} cycles, part of core, which is "
                 f"{launch.core_cycles}; lower skew or raise core"
             )
@@ -255,13 +255,13 @@ def _check_supply(device: Device, root: Node) -> None:
     """The supply rises with the clock, from its threshold."""
     silicon = device.silicon
     if silicon is not None and silicon.voltage and silicon.threshold >= silicon.voltage:
-        raise _at(root, "silicon").fail(
+        raise _node_at(root, "silicon").fail(
             "threshold is the supply at no clock, voltage at the chip's; make threshold the lower"
         )
     most = silicon.most_clock_hz if silicon is not None else None
     if silicon is not None and most is not None and device.clock_hz > most:
         volt = float(silicon.supply_volt(device.clock_hz))
-        raise _at(root, "clock").fail(
+        raise _node_at(root, "clock").fail(
             f"{format_frequency(device.clock_hz)} needs a supply of {volt:.3g} V, and "
             f"silicon.voltage_limit is {float(silicon.voltage_limit):g} V, which it reaches at "
             f"{most / 1e9:.4g} GHz: lower the clock, or raise silicon.voltage_limit"
@@ -274,7 +274,7 @@ def _check_sizes(device: Device, root: Node) -> None:
     memories = {"l2", "shared_memory", *MEMORY_ROLES, *device.memories}
     for name in silicon.sizes if silicon is not None else ():
         if name not in memories:
-            node = _at(root, "silicon", "sizes", name)
+            node = _node_at(root, "silicon", "sizes", name)
             raise node.fail(f"there is no memory {name!r}{suggest(name, sorted(memories))}")
 
 

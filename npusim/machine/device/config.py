@@ -77,7 +77,7 @@ def figures(device: Device) -> dict[str, Figure]:
 _walked: list[tuple[Device, dict[str, Figure]]] = []
 
 
-def _known(device: Device) -> dict[str, Figure]:
+def _figures_of(device: Device) -> dict[str, Figure]:
     """``figures``, which nobody may change here."""
     if not _walked or _walked[0][0] is not device:
         _walked[:] = [(device, figures(device))]
@@ -113,36 +113,36 @@ class _Tree:
             return self._rebuilt(device, values)
         except ConfigError as error:
             changes = " ".join(f"{path}={value}" for path, value in values.items())
-            told = re.sub(r"^.*?:\d+: ", "", str(error))
+            reason = re.sub(r"^.*?:\d+: ", "", str(error))
             if len(values) == 1:
-                told = told.removeprefix(f"{next(iter(values))}: ")
-            raise ConfigError(f"{device.name} with {changes}: {told}") from None
+                reason = reason.removeprefix(f"{next(iter(values))}: ")
+            raise ConfigError(f"{device.name} with {changes}: {reason}") from None
 
     def _rebuilt(self, device: Device, values: Mapping[str, FigureValue]) -> Device:
         """The same, with the errors of a file."""
-        known = _known(device)
+        stated = _figures_of(device)
         root = put(self.root, ("sources", USER[0]), USER[1])
         try:
-            values = with_factors(device, known, values)
+            values = with_factors(device, stated, values)
         except ArgumentError as error:
             raise root.fail(str(error)) from None
         for path, value in values.items():
-            part = part_name(path) if path not in known and isinstance(value, str) else None
+            part = part_name(path) if path not in stated and isinstance(value, str) else None
             if part is not None and (value in ("yes", NO, NONE) or str(value).startswith("{")):
                 root = edited(root, *part, str(value), USER[0])
                 continue
-            if path not in known:
-                words = by_word(device, known)
+            if path not in stated:
+                words = by_word(device, stated)
                 listed = (
                     f"`npusim devices show {device.shown_by}` lists the figures; several together "
                     f"are {', '.join(words)}"
                 )
-                raise root.fail(f"{path}: unknown figure{suggest(path, [*known, *words], listed)}")
-            text = value if isinstance(value, str) else _base_units(path, value, known[path].kind)
+                raise root.fail(f"{path}: unknown figure{suggest(path, [*stated, *words], listed)}")
+            text = value if isinstance(value, str) else _base_units(path, value, stated[path].kind)
             most = f"{path}{AT_MOST}"  # that was measured of a rate which is no more
-            stale = most in known and known[most].value and most not in values
+            stale = most in stated and stated[most].value and most not in values
             for name in (path, most) if stale else (path,):
-                root = put(root, known[name].keys, f"{text} (assumed, {USER[0]})")
+                root = put(root, stated[name].keys, f"{text} (assumed, {USER[0]})")
         built = _build(root, self.names, self.read).launching(device.launch_mode)
         memory = device.main_memory_key
         return built if memory == "main_memory" else built.with_operands_in(memory)
@@ -212,10 +212,10 @@ class _Read(NamedTuple):
     parts: dict[int, _Part]
 
 
-def _build(root: Node, names: Mapping[str, str], known: _Read | None = None) -> Device:
+def _build(root: Node, names: Mapping[str, str], before: _Read | None = None) -> Device:
     """Read the whole tree, then check what no single value can show.
 
-    ``known`` is what was read of another tree, some of whose nodes this one may have.
+    ``before`` is what was read of another tree, some of whose nodes this one may have.
     """
     entries = _entries(Device, root, named=False)
     sources = {key: node.text() for key, node in entries["sources"].mapping().items()}
@@ -227,8 +227,8 @@ def _build(root: Node, names: Mapping[str, str], known: _Read | None = None) -> 
         )
     bases = {file: name for file, name in names.items() if file != root.file}
     clock_hz = _Reader(sources, 1, bases, {}).figure(entries["clock"], "frequency")
-    usable = known is not None and known.clock_hz == clock_hz
-    earlier = known.parts if known is not None and usable else {}
+    usable = before is not None and before.clock_hz == clock_hz
+    earlier = before.parts if before is not None and usable else {}
     reader = _Reader(sources, clock_hz, bases, {}, earlier)
     tree = _Tree(root, names, _Read(clock_hz, reader.parts))
     device: Device = reader.record(
@@ -236,7 +236,7 @@ def _build(root: Node, names: Mapping[str, str], known: _Read | None = None) -> 
     )
     for check in CHECKS:
         check(device, root)
-    if any(known.source == USER[0] for known in device.provenance.values()):
+    if any(origin.source == USER[0] for origin in device.provenance.values()):
         device = replace(device, sources={**device.sources, USER[0]: USER[1]})
     return device.by_role()
 
@@ -268,12 +268,12 @@ class _Reader:
     clock_hz: int
     bases: Mapping[str, str]  # file -> name of a device whose figures are inherited
     provenance: dict[str, Provenance]
-    known: Mapping[int, _Part] = field(default_factory=dict)  # of an earlier reader
+    earlier: Mapping[int, _Part] = field(default_factory=dict)  # of an earlier reader
     parts: dict[int, _Part] = field(default_factory=dict)
 
     def part(self, cls: Any, node: Node, name: str | None) -> Any:
         """Return ``record``, or what an earlier reader made of this very node."""
-        part = self.known.get(id(node))
+        part = self.earlier.get(id(node))
         if part is None or part.node is not node:
             before = len(self.provenance)
             value = self.record(cls, node, name, {})
@@ -283,10 +283,10 @@ class _Reader:
         self.parts[id(node)] = part
         return part.value
 
-    def record(self, cls: Any, node: Node, name: str | None, given: dict[str, Any]) -> Any:
+    def record(self, cls: Any, node: Node, name: str | None, preset: dict[str, Any]) -> Any:
         """Return a ``cls`` read from a mapping; ``name`` is its key in the mapping around it."""
         entries = _entries(cls, node, named=name is not None)
-        hints, values = _hints(cls), dict(given)
+        hints, values = _hints(cls), dict(preset)
         if name is not None:
             values["name"] = name
         for f in fields(cls):
@@ -315,8 +315,8 @@ class _Reader:
             )
         confidence, source = match["confidence"].strip(), match["source"].strip()
         if confidence not in CONFIDENCES:
-            known = ", ".join(CONFIDENCES)
-            raise node.fail(f"unknown confidence {confidence!r}; use one of: {known}")
+            listed = ", ".join(CONFIDENCES)
+            raise node.fail(f"unknown confidence {confidence!r}; use one of: {listed}")
         if source not in self.sources and not bare:
             hint = suggest(source, self.sources)
             raise node.fail(f"unknown source {source!r}{hint} (explain new ones under 'sources')")
@@ -397,8 +397,8 @@ def describe(device: Device) -> list[tuple[str, str, str, str]]:
     rows = []
     for path, figure in figures(device).items():
         if path in device.provenance:
-            known = device.provenance[path]
+            origin = device.provenance[path]
             text = figure_text(figure, device.clock_hz)
-            base = f" (inherited from {known.inherited})" if known.inherited else ""
-            rows.append((path, text, known.confidence, device.sources[known.source] + base))
+            base = f" (inherited from {origin.inherited})" if origin.inherited else ""
+            rows.append((path, text, origin.confidence, device.sources[origin.source] + base))
     return rows

@@ -68,10 +68,10 @@ def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
         raise root.fail(f"{path}: there is none (it has: {', '.join(parts) or 'none'})")
     if text == "yes":
         return root
-    kept = {key: part for key, part in parts.items() if key != name}
+    remaining = {key: part for key, part in parts.items() if key != name}
     if not section:
-        return replace(root, value=kept)
-    root = put(root, (section,), kept)
+        return replace(root, value=remaining)
+    root = put(root, (section,), remaining)
     return _without_memory(root, name) if section == "memories" else root
 
 
@@ -89,13 +89,13 @@ def _part(root: Node, section: str, name: str, text: str, source: str) -> Node:
     """The node of a part that is put in."""
     node = load_tree(text, f"{section}.{name}")
     figures = {key_of(f) for f in fields(PARTS[section]) if "unit" in f.metadata}
-    known = {}
+    children = {}
     for key, child in node.mapping().items():
         value = child.value
         if key in figures and isinstance(value, str) and "(" not in value:
             value = f"{value} (assumed, {source})"
-        known[key] = Node(value, root.file, root.line, f"{section}.{name}.{key}")
-    return Node(known, root.file, root.line, f"{section}.{name}")
+        children[key] = Node(value, root.file, root.line, f"{section}.{name}.{key}")
+    return Node(children, root.file, root.line, f"{section}.{name}")
 
 
 def _without_memory(root: Node, memory: str) -> Node:
@@ -108,7 +108,14 @@ def _without_memory(root: Node, memory: str) -> Node:
     }
     cores = {}
     for name, node in entries["cores"].mapping().items():
-        own = node.mapping()
-        kept = [one for one in own["memories"].items() if one.text() != memory]
-        cores[name] = replace(node, value={**own, "memories": replace(own["memories"], value=kept)})
+        core_entries = node.mapping()
+        memories = [
+            memory_node
+            for memory_node in core_entries["memories"].items()
+            if memory_node.text() != memory
+        ]
+        cores[name] = replace(
+            node,
+            value={**core_entries, "memories": replace(core_entries["memories"], value=memories)},
+        )
     return put(put(root, ("paths",), paths), ("cores",), cores)

@@ -52,18 +52,18 @@ def lineage(source: TextFile | str, name: str = "") -> tuple[Source, ...]:
     device, or a ``.yaml`` file whose place is relative to the file that names it. Raises
     ``ConfigError`` for a file that cannot be read, an unknown base and a circle of bases.
     """
-    found = [read_text(source, name)]
-    while (key := _tree(*found[-1]).mapping().get("base")) is not None:
+    texts = [read_text(source, name)]
+    while (key := _tree(*texts[-1]).mapping().get("base")) is not None:
         base = read_text(_base_file(key))
-        places = [os.path.realpath(file) for _, file in found]
+        places = [os.path.realpath(file) for _, file in texts]
         if os.path.realpath(base[1]) in places:
-            circle = " -> ".join(Path(file).name for _, file in (*found, base))
+            circle = " -> ".join(Path(file).name for _, file in (*texts, base))
             raise key.fail(
                 f"the bases go round in a circle: {circle}; remove 'base' from one of the files "
                 "and state its figures there"
             )
-        found.append(base)
-    return tuple(found)
+        texts.append(base)
+    return tuple(texts)
 
 
 def merged(sources: tuple[Source, ...]) -> tuple[Node, dict[str, str]]:
@@ -74,18 +74,18 @@ def merged(sources: tuple[Source, ...]) -> tuple[Node, dict[str, str]]:
         for tree in trees
     }
     result = trees[-1]
-    for own in reversed(trees[:-1]):
+    for derived in reversed(trees[:-1]):
         inherited = {key: node for key, node in result.mapping().items() if key not in _OWN}
-        result = _laid_over(own, replace(result, value=inherited))
+        result = _laid_over(derived, replace(result, value=inherited))
     return result, names
 
 
-def _laid_over(own: Node, base: Node) -> Node:
-    """Return ``own`` with everything that only ``base`` has, in the order of ``base``."""
-    if not isinstance(own.value, dict) or not isinstance(base.value, dict):
-        return own
+def _laid_over(derived: Node, base: Node) -> Node:
+    """Return ``derived`` with everything that only ``base`` has, in the order of ``base``."""
+    if not isinstance(derived.value, dict) or not isinstance(base.value, dict):
+        return derived
     value = dict(base.value)
-    for key, node in own.value.items():
+    for key, node in derived.value.items():
         dropped = key in value and node.value == NO and isinstance(value[key].value, dict)
         if node.value != NONE and not dropped:
             value[key] = _laid_over(node, value[key]) if key in value else node
@@ -95,7 +95,7 @@ def _laid_over(own: Node, base: Node) -> Node:
             raise node.fail(
                 f"the base has no {key!r} that could be removed{suggest(key, base.value)}"
             )
-    return replace(own, value=value)
+    return replace(derived, value=value)
 
 
 def _base_file(key: Node) -> TextFile:
@@ -109,9 +109,9 @@ def _base_file(key: Node) -> TextFile:
                 "this file, or name a shipped device"
             )
         return file
-    known = [*devices(), *ALIASES]
-    if name not in known:
-        raise key.fail(f"unknown device {name!r}{suggest(name, known)}; or give a .yaml file")
+    names = [*devices(), *ALIASES]
+    if name not in names:
+        raise key.fail(f"unknown device {name!r}{suggest(name, names)}; or give a .yaml file")
     return shipped_file(name)
 
 

@@ -85,7 +85,7 @@ def key_of(field: Field[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where one figure comes from: a confidence of ``CONFIDENCES`` and a key of ``sources``.
+    """Origin of one figure: a confidence of ``CONFIDENCES`` and a key of ``sources``.
 
     ``range`` is the range its file states, in base units; ``npusim.machine.device.catalog.ranges``
     knows the ranges of figures that state none. ``inherited`` names the base in whose file it
@@ -222,8 +222,8 @@ class Path:
 
     def pieces(self, rows: int, row_bytes: int, offset: int = 0, pitch: int = 0) -> int:
         """Pieces, at ``row_cycles`` each, of ``rows``, the first ``offset`` bytes behind one."""
-        whole = self.piece_bytes
-        return pieces(whole, rows, row_bytes, offset % whole, pitch % whole) if whole else rows
+        piece = self.piece_bytes
+        return pieces(piece, rows, row_bytes, offset % piece, pitch % piece) if piece else rows
 
     @cached_property
     def grain(self) -> int:
@@ -362,7 +362,7 @@ class Gemm(Multiplier):
 
 @dataclass(frozen=True, kw_only=True)
 class Sync:
-    """What ordering costs, in cycles of the pipe that executes it."""
+    """Cost of ordering, in cycles of the pipe that executes it."""
 
     #: setting a flag, or finding it set
     flag_cycles: int = figure("flag", "cycles")

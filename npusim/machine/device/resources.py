@@ -35,19 +35,19 @@ _FACTOR = re.compile(r"x(\d{1,9}(?:\.\d{1,9}|/[1-9]\d{0,8})?)", re.ASCII)
 
 
 def resources(
-    device: Device, known: Mapping[str, Figure], names: Iterable[str] | None = None
+    device: Device, by_path: Mapping[str, Figure], names: Iterable[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """The resources of ``device`` by name, each with the dotted paths of the figures it rests on.
 
-    ``known`` are all figures of the device by path. Only those among ``names`` are taken, by
+    ``by_path`` are all figures of the device by path. Only those among ``names`` are taken, by
     default all that the device states.
     """
-    found: dict[str, list[str]] = {}
+    by_resource: dict[str, list[str]] = {}
     for path in device.provenance if names is None else names:
-        figure = known.get(path)
+        figure = by_path.get(path)
         if figure is not None and _is_speed(path, figure):
-            found.setdefault(resource_of(device, figure), []).append(path)
-    return {name: tuple(paths) for name, paths in found.items()}
+            by_resource.setdefault(resource_of(device, figure), []).append(path)
+    return {name: tuple(paths) for name, paths in by_resource.items()}
 
 
 def _is_speed(path: str, figure: Figure) -> bool:
@@ -89,9 +89,9 @@ def word_of(name: str) -> str:
     return name.lower().replace(" ", "_")
 
 
-def by_word(device: Device, known: Mapping[str, Figure]) -> dict[str, tuple[str, ...]]:
+def by_word(device: Device, by_path: Mapping[str, Figure]) -> dict[str, tuple[str, ...]]:
     """The figures of each resource by its word."""
-    return {word_of(name): paths for name, paths in resources(device, known).items()}
+    return {word_of(name): paths for name, paths in resources(device, by_path).items()}
 
 
 def read_factor(text: str) -> Fraction | None:
@@ -100,7 +100,7 @@ def read_factor(text: str) -> Fraction | None:
     return Fraction(match[1]) or None if match else None
 
 
-def faster(known: Mapping[str, Figure], paths: Iterable[str], factor: Fraction) -> dict[str, str]:
+def faster(by_path: Mapping[str, Figure], paths: Iterable[str], factor: Fraction) -> dict[str, str]:
     """Texts of the figures that make a resource of these ``paths`` so many times as fast.
 
     Rates and counts are multiplied, times divided. Figures that this leaves as they are, such as a
@@ -108,7 +108,7 @@ def faster(known: Mapping[str, Figure], paths: Iterable[str], factor: Fraction) 
     """
     changed: dict[str, str] = {}
     for path in paths:
-        figure = known[path]
+        figure = by_path[path]
         text = scaled(figure, 1 / factor if figure.kind in _TIMES else factor)
         if text is not None:
             changed[path] = text
@@ -140,7 +140,7 @@ def scaled(figure: Figure, factor: Fraction) -> str | None:
 
 
 def with_factors(
-    device: Device, known: Mapping[str, Figure], values: Mapping[str, FigureValue]
+    device: Device, by_path: Mapping[str, Figure], values: Mapping[str, FigureValue]
 ) -> dict[str, FigureValue]:
     """``values`` of figures by path, with texts of figures in place of words and of factors.
 
@@ -149,12 +149,12 @@ def with_factors(
     such figure, and for a figure that is set twice.
     """
     words: dict[str, tuple[str, ...]] = {}
-    if any(path not in known for path in values):
-        words = {word.lower(): paths for word, paths in by_word(device, known).items()}
+    if any(path not in by_path for path in values):
+        words = {word.lower(): paths for word, paths in by_word(device, by_path).items()}
     changed: dict[str, FigureValue] = {}
     set_by: dict[str, str] = {}
     for path, value in values.items():
-        texts = _texts(known, words, path, value)
+        texts = _texts(by_path, words, path, value)
         for figure in texts:
             if figure in set_by:
                 raise ArgumentError(
@@ -166,18 +166,18 @@ def with_factors(
 
 
 def _texts(
-    known: Mapping[str, Figure],
+    by_path: Mapping[str, Figure],
     words: Mapping[str, tuple[str, ...]],
     path: str,
     value: FigureValue,
 ) -> dict[str, FigureValue]:
-    """What one path or word, and its value, set: by default itself."""
+    """Figures that one path or word, and its value, set: by default itself."""
     factor = read_factor(value) if isinstance(value, str) else None
-    paths = words.get(path.lower(), ()) if path not in known else ()
-    if path in known and factor is not None:
-        return {path: _times(known[path], path, factor)} if factor != 1 else {}
+    paths = words.get(path.lower(), ()) if path not in by_path else ()
+    if path in by_path and factor is not None:
+        return {path: _times(by_path[path], path, factor)} if factor != 1 else {}
     if paths and factor is not None:
-        return {**faster(known, paths, factor)}
+        return {**faster(by_path, paths, factor)}
     if paths and not _drops(value):
         drop = ", or no to drop the unit" if part_name(path) is not None else ""
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""How the costs of a chip follow its clock and the sizes of its memories.
+"""Costs of a chip as they follow its clock and the sizes of its memories.
 
 A file states energies and areas for one clock and one set of sizes, its reference
 (``silicon.clock``, ``silicon.sizes``). At the reference every law here is 1. ``configs/README.md``
@@ -83,11 +83,11 @@ def sized_memories(device: Device) -> dict[str, Sized]:
     law = device.silicon
     if law is None:
         return {}
-    found = {}
+    sized = {}
     for name, size, knee in _sizes(device, law):
         if name in law.sizes and knee:
-            found[name] = Sized(name, size, law.sizes[name], knee)
-    return found
+            sized[name] = Sized(name, size, law.sizes[name], knee)
+    return sized
 
 
 def _sizes(device: Device, law: Silicon) -> Iterator[tuple[str, int, int]]:

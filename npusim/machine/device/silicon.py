@@ -18,7 +18,7 @@ def _cost(key: str, unit: str, default: Any = Fraction(0)) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Silicon:
-    """What a chip costs whatever it does: a proxy of its area, and the power of standing still.
+    """Costs of a chip whatever it does: a proxy of its area, and the power of standing still.
 
     The supply rises with the clock on a straight line: ``threshold`` at no clock, ``voltage`` at
     ``clock_hz``. For that clock, and for ``sizes``, all energies on the chip, areas of logic and

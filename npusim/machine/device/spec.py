@@ -186,7 +186,9 @@ class Device(Shown):
     def held_back(self) -> str:
         """A sentence on the link that keeps main memory from its rate of reads; "" without one."""
         rate, key = self.main_memory.read_bytes_per_cycle, f"{self.main_memory_key}.read"
-        link = min(self.links_to_memory, key=lambda one: one.bytes_per_cycle, default=None)
+        link = min(
+            self.links_to_memory, key=lambda candidate: candidate.bytes_per_cycle, default=None
+        )
         if link is None or link.bytes_per_cycle >= rate:
             return ""
         most = format_rate(link.bytes_per_cycle, self.clock_hz)
@@ -199,7 +201,7 @@ class Device(Shown):
     def links_to_memory(self) -> list[parts.Link]:
         """The links of the whole chip over which it reads what the L2 lacks."""
         every = self.links.values()
-        return [one for one in every if one.scope == "chip" and "read_miss" in one.traffic]
+        return [link for link in every if link.scope == "chip" and "read_miss" in link.traffic]
 
     @cached_property
     def main_memory_key(self) -> str:
@@ -214,14 +216,14 @@ class Device(Shown):
 
         Raises ``ArgumentError`` where the device has no such memory.
         """
-        found = getattr(self, memory)
-        if found is None:
+        operand_memory = getattr(self, memory)
+        if operand_memory is None:
             raise ArgumentError(f"{self.name} has no {memory}; its file can describe one")
-        return replace(self, main_memory=found)
+        return replace(self, main_memory=operand_memory)
 
     @property
     def launch_mode(self) -> str:
-        """How kernels are launched, one of ``LAUNCH_MODES``."""
+        """Mode in which kernels are launched, one of ``LAUNCH_MODES``."""
         return LAUNCH_MODES[self.replays]
 
     @property
@@ -276,14 +278,14 @@ class Device(Shown):
 
     def memory(self, role: str) -> parts.Memory:
         """Return the private memory of a role; ``ArgumentError`` without one."""
-        found = self._memories.get(role)
-        if found is None:
+        private_memory = self._memories.get(role)
+        if private_memory is None:
             raise ArgumentError(
                 f"{self.name} has no memory of role {role} (its memories: "
                 f"{', '.join(self.memories)}); in {self.origin.file} give one of them "
                 f"'role: {role}', or take a device that has it"
             )
-        return found
+        return private_memory
 
     @cached_property
     def _pipes(self) -> dict[str, parts.Pipe]:
@@ -315,7 +317,7 @@ class Device(Shown):
         """The move from ``src`` to ``dst`` in the form ``variant``, if there is one."""
         move, named = (src, dst, variant), self._memories
         if move not in self._asked:
-            first, last = (named[one].name if one in named else one for one in (src, dst))
+            first, last = (named[place].name if place in named else place for place in (src, dst))
             self._asked[move] = self.paths.get(path_name(first, last, variant))
         return self._asked[move]
 
@@ -325,9 +327,9 @@ class Device(Shown):
 
     def path(self, src: str, dst: str, variant: str = "") -> parts.Path:
         """Return the move from ``src`` to ``dst``; without one it is a ``ProgramError``."""
-        found = self._path(src, dst, variant)
-        if found is not None:
-            return found
+        path = self._path(src, dst, variant)
+        if path is not None:
+            return path
         moves = [(self.called(p.src), self.called(p.dst), p.variant) for p in self.paths.values()]
         forms = [how or "plain" for origin, goal, how in moves if (origin, goal) == (src, dst)]
         if forms:

@@ -41,15 +41,15 @@ def variant_text(
         *(f"    {line}" for line in head.source.splitlines()),
     ]
     tree: dict[str, object] = {}
-    known = figures(device)
+    by_path = figures(device)
     for path, text in stated.items():
-        *keys, last = known[path].keys
-        at = tree
+        *keys, last = by_path[path].keys
+        branch = tree
         for key in keys:
-            inner = at.setdefault(key, {})
+            inner = branch.setdefault(key, {})
             assert isinstance(inner, dict)
-            at = inner
-        at[last] = f"{text}  # was {figure_text(known[path], device.clock_hz)}"
+            branch = inner
+        branch[last] = f"{text}  # was {figure_text(by_path[path], device.clock_hz)}"
     return "\n".join([*lines, *_yaml(tree, 0)]) + "\n"
 
 

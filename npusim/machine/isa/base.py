@@ -273,7 +273,7 @@ class Instruction(Abstract):
                 )
 
     def _need_operation(self, operation: str, operations: Iterable[str]) -> None:
-        """Raise unless ``operation`` is one of ``known``."""
+        """Raise unless ``operation`` is one of ``operations``."""
         operations = tuple(operations)
         if operation not in operations:
             raise ProgramError(

@@ -173,9 +173,9 @@ class Mmad(Instruction, Record, frozen=True):
         return ("cube", f"cube.rates.{self.math}", *drain)
 
     def execute(self, memory: MemoryView) -> None:
-        left, right = self._operands(memory)
+        a_values, b_values = self._operands(memory)
         sums = self._sums
-        product = np.matmul(row_major(left), row_major(right)).astype(sums.numpy, copy=False)
+        product = np.matmul(row_major(a_values), row_major(b_values)).astype(sums.numpy, copy=False)
         if self.bias is not None:
             kind = self.bias.slot.buffer.dtype or sums
             product = product + memory.read(self.bias, kind, (1, self.n), wide=sums is FP32)

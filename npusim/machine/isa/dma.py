@@ -50,10 +50,10 @@ class DataMove(Move, Record, frozen=True):
 
         Variants of a path may arrange rows, as that of block-scaled operands' scales does.
         """
-        other, own = self.src if region is self.dst else self.dst, super().row_step(region)
-        row = region.row_bytes if own else region.size
+        other, step = self.src if region is self.dst else self.dst, super().row_step(region)
+        row = region.row_bytes if step else region.size
         cut = not self.path.variant and super().row_step(other) and other.row_bytes < row
-        return gcd(own, other.row_bytes if cut else 0)
+        return gcd(step, other.row_bytes if cut else 0)
 
     def cost(self, device: Device) -> Cost:
         return move_cost(self.path, self.src.size, max(self.src.rows, self.dst.rows))

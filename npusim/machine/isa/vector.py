@@ -157,13 +157,15 @@ class VectorInstruction(Instruction):
 
     def lanes(self, device: Device) -> Lanes:
         """Return the part of its repeats that it uses."""
-        narrow = [one for one in self.measured if one.rows > 1 and _leaves_gaps(one)]
+        narrow = [
+            operand for operand in self.measured if operand.rows > 1 and _leaves_gaps(operand)
+        ]
         return Lanes(
             elements=self.elements,
             repeats=self.repeats(device),
             each=device.vector.repeat_bytes // self.lane_bytes,
-            row_bytes=min((one.row_bytes for one in narrow), default=0),
-            again=any(not one.pitch for one in narrow),
+            row_bytes=min((operand.row_bytes for operand in narrow), default=0),
+            again=any(not operand.pitch for operand in narrow),
         )
 
     def reads(self) -> tuple[Region, ...]:
@@ -179,8 +181,8 @@ class VectorInstruction(Instruction):
     def cost(self, device: Device) -> Cost:
         vector, op = device.vector, self.priced
         if op not in vector.ops:
-            known = ", ".join(vector.ops)
-            raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {known})")
+            priced = ", ".join(vector.ops)
+            raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {priced})")
         repeated = any(source.rows > 1 and not source.pitch for source in self.sources)
         cycles = self.cycles(vector, op, self.repeats(device), repeated=repeated)
         return Cost(cycles, idle_head=vector.idle_head_cycles, issue=vector.issue_cycles)

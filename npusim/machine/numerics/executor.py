@@ -95,13 +95,19 @@ class Sharing(Struct, frozen=True):
 
 
 def sharing_of(program: Program, tensors: Mapping[str, Array]) -> Sharing:
-    """How the cores of ``program`` share ``tensors``, its tensors as bytes."""
+    """Tell how the cores of ``program`` share ``tensors``, its tensors as bytes."""
     uses = Accesses(program).uses
     loads, stores = (
-        {name for name, some in uses.items() if any((use.kind == READ) is read for use in some)}
+        {
+            name
+            for name, accesses in uses.items()
+            if any((use.kind == READ) is read for use in accesses)
+        }
         for read in (True, False)
     )
-    meet = any(one.between_cores for t in program.templates for one in t.instructions)
+    meet = any(
+        instruction.between_cores for t in program.templates for instruction in t.instructions
+    )
     seen = any(np.may_share_memory(tensors[a], tensors[b]) for a in loads for b in stores)
     aliased = any(np.may_share_memory(tensors[a], tensors[b]) for a in stores for b in stores - {a})
     if meet or seen or aliased:
@@ -165,13 +171,13 @@ def _run_side_by_side(
 def _alike(program: Program, workers: int) -> list[list[int]]:
     """Cores that run the same templates, in batches small enough to share out to ``workers``."""
     of = np.array([v.template for v in program.variants], np.int64)
-    found: dict[bytes, list[int]] = {}
+    by_templates: dict[bytes, list[int]] = {}
     for i, core in enumerate(program.cores):
-        found.setdefault(of[core.variants].tobytes(), []).append(i)
+        by_templates.setdefault(of[core.variants].tobytes(), []).append(i)
     most = BATCH if workers == 1 else BATCH // 2  # smaller ones are shared out more evenly
     return [
         part.tolist()
-        for cores in found.values()
+        for cores in by_templates.values()
         for part in np.array_split(cores, -(-len(cores) // most))
     ]
 
@@ -242,10 +248,10 @@ class _CoreSync:
 
     def take(self, core: int, event: int, count: int) -> bool:
         """Take so many counts of a flag, if it has them; whether it had."""
-        left = self.flags.get((core, event), 0) - count
-        if left >= 0:
-            self.flags[core, event] = left
-        return left >= 0
+        remaining = self.flags.get((core, event), 0) - count
+        if remaining >= 0:
+            self.flags[core, event] = remaining
+        return remaining >= 0
 
     def end_unit(self, template: Template) -> None:
         self.events += 1

@@ -46,13 +46,13 @@ class Content:
 
     def __init__(self, make: Callable[[bool], Array]) -> None:
         self.make = make
-        self.known: dict[bool, Array] = {}
+        self.arrays: dict[bool, Array] = {}
 
     def get(self, *, wide: bool = False) -> Array:
         """The elements, with ``wide`` as fp32."""
-        if wide not in self.known:
-            self.known[wide] = self.make(wide)
-        return self.known[wide]
+        if wide not in self.arrays:
+            self.arrays[wide] = self.make(wide)
+        return self.arrays[wide]
 
 
 def content_of(values: Array) -> Content:
@@ -81,7 +81,7 @@ def _fp16_values() -> npt.NDArray[np.float32]:
 
 
 def place_of(region: Region) -> Place:
-    """Where a region lies, without regard to how it is cut if there are no gaps."""
+    """Place of a region, without regard to how it is cut if there are no gaps."""
     if region.rows == 1 or region.pitch == region.row_bytes:
         return region.offset, 1, region.size, region.size
     return region.offset, region.rows, region.row_bytes, region.pitch
@@ -104,49 +104,51 @@ class PhysicalSlot:
         """Acquire it: old content is gone."""
         self.fresh = True  # no bytes were needed since
         self.pending: dict[Place, tuple[DType, Content]] = {}  # not in bytes, in order of stores
-        self.known: dict[tuple[Place, str], Content] = {}
+        self.contents: dict[tuple[Place, str], Content] = {}
         self.hull: tuple[int, DType, Content] | None = None  # what is pending up to an end
 
     def get(self, place: Place, dtype: DType) -> Content:
         """The content of a place."""
-        found = self.known.get((place, dtype.name))
-        if found is None:
-            found = self._cut(place, dtype) if self.fresh else None
-            found = found or content_of(self.view(place, dtype.numpy).copy())
-            self.known[place, dtype.name] = found
-        return found
+        content = self.contents.get((place, dtype.name))
+        if content is None:
+            content = self._cut(place, dtype) if self.fresh else None
+            content = content or content_of(self.view(place, dtype.numpy).copy())
+            self.contents[place, dtype.name] = content
+        return content
 
     def put(self, place: Place, dtype: DType, content: Content) -> None:
         """Replace the content of a place."""
         if self.hull is not None and len(self.pending) > _MANY:
-            end, kind, whole = self.hull
-            self.pending = {(0, 1, end, end): (kind, content_of(whole.get()))}
+            end, kind, joined = self.hull
+            self.pending = {(0, 1, end, end): (kind, content_of(joined.get()))}
         self._forget(place)
         self.pending.pop(place, None)
         self.pending[place] = dtype, content
-        self.known[place, dtype.name] = content
+        self.contents[place, dtype.name] = content
 
     def _forget(self, place: Place) -> None:
         """Drop what is known of bytes that are about to change."""
         start, end = place[0], place[0] + extent(place)
-        for key in [k for k in self.known if k[0][0] < end and start < k[0][0] + extent(k[0])]:
-            del self.known[key]
+        for key in [k for k in self.contents if k[0][0] < end and start < k[0][0] + extent(k[0])]:
+            del self.contents[key]
         self.hull = None
 
     def _cut(self, place: Place, dtype: DType) -> Content | None:
         """A place as part of all that is pending, if elements of ``dtype`` are all there is."""
         end = place[0] + extent(place)
         if self.hull is None or self.hull[0] < end:
-            numbers = [n for at in (place, *self.pending) for n in (at[0], at[2], at[3])]
+            numbers = [
+                n for other in (place, *self.pending) for n in (other[0], other[2], other[3])
+            ]
             alike = all(kind is dtype for kind, _ in self.pending.values())
             if not alike or not self.pending or any(n % dtype.bytes for n in numbers):
                 return None
-            end = max(end, *(at[0] + extent(at) for at in self.pending))
+            end = max(end, *(other[0] + extent(other) for other in self.pending))
             self.hull = end, dtype, self._join(end, dtype)
-        _, kind, whole = self.hull
+        _, kind, joined = self.hull
         if kind is not dtype or (place[0] | place[2] | place[3]) % dtype.bytes:
             return None
-        return Content(lambda wide: _part(whole.get(wide=wide), place, dtype.bytes))
+        return Content(lambda wide: _part(joined.get(wide=wide), place, dtype.bytes))
 
     def _join(self, end: int, dtype: DType) -> Content:
         """All that is pending, as the elements before ``end``; POISON where there is none."""
@@ -172,8 +174,8 @@ class PhysicalSlot:
         if self.fresh:
             self.bytes.fill(POISON)
             self.fresh = False
-        for at, (kind, content) in self.pending.items():
-            _fill(_elements(self.bytes, at, kind.numpy), content.get())
+        for pending_place, (kind, content) in self.pending.items():
+            _fill(_elements(self.bytes, pending_place, kind.numpy), content.get())
         self.pending.clear()
         return _elements(self.bytes, place, dtype)
 
@@ -356,9 +358,9 @@ class CoreMemory:
 
     def catch_up(self, lane: int) -> None:
         """Do the ``stores`` of one of the cores."""
-        at = slice(lane, lane + 1)
+        lanes = slice(lane, lane + 1)
         for region, offsets, values, dtype, atomic in self.stores:
-            self.gm.store(region, offsets[at], values[at], dtype, atomic=atomic)
+            self.gm.store(region, offsets[lanes], values[lanes], dtype, atomic=atomic)
 
     def _content(self, region: Region, dtype: DType) -> Content:
         if isinstance(region, GmRegion):

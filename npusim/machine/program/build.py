@@ -359,14 +359,14 @@ def _check_flags(program: Program) -> None:
     """
     pipes: dict[int, str] = {}
     scopes: dict[int, str] = {}
-    left: dict[tuple[str, str, int], Counter[int]] = {}
+    set_minus_waited: dict[tuple[str, str, int], Counter[int]] = {}
     set_at: dict[tuple[str, str, int], str] = {}
     for number, template in enumerate(program.templates):
         for instruction, line in zip(template.instructions, template.lines, strict=True):
             if isinstance(instruction, SetFlag | WaitFlag):
                 up = isinstance(instruction, SetFlag)
                 flag = instruction.flag
-                left.setdefault(flag, Counter())[number] += 1 if up else -1
+                set_minus_waited.setdefault(flag, Counter())[number] += 1 if up else -1
                 set_at |= {flag: f"{line}: {instruction}"} if up else {}
             if instruction.awaits is not None:
                 event, pipe = instruction.awaits.event, instruction.pipe
@@ -382,7 +382,7 @@ def _check_flags(program: Program) -> None:
                         f"{line}: {instruction}: flag #{event} is set with scope "
                         f"{scopes[event]!r} too; give each scope a flag of its own"
                     )
-    for flag, counts in left.items():
+    for flag, counts in set_minus_waited.items():
         sets = program.core_counts[:, list(counts)] @ np.array(list(counts.values()), np.int64)
         if sets.any():
             core = program.cores[int(np.argmax(sets))].name
@@ -422,9 +422,9 @@ def _located() -> Iterator[None]:
 def _kernel_line(error: BaseException) -> str:
     """``file.py:line: `` of the innermost frame outside this layer, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
-    made = ("<string>", "__init__")  # by dataclass, for Tasks
-    own = [f for f in frames if (f.filename, f.name) != made]
-    lines = [f for f in own if FilePath(f.filename).parent not in _OURS]
+    by_dataclass = ("<string>", "__init__")  # by dataclass, for Tasks
+    written = [f for f in frames if (f.filename, f.name) != by_dataclass]
+    lines = [f for f in written if FilePath(f.filename).parent not in _OURS]
     return f"{FilePath(lines[-1].filename).name}:{lines[-1].lineno}: " if lines else ""
 
 
@@ -449,7 +449,7 @@ class Fit(Struct, frozen=True):
 
     @property
     def share(self) -> dict[str, float]:
-        """How much of each memory the buffers take, 0 to 1."""
+        """Share of each memory that the buffers take, 0 to 1."""
         return {name: self.bytes[name] / self.sizes[name] for name in self.bytes}
 
 
@@ -465,10 +465,10 @@ def candidates(kernel: K, device: str | Device, cores: int | None = None) -> Ite
     """
     machine = load_device(device)
     seen = set()
-    for one in kernel.candidates(machine, cores or machine.count(kernel.role)):
-        if fits(one, machine) and (alike := one.clipped) not in seen:
+    for candidate in kernel.candidates(machine, cores or machine.count(kernel.role)):
+        if fits(candidate, machine) and (alike := candidate.clipped) not in seen:
             seen.add(alike)
-            yield cast(K, one)
+            yield cast(K, candidate)
 
 
 def changes(kernel: Kernel, candidate: Kernel) -> dict[str, Any]:

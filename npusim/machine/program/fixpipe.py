@@ -163,27 +163,27 @@ class Fixpipe(Recorder):
         most = picture.buffer.slot_bytes // row if picture else n
         for first, count, ub in self._staged(c, m, n, dtype, staging=staging, most=most):
             if picture is not None:
-                whole = picture.next().at(0, row, rows=count, pitch=row)
-                self._issue(VecDup(whole, 0.0, dtype, False))
+                canvas = picture.next().at(0, row, rows=count, pitch=row)
+                self._issue(VecDup(canvas, 0.0, dtype, False))
                 for j, line in product(range(count), lines):
                     offset = j * row + line.offset
-                    place = whole.slot.at(offset, block, rows=line.rows, pitch=line.pitch)
+                    place = canvas.slot.at(offset, block, rows=line.rows, pitch=line.pitch)
                     source = ub.at(j * column + line.first * block, line.rows * block)
                     self._issue(DataMove(place, source, self._path("UB", "UB"), dtype))
                 target = _moved(dst, first * dst.pitch, count, row, dst.pitch)
-                self._issue(DataMove(target, whole, path, dtype))
+                self._issue(DataMove(target, canvas, path, dtype))
                 continue
             for line in lines:
-                offset, at = line.offset + first * dst.pitch, line.first * block
+                offset, source_offset = line.offset + first * dst.pitch, line.first * block
                 if line.pitch == block or line.rows == 1:
                     width = line.rows * block
                     target = _moved(dst, offset, count, width, dst.pitch)
-                    source = ub.at(at, width, rows=count, pitch=column)
+                    source = ub.at(source_offset, width, rows=count, pitch=column)
                     self._issue(DataMove(target, source, path, dtype))
                     continue
                 for j in range(count):
                     target = _moved(dst, offset + j * dst.pitch, line.rows, block, line.pitch)
-                    source = ub.at(j * column + at, block, rows=line.rows, pitch=block)
+                    source = ub.at(j * column + source_offset, block, rows=line.rows, pitch=block)
                     self._issue(DataMove(target, source, path, dtype))
 
     def _staged(
@@ -243,10 +243,10 @@ class Fixpipe(Recorder):
             rows = min(step, m - first)
             piece = ceil_div(rows, 16) * 1024
             source = c.at(first * 64, piece, rows=ceil_div(n, 16), pitch=column)
-            held = staging.next().at(0, row, rows=rows, pitch=pitch)
-            self._issue(self._drain(held, source, rows, n, path, dtype))
+            staged = staging.next().at(0, row, rows=rows, pitch=pitch)
+            self._issue(self._drain(staged, source, rows, n, path, dtype))
             target = _moved(dst, first * dst.pitch, rows, row, dst.pitch)
-            self._issue(DataMove(target, held, out, dtype, atomic))
+            self._issue(DataMove(target, staged, out, dtype, atomic))
 
 
 class _Way(NamedTuple):
@@ -272,7 +272,7 @@ class _Tile(Struct, frozen=True):
     element: int
 
     def ways(self, line: Line) -> list[_Way]:
-        """How a line may leave whose rows lie apart."""
+        """Ways in which a line may leave whose rows lie apart."""
         blocks, apart = ceil_div(self.size[1], 16), self.dst.pitch
         ways = [_Way(partial(self._row, line), line.rows, line.pitch, self.plain.align_bytes)]
         if self.c0 == 16 or self.size[1] <= self.c0:  # a block begins where a column does
@@ -300,14 +300,16 @@ class _Tile(Struct, frozen=True):
     def _column(self, line: Line, j: int) -> Drain:
         offset, block = line.offset + j * self.dst.pitch, self.c0 * self.element
         out = _moved(self.dst, offset, line.rows, block, line.pitch)
-        at = j * ceil_div(self.size[0], 16) * 1024 + line.first * 64
-        return self.drain(out, self.c.at(at, line.rows * 64), line.rows, self.c0, self.as_rows)
+        source_offset = j * ceil_div(self.size[0], 16) * 1024 + line.first * 64
+        return self.drain(
+            out, self.c.at(source_offset, line.rows * 64), line.rows, self.c0, self.as_rows
+        )
 
     def _columns(self, line: Line, _: int) -> Drain:
         out = _moved(self.dst, line.offset, line.rows, self.c0 * self.element, line.pitch)
         source = self._source(line.first, line.rows)
-        one = self.drain(out, source, line.rows, self.c0, self.as_rows)
-        return replace(one, matrices=source.rows, apart=self.dst.pitch)
+        drain = self.drain(out, source, line.rows, self.c0, self.as_rows)
+        return replace(drain, matrices=source.rows, apart=self.dst.pitch)
 
 
 def _moved(dst: GmRegion, offset: int, rows: int, row_bytes: int, pitch: int) -> GmRegion:

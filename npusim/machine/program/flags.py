@@ -22,12 +22,12 @@ class Flags:
     def set(self, sender: int, signal: Signal) -> list[int]:
         """Numbers of the cores on which the flag counts one more once ``sender`` has set it."""
         self._sets[sender, signal.event] = nth = self._sets.get((sender, signal.event), 0) + 1
-        found = reached(self.program, sender, signal)
+        receivers = reached(self.program, sender, signal)
         if signal.scope == "all":
-            return found
-        near = {sender, *found} & self.setters[signal.event]
-        late = {one for one in near if self._sets.get((one, signal.event), 0) < nth}
-        return [core for core in found if not late - {core}]
+            return receivers
+        near = {sender, *receivers} & self.setters[signal.event]
+        late = {setter for setter in near if self._sets.get((setter, signal.event), 0) < nth}
+        return [core for core in receivers if not late - {core}]
 
 
 def reached(program: Program, sender: int, signal: Signal) -> list[int]:
@@ -35,18 +35,22 @@ def reached(program: Program, sender: int, signal: Signal) -> list[int]:
     group = program.cores[sender].group
     return [
         core
-        for core, one in enumerate(program.cores)
-        if core != sender and (signal.scope == "all" or one.group == group)
+        for core, receiver in enumerate(program.cores)
+        if core != sender and (signal.scope == "all" or receiver.group == group)
     ]
 
 
 def setters(program: Program) -> dict[int, frozenset[int]]:
     """Numbers of the cores that set each event of their groups."""
-    found: dict[int, frozenset[int]] = {}
+    by_event: dict[int, frozenset[int]] = {}
     for number, template in enumerate(program.templates):
-        signals = {one.signals for one in template.instructions if one.between_cores}
+        signals = {
+            instruction.signals
+            for instruction in template.instructions
+            if instruction.between_cores
+        }
         for signal in signals:
             if signal is not None and signal.scope == "group":
                 cores = program.core_counts[:, number].nonzero()[0].tolist()
-                found[signal.event] = found.get(signal.event, frozenset()).union(cores)
-    return found
+                by_event[signal.event] = by_event.get(signal.event, frozenset()).union(cores)
+    return by_event

@@ -135,14 +135,14 @@ class Kernel(Abstract):
         return ", ".join(f"{name} {getattr(self, name)}" for name in self.choices)
 
     def used(self, cores: int) -> int:
-        """How many of so many cores ``plan`` divides the work among; the others are left idle.
+        """Number of so many cores that ``plan`` divides the work among; the others are left idle.
 
         All, or those that a field ``cores`` of its tiling leaves.
         """
         return min(cores, getattr(getattr(self, "tiling", None), "cores", None) or cores)
 
     def idle(self, cores: int) -> str:
-        """How many of so many cores work, and why, for reports; "" where all do.
+        """Sentence on how many of so many cores work, and why, for reports; "" where all do.
 
         By default nothing is said.
         """

@@ -137,9 +137,9 @@ class Language(Fixpipe):
         are those of block-scaled operands. With ``bias``, ``n`` numbers in BT, C = A @ B + bias.
         """
         size_c, size_a, size_b = Mmad.sizes(m, k, n, dtype)
-        result, left, right = private(c, size_c), private(a, size_a), private(b, size_b)
+        result, a_region, b_region = private(c, size_c), private(a, size_a), private(b, size_b)
         bits = self._device.cube.hf32_bits if hf32 and self._device.cube else 0
-        self._issue(Mmad(result, left, right, m, k, n, dtype, init, bits, scales, bias))
+        self._issue(Mmad(result, a_region, b_region, m, k, n, dtype, init, bits, scales, bias))
 
     # -- vector ----------------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class Language(Fixpipe):
         saturate: bool = False,
     ) -> None:
         """dst = a op b; operation is add, sub, mul, div, max or min; rows of pitch 0 repeat."""
-        target, left, right = _in_buffers(dst, a, b)
-        self._issue(VecBinary(operation, target, left, right, dtype, saturate))
+        target, first, second = _in_buffers(dst, a, b)
+        self._issue(VecBinary(operation, target, first, second, dtype, saturate))
 
     def vec_scalar(self, operation: str, dst: Place, a: Place, scalar: float, dtype: DType) -> None:
         """dst = a op scalar; operation is adds, muls, maxs or mins."""
@@ -174,19 +174,19 @@ class Language(Fixpipe):
 
         ``b`` may be a number. ``dst`` has a byte for 8 elements.
         """
-        size = next((one.size for one in (a, b) if isinstance(one, Region)), None)
-        left = private(a, size)
-        right = _or_number(b, size)
-        target = private(dst, mask_bytes(left.size // dtype.bytes))
-        self._issue(VecCompare(operation, target, left, right, dtype))
+        size = next((operand.size for operand in (a, b) if isinstance(operand, Region)), None)
+        first = private(a, size)
+        second = _or_number(b, size)
+        target = private(dst, mask_bytes(first.size // dtype.bytes))
+        self._issue(VecCompare(operation, target, first, second, dtype))
 
     def vec_select(self, dst: Place, mask: Place, a: Place, b: Place | float, dtype: DType) -> None:
         """dst = a where the mask has a 1, elsewhere b, which may be a number."""
-        size = next((one.size for one in (dst, a, b) if isinstance(one, Region)), None)
-        target, left = private(dst, size), private(a, size)
-        right = _or_number(b, size)
+        size = next((operand.size for operand in (dst, a, b) if isinstance(operand, Region)), None)
+        target, first = private(dst, size), private(a, size)
+        second = _or_number(b, size)
         bits = private(mask, mask_bytes(target.size // dtype.bytes))
-        self._issue(VecSelect(target, bits, left, right, dtype))
+        self._issue(VecSelect(target, bits, first, second, dtype))
 
     def vec_cast(
         self, dst: Place, src: Place, dtype: DType, to: DType, *, saturate: bool = False
@@ -233,8 +233,8 @@ class Language(Fixpipe):
     ) -> None:
         """acc = A @ B, or acc += A @ B without ``init``; extents in elements."""
         size_c, size_a, size_b = DspGemm.sizes(m, k, n, dtype)
-        result, left, right = private(acc, size_c), private(a, size_a), private(b, size_b)
-        self._issue(DspGemm(result, left, right, m, k, n, dtype, init, transpose_a))
+        result, a_region, b_region = private(acc, size_c), private(a, size_a), private(b, size_b)
+        self._issue(DspGemm(result, a_region, b_region, m, k, n, dtype, init, transpose_a))
 
     def dsp_cast(self, dst: Place, src: Place, dtype: DType, to: DType) -> None:
         """dst = src converted from ``dtype`` to ``to``."""

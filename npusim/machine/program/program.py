@@ -193,13 +193,13 @@ class Program:
 
     @cached_property
     def unit_counts(self) -> IntArray:
-        """How many units are of each template, over all cores."""
+        """Number of units of each template, over all cores."""
         counts: IntArray = self.core_counts.sum(axis=0)
         return counts
 
     @cached_property
     def core_counts(self) -> IntArray:
-        """How many units of each core are of each template: shape (cores, templates)."""
+        """Number of units of each core of each template: shape (cores, templates)."""
         of = np.array([v.template for v in self.variants], dtype=np.int64)
         size = len(self.templates)
         return np.stack([np.bincount(of[c.variants], minlength=size) for c in self.cores])

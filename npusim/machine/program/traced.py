@@ -296,7 +296,9 @@ class _Replay:
         """A field of an instruction, of the type that is its ``hint``."""
         if hint in (Window, Signal, Await):
             scope = 1 if hint is Signal else len(value)  # a text behind the event
-            return hint(*(_integer(name, one) for one in value[:scope]), *value[scope:])
+            return hint(
+                *(_integer(name, number_read) for number_read in value[:scope]), *value[scope:]
+            )
         if isinstance(value, list) and "Region" in str(hint):
             many = not value or isinstance(value[0], list)
             return tuple(map(self._region, value)) if many else self._region(value)

@@ -1,5 +1,5 @@
-"""What a kernel reads before anything has written it, what of its outputs it leaves unwritten, and
-where it takes bytes for elements.
+"""Checks of what a kernel reads before anything wrote it, of outputs it leaves unwritten, and of
+bytes that it takes for elements of another type.
 
 Poison (NaN) shows either in the numbers; here it is found from the program, with the kernel's line.
 """
@@ -47,10 +47,10 @@ class _Written:
 
     def go(self, units: IntArray) -> None:
         """Go through units, of a loop through as many iterations as say all of the others."""
-        at = 0
-        while at < len(units):
-            size, count = _repeated(units[at:], self.settled)
-            body = units[at : at + size]
+        position = 0
+        while position < len(units):
+            size, count = _repeated(units[position:], self.settled)
+            body = units[position : position + size]
             if count > self.settled:
                 self.go(np.tile(body, self.settled))
                 for number in body.tolist():
@@ -59,13 +59,13 @@ class _Written:
                 size = count = 1
                 self._check(self.templates[body[0]])
                 self._pass_by(body[0])
-            at += size * count
+            position += size * count
 
     def _pass_by(self, number: int, times: int = 1, *, alike: bool = False) -> None:
         """Go on behind a unit, or several that leave in the last turns what is there before."""
         turns = self.templates[number].lowered.turns
         if alike:
-            self.bytes = {(b, t + times * turns[b]): one for (b, t), one in self.bytes.items()}
+            self.bytes = {(b, t + times * turns[b]): mask for (b, t), mask in self.bytes.items()}
         for buffer, taken in enumerate(turns):
             self.turns[buffer] = self.turns.get(buffer, 0) + times * taken
 
@@ -88,7 +88,7 @@ class _Written:
         return self.turns.get(buffer, 0) + slot.turn - starts[buffer]
 
     def _view(self, region: SlotRegion, starts: tuple[int, ...]) -> Mask:
-        """Which bytes of a region are written, (rows, bytes per row)."""
+        """Mask of the bytes of a region that are written, (rows, bytes per row)."""
         buffer = region.slot.buffer
         turn = self._turn(region.slot, starts)
         self.bytes.pop((buffer.index, turn - buffer.slots), None)  # it was overwritten
@@ -104,8 +104,10 @@ _BODY, _OFTEN = 1 << 16, 8
 
 
 def _repeated(units: IntArray, settled: int) -> tuple[int, int]:
-    """How many units make a body that the first ones repeat more than ``settled`` times, and how
-    often they do; (1, 1) if there is none."""
+    """Units of a body that the first ones repeat more than ``settled`` times, and the repeats.
+
+    (1, 1) if there is none.
+    """
     for size in (1 + np.flatnonzero(units[1:_BODY] == units[0])[:_OFTEN]).tolist():
         few = units[: (settled + 1) * size]
         if len(few) > settled * size and np.array_equal(few[size:], few[:-size]):

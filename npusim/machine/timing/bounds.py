@@ -133,7 +133,9 @@ def memory_bounds(device: Device, needed: GmBytes, held_bytes: int = 0) -> tuple
     read, written = sum(needed.read.values()), sum(needed.written.values())
     missing, never, over = max(0, read - held_bytes), max(0, read - room), max(0, written - room)
     reads, writes = rates_at_most(main, key)
-    buses = [Rate(one.bytes_per_cycle, f"links.{one.name}.rate") for one in device.links_to_memory]
+    buses = [
+        Rate(link.bytes_per_cycle, f"links.{link.name}.rate") for link in device.links_to_memory
+    ]
     why_read = "every operand once"
     if held_bytes:
         why_read += ", but for what the L2 holds at the start"
@@ -195,11 +197,11 @@ def _at_their_rates(program: Program) -> dict[str, tuple[int, str]]:
             assert unit is not None
             cost = amount / unit.macs_per_cycle(dtype), f"{part}.rates.{dtype}"
             parts.setdefault(matrix, []).append(cost)
-    found = {}
+    by_pipe = {}
     for pipe, costs in parts.items():
         cores = sum(pipe in core.kind.pipes for core in program.cores)
-        found[pipe] = int(sum(cycles for cycles, _ in costs) / cores), max(costs)[1]
-    return found
+        by_pipe[pipe] = int(sum(cycles for cycles, _ in costs) / cores), max(costs)[1]
+    return by_pipe
 
 
 def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bound]:

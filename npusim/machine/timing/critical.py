@@ -325,7 +325,7 @@ class Walk:
         raise AssertionError(f"nothing allowed {place} to start at {now}")
 
     def _arrived(self, place: Place) -> int:
-        """The cycle at which a core came to a barrier: free, all its pipes done with what was before."""
+        """The cycle at which a core came to a barrier: free, its pipes done with all before."""
         core = self.core(place.core)
         task, step, order = core.locate(place.pipe, place.number)
         times = [core.ended(q, n) for q, n, _ in core.waits(task, step) if n > 0]

@@ -32,16 +32,16 @@ def max_min_share(loads: Sequence[Load], capacities: Sequence[int]) -> list[int]
     Raise all rates together; a load stops at its own cap or when a link it uses is full.
     """
     rates = [0] * len(loads)
-    left = list(capacities)
+    room_left = list(capacities)
     active = [i for i, load in enumerate(loads) if load.count]
     while active:
-        demand = [0] * len(left)
+        demand = [0] * len(room_left)
         for i in active:
             for link, weight in loads[i].uses:
                 demand[link] += loads[i].count * weight
         fair = [
             (room << WEIGHT_BITS) // need if need else _HUGE
-            for room, need in zip(left, demand, strict=True)
+            for room, need in zip(room_left, demand, strict=True)
         ]
         limits = {
             i: min((loads[i].cap, *(fair[link] for link, _ in loads[i].uses))) for i in active
@@ -52,7 +52,7 @@ def max_min_share(loads: Sequence[Load], capacities: Sequence[int]) -> list[int]
             rates[i] = max(1, level)
             for link, weight in loads[i].uses:
                 used = loads[i].count * weight * rates[i] >> WEIGHT_BITS
-                left[link] = max(0, left[link] - used)
+                room_left[link] = max(0, room_left[link] - used)
         active = [i for i in active if i not in frozen]
     return rates
 

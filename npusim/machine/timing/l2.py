@@ -1,4 +1,4 @@
-"""Which bytes of global memory the L2 holds: sectors, grouped in blocks under LRU.
+"""Bytes of global memory that the L2 holds: sectors, grouped in blocks under LRU.
 
 A sector (a line of the cache, or a few) is present or not, and clean or dirty; a miss fetches
 whole sectors from main memory. Age is kept per block, a larger aligned piece of a tensor. After
@@ -126,12 +126,16 @@ class Fetches:
         """
         rows, size, pitch = shape
         starts, sector = [offset + row * pitch for row in range(rows)], self.sector
-        own = {s for at in starts for s in range(at // sector, -(-(at + size) // sector))}
+        sectors = {
+            s for begin in starts for s in range(begin // sector, -(-(begin + size) // sector))
+        }
         others = self.under_way.items() if access.hit else ()
-        found = [n for n, (name, all_) in others if name == tensor and not all_.isdisjoint(own)]
+        awaited = [
+            n for n, (name, all_) in others if name == tensor and not all_.isdisjoint(sectors)
+        ]
         if access.fetched:
-            self.under_way[transfer] = tensor, own
-        return found
+            self.under_way[transfer] = tensor, sectors
+        return awaited
 
     def landed(self, transfer: int) -> None:
         """Note that a transfer has ended."""

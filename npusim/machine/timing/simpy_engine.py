@@ -231,9 +231,9 @@ class SimpyEngine:
             if index == 0:
                 row[NOT_STARTED] += issued
                 free_at = issued
-            held = max(free_at, issued) if reason == FOLLOW else free_at
-            row[ISSUE] += held - free_at  # at the head of its queue it holds the pipe
-            row[reason] += start - held
+            ready_at = max(free_at, issued) if reason == FOLLOW else free_at
+            row[ISSUE] += ready_at - free_at  # at the head of its queue it holds the pipe
+            row[reason] += start - ready_at
             core.started[pipe].add()
             streaming = index > 0 and start == free_at
             yield from self._work(core, pipe, index, step, streaming=streaming)
@@ -340,8 +340,8 @@ class SimpyEngine:
         self.fetched += access.fetched
         for other in self.fetches.awaited(transfer, access, *place):
             self.fabric.follow(transfer, other)
-        found = occupied(access.hit, region.row_bytes, flow.request)
-        return [found, access.fetched, access.evicted]
+        occupancy = occupied(access.hit, region.row_bytes, flow.request)
+        return [occupancy, access.fetched, access.evicted]
 
     # -- between cores ---------------------------------------------------------------------
 
@@ -377,8 +377,10 @@ class SimpyEngine:
     def _steps(self, core: _Core, only: int | None = None) -> Iterator[tuple[int, Step]]:
         """(pipe, step) of a core's instructions in program order, of one pipe or of all."""
         totals = [0] * len(self.program.pipes)
-        own = core.program
-        for unit, (variant, bases) in enumerate(zip(own.variants, own.bases, strict=True)):
+        core_program = core.program
+        for unit, (variant, bases) in enumerate(
+            zip(core_program.variants, core_program.bases, strict=True)
+        ):
             chosen = self.program.variants[variant]
             template = self.program.templates[chosen.template]
             offsets = bases.tolist()
@@ -396,7 +398,7 @@ class SimpyEngine:
                             template.lines[i],
                             chosen.template,
                             i,
-                            int(own.iterations[unit]),
+                            int(core_program.iterations[unit]),
                         ),
                     )
             totals = [a + b for a, b in zip(totals, template.lowered.totals, strict=True)]

@@ -315,5 +315,5 @@ def _places(program: Program) -> IntArray:
             which = np.unique(groups[busy > 0], return_inverse=True)[1]
             places = which[np.cumsum(busy) - 1] * busy
         program.kept["places"] = places
-    known: IntArray = program.kept["places"]
-    return known
+    core_places: IntArray = program.kept["places"]
+    return core_places
