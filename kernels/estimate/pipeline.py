@@ -204,7 +204,9 @@ class Space(ABC):
         size = self.device.memory("L0C").size_bytes
         unit_flag = costs.unit_flag_lag(self.device) >= 0
         sums, depths = m * t["n"] * 4, [self.depth(t, *way) for way in L0_WAYS]
-        which, steps, ways = [], [], []
+        which = []
+        steps = []
+        ways = []
         for slots, flag in ((2, False), (1, unit_flag)):
             for (l0_slots, _), (k, room) in zip(L0_WAYS, depths, strict=True):
                 fits = room & (slots * sums <= size)

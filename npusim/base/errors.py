@@ -33,7 +33,7 @@ def told_as(
     prefix: str = "",
     caught: type[Exception] | tuple[type[Exception], ...] = NpusimError,
 ) -> Iterator[None]:
-    """Raise what is ``caught`` inside as what ``make_error`` makes of its text, behind ``prefix``."""
+    """Raise what is ``caught`` inside as ``make_error`` makes it of its text, behind ``prefix``."""
     try:
         yield
     except caught as error:

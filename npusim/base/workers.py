@@ -66,7 +66,8 @@ class Workers:
         code: Collection[ModuleType] = (),
     ) -> None:
         self.jobs = 1 if _Process.works_for_another else jobs
-        self._begin, self._code = begin, code
+        self._begin = begin
+        self._code = code
         self._pool: Any = None
 
     def __enter__(self) -> Self:
@@ -273,7 +274,8 @@ def _enter(begin: bytes) -> None:
     """
     _ensure_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _Process.works_for_another, _Process.begin = True, begin
+    _Process.works_for_another = True
+    _Process.begin = begin
 
 
 def _ensure_streams() -> None:

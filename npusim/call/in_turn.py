@@ -62,7 +62,9 @@ class InTurn:
     """Times calls one after another, each of so many ``kernels``, on variants of their device."""
 
     def __init__(self, parts: tuple[Replay, ...], kernels: tuple[int, ...], device: Device) -> None:
-        self.parts, self.kernels, self.device = parts, kernels, device
+        self.parts = parts
+        self.kernels = kernels
+        self.device = device
         self.figures = tuple(dict.fromkeys(name for part in parts for name in part.figures))
 
     def time_us(self, device: Device) -> float:

@@ -117,9 +117,19 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
             outputs, size, before, after, real, skip, kernel, number = row
             part = self.parts[number]
             reading = Reading(
-                *(outputs, size, before, after, real, skip, kernel),
-                *(part.axis.stride, part.axis.dilation, part.axis.insert),
-                *(part.outputs[1], part.inputs[1], part.taps[1]),
+                outputs,
+                size,
+                before,
+                after,
+                real,
+                skip,
+                kernel,
+                part.axis.stride,
+                part.axis.dilation,
+                part.axis.insert,
+                part.outputs[1],
+                part.inputs[1],
+                part.taps[1],
             )
             numbers[row] = numbered.setdefault(reading, len(numbered))
         return tuple(numbered), np.array([numbers[row] for row in rows], np.int64)
@@ -226,7 +236,9 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
         low = np.maximum(0, ceil_div(-shift, self.stride))
         high = np.minimum(self.out, (self.size - 1 - shift) // self.stride + 1)
         live = high > low
-        low, high, shift = low[live], high[live], shift[live]
+        low = low[live]
+        high = high[live]
+        shift = shift[live]
         # Inputs by their residue modulo the stride, one residue behind the other.
         residue = shift % self.stride
         start = shift // self.stride + residue * (self.size + self.out)
@@ -396,28 +408,44 @@ class Part(Struct, frozen=True):
         """
         a = self.axis
         low = first * a.stride - a.before
-        tap, kernel = np.zeros_like(first), np.full_like(first, a.kernel)
+        tap = np.zeros_like(first)
+        kernel = np.full_like(first, a.kernel)
         if self.trimmed or (a.pads > _PAD_FIELD and a.insert == 1):
             high = low + (count - 1) * a.stride
             begin = np.clip(ceil_div(-high, a.dilation), 0, a.kernel - 1)
             end = np.clip((a.size - 1 - low) // a.dilation, begin, a.kernel - 1)
             over = high + (a.kernel - 1) * a.dilation + 1 - a.size
-            wide = np.maximum(-low, over) > (0 if self.trimmed else _PAD_FIELD)
-            tap, kernel = np.where(wide, begin, 0), np.where(wide, end - begin + 1, a.kernel)
+            allowed = 0 if self.trimmed else _PAD_FIELD
+            wide = np.maximum(-low, over) > allowed
+            tap = np.where(wide, begin, 0)
+            kernel = np.where(wide, end - begin + 1, a.kernel)
             low = low + tap * a.dilation
         high = low + (count - 1) * a.stride + (kernel - 1) * a.dilation + 1
-        start, stop = np.maximum(low, 0), np.minimum(high, a.virtual)
+        start = np.maximum(low, 0)
+        stop = np.minimum(high, a.virtual)
         # Inputs behind the last one read that no output steps onto: with them it is a whole row.
         over = (a.insert == 1) & (stop > start) & (a.virtual - stop < a.stride)
         stop = np.where(over, a.virtual, stop)
-        size, after = np.maximum(0, stop - start), np.maximum(0, high - np.maximum(stop, start))
+        size = np.maximum(0, stop - start)
+        after = np.maximum(0, high - np.maximum(stop, start))
         first_real = ceil_div(start, a.insert)
         real = np.maximum(0, (start + size - 1) // a.insert - first_real + 1)
-        (output, apart), (place, pitch) = self.outputs, self.inputs
+        first_output, output_step = self.outputs
+        first_input, input_step = self.inputs
+        first_tap, tap_step = self.taps
         return (
-            *(output + first * apart, count, start, size, start - low, after),
-            *(place + first_real * pitch, real, first_real * a.insert - start),
-            *(self.taps[0] + tap * self.taps[1], kernel, np.full_like(first, number)),
+            first_output + first * output_step,
+            count,
+            start,
+            size,
+            start - low,
+            after,
+            first_input + first_real * input_step,
+            real,
+            first_real * a.insert - start,
+            first_tap + tap * tap_step,
+            kernel,
+            np.full_like(first, number),
         )
 
 
@@ -426,7 +454,8 @@ def _covered(low: IntArray, high: IntArray) -> int:
     if not len(low):
         return 0
     order = np.argsort(low)
-    low, high = low[order], high[order]
+    low = low[order]
+    high = high[order]
     reached = np.maximum.accumulate(np.concatenate([low[:1], high[:-1]]))
     return int(np.maximum(0, high - np.maximum(low, reached)).sum())
 

@@ -40,7 +40,9 @@ def conv_forward(
     groups: int,
 ) -> Float64:
     """Return the output, zero where a position reads only padding."""
-    x, w, window = _split(input, 1, groups), _split(weight, 0, groups), (stride, padding, dilation)
+    x = _split(input, 1, groups)
+    w = _split(weight, 0, groups)
+    window = (stride, padding, dilation)
     size, kernel = x.shape[3:], w.shape[3:]
     y = np.zeros((*x.shape[:2], w.shape[1], *output_sizes(size, kernel, *window)))
     for tap, ins, outs in _taps(size, kernel, y.shape[3:], window):
@@ -60,7 +62,9 @@ def conv_input_grad(
 ) -> Float64:
     """Return the gradient of an input of ``input_shape``, zero where no output reads it."""
     w, dx = _split(weight, 0, groups), _split(np.zeros(input_shape), 1, groups)
-    size, kernel, window = dx.shape[3:], w.shape[3:], (stride, padding, dilation)
+    size = dx.shape[3:]
+    kernel = w.shape[3:]
+    window = (stride, padding, dilation)
     dy = _outputs(grad_output, groups, output_sizes(size, kernel, *window))
     for tap, ins, outs in _taps(size, kernel, dy.shape[3:], window):
         sums = w[tap].swapaxes(1, 2) @ _rows(dy[outs])  # N, groups, Cin/groups, P
@@ -163,7 +167,9 @@ def without_equal_infinities(got: npt.ArrayLike, want: npt.ArrayLike) -> tuple[F
 def _split(array: npt.ArrayLike, axis: int, groups: int) -> Float64:
     """The array with its channels, at ``axis``, as groups and channels of a group."""
     wide = np.asarray(array, np.float64)
-    before, channels, after = wide.shape[:axis], wide.shape[axis], wide.shape[axis + 1 :]
+    before = wide.shape[:axis]
+    channels = wide.shape[axis]
+    after = wide.shape[axis + 1 :]
     return wide.reshape(*before, groups, channels // groups, *after)
 
 

@@ -43,10 +43,16 @@ MOST_LEADING, MOST_SIMULATED = 32, 6
 #: time, or the best estimate. To 1.06 it took a third more simulations of products for 0.1 %.
 LESSER_MARGIN = 1.02
 
-#: Instructions of all candidates at most, and those that any choice may take after its first; a
-#: first one that has more may be followed by so many times its own. Building an instruction that
-#: tasks do not share takes as long as simulating so many.
-MOST_INSTRUCTIONS, FREE_INSTRUCTIONS, TIMES_FIRST = 2_000_000, 200_000, 2
+#: Instructions of all candidates at most.
+MOST_INSTRUCTIONS = 2_000_000
+
+#: Instructions that any choice may take after its first candidate.
+FREE_INSTRUCTIONS = 200_000
+
+#: A first candidate of more instructions may be followed by so many times its own.
+TIMES_FIRST = 2
+
+#: Building an instruction that tasks do not share takes as long as simulating so many.
 BUILD_WEIGHT = 50
 
 #: Tilings that differ in no other fields than these, and in numbers of slots, are alike. More of
@@ -133,7 +139,9 @@ class _Trial:
     def __init__(
         self, device: Device, groups: tuple[int, ...], warm: Sequence[tuple[str, int]]
     ) -> None:
-        self.device, self.groups, self._warm = device, groups, warm
+        self.device = device
+        self.groups = groups
+        self._warm = warm
         self._seen = TrackedDevice(device)
         self._names: frozenset[Name] = frozenset()
 
@@ -243,8 +251,11 @@ class _Search(Generic[K]):
 
     def __init__(self, trial: _Trial, around: Around[K], *, simulated: bool, every: bool) -> None:
         self._every = every  # what a tiling is held for depends on no other one
-        self._trial, self._around, self._simulated = trial, around, simulated
-        self._instructions_left, self._over = MOST_INSTRUCTIONS, False
+        self._trial = trial
+        self._around = around
+        self._simulated = simulated
+        self._instructions_left = MOST_INSTRUCTIONS
+        self._over = False
         self._kernels: list[K] = []
         self._shapes: set[Hashable] = set()
         self.best: K | None = None
@@ -296,7 +307,8 @@ class _Search(Generic[K]):
             return
         cycles = estimate if tried.cycles is None else tried.cycles
         if cycles < self.time:
-            self.best, self.time = candidate, cycles
+            self.best = candidate
+            self.time = cycles
 
 
 @growing()

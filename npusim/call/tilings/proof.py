@@ -32,7 +32,11 @@ from npusim.reuse.store import Store
 
 #: States of a candidate. "pruned": its bound is above the best time; "open": the budget ended.
 #: "same" runs like another candidate, and counts for none.
-SIMULATED, PRUNED, ILLEGAL, OPEN, SAME = "simulated", "pruned", "illegal", "open", "same"
+SIMULATED = "simulated"
+PRUNED = "pruned"
+ILLEGAL = "illegal"
+OPEN = "open"
+SAME = "same"
 
 #: Candidates looked at in one step, which is the same for any number of processes.
 _BOUNDS, _TIMES = 32, 4
@@ -211,11 +215,13 @@ class Search:
             row = self.rows[i]
             self.bounded += 1
             if finding.reason:
-                row.state, row.reason = ILLEGAL, finding.reason
+                row.state = ILLEGAL
+                row.reason = finding.reason
             elif self._seen.setdefault(finding.alike, i) != i:
                 row.state = SAME
             else:
-                row.bound, row.gm_bytes = max(finding.cycles, row.least), finding.gm_bytes
+                row.bound = max(finding.cycles, row.least)
+                row.gm_bytes = finding.gm_bytes
                 heapq.heappush(self._heap, (row.bound, 1, i))
         self._tell()
 
@@ -223,7 +229,8 @@ class Search:
         findings = self._look("time", chosen, workers)
         for i, finding in zip(chosen, findings, strict=True):
             row = self.rows[i]
-            row.cycles, row.state = finding.cycles, SIMULATED
+            row.cycles = finding.cycles
+            row.state = SIMULATED
             self._best = min(self._best, finding.cycles)
             self.simulated += 1
         self._tell()
@@ -252,7 +259,8 @@ class Workers(Processes):
 
     def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
         super().__init__(jobs, partial(_begin, problem), own_modules(type(problem.kernel)))
-        self.problem, self.store = problem, store
+        self.problem = problem
+        self.store = store
         #: Candidates found in the store so far, and computed.
         self.from_store = self.computed = 0
 

@@ -31,8 +31,14 @@ from npusim.machine.isa.operands import FRACTAL_BYTES, GmRegion, Region
 Numbers = Any
 
 #: Parts of what an instruction costs alone, in the order of reports.
-STARTUP, BYTES, ROWS, FETCH = "start-up", "bytes", "rows", "fetch"
-CONFLICT, FLOOR, COMPUTE, ORDER = "conflict", "floor", "compute", "order"
+STARTUP = "start-up"
+BYTES = "bytes"
+ROWS = "rows"
+FETCH = "fetch"
+CONFLICT = "conflict"
+FLOOR = "floor"
+COMPUTE = "compute"
+ORDER = "order"
 
 #: A rate that moves anything in no time.
 _NO_LIMIT = Fraction(1 << 60)

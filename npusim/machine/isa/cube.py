@@ -123,7 +123,9 @@ class Mmad(Instruction, Record, frozen=True):
         for name, extent in (("m", m), ("k", k), ("n", n)):
             if not 1 <= extent <= MMAD_FIELD:
                 raise ProgramError(f"mmad {name} is {extent}; the field holds 1 to {MMAD_FIELD}")
-        m1, k1, n1 = ceil_div(m, 16), ceil_div(k, 32 // dtype.bytes), ceil_div(n, 16)
+        m1 = ceil_div(m, 16)
+        k1 = ceil_div(k, 32 // dtype.bytes)
+        n1 = ceil_div(n, 16)
         return m1 * n1 * 256 * FP32.bytes, m1 * k1 * FRACTAL_BYTES, k1 * n1 * FRACTAL_BYTES
 
     @property
@@ -151,7 +153,9 @@ class Mmad(Instruction, Record, frozen=True):
             raise ProgramError(f"{device.name} has no {self.math} mmad (it has: {have})")
         rate = cube.rates[self.math]
         depth = self.k * self.dtype.values
-        m, k, n = ceil_div(self.m, rate.m), ceil_div(depth, rate.k), ceil_div(self.n, rate.n)
+        m = ceil_div(self.m, rate.m)
+        k = ceil_div(depth, rate.k)
+        n = ceil_div(self.n, rate.n)
         cycles = Mmad.cycles(cube, rate, m, k, n)
         return Cost(
             cycles=cycles,
@@ -192,7 +196,9 @@ class Mmad(Instruction, Record, frozen=True):
     def _operands(self, memory: MemoryView) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """A, (batch, m, k), and B, (batch, k, n), in the type in which products are exact."""
         c0 = 32 // self.dtype.bytes
-        m1, k1, n1 = ceil_div(self.m, 16), ceil_div(self.k, c0), ceil_div(self.n, 16)
+        m1 = ceil_div(self.m, 16)
+        k1 = ceil_div(self.k, c0)
+        n1 = ceil_div(self.n, 16)
         a = memory.read(self.a, self.dtype, (m1, k1, 16, c0), wide=True)
         b = memory.read(self.b, self.dtype, (k1, n1, 16, c0), wide=True)
         a = a.swapaxes(2, 3).reshape(-1, m1 * 16, k1 * c0)
@@ -310,7 +316,7 @@ class Drain(Move, Record, frozen=True):
             )
 
     def figures(self) -> tuple[str, ...]:
-        return (*super().figures(), *(("cube",) if self.src.slot.buffer.unit_flag else ()))
+        return (*super().figures(), "cube") if self.src.slot.buffer.unit_flag else super().figures()
 
     def cost(self, device: Device) -> Cost:
         size = self.matrices * self.dst.size
@@ -326,13 +332,18 @@ class Drain(Move, Record, frozen=True):
 
     def execute(self, memory: MemoryView) -> None:
         n1 = ceil_div(self.n, 16)
-        columns = memory.read(self.src, self._sums, (self.matrices, n1, -1, 16))[:, :, :, : self.m]
+        fractals = memory.read(self.src, self._sums, (self.matrices, n1, -1, 16))
+        columns = fractals[:, :, :, : self.m]
         store = memory.add if self.atomic else memory.write
         for i, target in enumerate(self.writes()):
             values = columns[:, i]
             if self.path.variant == "nz2nd":
-                values = values.swapaxes(1, 2).reshape(-1, self.m, n1 * 16)[..., : self.n]
+                rows = values.swapaxes(1, 2).reshape(-1, self.m, n1 * 16)
+                values = rows[..., : self.n]
             elif self.c0 != 16:
-                split = values.reshape(-1, n1, self.m, 16 // self.c0, self.c0).swapaxes(2, 3)
-                values = split.reshape(memory.batch, -1, self.m * self.c0)[:, : self.dst.rows]
-            store(target, round_to(values, self.dtype, zero_nan=self.zero_nan), self.dtype)
+                halves = 16 // self.c0
+                split = values.reshape(-1, n1, self.m, halves, self.c0)
+                blocks = split.swapaxes(2, 3).reshape(memory.batch, -1, self.m * self.c0)
+                values = blocks[:, : self.dst.rows]
+            rounded = round_to(values, self.dtype, zero_nan=self.zero_nan)
+            store(target, rounded, self.dtype)

@@ -299,7 +299,9 @@ class Load3d(Move, Record, frozen=True):
         return size, planes * window.h * window.w * 32
 
     def check(self, device: Device) -> None:
-        w, m, k = self.window, (self.m_start, self.m_ext), (self.k_start, self.k_ext)
+        w = self.window
+        m = (self.m_start, self.m_ext)
+        k = (self.k_start, self.k_ext)
         size, need = self.sizes(self.dst.memory, w, m, k, self.dtype, transpose=self.transpose)
         self._need_size(self.dst, size)
         plane = w.h * w.w * 32

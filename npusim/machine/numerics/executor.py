@@ -223,7 +223,8 @@ class _CoreSync:
         self.progress = progress
         self.working = len(program.working)
         self.arrived: dict[int, int] = {}
-        self.program, self.setting = program, Flags(program)
+        self.program = program
+        self.setting = Flags(program)
         self.flags: dict[tuple[int, int], int] = {}  # counts not waited for, by core and event
         self.events = 0
         self.done = 0  # instructions of finished units, all cores

@@ -96,7 +96,8 @@ class PhysicalSlot:
     """A physical slot of each core: contents by place, and bytes once these are not enough."""
 
     def __init__(self, batch: int, size: int) -> None:
-        self.batch, self.size = batch, size
+        self.batch = batch
+        self.size = size
         self.bytes: Bytes | None = None
         self.take()
 
@@ -214,7 +215,8 @@ class GlobalMemory:
     def __init__(
         self, tensors: Mapping[str, Bytes], constant: frozenset[str] = frozenset()
     ) -> None:
-        self.tensors, self.constant = tensors, constant
+        self.tensors = tensors
+        self.constant = constant
         self._wide: dict[tuple[str, DType], Bytes] = {}
         self._widening = Lock()  # or every thread would begin with all of it
 
@@ -289,7 +291,10 @@ class CoreMemory:
         cores: Sequence[int] = (0,),
         ordered: frozenset[str] = frozenset(),
     ) -> None:
-        self.program, self.gm, self.cores, self.ordered = program, gm, cores, ordered
+        self.program = program
+        self.gm = gm
+        self.cores = cores
+        self.ordered = ordered
         self.batch = batch = len(cores)
         self.slots = [
             [PhysicalSlot(batch, b.slot_bytes) for _ in range(b.slots)] for b in program.buffers

@@ -259,7 +259,9 @@ def _rows(tasks: list[Runs], which: IntArray, bases: IntArray) -> tuple[IntArray
     ``which`` are distinct tasks, ``bases`` (tasks, base columns) theirs.
     """
     lengths = np.array([len(task.units) for task in tasks])
-    begins, runs, count = np.cumsum(lengths) - lengths, Runs.joined(tasks), lengths[which]
+    begins = np.cumsum(lengths) - lengths
+    runs = Runs.joined(tasks)
+    count = lengths[which]
     require_table(int(count.sum()))
     rows = np.repeat(begins[which] - (np.cumsum(count) - count), count) + np.arange(count.sum())
     return np.repeat(bases, count, axis=0) + runs.shifts[rows], runs.iterations[rows]

@@ -16,7 +16,8 @@ class Flags:
     """The flags that cores have set, while a program runs."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.setters = program, setters(program)
+        self.program = program
+        self.setters = setters(program)
         self._sets: dict[tuple[int, int], int] = {}  # times that a core has set an event
 
     def set(self, sender: int, signal: Signal) -> list[int]:

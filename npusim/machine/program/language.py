@@ -137,7 +137,9 @@ class Language(Fixpipe):
         are those of block-scaled operands. With ``bias``, ``n`` numbers in BT, C = A @ B + bias.
         """
         size_c, size_a, size_b = Mmad.sizes(m, k, n, dtype)
-        result, a_region, b_region = private(c, size_c), private(a, size_a), private(b, size_b)
+        result = private(c, size_c)
+        a_region = private(a, size_a)
+        b_region = private(b, size_b)
         bits = self._device.cube.hf32_bits if hf32 and self._device.cube else 0
         self._issue(Mmad(result, a_region, b_region, m, k, n, dtype, init, bits, scales, bias))
 
@@ -233,7 +235,9 @@ class Language(Fixpipe):
     ) -> None:
         """acc = A @ B, or acc += A @ B without ``init``; extents in elements."""
         size_c, size_a, size_b = DspGemm.sizes(m, k, n, dtype)
-        result, a_region, b_region = private(acc, size_c), private(a, size_a), private(b, size_b)
+        result = private(acc, size_c)
+        a_region = private(a, size_a)
+        b_region = private(b, size_b)
         self._issue(DspGemm(result, a_region, b_region, m, k, n, dtype, init, transpose_a))
 
     def dsp_cast(self, dst: Place, src: Place, dtype: DType, to: DType) -> None:

@@ -145,7 +145,8 @@ class _Scoreboard:
             raise ProgramError(SET_TWICE)
         if board.inherited and not board.reads:
             outside.append(Outside(key, 0, True, FLAG))  # must not be up already
-        board.inherited, board.reads = False, {}
+        board.inherited = False
+        board.reads = {}
         board.writes = {pipe: self.counts[pipe] + 1}
 
     def _wait_flag(

@@ -91,8 +91,8 @@ class _Clocks:
 
     def _take(self, step: _Step, before: list[int]) -> None:
         """Learn from the waits of an instruction; a wait to follow asks for the other's start."""
-        count, last = before[step.pipe] + step.rank, self.history[step.pipe][1][-1]
-        start, end = last, last
+        count = before[step.pipe] + step.rank
+        start = end = self.history[step.pipe][1][-1]
         for pipe, number, reason in step.waits:
             reached = before[pipe] + number
             if reached > 0:
@@ -121,8 +121,10 @@ def _both(a: Clock, b: Clock) -> Clock:
 
 
 class Order:
-    """Answers for a program whether one instruction has ended before another starts, whatever the
-    time anything takes."""
+    """Order of a program: tells if an instruction has ended before another starts.
+
+    The answer holds whatever time anything takes.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -193,7 +195,8 @@ def _ranks(pipes: tuple[int, ...]) -> list[int]:
 
 def _steps_of(program: Program, variant: Variant) -> list[_Step]:
     """The steps of a variant."""
-    scalar, counts = program.pipes.index("S"), [0] * len(program.pipes)
+    scalar = program.pipes.index("S")
+    counts = [0] * len(program.pipes)
     steps = []
     pipes = program.templates[variant.template].lowered.pipes
     for pipe, waits in zip(pipes, variant.waits, strict=True):
@@ -288,9 +291,11 @@ class _Meetings:
 
     def _run(self, core: int, syncs: list[_Sync]) -> Iterator[str]:
         """Go through what orders a core against others; yields where it has to wait."""
-        met, waited = 0, dict[int, int]()
+        met = 0
+        waited: dict[int, int] = {}
         for sync in syncs:
-            place, instruction = sync.place, self._instruction(sync)
+            place = sync.place
+            instruction = self._instruction(sync)
             knows = self.counts(core, sync.pipe, sync.nth, ended=True)
             if instruction.meets:
                 here = self.arrived.setdefault(met, [])

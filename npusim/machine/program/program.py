@@ -293,9 +293,13 @@ def flow_of(
     if "GM" not in (origin, goal):
         return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None
     if origin == "GM":
-        kind, region, peer = READ, sources[0], goal
+        kind = READ
+        region = sources[0]
+        peer = goal
     else:
-        kind, region, peer = ATOMIC if instruction.atomic else WRITE, targets[0], origin
+        kind = ATOMIC if instruction.atomic else WRITE
+        region = targets[0]
+        peer = origin
     assert isinstance(region, GmRegion)
     if region.base and region.base not in bases:
         raise ProgramError(

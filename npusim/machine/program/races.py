@@ -116,9 +116,11 @@ class Pieces:
         """All windows of the shape of a use, and which of them it accesses."""
         region = use.region
         pitch = region.pitch // self.size if region.rows > 1 else 0
-        row, item = region.row_bytes // self.size, pieces.itemsize
+        row = region.row_bytes // self.size
+        item = pieces.itemsize
         count = self.count - (region.rows - 1) * pitch - row + 1
-        shape, strides = (count, region.rows, row), (item, pitch * item, item)
+        shape = (count, region.rows, row)
+        strides = (item, pitch * item, item)
         return np.ndarray(shape, pieces.dtype, pieces, 0, strides), use.starts // self.size
 
 
@@ -157,10 +159,12 @@ class _Search:
     """The accesses of a program, and who comes before whom."""
 
     def __init__(self, accesses: Accesses) -> None:
-        self.program, self.accesses = accesses.program, accesses
+        self.program = accesses.program
+        self.accesses = accesses
         program = accesses.program
         self.width = max(len(t.instructions) for t in program.templates)
-        self.cores, self.first = accesses.cores, accesses.first
+        self.cores = accesses.cores
+        self.first = accesses.first
         self.meets = any(i.between_cores for t in program.templates for i in t.instructions)
 
     @cached_property
@@ -198,22 +202,27 @@ class _Search:
     ) -> tuple[IntArray, IntArray, IntArray]:
         """(piece, access, kind) of all that touch shared pieces, by piece and then in an order
         in which they may happen."""
-        places, access, kind = [], [], []
+        places = []
+        access = []
+        kind = []
         for use in uses:
             which, row, column = np.nonzero(pieces.window(shared, use))
             places.append(pieces.number(use, which, row, column))
             access.append(use.tasks[which] * self.width + use.index)
             kind.append(np.full(len(which), use.kind))
-        where, which, what = (np.concatenate(column) for column in (places, access, kind))
-        order = np.lexsort((which, self._rounds(which), where))
-        return where[order], which[order], what[order]
+        all_places = np.concatenate(places)
+        all_access = np.concatenate(access)
+        all_kinds = np.concatenate(kind)
+        order = np.lexsort((all_access, self._rounds(all_access), all_places))
+        return all_places[order], all_access[order], all_kinds[order]
 
     def _rounds(self, access: IntArray) -> IntArray:
         """The round of each access; the tasks of a core follow on those of the cores before."""
         rounds = np.zeros(len(access), np.int64)
         if self.meets:
             task, index = np.divmod(access, self.width)
-            core, first = self.cores[task], self.first
+            core = self.cores[task]
+            first = self.first
             for number in np.unique(core).tolist():
                 of_core = core == number
                 rounds[of_core] = self.order.meetings.rounds(

@@ -222,8 +222,11 @@ class _Added:
         prices: _Prices,
         bases: list[str],
     ) -> None:
-        self._templates, self._variants = templates, variants
-        self._moves, self._prices, self._bases = moves, prices, bases
+        self._templates = templates
+        self._variants = variants
+        self._moves = moves
+        self._prices = prices
+        self._bases = bases
         nowhere = dict.fromkeys(bases, 0)
         #: Templates by the one that they were made of, and the costs of its moves.
         self._by_costs = {
@@ -271,7 +274,9 @@ def _grains(moves: list[_Place], bases: list[str]) -> list[int]:
 
 def _with(template: Template, moves: list[_Place], there: list[Move], costs: _Costs) -> Template:
     """A template whose moves lie elsewhere and cost something else."""
-    all_costs, flows, priced = [*template.costs], [*template.flows], [*template.instructions]
+    all_costs = [*template.costs]
+    flows = [*template.flows]
+    priced = [*template.instructions]
     for (i, _, _), move, (cost, request) in zip(moves, there, costs, strict=True):
         flow = flows[i]
         assert flow is not None
@@ -283,7 +288,8 @@ class _Prices:
     """The costs of moves whose bases are so far behind a block; each is worked out once."""
 
     def __init__(self, device: Device, names: _Names) -> None:
-        self._device, self._names = device, names
+        self._device = device
+        self._names = names
         self._priced: dict[tuple[int, str, int], tuple[Move, tuple[Cost, int]]] = {}
 
     def of(self, moves: list[_Place], rests: Mapping[str, int]) -> tuple[list[Move], _Costs]:

@@ -122,7 +122,8 @@ def _said(bases: Mapping[str, int], turns: Any, value: Any) -> Any:
             first = value.offset + bases.get(value.base, 0)
             return [value.tensor.name, first, value.row_bytes, value.rows, value.pitch]
         case SlotRegion():
-            buffer, turn = value.slot.buffer, turns[value.slot.buffer.index] + value.slot.turn
+            buffer = value.slot.buffer
+            turn = turns[buffer.index] + value.slot.turn
             return [buffer.name, turn, value.offset, value.row_bytes, value.rows, value.pitch]
         case tuple():
             return [_said(bases, turns, item) for item in value]
@@ -188,9 +189,10 @@ class Traced(Kernel):
 
     def __post_init__(self) -> None:
         role, *partners = dict.fromkeys(role for role, _ in self.cores)
-        attributes = {"name": self.header["kernel"], "role": role, "partners": tuple(partners)}
-        for name, value in attributes.items():  # of this trace, and not of all
-            object.__setattr__(self, name, value)
+        # Attributes of this trace, and not of all.
+        object.__setattr__(self, "name", self.header["kernel"])
+        object.__setattr__(self, "role", role)
+        object.__setattr__(self, "partners", tuple(partners))
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -251,7 +253,8 @@ class _Replay:
     """Issues the instructions of a trace on one kind of core."""
 
     def __init__(self, k: Language, trace: Traced) -> None:
-        self.k, self.tensors = k, trace.header["tensors"]
+        self.k = k
+        self.tensors = trace.header["tensors"]
         there = {handle.buffer.name for handle in k.handles}
         with _located(f"{trace.file}:1: buffers"):
             for name, said in trace.header["buffers"].items():
@@ -278,7 +281,8 @@ class _Replay:
 
     def _instruction(self, values: dict[str, Any]) -> Instruction:
         kinds: dict[str, type[Instruction]] = {**ISA, "timed": Timed}
-        kind, op = kinds.get(values["op"]), values["op"]
+        op = values["op"]
+        kind = kinds.get(op)
         if kind is None:
             raise ArgumentError(f"unknown op {op!r}{suggest(str(op), kinds)}")
         known_fields = _fields(kind)

@@ -94,7 +94,8 @@ class Iteration:
     """An iteration of a loop, or several that are alike; what it is asked tells them apart."""
 
     def __init__(self, *, first: bool, last: bool) -> None:
-        self._first, self._last = first, last
+        self._first = first
+        self._last = last
         self.asked_first = self.asked_last = False
 
     @property
@@ -148,8 +149,13 @@ class Units:
             handle.turns = 0
             handle.task += 1
             handle.began = handle.task
-        self.instructions, self.facts, self.lines = [], [], []
-        self._runs, self._scopes, self._issued, self._gone = [], [], 0, set()
+        self.instructions = []
+        self.facts = []
+        self.lines = []
+        self._runs = []
+        self._scopes = []
+        self._issued = 0
+        self._gone = set()
         self._starts = self._turns()
 
     def end_task(self) -> Runs:
@@ -293,7 +299,9 @@ class Units:
             self.units.append(Unit(*content, self._starts, taken))
         unmoved = np.zeros((1, len(self.bases)), np.int64)
         self._runs.append(Runs(np.array([number]), np.array([-1]), unmoved))
-        self.instructions, self.facts, self.lines = [], [], []
+        self.instructions = []
+        self.facts = []
+        self.lines = []
         self._starts = now
 
     def _strides(self, count: object, strides: Mapping[str, object]) -> IntArray:

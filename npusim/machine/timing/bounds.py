@@ -128,10 +128,14 @@ def memory_bounds(device: Device, needed: GmBytes, held_bytes: int = 0) -> tuple
     Results go to the L2; of them only what it cannot hold has to reach main memory. At least, all
     operands that fit the L2 are there at the start.
     """
-    main, l2, key = device.main_memory, device.l2, device.main_memory_key
+    main = device.main_memory
+    l2 = device.l2
+    key = device.main_memory_key
     name, room = device.main_memory_name, l2.size_bytes if l2 is not None else 0
     read, written = sum(needed.read.values()), sum(needed.written.values())
-    missing, never, over = max(0, read - held_bytes), max(0, read - room), max(0, written - room)
+    missing = max(0, read - held_bytes)
+    never = max(0, read - room)
+    over = max(0, written - room)
     reads, writes = rates_at_most(main, key)
     buses = [
         Rate(link.bytes_per_cycle, f"links.{link.name}.rate") for link in device.links_to_memory

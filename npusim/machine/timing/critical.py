@@ -64,21 +64,27 @@ class _Core:
     """The executed instructions of a core by pipe, and in the order in which they were issued."""
 
     def __init__(self, program: Program, spans: Spans, number: int, began: int) -> None:
-        self.program, self.number, self.began = program, number, began
-        core = program.cores[number]
+        self.program = program
+        self.number = number
+        self.began = began
         self.scalar = program.pipes.index("S")
+        self.variants = program.cores[number].variants
+        template_of = np.array([variant.template for variant in program.variants], np.int64)
+        self.templates = template_of[self.variants]
+        #: Cycles in which instructions start and end, by pipe in the order of the pipe.
+        self.start: list[IntArray] = []
+        self.end: list[IntArray] = []
         rows = np.flatnonzero(spans.core == number)
         order = rows[np.lexsort((spans.index[rows], spans.pipe[rows]))]
         cuts = np.searchsorted(spans.pipe[order], np.arange(len(program.pipes) + 1))
-        self.start = [spans.start[order[a:b]] for a, b in pairwise(cuts.tolist())]
-        self.end = [spans.end[order[a:b]] for a, b in pairwise(cuts.tolist())]
-        self.variants = core.variants
-        of = np.array([variant.template for variant in program.variants], np.int64)
-        self.templates = of[self.variants]
+        for begin, end in pairwise(cuts.tolist()):
+            of_pipe = order[begin:end]
+            self.start.append(spans.start[of_pipe])
+            self.end.append(spans.end[of_pipe])
         totals = np.array([t.lowered.totals for t in program.templates], np.int64)
-        ends = np.cumsum(totals[self.templates], axis=0)
+        counts = np.cumsum(totals[self.templates], axis=0)
         # By pipe, instructions before each task: rows, because whole ones are searched.
-        self.before = np.ascontiguousarray(np.pad(ends, ((1, 0), (0, 0))).T)
+        self.before = np.ascontiguousarray(np.pad(counts, ((1, 0), (0, 0))).T)
         sizes = np.array([len(t.instructions) for t in program.templates], np.int64)
         self.first = np.concatenate([[0], np.cumsum(sizes[self.templates])])
 
@@ -164,7 +170,9 @@ class Walk:
     """Goes back from the end of a program."""
 
     def __init__(self, program: Program, spans: Spans) -> None:
-        self.program, self.spans, self.device = program, spans, program.device
+        self.program = program
+        self.spans = spans
+        self.device = program.device
         self.scalar = program.pipes.index("S")
         self.starts: list[int] = core_starts(program).tolist()
         self.cores: dict[int, _Core] = {}
@@ -177,9 +185,13 @@ class Walk:
         if not len(last):
             return
         row = int(last[0])
-        place = Place(*(int(column[row]) for column in
-                     (self.spans.core, self.spans.pipe, self.spans.index)))  # fmt: skip
-        ended, now = True, cycles
+        place = Place(
+            core=int(self.spans.core[row]),
+            pipe=int(self.spans.pipe[row]),
+            number=int(self.spans.index[row]),
+        )
+        ended = True
+        now = cycles
         while now > 0:
             if ended:
                 place, ended, stretches = self._work(place, now)
@@ -199,11 +211,12 @@ class Walk:
     # -- from the end of an instruction to its start ---------------------------------------
 
     def _work(self, place: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
-        """The work of it, and its start; or, if it lagged behind another, the end of that one."""
+        """The work of an instruction, and its start; or the end of what it lagged behind."""
         core = self.core(place.core)
         task, step, _ = core.locate(place.pipe, place.number)
         template = self.program.templates[core.templates[task]]
-        start, cost = int(core.start[place.pipe][place.number]), template.costs[step]
+        start = int(core.start[place.pipe][place.number])
+        cost = template.costs[step]
         work = self._named(place, task, step)
         gapless = place.pipe == self.scalar or (
             place.number > 0 and core.ended(place.pipe, place.number) == start
@@ -293,17 +306,20 @@ class Walk:
 
     def _issue(self, number: int, order: int, now: int) -> tuple[Place, bool, list[Stretch]]:
         """Back through the scalar pipe, which was done with an instruction at ``now``."""
-        core, stretches = self.core(number), list[Stretch]()
+        core = self.core(number)
+        stretches: list[Stretch] = []
         while True:
-            pipe, index = int(core.pipes[order]), int(core.numbers[order])
+            pipe = int(core.pipes[order])
+            index = int(core.numbers[order])
             if pipe == self.scalar:
                 return Place(number, pipe, index), True, stretches
             task, place, _ = core.locate(pipe, index)
-            template, cost = self.program.templates[core.templates[task]], core.issue_cycles[order]
+            template = self.program.templates[core.templates[task]]
+            cost = int(core.issue_cycles[order])
             if cost:
                 work = Work("S", f"issue {template.facts[place].op}", template.lines[place])
-                stretches.append((work, ISSUING, int(cost), Place(number, pipe, index)))
-                now -= int(cost)
+                stretches.append((work, ISSUING, cost, Place(number, pipe, index)))
+                now -= cost
             depth = self.device.pipe(self.program.pipes[pipe]).queue_depth
             before = int(core.issued[order - 1]) if order else core.began
             if before < now:  # it waited for room in the queue

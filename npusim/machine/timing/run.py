@@ -143,7 +143,9 @@ class Launches:
     """
 
     def __init__(self, device: Device, groups: tuple[int, ...], engine: str = "fast") -> None:
-        self.device, self.groups, self.engine = device, groups, engine
+        self.device = device
+        self.groups = groups
+        self.engine = engine
         self._state: L2 | None = None
 
     @property

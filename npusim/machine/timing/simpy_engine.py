@@ -118,7 +118,9 @@ class SimpyEngine:
         keep_spans: bool,
         progress: Progress | None = None,
     ) -> None:
-        self.program, self.device, self.l2 = program, program.device, l2
+        self.program = program
+        self.device = program.device
+        self.l2 = l2
         self.env = simpy.Environment()
         self.scalar = program.pipes.index("S")
         self.links = Links(program.device, [core.group for core in program.cores])
@@ -280,7 +282,8 @@ class SimpyEngine:
             self.settling = True
             event = self.env.event()
             event.callbacks = [self._settle]
-            event._ok, event._value = True, None
+            event._ok = True
+            event._value = None
             self.env.schedule(event, priority=_SETTLE)  # type: ignore[arg-type]
 
     def _settle(self, _: simpy.Event) -> None:

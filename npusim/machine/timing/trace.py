@@ -40,7 +40,8 @@ class PipeRows(Sequence[PipeRow]):
     def rows(self) -> tuple[PipeRow, ...]:
         """The rows."""
         if self._make is not None:
-            self._rows, self._make = tuple(self._make()), None
+            self._rows = tuple(self._make())
+            self._make = None
         return self._rows
 
     @overload
@@ -178,7 +179,11 @@ class KernelRun(Struct, frozen=True, kw_only=True):
 #: Parts of a path besides those of an instruction's own cost (``npusim.machine.isa.cost_parts``):
 #: waking a pipe that was idle, what others that share links take, following under the unit flag,
 #: issue, and the starts of the cores before.
-GAP, SHARING, FOLLOWING, ISSUING, STARTING = "gap", "sharing", "follow", "issue", "start"
+GAP = "gap"
+SHARING = "sharing"
+FOLLOWING = "follow"
+ISSUING = "issue"
+STARTING = "start"
 
 
 class Work(NamedTuple):

@@ -81,7 +81,9 @@ def bias_sizes(f: Facts, _: str) -> str | None:
 
 def output_padding_below_stride(f: Facts, _: str) -> str | None:
     """Output padding stays below the stride everywhere."""
-    extra, stride, dilation = f["output_padding"], f["stride"], f["dilation"]
+    extra = f["output_padding"]
+    stride = f["stride"]
+    dilation = f["dilation"]
     if all(end < step for end, step in zip(extra, stride, strict=True)):
         return None
     limits = zip(extra, stride, dilation, strict=True)
@@ -245,7 +247,9 @@ def tbe_group_dict(f: Facts, _: str) -> str | None:
 def tbe_input_channels(f: Facts, _: str) -> str | None:
     """Channels of filter, input and gradient agree."""
     (filters, inputs), layer = form_of(f).lists, described(f)
-    cin, cout, cg = layer.cin, layer.cout, f[filters][1]
+    cin = layer.cin
+    cout = layer.cout
+    cg = f[filters][1]
     if cin % cg or cout % (cin // cg):
         return f"{filters} has Cout {cout} and C {cg}, {inputs} has C {cin}"
     want = layer.cout1
