@@ -69,7 +69,12 @@ KINDS = {
     "size": Kind("a size", "512KiB", "1024TiB", _SIZES, whole=True),
     "frequency": Kind("a frequency", "1.8GHz", "1000GHz", _FREQUENCIES, whole=True, ranged=True),
     "rate": Kind(
-        *("a rate", "128B/cycle or 5TB/s", "1000000000B/cycle", {"B/cycle": 1}, _RATES), ranged=True
+        "a rate",
+        "128B/cycle or 5TB/s",
+        "1000000000B/cycle",
+        {"B/cycle": 1},
+        _RATES,
+        ranged=True,
     ),
     "cycles": _TIME("whole cycles", "12cycle", whole=True),
     "fraction_cycles": _TIME("cycles", "3.4cycle"),
@@ -84,7 +89,10 @@ KINDS = {
     "area": Kind("an area", "290um2", "1000000mm2", {"um2": 1, "mm2": 10**6}),
     "share": Kind("a share in per cent", "50%", "1000000%", {"%": 1}),
     "density": Kind(
-        *("an area per size", "0.45mm2/MiB", "1000000mm2/MiB", {"mm2/MiB": 1, "mm2/KiB": 1024})
+        "an area per size",
+        "0.45mm2/MiB",
+        "1000000mm2/MiB",
+        {"mm2/MiB": 1, "mm2/KiB": 1024},
     ),
 }
 

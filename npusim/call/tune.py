@@ -59,7 +59,8 @@ def tune(
     groups = parse_core_mask(cores, machine)
     if isinstance(what, Kernel):
         if operands or options or kernel:
-            named = ", ".join(["operands"] * bool(operands) + list(options)) or "kernel"
+            names = ["operands", *options] if operands else list(options)
+            named = ", ".join(names) or "kernel"
             raise ArgumentError(f"tune: {named} have no meaning for a kernel; leave them out")
         chosen = what
     else:

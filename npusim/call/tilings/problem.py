@@ -240,7 +240,8 @@ def neighbours(kernel: Kernel) -> Iterator[Kernel]:
             with suppress(ArgumentError):
                 changed = replace(tiling, **{tiling_field.name: value})
                 yield replace(kernel, tiling=changed)
-    slots, depth = (getattr(tiling, name, 0) for name in ("l0_slots", "base_k"))
+    slots = getattr(tiling, "l0_slots", 0)
+    depth = getattr(tiling, "base_k", 0)
     less = depth * slots // (slots + 1) // 16 * 16
     if less:
         with suppress(ArgumentError):

@@ -64,7 +64,7 @@ def asked_tiling(
     also += ", 'production', a npusim.kernels.vendor.cann.CannTiling" if vendor else ""
     raise ArgumentError(
         f"tiling is {tiling!r}; it must be 'auto'{also} or a {kind.__module__}.{kind.__name__}"
-        + ", or 'tuned'" * tuned
+        + (", or 'tuned'" if tuned else "")
     )
 
 

@@ -315,9 +315,11 @@ class Device(Shown):
 
     def _path(self, src: str, dst: str, variant: str) -> parts.Path | None:
         """The move from ``src`` to ``dst`` in the form ``variant``, if there is one."""
-        move, named = (src, dst, variant), self._memories
+        move = (src, dst, variant)
         if move not in self._asked:
-            first, last = (named[place].name if place in named else place for place in (src, dst))
+            memories = self._memories
+            first = memories[src].name if src in memories else src
+            last = memories[dst].name if dst in memories else dst
             self._asked[move] = self.paths.get(path_name(first, last, variant))
         return self._asked[move]
 

@@ -99,8 +99,12 @@ class Mmad(Instruction, Record, frozen=True):
         return "hf32" if self.hf32_bits else self.dtype.name
 
     def reads(self) -> tuple[Region, ...]:
-        operands = (self.a, self.b, *self.scales, *([self.bias] if self.bias else []))
-        return operands if self.init else (*operands, self.c)
+        operands: list[Region] = [self.a, self.b, *self.scales]
+        if self.bias:
+            operands.append(self.bias)
+        if not self.init:
+            operands.append(self.c)
+        return tuple(operands)
 
     def writes(self) -> tuple[Region, ...]:
         return (self.c,)

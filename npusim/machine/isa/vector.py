@@ -224,9 +224,11 @@ class VecBinary(Elementwise, Record, frozen=True):
         super().check(device)
 
     def execute(self, memory: MemoryView) -> None:
-        a, b = (memory.read(part, self.dtype, (-1,)) for part in (self.a, self.b))
+        a = memory.read(self.a, self.dtype, (-1,))
+        b = memory.read(self.b, self.dtype, (-1,))
         if self.saturate and self.dtype.kind == "float":  # fp32 holds what fp16 would overflow
-            a, b = a.astype(np.float32), b.astype(np.float32)
+            a = a.astype(np.float32)
+            b = b.astype(np.float32)
         result = BINARY[self.operation](a, b)
         modes = {"saturate": self.saturate, "zero_nan": self.saturate}
         memory.write(self.dst, round_to(result, self.dtype, **modes), self.dtype)

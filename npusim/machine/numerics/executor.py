@@ -97,14 +97,8 @@ class Sharing(Struct, frozen=True):
 def sharing_of(program: Program, tensors: Mapping[str, Array]) -> Sharing:
     """Tell how the cores of ``program`` share ``tensors``, its tensors as bytes."""
     uses = Accesses(program).uses
-    loads, stores = (
-        {
-            name
-            for name, accesses in uses.items()
-            if any((use.kind == READ) is read for use in accesses)
-        }
-        for read in (True, False)
-    )
+    loads = {name for name in uses if any(use.kind == READ for use in uses[name])}
+    stores = {name for name in uses if any(use.kind != READ for use in uses[name])}
     meet = any(
         instruction.between_cores for t in program.templates for instruction in t.instructions
     )

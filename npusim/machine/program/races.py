@@ -63,8 +63,9 @@ class Accesses:
             tasks = np.flatnonzero(self.templates == t)
             for i, facts in enumerate(template.facts):
                 write = ATOMIC if template.instructions[i].atomic else WRITE
-                both = (*((READ, r) for r in facts.reads), *((write, r) for r in facts.writes))
-                for kind, region in both:
+                touched = [(READ, region) for region in facts.reads]
+                touched += [(write, region) for region in facts.writes]
+                for kind, region in touched:
                     if isinstance(region, GmRegion):
                         base = bases[tasks, names[region.base]] if region.base else 0
                         starts = np.zeros(len(tasks), np.int64) + region.offset + base
