@@ -18,7 +18,8 @@ from npusim.ops.arguments import integer, read_cube_math_type, shared_option
 
 #: The functions that take an option: ``network`` for layers by themselves, ``step`` for a whole
 #: step of training.
-LAYERS, STEP = "layers", "step"
+LAYERS = "layers"
+STEP = "step"
 BOTH = (LAYERS, STEP)
 
 

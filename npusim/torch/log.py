@@ -175,7 +175,9 @@ class Log:
     def __init__(
         self, options: Options, check: bool, cube_math_type: int | str | None, framework: str
     ) -> None:
-        self.check, self.cube_math_type, self.framework = check, cube_math_type, framework
+        self.check = check
+        self.cube_math_type = cube_math_type
+        self.framework = framework
         probe = Call("convolution_backward", options, True)  # wrong options fail here, not inside
         if cube_math_type is not None:
             cube_math_number(cube_math_type)
@@ -366,7 +368,8 @@ def _unlike_infinities(name: str, got: Array, want: Array) -> str:
     if not count:
         return ""
     place = tuple(int(i) for i in np.argwhere(apart)[0])
-    here, there = float(computed[place]), float(exact[place])
+    here = float(computed[place])
+    there = float(exact[place])
     overflow = f": beyond {dtype(want.dtype).range_text}" if isinf(here) or isinf(there) else ""
     return (
         f"{name} has {count:,} of {want.size:,} elements that are infinite or no number and not "

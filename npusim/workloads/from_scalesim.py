@@ -175,7 +175,8 @@ def _size(where: str, row: Mapping[str, str], what: str) -> int:
 def _unlike(name: str, others: Sequence[str]) -> str:
     """A name that no other layer has, and that may stand behind ``WORKLOAD/``."""
     plain = shown(name.replace("/", "_"))
-    number, found = 1, plain
+    number = 1
+    found = plain
     while found in others:
         number += 1
         found = f"{plain}_{number}"
@@ -193,7 +194,8 @@ def _convolution(
     sizes = {what: _size(where, row, what) for what in _SIZES}
     strides = ("stride", "stride") if "stride" in row else ("stride_height", "stride_width")
     kernel = (sizes["kernel_height"], sizes["kernel_width"])
-    spatial, pads = [], []
+    spatial = []
+    pads = []
     for axis, taps in zip(("height", "width"), kernel, strict=True):
         zeros = 0 if padding == "none" else taps - 1
         size = sizes[axis] - zeros if padding == "included" else sizes[axis]

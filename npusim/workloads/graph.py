@@ -222,7 +222,8 @@ class GraphBuilder:
         """Note an input of the network; returns its name, that of the first is ``INPUT``."""
         name = self._unused(name if self.inputs else INPUT)
         self.inputs.append(Input(name, tuple(shape), integers))
-        self.shapes[name], self.trained[name] = tuple(shape), False
+        self.shapes[name] = tuple(shape)
+        self.trained[name] = False
         return name
 
     def parameter(
@@ -231,7 +232,8 @@ class GraphBuilder:
         """Note a parameter, buffer or constant; returns its name. One name is noted once."""
         if name not in self.parameters:
             self.parameters[name] = Parameter(name, tuple(shape), trained, data)
-            self.shapes[name], self.trained[name] = tuple(shape), trained
+            self.shapes[name] = tuple(shape)
+            self.trained[name] = trained
         return name
 
     def add(
@@ -269,7 +271,8 @@ class GraphBuilder:
         self._check(node)
         node = _without_gradients(node) if frozen else self._with_gradients(node)
         self.nodes.append(node)
-        self.shapes[name], self.trained[name] = node.shape, node.trained
+        self.shapes[name] = node.shape
+        self.trained[name] = node.trained
         return name
 
     def workload(self, description: str, **more: Any) -> Workload:

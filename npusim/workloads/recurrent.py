@@ -96,7 +96,10 @@ class _Writer:
     """The nodes of one layer while they are written."""
 
     def __init__(self, builder: GraphBuilder, name: str, layer: Recurrent, place: str) -> None:
-        self.builder, self.name, self.layer, self.place = builder, name, layer, place
+        self.builder = builder
+        self.name = name
+        self.layer = layer
+        self.place = place
         self.count = 1
 
     def written(self, x: Edge, state: Edge, cell: Edge | None, *, unrolled: bool) -> States:
@@ -115,7 +118,8 @@ class _Writer:
             # What follows reads the last of its states; of a count only the sizes are known.
         self.count = 1
         output = self._output(states)
-        last, last_cell = states[-1], cells[-1]
+        last = states[-1]
+        last_cell = cells[-1]
         return States(
             output,
             (last.value, counts[-1], counts[-1] - 1),
@@ -152,7 +156,8 @@ class _Writer:
         self, what: str, x: Edge, width: int, rows: int, weight: str, bias: str, size: int = 0
     ) -> str:
         """The product of rows with one of the matrices, and its bias."""
-        layer, own = self.layer, {"w": self.layer.parameters[weight]}
+        layer = self.layer
+        own = {"w": self.layer.parameters[weight]}
         if bias in layer.parameters:
             own["b"] = layer.parameters[bias]
         product = LinearLayer(

@@ -80,7 +80,8 @@ class _Repetition:
     """The nodes of the larger network, and how many elements each value has before its images."""
 
     def __init__(self, workload: Workload, times: int) -> None:
-        self.workload, self.times = workload, times
+        self.workload = workload
+        self.times = times
         self.nodes: list[Node] = []
         self.before = {item.name: 1 for item in workload.inputs}
         self.copies: dict[tuple[str, Sizes, int], str] = {}

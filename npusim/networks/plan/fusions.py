@@ -48,7 +48,9 @@ class _Joining:
     """
 
     def __init__(self, step: Training, *, through_ub: bool) -> None:
-        self.values, self.readers, self.through_ub = step.values, step.readers(), through_ub
+        self.values = step.values
+        self.readers = step.readers()
+        self.through_ub = through_ub
         self.places: list[Operation | None] = [*step.operations]
         self.writers: dict[str, int] = {}
         for place, one in enumerate(step.operations):
@@ -91,7 +93,8 @@ class _Joining:
             chain = second.chain
             if first.chain is not None:
                 chain = first.chain.then(second.chain, inner, kept=fusion.kept)
-            kind, stored = f"{first.kind} + {second.kind}", first.stored and fusion.kept
+            kind = f"{first.kind} + {second.kind}"
+            stored = first.stored and fusion.kept
             one = replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
             self.readers.subtract((*first.reads, *reads))
             self.readers.update(one.reads)

@@ -55,9 +55,13 @@ def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
     if one.core in ("concat", "split"):
         parts = list(zip(names, shapes, strict=True))
         return _side_by_side(whole, values[whole].shape, parts, joins=joins)
-    large, small, sign = layer.out, layer.shape, 1
+    large = layer.out
+    small = layer.shape
+    sign = 1
     if layer.kind == "slice":
-        large, small, sign = layer.shape, layer.out, -1
+        large = layer.shape
+        small = layer.out
+        sign = -1
     place = tuple(sign * before for before, _ in layer.padding)
     if min(place, default=-1) < 0 or prod(shapes[0]) != prod(small):
         return None

@@ -49,7 +49,8 @@ class Formats:
     """The ways of a step's operations, and what it costs to convert its values."""
 
     def __init__(self, step: Training, times: Times) -> None:
-        self.step, self.times = step, times
+        self.step = step
+        self.times = times
         #: What operations leave that take blocks of channels for the sake of numbers by channel.
         self.by_channel = {v for one in step.operations if _by_channel(one) for v in one.writes}
         #: The formats of bits for which an operation leaves no choice.
@@ -264,7 +265,8 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
     made = {name for one in step.operations for name in one.writes}
     given: dict[str, Sequence[str]] = {}
     for name in (n for one in step.operations for n in one.reads if n not in made):
-        several, kind = formats_of(step.values[name]), step.values[name].kind
+        several = formats_of(step.values[name])
+        kind = step.values[name].kind
         usual = several[-1:] if kind == "weight" else several[:1]
         free = kind == "bits"  # they are drawn as they are read
         free |= kind == "weight" and not fixed

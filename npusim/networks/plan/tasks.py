@@ -14,7 +14,9 @@ from npusim.networks.rules.training import Operation, Value
 from npusim.workloads import ConvLayer, LinearLayer
 
 #: Formats of values: as frameworks have them, and as the cube and the vector unit like them.
-PLAIN, BLOCKED, FRACTAL = "ND", "NC1HWC0", "FRACTAL_Z"
+PLAIN = "ND"
+BLOCKED = "NC1HWC0"
+FRACTAL = "FRACTAL_Z"
 
 
 def formats_of(value: Value) -> tuple[str, ...]:
@@ -95,7 +97,8 @@ def task(
     """The task of an operation whose values have these formats; ``warm`` are in the L2."""
     used = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
     names = {name: f"v{i}" for i, name in enumerate(used)}
-    layer, chain = one.layer, one.chain
+    layer = one.layer
+    chain = one.chain
     if isinstance(layer, ConvLayer | LinearLayer):
         layer = replace(
             layer, name="", input_gradient=True, weight_gradient=True, bias_gradient=True

@@ -333,7 +333,8 @@ def _added(names: list[str]) -> tuple[tuple[str, ...], ...]:
     """The lines of a sum of so many values; of one, a copy in another type."""
     if len(names) == 1:
         return (("y", "=", "adds", names[0], "0"),)
-    lines, total = [], names[0]
+    lines = []
+    total = names[0]
     for i, name in enumerate(names[1:], 2):
         made = "y" if i == len(names) else f"sum{i}"
         lines.append((made, "=", "add", total, name))

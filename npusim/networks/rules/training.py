@@ -180,7 +180,8 @@ class _Builder:
     def __init__(self, workload: Workload, kinds: Kinds, settings: Mapping[str, float]) -> None:
         nodes = tuple(_with_computed_matrix(node) for node in workload.nodes)
         self.workload = replace(workload, nodes=nodes)
-        self.kinds, self.settings = kinds, settings
+        self.kinds = kinds
+        self.settings = settings
         self.copies_of: dict[str, str] = {}
         self.step = Training(tuple(item.name for item in workload.inputs))
         self.rules: dict[str, Rule] = {}
@@ -326,7 +327,8 @@ class _Builder:
 
     def _operands(self, node: Node) -> dict[str, str]:
         """What a node reads by symbols: x1, x2, ...; x is the first; w are computed weights."""
-        layer, names = node.layer, {}
+        layer = node.layer
+        names = {}
         shapes = _operand_shapes(node)
         weighted = isinstance(layer, ConvLayer)
         for number, (edge, shape) in enumerate(zip(node.reads, shapes, strict=True), 1):
@@ -391,7 +393,8 @@ class _Builder:
         kind = self._type(form)
         row = tables().chains.get(form.op)
         given = {s: self._cast(names[s], kind, phase) for s in reads}
-        made, casts = {}, []
+        made = {}
+        casts = []
         for s in form.writes:
             value = self.step.values[names[s]]
             made[s] = names[s]
@@ -497,7 +500,8 @@ class _Builder:
 
     def _backward_of(self, node: Node, group: Sequence[Node]) -> None:
         """The gradients of what a node reads and has."""
-        rule, names = self.rules[node.name], self.symbols[node.name]
+        rule = self.rules[node.name]
+        names = self.symbols[node.name]
         edges = {f"x{number}": edge for number, edge in enumerate(node.reads, 1)}
         wanted = [
             symbol
@@ -521,7 +525,8 @@ class _Builder:
         axis = next(a for a, size in enumerate(layer.out) if shapes[0][a] < size)
         begin = 0
         for number, shape in enumerate(shapes, 1):
-            symbol, after = f"x{number}", layer.out[axis] - begin - shape[axis]
+            symbol = f"x{number}"
+            after = layer.out[axis] - begin - shape[axis]
             if symbol in wanted:
                 sides = [(0, 0)] * len(shape)
                 sides[axis] = (-begin, -after)
@@ -539,7 +544,8 @@ class _Builder:
 
         Of several ends, such as an auxiliary classifier, those of as many classes share labels.
         """
-        value, last = self.step.values[end], self.workload.nodes[-1].name
+        value = self.step.values[end]
+        last = self.workload.nodes[-1].name
         gradient = self.step.value(value._replace(name=f"{end}.gradient"))
         self.gradients[end] = [gradient]
         if value.kind == "rows":
@@ -547,7 +553,8 @@ class _Builder:
             shared = value.shape == self.step.values[last].shape
             labels = Value(f"{own * (not shared)}labels", value.shape, value.dtype, "rows")
             loss = self.step.value(Value(f"{own}loss", value.shape[:1], FP32, "rows"))
-            reads, made = (end, self.step.value(labels)), (loss, gradient)
+            reads = (end, self.step.value(labels))
+            made = (loss, gradient)
             self.step.operations.append(
                 Operation(loss, "loss", "backward", None, "softmax_loss", reads, made)
             )
@@ -657,7 +664,8 @@ class _Builder:
     def _flow_to_weight(self, node: Node, key: str) -> None:
         """Add the gradient of a layer's weights to those of the parameter, or of their value."""
         names = self.symbols[node.name]
-        source, gradient = self.step.values[names[key[1:]]], names[key]
+        source = self.step.values[names[key[1:]]]
+        gradient = names[key]
         if key == "dw" and len(node.reads) > 1:
             like = self.step.values[node.reads[1].value]
             dtype = self.kinds.maps if like.dtype is FP32 else like.dtype
@@ -756,7 +764,8 @@ class _Builder:
     def update(self, rules: Iterable[Update]) -> None:
         """The update of every parameter that has a gradient."""
         for name in self.step.parameters:
-            value, gradient = self.step.values[name], f"{name}.gradient"
+            value = self.step.values[name]
+            gradient = f"{name}.gradient"
             if gradient not in self.step.values:
                 continue
             for op, state, weights in rules:

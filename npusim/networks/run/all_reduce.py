@@ -63,7 +63,9 @@ def all_reduce(
         if held < total / figures.pieces and at < len(ready) - 1:
             continue
         piece = device.time_us(figures.latency_cycles + held * rate)
-        now, moved, held = max(now, us) + piece, moved + piece, 0.0
+        now = max(now, us) + piece
+        moved = moved + piece
+        held = 0.0
     exposed = max(0.0, now - end_us)
     hidden = moved - exposed
     slowed = hidden * figures.slowdown_percent / 100

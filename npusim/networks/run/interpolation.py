@@ -57,7 +57,8 @@ class Weights(Struct, frozen=True):
         """The terms of the outputs from ``first`` to ``end``: (input, weight) each."""
         end = self.outputs if end is None else end
         begins = np.searchsorted(self.output, np.arange(first, end + 1)).tolist()
-        inputs, weights = self.input.tolist(), self.weight.tolist()
+        inputs = self.input.tolist()
+        weights = self.weight.tolist()
         return tuple(
             tuple(zip(inputs[begin:stop], weights[begin:stop], strict=True))
             for begin, stop in pairwise(begins)
@@ -71,7 +72,8 @@ class Weights(Struct, frozen=True):
         """
         found = []
         for less in (0, 1):
-            outputs, inputs = self.outputs - less, self.inputs - less
+            outputs = self.outputs - less
+            inputs = self.inputs - less
             common = gcd(outputs, inputs)
             if common > 1:
                 found.append(self._repeated(outputs // common, inputs // common))
@@ -107,9 +109,11 @@ class Weights(Struct, frozen=True):
 
 def launch(call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
     """Launch a kernel for each axis that changes, the last axis first, in gradients last."""
-    layer, back = one.layer, one.core.endswith("gradient")
+    layer = one.layer
+    back = one.core.endswith("gradient")
     assert isinstance(layer, ElementwiseLayer)
-    now, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
+    now = tensors[one.inputs[0]]
+    target = tensors[one.outputs[0]]
     x, y = (target.shape, now.shape) if back else (now.shape, target.shape)
     todo = []
     for number, axis in enumerate(_PLACES):
@@ -119,7 +123,8 @@ def launch(call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
     for left, (axis, weights) in enumerate(todo[::-1] if back else todo, 1 - len(todo)):
         shape = (*now.shape[:axis], weights.outputs, *now.shape[axis + 1 :])
         made = call.workspace(f"axis{axis}", shape, now.dtype) if left else target
-        planes, row = prod(shape[:axis]), prod(shape[axis + 1 :])
+        planes = prod(shape[:axis])
+        row = prod(shape[axis + 1 :])
         read = call.view(now, (planes, now.shape[axis], row))
         written = call.view(made, (planes, made.shape[axis], row))
         call.launch_spread(_kernel(call, read, written, weights))
@@ -158,16 +163,20 @@ def weights_of(layer: ElementwiseLayer, number: int, inputs: int, outputs: int) 
             place * (inputs - 1) if layer.numbers else (2 * place + 1) * inputs - outputs
         )
         return _between(np.maximum(0, number_of_parts), parts, inputs)
-    begins, ends = place * inputs // outputs, -(-(place + 1) * inputs // outputs)
+    begins = place * inputs // outputs
+    ends = -(-(place + 1) * inputs // outputs)
     share = 0.0  # of an input: one over the inputs of the window inside the map
     if number < len(layer.kernel):
-        size, step = layer.kernel[-1 - number], layer.stride[-1 - number]
+        size = layer.kernel[-1 - number]
+        step = layer.stride[-1 - number]
         first = place * step - layer.padding[-1 - number][0]
-        begins, ends = np.maximum(0, first), np.minimum(inputs, first + size)
+        begins = np.maximum(0, first)
+        ends = np.minimum(inputs, first + size)
         if layer.numbers:  # of all that a window has, zeros around the map too
             share = 1 / size
     elif layer.kernel:
-        begins, ends = place, place + 1
+        begins = place
+        ends = place + 1
     sizes = np.maximum(0, ends - begins)
     output = np.repeat(place, sizes)
     firsts = np.cumsum(sizes) - sizes

@@ -31,7 +31,8 @@ def launch(call: Call, one: Parts, tensors: Mapping[str, Tensor]) -> None:
 
 def _launch_blocks(call: Call, one: Parts, whole: Tensor, parts: Sequence[Tensor]) -> None:
     """Launch the kernel that moves whole blocks of channels, (N, D, C1, H, W, C0)."""
-    axis, place = _in_order(range(len(one.shape)), -1).index(one.axis), one.place
+    axis = _in_order(range(len(one.shape)), -1).index(one.axis)
+    place = one.place
     if place:
         n, d, c, h, w = _in_order(place, 0)
         place = (n, d, c // whole.shape[-1], h, w, 0)

@@ -82,7 +82,8 @@ class Launcher(Struct, frozen=True):
         tensors: dict[str, Tensor] = {}
         warm = what.warm or (False,) * len(what.values)
         for value, format, held in zip(what.values, what.formats, warm, strict=True):
-            name, placed = value.name, Placed(value, format, self.c0)
+            name = value.name
+            placed = Placed(value, format, self.c0)
             if name in one.reads:
                 given = Spec(placed.shape, value.dtype) if arrays is None else arrays[name]
                 tensors[name] = call.input(name, given, value.dtype, placed.shape, warm=held)
@@ -116,7 +117,8 @@ class Launcher(Struct, frozen=True):
 
     def _known(self, what: Task) -> bool:
         """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
-        core, maps = what.operation.core, [_flat(v.shape) for v in what.values if v.kind == "map"]
+        core = what.operation.core
+        maps = [_flat(v.shape) for v in what.values if v.kind == "map"]
         windows = "pool" in core or core.startswith("upsample")
         two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
         small, large = sorted(maps[:2], key=prod) if two else ((), ())
@@ -179,7 +181,9 @@ class Launcher(Struct, frozen=True):
     ) -> None:
         """A ``result`` of a layer of one window, of plain tensors: operands, and what it leaves."""
         m = WindowMatrices(s)
-        rows, windows, weight = m.output_rows, (m.windows, m.depth), (m.cout, m.depth)
+        rows = m.output_rows
+        windows = (m.windows, m.depth)
+        weight = (m.cout, m.depth)
         shapes = {
             "output": (windows, weight, rows),
             "input": (rows, weight, windows),
@@ -201,10 +205,12 @@ class Launcher(Struct, frozen=True):
         """
         layer = one.layer
         assert isinstance(layer, ElementwiseLayer)
-        back, maximum = one.core.endswith("gradient"), one.core.startswith("max")
+        back = one.core.endswith("gradient")
+        maximum = one.core.startswith("max")
         enlarged = one.core.startswith("upsample")
         back = back != enlarged
-        source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
+        source = tensors[one.inputs[0]]
+        target = tensors[one.outputs[0]]
         read, out = (call.view(t, t.shape[:1] + t.shape[2:]) for t in (source, target))
         image, windows = (out, read) if back else (read, out)
         kernel = layer.kernel or image.shape[2:4]
@@ -221,7 +227,8 @@ class Launcher(Struct, frozen=True):
         masks = one.inputs[1:] if back else one.outputs[1:]
         mean = "mean" if layer.numbers else "mean_inside"
         kind = "max" if maximum else "sum" if enlarged else mean
-        mask, saturate = tensors[masks[0]] if maximum else None, call.device.saturates
+        mask = tensors[masks[0]] if maximum else None
+        saturate = call.device.saturates
         forward = Pool(shape, image, windows, kind=kind, mask=mask, saturate=saturate)
         whole = forward.fits(call.device)
         if maximum and not whole:
@@ -275,7 +282,8 @@ class Launcher(Struct, frozen=True):
 
     def bias(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The gradient of a bias, of a plain map: nothing is added to channels that fill blocks."""
-        dy, db = tensors[one.inputs[0]], tensors[one.outputs[0]]
+        dy = tensors[one.inputs[0]]
+        db = tensors[one.outputs[0]]
         if isinstance(one.layer, LinearLayer):  # whose rows another layer may see as maps
             dy = call.view(dy, (prod(dy.shape) // one.layer.cout, one.layer.cout))
         if db.shape != dy.shape[1:2]:
@@ -287,8 +295,10 @@ class Launcher(Struct, frozen=True):
 
         Numbers for channels fill whole blocks: behind those of the other value they are zero.
         """
-        source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        elements, room = prod(source.shape), prod(target.shape)
+        source = tensors[one.inputs[0]]
+        target = tensors[one.outputs[0]]
+        elements = prod(source.shape)
+        room = prod(target.shape)
         if elements == room:
             moves.sum_axes(call, call.view(source, target.shape), target, ())
             return
@@ -317,7 +327,8 @@ class Launcher(Struct, frozen=True):
         """A product of a linear layer, or of two computed matrices."""
         layer = one.layer
         assert isinstance(layer, LinearLayer)
-        own, result = layer.products > 0, one.core.partition(".")[2]
+        own = layer.products > 0
+        result = one.core.partition(".")[2]
         product = layer_product(layer, result)
         roles = ("x", "y") if own and result == "weight" else _ROLES[result]
         operands = dict(zip(roles, (tensors[name] for name in one.inputs), strict=False))
@@ -330,7 +341,8 @@ class Launcher(Struct, frozen=True):
         c = operands[product.result]
         layouts = product.layouts
         if fractals:
-            a, layouts = self._fractals(call, a), ("NZ", layouts[1].replace("ND", "NZ"))
+            a = self._fractals(call, a)
+            layouts = ("NZ", layouts[1].replace("ND", "NZ"))
         made = product.kernel(linear.START, a, b, c, layouts, groups=layer.stack)
         bias = tensors[one.inputs[2]] if len(one.inputs) > 2 else None
         if bias is not None and bias.dtype is not c.dtype:
@@ -350,9 +362,12 @@ class Launcher(Struct, frozen=True):
 
 def _means(call: Call, whole: Pool) -> list[Pool]:
     """Means along rows, and means of these along columns, where UB holds no whole window."""
-    s, rows = whole.shape, (whole.shape.spatial[0], whole.shape.out[1])
+    s = whole.shape
+    rows = (whole.shape.spatial[0], whole.shape.out[1])
     between = call.workspace("means", (s.n, *rows, s.c0), whole.read.dtype)
-    (down, across), (high, wide), (top, left) = s.kernel, s.stride, s.padding
+    down, across = s.kernel
+    high, wide = s.stride
+    top, left = s.padding
     by_row = replace(s, kernel=(1, across), stride=(1, wide), padding=((0, 0), left), outputs=rows)
     rest = replace(s, kernel=(down, 1), stride=(high, 1), padding=(top, (0, 0)), spatial=rows)
     return [replace(whole, shape=by_row, out=between), replace(whole, shape=rest, read=between)]
@@ -362,7 +377,8 @@ def _drained(
     call: Call, one: Operation, tensors: Mapping[str, Tensor]
 ) -> tuple[Tensor, Epilogue | None]:
     """What a product leaves, and what is done to its tiles on their way out."""
-    out, chain = tensors[one.outputs[0]], one.chain
+    out = tensors[one.outputs[0]]
+    chain = one.chain
     if chain is None:
         return out, None
     own = (*tensors, *(step.result for step in chain.steps))

@@ -73,7 +73,9 @@ def _through_blocks(call: Call, whole: Transpose) -> list[list[Kernel]]:
 
     The channels are the rows of the source, or those of the target; both ways have two kernels.
     """
-    axes, source, target = whole.axes, whole.x, whole.y
+    axes = whole.axes
+    source = whole.x
+    target = whole.y
     if axes.perm not in ((1, 0), (0, 2, 1)) or source.dtype.bytes == 1:
         return []
     if not axes.ragged(source.dtype.bytes):
@@ -156,7 +158,9 @@ def _part(
             f"{part.dtype} of shape {part.shape}; both need one type, and the part an element"
         )
     for axis, size in enumerate(part.shape):
-        first, apart, end = begin[axis], steps[axis], whole.shape[axis]
+        first = begin[axis]
+        apart = steps[axis]
+        end = whole.shape[axis]
         if first < 0 or apart < 1 or first + (size - 1) * apart >= end:
             raise ArgumentError(
                 f"{kind}: along axis {axis} the {size} elements of {part.name} begin at {first} "
@@ -180,7 +184,8 @@ def crop(
     Both have a number for each axis; how many elements the part has says the shape of the target.
     Without ``step`` it is 1 along all axes.
     """
-    source, target = replace(source, role="in"), replace(target, role="out")
+    source = replace(source, role="in")
+    target = replace(target, role="out")
     part = _part("crop", source, target, begin, step)
     if part.is_box:
         _launch(call, [[Concat((target,), source, 1, part.begin)]])
@@ -199,7 +204,8 @@ def _single_elements(part: _Part, dtype: DType) -> bool:
 
 def _picked(call: Call, source: Tensor, target: Tensor, part: _Part) -> list[Kernel]:
     """Kernels that pick elements along the last axis: from rows of the whole, turned in UB."""
-    last, step = part.last, part.step[part.last]
+    last = part.last
+    step = part.step[part.last]
     wide = part.sizes[last] * step
     rows = (*part.sizes[:last], wide, *part.sizes[last + 1 :])
     if rows == part.whole:
@@ -227,7 +233,8 @@ def uncrop(
     step: Sequence[int] | None = None,
 ) -> None:
     """Launch the gradient of ``crop``: ``source`` is that part of ``target``, 0 is elsewhere."""
-    source, target = replace(source, role="in"), replace(target, role="out")
+    source = replace(source, role="in")
+    target = replace(target, role="out")
     part = _part("uncrop", target, source, begin, step)
     _launch(call, _placed(call, source, target, part))
 
@@ -244,7 +251,8 @@ def _placed(call: Call, source: Tensor, target: Tensor, part: _Part) -> list[lis
     plans = [[clear, ViewCopy(part.sizes, part.strides, source, target, part.first)]]
     if not _single_elements(part, source.dtype):
         return plans
-    last, step = part.last, part.step[part.last]
+    last = part.last
+    step = part.step[part.last]
     wide = part.sizes[last] * step
     rows = (*part.sizes[:last], wide, *part.sizes[last + 1 :])
     if rows == part.whole:
@@ -456,7 +464,9 @@ def _summed(call: Call, source: Tensor, sizes: tuple[int, int, int], target: Ten
         if count > _ROW > 8 * width:  # too few at a time: with zeros behind a whole number of parts
             filled = _between(call, source, (rows, round_up(count, _ROW)), "filled")
             uncrop(call, replace(source, shape=(rows, count)), filled, (0, 0))
-            source, count, width = filled, round_up(count, _ROW), _ROW
+            source = filled
+            count = round_up(count, _ROW)
+            width = _ROW
         count //= width
         source = _row_sums(call, source, rows * count, width)
     return source
@@ -490,7 +500,8 @@ def _column_sums(source: Tensor, sizes: tuple[int, int, int], sums: Tensor) -> E
 def _as_target(call: Call, source: Tensor, target: Tensor, factor: float) -> None:
     """Launch the copy of a tensor into another type, times a factor."""
     flat = (prod(source.shape),)
-    read, written = replace(source, shape=flat, role="in"), replace(target, shape=flat, role="out")
+    read = replace(source, shape=flat, role="in")
+    written = replace(target, shape=flat, role="out")
     if source.dtype == target.dtype and factor == 1:
         _launch(call, [[Contiguous(flat, (1,), read, written)]])
         return

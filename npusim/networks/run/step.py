@@ -155,7 +155,8 @@ def setting(
     cards: int,
 ) -> Setting:
     """The setting of a mode with what is asked for besides; ``ArgumentError`` for other values."""
-    usual, maps = usual_of(mode), element_type(dtype)
+    usual = usual_of(mode)
+    maps = element_type(dtype)
     if layouts is not None and layouts not in LAYOUTS:
         hint = suggest(layouts, LAYOUTS)
         raise ArgumentError(f"layouts is {layouts!r}{hint}; it is one of {', '.join(LAYOUTS)}")
@@ -196,7 +197,8 @@ class Prepared(Struct, frozen=True):
 
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
-        device, cards = self.times.launcher.options.machine, self.setting.cards
+        device = self.times.launcher.options.machine
+        cards = self.setting.cards
         done = tuple(_launched(self.step, self.todo, times))
         return StepResult(
             workload=self.workload,
@@ -236,7 +238,8 @@ def prepared(
     plain = setting.layouts == "each_call"
     times = Simulated(Launcher(options, plain=plain), store, workers or Workers(1))
     formats = Formats(step, times)
-    fixed, plan = setting.layouts == "as_framework", None
+    fixed = setting.layouts == "as_framework"
+    plan = None
     if plain:
         launches = each_call(step, formats)
     else:
@@ -287,7 +290,9 @@ def _label(operation: Operation | None) -> str:
 def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched]) -> Reduced:
     """The all-reduce of the gradients of parameters, in the order in which they are made."""
     wanted = {f"{name}.gradient" for name in step.parameters}
-    now, end, ready = 0, 0, []
+    now = 0
+    end = 0
+    ready = []
     for one in done:
         now += one.cycles
         end = now if one.phase != "optimizer" else end

@@ -142,7 +142,8 @@ class Trainer(Shown):
         A network of several inputs takes a sequence of arrays, in their order.
         The loss is the mean over the batch, before the step. ``steps`` has what the step took.
         """
-        ready, values = self._ready, self._ready.step.values
+        ready = self._ready
+        values = self._ready.step.values
         now = dict(self._kept)
         now.update(self._inputs(images))
         classes = np.asarray(labels)
@@ -193,7 +194,8 @@ class Trainer(Shown):
 
     def _inputs(self, images: Any) -> dict[tuple[str, str], Array]:
         """The arrays of a batch by the names of the network's inputs."""
-        names, values = self._ready.step.inputs, self._ready.step.values
+        names = self._ready.step.inputs
+        values = self._ready.step.values
         arrays = [images] if len(names) == 1 else list(images)
         if len(arrays) != len(names):
             raise ArgumentError(f"the network takes {len(names)} inputs, got {len(arrays)}")

@@ -29,7 +29,8 @@ def attention(values: Values, step: Step) -> None:
     if plain:
         few = int(step.attributes["kv_num_heads"])
         query = heads(values, step, query, int(step.attributes["q_num_heads"]))
-        key, value = heads(values, step, key, few), heads(values, step, value, few)
+        key = heads(values, step, key, few)
+        value = heads(values, step, value, few)
     for place, index in ((4, 1), (5, 2)):
         if step.operand(place):
             both = [values.value(step.operand(place)), key if index == 1 else value]
@@ -53,7 +54,8 @@ def runtime_attention(values: Values, step: Step) -> None:
     wide = weight.shape[-1]
     sizes = step.integers("qkv_hidden_sizes", (wide // 3,) * 3)
     made = linear(values, step, source, weight, bias=bias, part="projections")
-    parts, first = [], 0
+    parts = []
+    first = 0
     for size, name in zip(sizes, ("queries", "keys", "values"), strict=True):
         taken = whole(made.shape)
         taken[-1] = (first, size, 1)
@@ -73,7 +75,8 @@ def several_heads(values: Values, step: Step) -> None:
     if not all(names) or [len(shape) for shape in shapes] != [3, 3, 3]:
         values.unknown(step, f"{MULTIPLIES}{step.kind}")
         return
-    number, first = int(step.attributes["num_heads"]), 0
+    number = int(step.attributes["num_heads"])
+    first = 0
     parts = []
     for name, word in zip(names, ("queries", "keys", "values"), strict=True):
         value = values.value(name)

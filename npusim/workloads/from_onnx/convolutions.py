@@ -43,7 +43,8 @@ def convolution(values: Values, step: Step) -> None:
     """Note a convolution; what a fused one adds and its activation are nodes behind it."""
     places = _PLACES[step.kind]
     names = [step.operand(place) if place >= 0 else "" for place in places]
-    x, weight = values.value(names[0]), values.value(names[1], trained=True)
+    x = values.value(names[0])
+    weight = values.value(names[1], trained=True)
     layer = _layer(values, step, names)
     reads = [values.edge(x, step, layer.x_shape)]
     parameters = {}
@@ -75,7 +76,8 @@ def _computed_bias(values: Values, step: Step, made: Value, bias: Value) -> Valu
 
 def _layer(values: Values, step: Step, names: Sequence[str]) -> ConvLayer:
     found = values.found
-    x, weight = found.shape(step, names[0]), found.shape(step, names[1])
+    x = found.shape(step, names[0])
+    weight = found.shape(step, names[1])
     dims = len(weight) - 2
     if len(x) != len(weight) or dims < 1:
         raise fault(

@@ -104,7 +104,8 @@ def power(values: Values, step: Step) -> None:
 def binary(values: Values, step: Step) -> None:
     """Note a sum, difference, product or quotient: of two values, or of one and a number."""
     out = values.found.shape(step, step.outputs[0])
-    kind, (first, second) = BINARY[step.kind], step.inputs[:2]
+    kind = BINARY[step.kind]
+    first, second = step.inputs[:2]
     number = values.single(second)
     if number is None and kind in ("add", "mul"):
         number = values.single(first)
@@ -179,13 +180,16 @@ def _with_weight(
 
     A transposed value stays one, as it lies, where the parameter lies as it does.
     """
-    axes, lies = value.axes, value.lies
+    axes = value.axes
+    lies = value.lies
     if axes:
         lying = _lying(weight, value)
         if lying:
             weight = lying
         else:
-            value, axes, lies = values.laid(value, step), (), ()
+            value = values.laid(value, step)
+            axes = ()
+            lies = ()
     shape = lies or value.shape
     layer = ElementwiseLayer(kind=FEW[kind], shape=shape, weight=weight)
     parameters = {"beta" if kind == "add" else "gamma": few.name}
@@ -215,7 +219,8 @@ def _lying(weight: Sizes, value: Value) -> Sizes:
 def _weight(few: Value, out: Sizes) -> Sizes:
     """The sizes of a parameter that is for each channel or each element of the last axes."""
     start = next((axis for axis, size in enumerate(few.shape) if size > 1), len(few.shape))
-    sizes, image = few.shape[start:], out[1:]
+    sizes = few.shape[start:]
+    image = out[1:]
     if not sizes or len(sizes) > len(image):
         return ()
     channels = (image[0], *(1 for _ in image[1:]))
@@ -245,7 +250,8 @@ def extreme(values: Values, step: Step) -> None:
     if len(step.inputs) != 2 or not name or len(others) != 1:
         values.unknown(step)
         return
-    value, number = values.value(others[0]), values.single(name)
+    value = values.value(others[0])
+    number = values.single(name)
     limits = [number, inf] if step.kind == "Max" else [-inf, number]
     numbers = numbers_of("clip", "clip", limits)
     values.put(step.outputs[0], values.each(step, "clip", value, numbers=numbers))

@@ -12,7 +12,8 @@ import numpy as np
 from npusim.workloads.from_onnx.nodes import STANDARD, Step
 
 #: Elements of the largest array that is read from a file to compute with, and of a computed one.
-SMALL, LARGEST = 4096, 1_000_000
+SMALL = 4096
+LARGEST = 1_000_000
 
 #: Operators whose results differ at every run, and those that run other nodes.
 _NEVER = (
@@ -29,7 +30,8 @@ class Folding:
     """Evaluates nodes by ONNX's own reference, each as the file's operator sets define it."""
 
     def __init__(self, onnx: Any, model: Any) -> None:
-        self.onnx, self.model = onnx, model
+        self.onnx = onnx
+        self.model = model
 
     def computes(self, step: Step, constants: Mapping[str, Any], elements: int) -> bool:
         """Whether the results of a node follow from constants and are worth having."""

@@ -88,7 +88,8 @@ def whole(shape: Sizes) -> list[tuple[int, int, int]]:
 def sliced(values: Values, step: Step) -> None:
     """Note a part between indices; one that runs backwards is known by name only."""
     value = values.value(step.inputs[0])
-    starts, ends = _stated(values, step, 1, "starts"), _stated(values, step, 2, "ends")
+    starts = _stated(values, step, 1, "starts")
+    ends = _stated(values, step, 2, "ends")
     axes = _stated(values, step, 3, "axes") or tuple(range(len(starts)))
     steps = values.whole(step.operand(4)) or (1,) * len(starts)
     if not starts or len(starts) != len(ends) or min(steps) < 1:
@@ -166,7 +167,8 @@ def concat(values: Values, step: Step) -> None:
 
 def expand(values: Values, step: Step) -> None:
     """Note a value whose axes of one element are repeated."""
-    value, out = values.value(step.inputs[0]), values.found.shape(step, step.outputs[0])
+    value = values.value(step.inputs[0])
+    out = values.found.shape(step, step.outputs[0])
     values.put(step.outputs[0], values.expanded(value, step, out))
 
 
@@ -227,9 +229,11 @@ def blocks(values: Values, step: Step) -> None:
         seen: Sizes = (n, c, h // size, size, w // size, size)
         order = (0, 3, 5, 1, 2, 4)
     elif step.attributes.get("mode", "DCR") == "DCR":
-        seen, order = (n, size, size, c // size**2, h, w), (0, 3, 4, 1, 5, 2)
+        seen = (n, size, size, c // size**2, h, w)
+        order = (0, 3, 4, 1, 5, 2)
     else:
-        seen, order = (n, c // size**2, size, size, h, w), (0, 1, 4, 2, 5, 3)
+        seen = (n, c // size**2, size, size, h, w)
+        order = (0, 1, 4, 2, 5, 3)
     made = values.laid(value.seen(seen).transposed(order), step)
     values.put(step.outputs[0], made.seen(values.found.shape(step, step.outputs[0])))
 
@@ -242,7 +246,8 @@ _BETWEEN = ("half_pixel", "pytorch_half_pixel", "align_corners")
 
 def resize(values: Values, step: Step) -> None:
     """Note a map that is enlarged by repetition or between neighbours; else its name only."""
-    value, out = values.value(step.inputs[0]), values.found.shape(step, step.outputs[0])
+    value = values.value(step.inputs[0])
+    out = values.found.shape(step, step.outputs[0])
     if out == value.shape:
         values.put(step.outputs[0], value)
         return

@@ -24,7 +24,8 @@ BY_CHANNEL = {
 
 def by_channel(values: Values, step: Step) -> None:
     """Note a normalisation with a factor and a term for each channel."""
-    value, kind = values.value(step.inputs[0]), BY_CHANNEL[step.kind]
+    value = values.value(step.inputs[0])
+    kind = BY_CHANNEL[step.kind]
     epsilon = step.attributes.get("epsilon", 1e-5)
     given = [step.attributes["num_groups"], epsilon] if kind == "group_norm" else [epsilon]
     layer = ElementwiseLayer(
@@ -49,7 +50,8 @@ def layer_norm(values: Values, step: Step) -> None:
             value = combined(values, step, "add", value, bias, value.shape, part="bias")
         if len(step.outputs) > 3:
             values.put(step.outputs[3], value)
-    shape, axis = value.shape, step.attributes.get("axis", -1)
+    shape = value.shape
+    axis = step.attributes.get("axis", -1)
     axis %= len(shape)
     rows = (*shape[:axis], prod(shape[axis:]))
     epsilon = float(step.attributes.get("epsilon", 1e-5))
@@ -69,7 +71,8 @@ def _normalised(
     few: Sizes,
 ) -> Value:
     """A normalisation with its factor and term; computed ones are nodes behind it."""
-    parameters, computed = {}, {}
+    parameters = {}
+    computed = {}
     for symbol, name in zip(("gamma", "beta"), names, strict=False):
         if not name:
             continue

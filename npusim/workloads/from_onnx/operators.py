@@ -118,7 +118,8 @@ def _unknown(values: Values, step: Step) -> None:
 
 def _may_multiply(values: Values, step: Step) -> bool:
     """Whether a node is a product, or one of an unknown domain that reads matrices of weights."""
-    weights, numbers = values.found.weights, values.found.numbers
+    weights = values.found.weights
+    numbers = values.found.numbers
     matrices = [
         name for name in step.inputs if len(weights.get(name, ())) > 1 and name not in numbers
     ]

@@ -45,7 +45,8 @@ def linear(
     n = 1 if turned and len(leading) == 1 else leading[0]
     shape = (*leading[:-1], cin, leading[-1]) if turned else left.shape
     reads = [Edge(laid.name, shape)]
-    parameters, right_turned = {}, False
+    parameters = {}
+    right_turned = False
     if weight.weight:
         parameters["w"] = weight.name
     else:
@@ -131,8 +132,10 @@ def matmul(values: Values, step: Step) -> None:
 
 def narrow_matmul(values: Values, step: Step) -> None:
     """Note a product with weights of a few bits, which lie packed in the file."""
-    left, (packed, *_) = values.value(step.inputs[0]), step.inputs[1:]
-    cin, cout = int(step.attributes["K"]), int(step.attributes["N"])
+    left = values.value(step.inputs[0])
+    packed, *_ = step.inputs[1:]
+    cin = int(step.attributes["K"])
+    cout = int(step.attributes["N"])
     name = values.builder.parameter(f"{packed}.unpacked", (cout, cin))
     weight = Value(name, (cin, cout), images=False, weight=True)
     bias = _as_bias(values, step.operand(5), cout)
@@ -200,7 +203,8 @@ def _bias_behind(values: Values, step: Step, cout: int) -> Value | None:
 
 def _matrices(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
     """The product of two values whose stacks are broadcast; a vector is a row, or a column."""
-    one_row, one_column = len(left.shape) == 1, len(right.shape) == 1
+    one_row = len(left.shape) == 1
+    one_column = len(right.shape) == 1
     left = left.seen((1, *left.shape)) if one_row else left
     right = right.seen((*right.shape, 1)) if one_column else right
     if left.shape[-1] != right.shape[-2]:
@@ -276,7 +280,8 @@ def einsum(values: Values, step: Step) -> None:
     if any(len(set(term)) < len(term) for term in terms):
         values.unknown(step, f"{MULTIPLIES}Einsum {equation}" if len(terms) > 1 else "")
         return
-    made, term = operands[0], terms[0]
+    made = operands[0]
+    term = terms[0]
     for place in range(1, len(operands)):
         later = set("".join(terms[place + 1 :])) | set(result)
         made, term = _contracted(

@@ -80,7 +80,10 @@ class _Source:
         inputs: Stated | None,
         unrolled: bool,
     ) -> None:
-        self.onnx, self.model, self.file, self.unrolled = onnx, model, file, unrolled
+        self.onnx = onnx
+        self.model = model
+        self.file = file
+        self.unrolled = unrolled
         self.inputs = file_inputs(model.graph, file)
         self.stated = stated_shapes(self.inputs, input_shape, inputs, file)
 

@@ -93,7 +93,8 @@ def _parameters(
     """The matrices and biases of one direction, noted as parameters of their own."""
     directions, rows, width = values.found.shape(step, step.inputs[1])
     end = f".{place}" if directions > 1 else ""
-    builder, (weight, state) = values.builder, step.inputs[1:3]
+    builder = values.builder
+    weight, state = step.inputs[1:3]
     found = {"w_ih": builder.parameter(f"{weight}{end}", (rows, width))}
     gates = 2 * hidden
     if reset_before:

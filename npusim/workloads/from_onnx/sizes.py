@@ -97,7 +97,10 @@ class _Walk:
     """The nodes of a file one after the other, and what is known of their values so far."""
 
     def __init__(self, onnx: Any, model: Any, file: Path, there: Sized | None) -> None:
-        self.onnx, self.model, self.file, self.there = onnx, model, file, there
+        self.onnx = onnx
+        self.model = model
+        self.file = file
+        self.there = there
         self.folding = Folding(onnx, model)
         self.versions = {one.domain: one.version for one in model.opset_import}
         self.types: dict[str, Any] = {}
@@ -155,7 +158,8 @@ class _Walk:
 
     def _shape_of(self, step: Step) -> Any:
         shape = self.found.shapes[step.inputs[0]]
-        start, end = step.attributes.get("start", 0), step.attributes.get("end", len(shape))
+        start = step.attributes.get("start", 0)
+        end = step.attributes.get("end", len(shape))
         return np.array(shape[start:end], np.int64)
 
     def _constant(self, name: str, value: Any, *, pure: bool) -> None:
@@ -188,7 +192,8 @@ class _Walk:
 
     def _inferred(self, step: Step) -> None:
         """Note what ONNX's own inference says of the results of a node."""
-        onnx, domain = self.onnx, "" if step.domain in STANDARD else step.domain
+        onnx = self.onnx
+        domain = "" if step.domain in STANDARD else step.domain
         version = self.versions.get(domain, self.versions.get("ai.onnx", 1))
         try:
             schema = onnx.defs.get_schema(step.kind, version, domain)
@@ -232,12 +237,15 @@ class _Walk:
 
     def _move_batch(self, step: Step, there: Sized) -> None:
         """Give a view that states the batch of the file the other one, where its images lie."""
-        read, made = step.inputs[0], step.outputs[0]
+        read = step.inputs[0]
+        made = step.outputs[0]
         shapes = self.found.shapes
         if read not in there.shapes or made not in there.shapes or read not in shapes:
             return
-        before, now = there.shapes[read], shapes[read]
-        place, out = batch_place(before, now), there.shapes[made]
+        before = there.shapes[read]
+        now = shapes[read]
+        place = batch_place(before, now)
+        out = there.shapes[made]
         if place is None or batch_place(out, shapes.get(made, out)) == place:
             return
         starts = [prod(out[:axis]) for axis in range(len(out))]
@@ -251,7 +259,8 @@ class _Walk:
 
     def _joined_for_each(self, step: Step, there: Sized) -> Step:
         """A join whose operands for one image, such as class tokens, are repeated for all."""
-        shapes, names = self.found.shapes, list(step.inputs)
+        shapes = self.found.shapes
+        names = list(step.inputs)
         moved = [
             axis
             for name in names
@@ -275,7 +284,8 @@ class _Walk:
         """The name of a value of which one axis is repeated to a size."""
         shape = self.found.shapes[name]
         whole = np.array((*shape[:axis], size, *shape[axis + 1 :]), np.int64)
-        made, stated = f"{name}.{step.name}", f"{name}.{step.name}.shape"
+        made = f"{name}.{step.name}"
+        stated = f"{name}.{step.name}.shape"
         self._constant(stated, whole, pure=True)
         proto = self.onnx.helper.make_node("Expand", [name, stated], [made], name=made)
         self._read(step_of(self.onnx, proto))
@@ -345,7 +355,8 @@ class _Walk:
         return [step_of(self.onnx, proto) for proto in protos]
 
     def _unused(self, name: str) -> str:
-        number, found = 1, name
+        number = 1
+        found = name
         while found in self.makers or found in self.found.weights:
             number += 1
             found = f"{name}_{number}"
@@ -354,11 +365,13 @@ class _Walk:
     def _multiplied(self, steps: list[Step]) -> Counter[Any]:
         """The products of a branch, with the sizes of what they read."""
         trial = copy(self)
-        trial.types, trial.makers = dict(self.types), dict(self.makers)
+        trial.types = dict(self.types)
+        trial.makers = dict(self.makers)
         trial.found = copy(self.found)
         for name in ("shapes", "elements", "constants", "weights", "unknown"):
             setattr(trial.found, name, dict(getattr(self.found, name)))
-        trial.found.steps, trial.found.numbers = [], set(self.found.numbers)
+        trial.found.steps = []
+        trial.found.numbers = set(self.found.numbers)
         trial.found.notes = []
         trial.through(steps)
         found: Counter[Any] = Counter()
@@ -370,8 +383,10 @@ class _Walk:
 
     def _choice(self, step: Step) -> str:
         """What decides a choice, and how to state it."""
-        seen, waiting = set(), [step.inputs[0]]
-        values, sizes = [], []
+        seen = set()
+        waiting = [step.inputs[0]]
+        values = []
+        sizes = []
         while waiting:
             name = waiting.pop()
             if name in seen:

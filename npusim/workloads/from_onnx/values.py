@@ -64,7 +64,8 @@ class Values:
     """The graph of a file while its nodes are read, and its values so far by their names."""
 
     def __init__(self, found: Sized, builder: GraphBuilder) -> None:
-        self.found, self.builder = found, builder
+        self.found = found
+        self.builder = builder
         self.values: dict[str, Value] = {}
         self.readers: dict[str, list[Step]] = {}
         self.biased: dict[str, str] = {}  # sums that are the bias of a product, and which

@@ -47,7 +47,8 @@ def _as_it_lay(made: Value, before: Value) -> Value:
 
 def function(reader: Reader, call: Call) -> Value:
     """An activation or another function with numbers of its own."""
-    value, kind = call.tensors[0], kind_of(call.name)
+    value = call.tensors[0]
+    kind = kind_of(call.name)
     others = call.values[1:]
     if any(isinstance(one, Value) for one in others) or value.is_complex:
         return reader.named_value(call)
@@ -72,7 +73,8 @@ def relu6(reader: Reader, call: Call) -> Value:
 
 def prelu(reader: Reader, call: Call) -> Value:
     """A leaky ReLU whose slopes are trained."""
-    value, weight = call["self"], call["weight"]
+    value = call["self"]
+    weight = call["weight"]
     if not reader.parameter(weight):
         return reader.named_value(call)
     layer = ElementwiseLayer(kind="prelu", shape=value.shape)
@@ -96,8 +98,10 @@ def by_number(reader: Reader, kind: str, value: Value, number: float) -> Value:
 
 def arithmetic(reader: Reader, call: Call) -> Any:
     """A sum, difference, product or quotient of two values, or of one and a number."""
-    left, right = call.values[0], call.values[1]
-    name, alpha = call.name, call.get("alpha", 1)
+    left = call.values[0]
+    right = call.values[1]
+    name = call.name
+    alpha = call.get("alpha", 1)
     if call.get("rounding_mode") is not None:
         return reader.named(call)
     if (isinstance(right, Value) and right.is_complex) or (
@@ -105,7 +109,8 @@ def arithmetic(reader: Reader, call: Call) -> Any:
     ):
         return _complex(reader, call)
     if name == "rsub":
-        left, right, name = right, left, "sub"
+        left, right = right, left
+        name = "sub"
     if isinstance(right, Value) and alpha != 1:
         right = by_number(reader, "scale", right, float(alpha))
     elif alpha != 1:
@@ -130,7 +135,8 @@ def _number(value: Any) -> float | None:
 
 def binary(reader: Reader, name: str, left: Any, right: Any) -> Value:
     """A sum ("add"), difference ("sub"), product ("mul") or quotient ("div")."""
-    first, second = _number(left), _number(right)
+    first = _number(left)
+    second = _number(right)
     if second is not None and isinstance(left, Value):
         shape = _together(left, right)
         made = _with_number(reader, name, left, second)
@@ -184,14 +190,18 @@ def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
         few = [bool(larger), not larger]
     if few[0]:
         if name == "sub":
-            right, name = by_number(reader, "scale", right, -1.0), "add"
+            right = by_number(reader, "scale", right, -1.0)
+            name = "add"
         elif name == "div":
-            right, name = reciprocal(reader, right), "mul"
+            right = reciprocal(reader, right)
+            name = "mul"
         left, right = right, left
     elif name == "sub":
-        right, name = by_number(reader, "scale", right, -1.0), "add"
+        right = by_number(reader, "scale", right, -1.0)
+        name = "add"
     elif name == "div":
-        right, name = reciprocal(reader, right), "mul"
+        right = reciprocal(reader, right)
+        name = "mul"
     return _with_few(reader, FEW[name], left, right)
 
 
@@ -213,9 +223,11 @@ def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
 
 def _of_equals(reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]) -> Value:
     """An operation on two values of one shape, in the order in which both lie if that is one."""
-    left, right = reader.cut(left), reader.cut(right)
+    left = reader.cut(left)
+    right = reader.cut(right)
     if left.lies != right.lies or left.lies.repeated:
-        left, right = reader.plain(left), reader.plain(right)
+        left = reader.plain(left)
+        right = reader.plain(right)
     lying = left.lies.sizes
     edges = [Edge(one.source(), lying, one.gradient) for one in (left, right)]
     layer = ElementwiseLayer(kind=name, shape=lying or (1,))
@@ -324,7 +336,9 @@ def copied(reader: Reader, call: Call) -> Value:
 
 def lerp(reader: Reader, call: Call) -> Any:
     """A value on the way to another."""
-    start, end, weight = call["self"], call["end"], call["weight"]
+    start = call["self"]
+    end = call["end"]
+    weight = call["weight"]
     difference = binary(reader, "sub", end, start)
     return binary(reader, "add", start, binary(reader, "mul", difference, weight))
 

@@ -70,17 +70,22 @@ def _tensor(torch: Any, name: str, value: Any, batch: int, floating: Any, device
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if is_shape(value):
-        shape, kind = (batch, *(int(size) for size in value)), floating
+        shape = (batch, *(int(size) for size in value))
+        kind = floating
     elif isinstance(getattr(value, "dtype", None), DType):  # a spec, which calls define
-        shape, kind = (batch, *value.shape), _dtype(torch, name, value.dtype.name)
+        shape = (batch, *value.shape)
+        kind = _dtype(torch, name, value.dtype.name)
     elif isinstance(value, torch.Tensor):
-        shape, kind = tuple(value.shape), value.dtype
+        shape = tuple(value.shape)
+        kind = value.dtype
         shape = (batch, *shape[1:]) if shape else shape
     elif isinstance(value, np.ndarray):
-        shape, kind = value.shape, _dtype(torch, name, value.dtype.name)
+        shape = value.shape
+        kind = _dtype(torch, name, value.dtype.name)
         shape = (batch, *shape[1:]) if shape else shape
     elif isinstance(value, Sequence) and not value:
-        shape, kind = (batch,), floating
+        shape = (batch,)
+        kind = floating
     else:
         raise ArgumentError(f"{name} is {value!r}; give {FORMS}")
     if any(size < 1 for size in shape):

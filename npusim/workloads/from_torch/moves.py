@@ -169,7 +169,8 @@ def slice_(reader: Reader, call: Call) -> Value:
 
 def narrow(reader: Reader, call: Call) -> Value:
     """A range of so many elements."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
     start = call["start"]
     if isinstance(start, Value):
         return reader.named_value(call)
@@ -179,7 +180,8 @@ def narrow(reader: Reader, call: Call) -> Value:
 
 def select(reader: Reader, call: Call) -> Value:
     """One element along an axis, which goes."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
     return _selected(reader, value, axis, int(call["index"]) % value.shape[axis])
 
 
@@ -193,14 +195,17 @@ def _selected(reader: Reader, value: Value, axis: int, index: int) -> Value:
 
 def unbind(reader: Reader, call: Call) -> tuple[Value, ...]:
     """Each element along an axis."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
     return tuple(_selected(reader, value, axis, index) for index in range(value.shape[axis]))
 
 
 def split(reader: Reader, call: Call) -> tuple[Value, ...]:
     """Parts side by side along an axis, of the sizes that PyTorch gives them."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
-    parts, first = [], 0
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
+    parts = []
+    first = 0
     for result in call.results:
         behind = first + int(result.shape[axis])
         parts.append(part(reader, value, axis, first, behind))
@@ -216,7 +221,8 @@ def written_part(reader: Reader, call: Call) -> Value:
     size = value.shape[axis]
     if call.name == "select_scatter":
         first = int(call["index"]) % size
-        behind, step = first + 1, 1
+        behind = first + 1
+        step = 1
         source = source.seen(source.view.unsqueeze(axis))
     else:
         first, behind, step = slice(call["start"], call["end"], call["step"]).indices(size)
@@ -236,7 +242,8 @@ def written_part(reader: Reader, call: Call) -> Value:
 
 def concat(reader: Reader, call: Call) -> Value:
     """Several values as one, along an axis that they have or, stacked, along a new one."""
-    pieces, axis = list(call["tensors"]), int(call["dim"])
+    pieces = list(call["tensors"])
+    axis = int(call["dim"])
     if call.name == "stack":
         axis %= len(pieces[0].shape) + 1
         pieces = [
@@ -265,7 +272,8 @@ def joined(reader: Reader, pieces: Sequence[Value], axis: int) -> Value:
 
 def repeat(reader: Reader, call: Call) -> Value:
     """A value so many times along each axis."""
-    value, times = call.tensors[0], [int(one) for one in call.values[1]]
+    value = call.tensors[0]
+    times = [int(one) for one in call.values[1]]
     shape = (1,) * (len(times) - len(value.shape)) + value.shape
     constant = value.constant
     if max(times, default=1) == 1:
@@ -288,9 +296,11 @@ def repeat(reader: Reader, call: Call) -> Value:
 def roll(reader: Reader, call: Call) -> Value:
     """Elements moved along axes, those that leave at an end come in at the other."""
     value = reader.plain(call["self"])
-    shifts, axes = list(call["shifts"]), list(call["dims"])
+    shifts = list(call["shifts"])
+    axes = list(call["dims"])
     if not axes:
-        value, axes = value.seen(value.view.view(-1)), [0]
+        value = value.seen(value.view.view(-1))
+        axes = [0]
     axes = [_axis(value, axis) for axis in axes]
     layer = ElementwiseLayer(
         kind="roll",
@@ -305,7 +315,8 @@ def roll(reader: Reader, call: Call) -> Value:
 def pad(reader: Reader, call: Call) -> Value:
     """Numbers put around a value, or elements left out where there are fewer than none."""
     value: Value = call["self"]
-    mode, number = call.get("mode", "constant"), call.get("value", 0) or 0
+    mode = call.get("mode", "constant")
+    number = call.get("value", 0) or 0
     if mode != "constant":
         return reader.of(reader.unknown(f"{mode} pad", [value], call.shape), call.results)
     counts = [int(one) for one in call["pad"]]

@@ -34,7 +34,9 @@ def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
 
 def convolution(reader: Reader, call: Call) -> Value:
     """A convolution of one to three axes, or a transposed one, with sizes as the framework's."""
-    x, w, bias = call["input"], call["weight"], call["bias"]
+    x = call["input"]
+    w = call["weight"]
+    bias = call["bias"]
     if x.is_complex or w.is_complex:
         return complex_product(reader, call)
     dims = len(w.shape) - 2
@@ -131,7 +133,9 @@ def complex_product(reader: Reader, call: Call) -> Value:
 
 def linear(reader: Reader, call: Call) -> Value:
     """Rows times a matrix of weights (features out, features in), and a bias."""
-    x, w, bias = call["input"], call["weight"], call["bias"]
+    x = call["input"]
+    w = call["weight"]
+    bias = call["bias"]
     if x.is_complex or w.is_complex:
         return complex_product(reader, call)
     made = by_matrix(reader, x, w.seen(w.view.t() if len(w.shape) > 1 else w.view), bias)
@@ -210,7 +214,8 @@ def _shared(reader: Reader, value: Value, other: Value) -> bool:
     A computed stack of one matrix is one of each image where the ``other`` has no more, as it is
     at a batch of 1.
     """
-    sizes, strides = value.view.shape[:-2], value.view.stride()[:-2]
+    sizes = value.view.shape[:-2]
+    strides = value.view.stride()[:-2]
     if any(size > 1 and stride for size, stride in zip(sizes, strides, strict=True)):
         return False
     if not sizes or value.source() in reader.builder.parameters:
@@ -230,7 +235,8 @@ def _first(value: Value) -> Value:
 
 def stacked(reader: Reader, left: Value, right: Value, what: str = "product") -> Value:
     """Products of two stacks (..., rows, cin) and (..., cin, cout) with the same axes in front."""
-    operands, exchanged = [], []
+    operands = []
+    exchanged = []
     for one in (left, right):
         turned = one.seen(one.view.transpose(-1, -2))
         inner = turned.view.stride()[-1] == 1 != one.view.stride()[-1]
@@ -258,7 +264,8 @@ def addmm(reader: Reader, call: Call) -> Value:
     left, right = call.tensors[1:3]
     if left.is_complex or right.is_complex:
         return complex_product(reader, call)
-    alpha, beta = float(call["alpha"]), float(call["beta"])
+    alpha = float(call["alpha"])
+    beta = float(call["beta"])
     simple = call.name in ("addmm", "addmv") and alpha == beta == 1 and len(right.shape) == 2
     if simple and added.shape == (right.shape[1],):
         made = by_matrix(reader, left, right, added)
@@ -275,7 +282,9 @@ def addmm(reader: Reader, call: Call) -> Value:
 
 def attention(reader: Reader, call: Call) -> Value:
     """Queries times keys, scaled and masked, their softmax, and that times values."""
-    q, k, v = call["query"], call["key"], call["value"]
+    q = call["query"]
+    k = call["key"]
+    v = call["value"]
     scale = call.get("scale")
     factor = float(scale) if scale is not None else 1 / sqrt(q.shape[-1])
     if k.shape[:-2] != q.shape[:-2] and len(q.shape) > 2 and call.get("enable_gqa"):

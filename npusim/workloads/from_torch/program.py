@@ -121,7 +121,8 @@ def _called(
             self.training = model.training
 
         def forward(self, *given: Any) -> Any:
-            first, rest = given[:count], given[count:]
+            first = given[:count]
+            rest = given[count:]
             keywords = dict(zip(named, rest, strict=False))
             result = getattr(self, _INSIDE)(*first, **keywords)
             if loss is None:
@@ -164,7 +165,8 @@ def _as_it_was(torch: Any, model: Any) -> Iterator[None]:
 def _plainly(torch: Any) -> Iterator[None]:
     """Operations as a training step calls them, of any number of images."""
     functional: Any = import_module("torch.nn.functional")  # with what it calls for itself
-    check, normalise = functional._verify_batch_size, functional.batch_norm
+    check = functional._verify_batch_size
+    normalise = functional.batch_norm
 
     def batch_norm(x: Any, mean: Any, variance: Any, *rest: Any, **named: Any) -> Any:
         training = rest[2] if len(rest) > 2 else named.get("training", False)
@@ -186,7 +188,8 @@ def _plainly(torch: Any) -> Iterator[None]:
             yield
     finally:
         logged.setLevel(level)
-        functional._verify_batch_size, functional.batch_norm = check, normalise
+        functional._verify_batch_size = check
+        functional.batch_norm = normalise
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
@@ -249,7 +252,8 @@ def _named(model: Any, program: Any, inputs: list[str], traces: Mapping[str, str
     ):
         tensors[name] = tensor
         first.setdefault(id(tensor), name)
-    names, others = {}, {}
+    names = {}
+    others = {}
     left = iter(inputs)
     for spec in program.graph_signature.input_specs:
         if spec.target is None:

@@ -36,7 +36,9 @@ class Call:
     """
 
     def __init__(self, name: str, target: Any, arguments: Mapping[str, Any], results: Any) -> None:
-        self.name, self.target, self.results = name, target, results
+        self.name = name
+        self.target = target
+        self.results = results
         self._arguments = arguments
 
     def __getitem__(self, argument: str) -> Any:
@@ -83,7 +85,10 @@ class Reader:
         unrolled: bool,
         traces: Mapping[str, str],
     ) -> None:
-        self.torch, self.builder, self.table, self.unrolled = torch, builder, table, unrolled
+        self.torch = torch
+        self.builder = builder
+        self.table = table
+        self.unrolled = unrolled
         self._traces = traces
         self.aten = torch.ops.aten
         self.notes: list[str] = []
@@ -129,7 +134,8 @@ class Reader:
         return self.value(Later(noted), tensor.shape, dtype=tensor.dtype, constant=tensor)
 
     def _unused(self, name: str) -> str:
-        found, number = name, 1
+        found = name
+        number = 1
         while found in self.builder.shapes:
             number += 1
             found = f"{name}_{number}"
@@ -208,7 +214,9 @@ class Reader:
         axes = tuple(order.axes.index(axis) for axis in range(len(order.axes)))
         shape = order.unrepeated
         if value.is_complex:
-            lying, axes, shape = (*lying, 2), (*axes, len(axes)), (*shape, 2)
+            lying = (*lying, 2)
+            axes = (*axes, len(axes))
+            shape = (*shape, 2)
         layer = ElementwiseLayer(kind="permute", shape=lying, out=shape, axes=axes)
         made = self._moved(value, layer)
         view = self.torch.empty(order.unrepeated, dtype=value.view.dtype, device="meta")
@@ -219,9 +227,11 @@ class Reader:
 
     def _expanded(self, value: Value) -> Value:
         """The same tensor with each element as often as it is repeated."""
-        shape, out = value.lies.unrepeated, value.shape
+        shape = value.lies.unrepeated
+        out = value.shape
         if value.is_complex:
-            shape, out = (*shape, 2), (*out, 2)
+            shape = (*shape, 2)
+            out = (*out, 2)
         made = self._moved(value, ElementwiseLayer(kind="expand", shape=shape, out=out))
         view = self.torch.empty(value.shape, dtype=value.view.dtype, device="meta")
         return Value(
@@ -433,7 +443,8 @@ class Reader:
         node = self._node
 
         def noted() -> str:
-            before, self._node = self._node, node
+            before = self._node
+            self._node = node
             try:
                 if row is not None:
                     return self.read(row(self, call)).value

@@ -18,7 +18,8 @@ def layer(reader: Reader, call: Call) -> tuple[Any, ...]:
     kind = call.name
     if "batch_sizes" in call._arguments:
         return _packed(reader, call)
-    x, hx = call["input"], call["hx"]
+    x = call["input"]
+    hx = call["hx"]
     if x.is_complex:
         raise ArgumentError(f"{reader.builder.title}: {kind} of complex values")
     firsts = list(hx) if isinstance(hx, (list, tuple)) else [hx]
@@ -144,7 +145,8 @@ def _last_states(reader: Reader, call: Call, states: Sequence[States], batch: in
 def cell(reader: Reader, call: Call) -> Any:
     """One step of a recurrent layer."""
     kind = call.name.removesuffix("_cell")
-    x, hx = call["input"], call["hx"]
+    x = call["input"]
+    hx = call["hx"]
     initial = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     single = len(x.shape) == 1
     if single:

@@ -28,7 +28,8 @@ def _normalised(
 
     ``like`` has the sizes of a weight among those of the value, 1 where it is repeated.
     """
-    weight, bias = call.get("weight"), call.get("bias")
+    weight = call.get("weight")
+    bias = call.get("bias")
     own = {}
     if weight is not None and reader.parameter(weight):
         own["gamma"] = weight
@@ -82,7 +83,8 @@ def group_norm(reader: Reader, call: Call) -> Any:
 
 def layer_norm(reader: Reader, call: Call) -> Any:
     """A normalisation of rows, which may have several axes."""
-    value, sizes = call["input"], list(call["normalized_shape"])
+    value = call["input"]
+    sizes = list(call["normalized_shape"])
     width = prod(sizes)
     joined = moves.reshaped(reader, value, (*value.shape[: len(value.shape) - len(sizes)], width))
     like = joined.seen(reader.torch.empty((width,), device="meta"))

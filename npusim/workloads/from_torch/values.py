@@ -31,7 +31,8 @@ class Later:
     def __call__(self) -> str:
         """Make the value, once."""
         if self._make is not None:
-            make, self._make = self._make, None
+            make = self._make
+            self._make = None
             self._name = make()
         return self._name
 
@@ -121,7 +122,8 @@ def order_of(view: Any) -> Order:
 
     An axis of one element goes with the axis behind it, the first of a tensor stays in front.
     """
-    sizes, strides = tuple(view.shape), view.stride()
+    sizes = tuple(view.shape)
+    strides = view.stride()
     repeated = tuple(
         axis for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True))
         if size > 1 and stride == 0

@@ -53,7 +53,8 @@ from npusim.workloads.layers import ConvLayer, Layer
 DETACH = "detach"
 
 #: Chains that are read, and loops in each other: far more than any network needs.
-_MOST_CHAINS, _MOST_LOOPS = 100_000, 20
+_MOST_CHAINS = 100_000
+_MOST_LOOPS = 20
 
 _LOOP = re.compile(r"(?P<times>[1-9]\d{0,5}) times|for (?P<word>\w+) in (?P<words>.+)")
 _OPERAND = re.compile(rf"(?P<name>\S+)(?: (?P<sizes>{SIZES}))?(?P<detached> {DETACH})?")
@@ -333,7 +334,8 @@ class _Chains:
 
     def _unused(self, name: str) -> str:
         """A name that no value has, with a number where it is taken."""
-        unused, number = name, 1
+        unused = name
+        number = 1
         while unused in self.builder.shapes:
             number += 1
             unused = f"{name}_{number}"

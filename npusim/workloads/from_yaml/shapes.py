@@ -203,7 +203,8 @@ def _pooled(shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sides) -> Sizes
     dims = len(kernel)
     if dims > len(shape) - 2:
         return None
-    outer, inner = shape[:-dims], shape[-dims:]
+    outer = shape[:-dims]
+    inner = shape[-dims:]
     places = output_sizes(inner, kernel, stride, padding, (1,) * dims)
     return (*outer, *places) if min(places) > 0 else None
 

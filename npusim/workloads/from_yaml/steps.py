@@ -90,7 +90,8 @@ def without_surroundings(text: str) -> Surrounded:
     count = 1
     repeated = _TIMES.fullmatch(text)
     if repeated:
-        count, text = int(repeated["times"]), repeated["step"]
+        count = int(repeated["times"])
+        text = repeated["step"]
     named = _WITH.fullmatch(text)
     if not named:
         return Surrounded(text, count)

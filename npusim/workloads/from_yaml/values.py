@@ -9,7 +9,8 @@ from npusim.base.yamltree import Node
 from npusim.workloads.from_yaml.shapes import SIZES, sizes_of, sizes_text
 from npusim.workloads.graph import INPUT, Input, Parameter
 
-_INTEGERS, _UNTRAINED = "integers", "untrained"
+_INTEGERS = "integers"
+_UNTRAINED = "untrained"
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 
 

@@ -248,7 +248,8 @@ class _Parameters:
             if not re.match(r"[^\W\d]", word) or re.fullmatch(r"v\d+", word):
                 word = f"p_{word}"
             inputs = {one.name for one in self.network.inputs} | {INPUT}
-            label, number = word, 1
+            label = word
+            number = 1
             while label in inputs or label in self.named.values():
                 number += 1
                 label = f"{word}_{number}"
@@ -265,7 +266,8 @@ class _Parameters:
         return all(self.uses[name] == uses and name not in self.read for name in names)
 
     def _of_elementwise(self, node: Node) -> None:
-        layer, parameters = node.layer, node.parameters
+        layer = node.layer
+        parameters = node.parameters
         assert isinstance(layer, ElementwiseLayer)
         if parameters is None or (not parameters and not layer.has_parameters):
             return
@@ -318,7 +320,8 @@ def _stated_inputs(network: Workload) -> tuple[Input, ...]:
     one, *others = network.inputs
     if others or one.integers or first is None:
         return network.inputs
-    layer, edge = first.layer, first.reads[0]
+    layer = first.layer
+    edge = first.reads[0]
     if isinstance(layer, ElementwiseLayer) or edge.value != INPUT:
         return network.inputs
     same = one.shape == edge.shape == first_operand(layer)
@@ -339,7 +342,8 @@ class _Chains:
     """The chains of a network; one goes on where the next node alone reads its result."""
 
     def __init__(self, network: Workload, parameters: _Parameters) -> None:
-        self.network, self.parameters = network, parameters
+        self.network = network
+        self.parameters = parameters
         self.uses = Counter(name for node in network.nodes for name in node.inputs)
         self.values = {one.name: _Seen(one.name, one.shape) for one in network.inputs}
         for name, label in parameters.named.items():
@@ -396,11 +400,13 @@ class _Chains:
         shapes = [edge.shape for edge in node.reads]
         if isinstance(layer, ElementwiseLayer):
             rounds = [one_round(shape, node.count) for shape in shapes]
-            text, shape = step_text(layer, rounds), layer.out
+            text = step_text(layer, rounds)
+            shape = layer.out
             if shape:
                 shape = (node.count * shape[0], *shape[1:])
         else:
-            text, shape = layer.name, result(layer, shapes[0], node.count)
+            text = layer.name
+            shape = result(layer, shapes[0], node.count)
         step = Surrounded(text, node.count, self.parameters.told.get(node.name))
         self.values[node.name] = _Seen(f"v{len(self.values)}", shape)
         return [*steps, surrounded(step)]
