@@ -127,7 +127,7 @@ class ConvCall:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is computed of a product."""
+        """The names of the results that are computed of a product."""
         named = zip(("input", "weight", "bias"), self.output_mask, strict=True)
         return tuple(name for name, on in named if on)
 
@@ -328,7 +328,7 @@ class Log:
         return f"<Log on {self.device.name}: {len(self.entries)} calls, {self.time_us:.3f} us>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows at the end of a cell."""
+        """The table that a notebook shows at the end of a cell."""
         return f"<pre>{escape(self.summary())}</pre>"
 
 

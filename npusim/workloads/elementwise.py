@@ -72,7 +72,7 @@ class ElementwiseLayer:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether it has numbers of its own that are trained, as files of layers state it."""
+        """Return whether it has trained numbers of its own, as files of layers state it."""
         return self.kind in WEIGHTED or bool(self.weight)
 
 

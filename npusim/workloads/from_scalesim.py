@@ -102,7 +102,7 @@ def workload(path: str | Path, padding: str | None = None) -> Workload:
 
 
 def _notes(file: str, padding: str | None, way: str) -> Iterator[str]:
-    """What is said of the padding, and how to ask for another."""
+    """Notes of the padding that was assumed, and of how to ask for another."""
     stated = f"padding {way}" if padding is not None else f"padding {way}, as nothing was asked for"
     others = " or ".join(name for name in PADDINGS if name != way)
     asked = f"--padding {others}, padding= of npusim.workloads.read_network"
@@ -126,7 +126,7 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(where: str, head: Sequence[str]) -> list[str]:
-    """What each column holds; ``ArgumentError`` for a header of neither form."""
+    """The meaning of each column; ``ArgumentError`` for a header of neither form."""
     names = [bare(column) for column in head]
     known = _PRODUCT if {"m", "n", "k"} <= {*names} else _CONVOLUTION
     columns = []

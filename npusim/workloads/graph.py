@@ -150,7 +150,7 @@ class Workload:
 
     @cached_property
     def elementwise(self) -> tuple[ElementwiseLayer, ...]:
-        """What multiplies nothing, those alike as one."""
+        """The layers that multiply nothing, equal ones once."""
         return together(one for one in self._others if one.kind != UNKNOWN)
 
     @cached_property
@@ -348,14 +348,14 @@ class GraphBuilder:
         return replace(node, layer=layer, trained=flows[0] or second or bias)
 
     def _trains(self, node: Node) -> bool:
-        """Whether a node that multiplies no matrices has a parameter that is trained."""
+        """Return whether a node that multiplies no matrices has a parameter that is trained."""
         if node.parameters is None:
             assert isinstance(node.layer, ElementwiseLayer)
             return node.layer.has_parameters
         return any(self.parameters[name].trained for name in node.parameters.values())
 
     def _trained(self, node: Node, symbol: str) -> bool:
-        """Whether a node trains the parameter of a symbol."""
+        """Return whether a node trains the parameter of a symbol."""
         if node.parameters is None:
             return True
         name = node.parameters.get(symbol)
@@ -387,7 +387,7 @@ def _with_joined_slices(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _cuts_box(node: Node) -> bool:
-    """Whether a node is a part of a value in which elements are neighbours along each axis."""
+    """Return whether a node cuts a part whose elements are neighbours along each axis."""
     layer = node.layer
     return (
         isinstance(layer, ElementwiseLayer)
@@ -436,7 +436,7 @@ def _without_gradients(node: Node) -> Node:
 
 
 def _misfit(node: Node) -> str:
-    """What is wrong with the shapes in which a node reads its operands, "" if they fit."""
+    """The fault of the shapes in which a node reads its operands, "" if they fit."""
     shapes = [edge.shape for edge in node.reads]
     if not shapes:
         return "reads nothing"

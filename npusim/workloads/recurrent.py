@@ -59,7 +59,7 @@ class Recurrent:
 
 
 class States(NamedTuple):
-    """What a layer computes: names of values.
+    """Results of a recurrent layer: names of values.
 
     ``output`` is of all steps, (steps x batch, out), in the order of the steps. ``last`` and
     ``last_cell`` are those of its last step, as (value, repetitions, which one): the values have
@@ -136,7 +136,7 @@ class _Writer:
         return self._add("output", ElementwiseLayer(kind="concat", shape=shape), *reads)
 
     def _part(self, inputs: str, first: int) -> Edge:
-        """What the steps from ``first`` on read of the product of all: a part, or all of it."""
+        """The part of the product of all steps, or the whole, that steps from ``first`` on read."""
         layer = self.layer
         width = len(layer.order) * layer.hidden
         whole = (layer.steps * layer.batch, width)
@@ -271,7 +271,7 @@ class _Writer:
         return self._edge(name, width)
 
     def _edge(self, name: str, width: int) -> Edge:
-        """What reads the value of the same steps."""
+        """The edge by which a node reads the value of the same steps."""
         return Edge(name, (self.count * self.layer.batch, width))
 
     def _add(self, what: str, layer: ElementwiseLayer, *reads: Edge) -> str:

@@ -182,7 +182,7 @@ class _Repetition:
         return Edge(self.copies[key], larger, edge.gradient)
 
     def _trained(self, value: str) -> bool:
-        """Whether a gradient flows back to a parameter, or to what follows from parameters."""
+        """Return whether a gradient flows back to a parameter, or to a value computed of some."""
         parameters: Mapping[str, object] = self.workload.parameters
         if value in parameters:
             return self.workload.parameters[value].trained

@@ -52,7 +52,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def proved(self) -> bool:
-        """Whether no plan takes less time, but for rounding."""
+        """Return whether no plan takes less time, but for rounding."""
         return self.us <= self.bound_us * (1 + 1e-9) + 1e-9
 
 

@@ -106,14 +106,14 @@ class _Joining:
         return False
 
     def _read_between(self, first: Operation, place: int, at: int) -> bool:
-        """Whether an operation between two places reads a result of the first of them."""
+        """Return whether an operation between two places reads a result of the first of them."""
         results = {*first.writes}
         between = (one for one in self.places[place + 1 : at] if one is not None)
         return any(not results.isdisjoint(one.reads) for one in between)
 
 
 def _dense(one: Operation) -> bool:
-    """Whether a product leaves its result in one piece, of blocks of channels.
+    """Return whether a product leaves its result in one piece, of blocks of channels.
 
     A strided gradient does so by phases; of a filter that is the whole input the product is one of
     plain matrices, which takes less time by more than what comes after it.

@@ -1,4 +1,4 @@
-"""What operations join or take apart: concatenation and split, padding and crop."""
+"""Parts of values that operations join or take apart: concatenation and split, padding and crop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     joins: bool
 
     def in_blocks(self, c0: int) -> bool:
-        """Whether each part begins and ends with a block of channels, or with the whole."""
+        """Return whether each part begins and ends with a block of channels, or with the whole."""
         if len(self.shape) < 3 or not self.alike or set(self.step) - {1}:
             return False
         channels = [shape[1] for _, shape in self.parts]
@@ -45,7 +45,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
-    """What an operation joins or takes apart; None of others, and where no kernel does."""
+    """The parts that an operation joins or takes apart; None where no kernel does it."""
     layer = one.layer
     if one.core not in _CORES or not isinstance(layer, ElementwiseLayer):
         return None

@@ -1,4 +1,4 @@
-"""What is launched for a step, in order: ways of operations, their formats, and what the L2 holds.
+"""Launches of a step, in order: ways of operations, their formats, and what the L2 holds.
 
 Each operation is simulated by itself, equal ones once.
 """
@@ -28,7 +28,7 @@ from npusim.workloads import ConvLayer
 
 
 class Times(Protocol):
-    """What a plan needs to know of kernels: their times, and how they take values."""
+    """Facts of kernels that a plan needs: their times, and how they take values."""
 
     @property
     def c0(self) -> int:
@@ -36,7 +36,7 @@ class Times(Protocol):
 
     @property
     def fractals(self) -> bool:
-        """Whether weights of products are converted to fractals."""
+        """Return whether weights of products are converted to fractals."""
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
         """Work out the times of tasks that are not known."""
@@ -180,7 +180,7 @@ _FRACTAL = ("linear.output", "linear.input")
 
 
 def _by_channel(one: Operation) -> bool:
-    """Whether it is a chain with numbers for each channel."""
+    """Return whether it is a chain with numbers for each channel."""
     chain = one.chain
     return chain is not None and bool(chain.vectors or chain.sums) and not chain.by_row
 
@@ -190,7 +190,7 @@ _BLOCKED = ("max_pool", "avg_pool", "upsample", "interpolate")
 
 
 class Launch(NamedTuple):
-    """What is launched: an operation with the formats of its values, or a conversion of one.
+    """A launch: an operation with the formats of its values, or a conversion of one.
 
     Plain ``views`` lie where the values lie that they are views of.
     """
@@ -209,7 +209,7 @@ class Launch(NamedTuple):
 
     @property
     def reads(self) -> list[tuple[str, str]]:
-        """What it reads, with formats."""
+        """The values that it reads, with formats."""
         op = self.operation
         read = [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
         return [(self._home(name) if format == PLAIN else name, format) for name, format in read]
@@ -221,13 +221,13 @@ class Launch(NamedTuple):
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        """What it writes, with formats."""
+        """The values that it writes, with formats."""
         op = self.operation
         return [(n, self.formats[n]) for n in op.writes] if op else [(self.value, self.format)]
 
 
 def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
-    """What is launched where every operation takes plain values and leaves plain ones.
+    """The launches where every operation takes plain values and leaves plain ones.
 
     Bits that an operation makes or reads in blocks alone lie so, and all that use them take their
     other values in blocks too.
@@ -277,7 +277,7 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
 
 
 def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Iterator[Launch]:
-    """What is launched under a plan: a conversion just before the first operation that needs it."""
+    """The launches under a plan: a conversion just before the first operation that needs it."""
     left = {(one.value, one.format) for one in plan.conversions}
     for one, at in zip(step.operations, plan.ways, strict=True):
         way = formats.ways(one)[-1 if fixed else at]

@@ -65,7 +65,7 @@ class Placed(NamedTuple):
 
 
 def multiplies(one: Operation) -> bool:
-    """Whether plain operands of a convolution are matrices: each image is one window.
+    """Return whether plain operands of a convolution are matrices: each image is one window.
 
     What is computed on its way out is computed of blocks.
     """

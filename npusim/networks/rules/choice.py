@@ -74,7 +74,7 @@ def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def _by_channel(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the second of two values has a number for each image and channel of the first."""
+    """Return whether the second of two values has a number per image and channel of the first."""
     if len(shapes) != 2 or len(shapes[0]) < 3:
         return False
     (n, c, *_), few = shapes

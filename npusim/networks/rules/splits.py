@@ -31,6 +31,6 @@ def splits(nodes: Iterable[Node]) -> dict[str, Sequence[Node]]:
 
 
 def _left_out(node: Node) -> Sides:
-    """What a slice leaves out on each axis, as negative numbers; nothing of other nodes."""
+    """Elements that a slice leaves out on each axis, as negative numbers; none of other nodes."""
     layer = node.layer
     return layer.padding if isinstance(layer, ElementwiseLayer) and layer.kind == "slice" else ()

@@ -1,4 +1,4 @@
-"""What layers compute going forward and backward: the tables of ``configs/operations.yaml``.
+"""Operations of layers going forward and backward: the tables of ``configs/operations.yaml``.
 
 They say which operations each kind of layer has, which of them are chains of element-wise steps,
 which of these one kernel computes together, and what an optimizer does with a gradient.
@@ -63,7 +63,7 @@ class Chain(NamedTuple):
 
     @property
     def by_row(self) -> bool:
-        """Whether it is about rows, the elements along the last axes of plain maps."""
+        """Return whether it is about rows, the elements along the last axes of plain maps."""
         return self.rows or any(step.operation in BY_ROW for step in self.steps)
 
     def then(self, other: Chain, inner: str, *, kept: bool) -> Chain:
@@ -197,7 +197,7 @@ def _update(op: str, node: Node, chains: Mapping[str, Row]) -> Update:
 
 
 def _computes(node: Node) -> bool:
-    """Whether a row says what its kind computes; what else has the rule of traffic."""
+    """Return whether a row says what its kind computes; what else has the rule of traffic."""
     return "forward" in node.mapping()
 
 
@@ -250,7 +250,7 @@ def _row(node: Node) -> Row:
 
 
 def _fault(line: tuple[str, ...]) -> str:
-    """What is wrong with a line of a chain; "" if nothing is."""
+    """The fault of a line of a chain; "" if it has none."""
     _, sign, operation, *operands = (*line, "", "", "")[: max(3, len(line))]
     if sign == "+=" and len(line) == 3:
         return ""

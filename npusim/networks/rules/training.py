@@ -1,4 +1,4 @@
-"""What a training step computes: operations on values, from the graph of a network.
+"""The operations of a training step on values, from the graph of a network.
 
 A *value* is a tensor: a map, a parameter, numbers for channels, or bits. An *operation* is what one
 kernel computes: a product or another kernel of its own (its ``core``), and a chain of element-wise
@@ -50,7 +50,7 @@ class Value(NamedTuple):
 
 
 class Operation(Struct, frozen=True):
-    """What one kernel computes: its ``core``, and a ``chain`` of element-wise steps behind it.
+    """The work of one kernel: its ``core``, and a ``chain`` of element-wise steps behind it.
 
     Without a core the chain is all of it. ``inputs`` and ``outputs`` are values of the core; with a
     chain these stay in memory only where they are ``stored``. ``kind`` is what reports call it. It
@@ -326,7 +326,7 @@ class _Builder:
         return names
 
     def _operands(self, node: Node) -> dict[str, str]:
-        """What a node reads by symbols: x1, x2, ...; x is the first; w are computed weights."""
+        """Values that a node reads, by symbol: x1, x2, ...; x the first; w computed weights."""
         layer = node.layer
         names = {}
         shapes = _operand_shapes(node)
@@ -809,7 +809,7 @@ def _operand_shapes(node: Node) -> list[tuple[int, ...]]:
 
 
 def _needs_axes(node: Node) -> bool:
-    """Whether a node's kernels know the axes of what they read."""
+    """Return whether a node's kernels know the axes of what they read."""
     return not isinstance(node.layer, LinearLayer)
 
 

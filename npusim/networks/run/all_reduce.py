@@ -28,7 +28,7 @@ class Reduced(NamedTuple):
 
     @property
     def added_us(self) -> float:
-        """What the step takes longer."""
+        """The time by which the step is longer."""
         return self.exposed_us + self.slowed_us
 
 

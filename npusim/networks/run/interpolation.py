@@ -24,7 +24,7 @@ _PLACES = (4, 3, 1)
 
 
 class Weights(Struct, frozen=True):
-    """What ``outputs`` places of an axis are of its ``inputs``: weighted sums, term by term.
+    """Weighted sums that give ``outputs`` places of an axis from its ``inputs``, term by term.
 
     Terms are those of the first output first, by rising number of the input.
     """
@@ -37,7 +37,7 @@ class Weights(Struct, frozen=True):
 
     @property
     def is_identity(self) -> bool:
-        """Whether every place stays as it is."""
+        """Return whether every place stays as it is."""
         every = np.arange(self.inputs)
         return (
             self.inputs == self.outputs == len(self.weight)
@@ -47,7 +47,7 @@ class Weights(Struct, frozen=True):
         )
 
     def transposed(self) -> Weights:
-        """What the gradients of inputs are of those of outputs."""
+        """The weights of the gradients of outputs in those of inputs."""
         order = np.lexsort((self.output, self.input))
         return Weights(
             self.outputs, self.inputs, self.input[order], self.output[order], self.weight[order]
@@ -148,7 +148,7 @@ def _kernel(call: Call, read: Tensor, written: Tensor, weights: Weights) -> Kern
 
 
 def weights_of(layer: ElementwiseLayer, number: int, inputs: int, outputs: int) -> Weights:
-    """What the outputs of a layer are of the inputs, along the last axis or so many before it.
+    """The weights of a layer's inputs in its outputs, along the last axis or so many before it.
 
     Between neighbours the centres of pixels lie evenly, or the corners of both maps are one; a mean
     is that of what a window has inside the map, or of equal shares of it.

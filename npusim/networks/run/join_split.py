@@ -40,7 +40,7 @@ def _launch_blocks(call: Call, one: Parts, whole: Tensor, parts: Sequence[Tensor
 
 
 def _in_order(plain: Sequence[int], fill: int) -> tuple[int, ...]:
-    """What a map has on its axes (n, c, ...) in the order (n, d, c, h, w)."""
+    """Items of the axes (n, c, ...) of a map, put in the order (n, d, c, h, w)."""
     n, c, *places = plain
     d, h, w = (fill, fill, fill, *places)[-3:]
     return n, d, c, h, w

@@ -67,7 +67,7 @@ class Launcher(Struct, frozen=True):
 
     @property
     def fractals(self) -> bool:
-        """Whether weights of products are converted to fractals: no load makes these of rows."""
+        """Return whether weights of products become fractals beforehand: no load makes these of rows."""
         return not self.options.machine.has_path("GM", "L1", "nd2nz")
 
     def run(self, what: Task, arrays: Mapping[str, Array] | None = None) -> Result:
@@ -116,7 +116,7 @@ class Launcher(Struct, frozen=True):
         return replace(self.options, tiling="auto")
 
     def _known(self, what: Task) -> bool:
-        """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
+        """Return whether a kernel takes these sizes: windows over channels in two dimensions."""
         core = what.operation.core
         maps = [_flat(v.shape) for v in what.values if v.kind == "map"]
         windows = "pool" in core or core.startswith("upsample")
@@ -128,7 +128,7 @@ class Launcher(Struct, frozen=True):
         return not windows or (two and whole and not uneven)
 
     def _along(self, what: Task) -> bool:
-        """Whether an operation makes weighted sums along the axes of maps with as many channels."""
+        """Return whether an operation sums with weights along axes of maps with as many channels."""
         maps = [v.shape for v in what.values if v.kind == "map"]
         alike = len({(len(shape), *shape[:2]) for shape in maps}) == 1 < len(maps)
         return alike and what.operation.core.startswith(("interpolate", "upsample", "avg_pool"))
@@ -272,7 +272,7 @@ class Launcher(Struct, frozen=True):
         call.launch_spread(softmax_loss(x, labels, loss, grad, scale=1 / x.shape[0]))
 
     def traffic(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """What no kernel computes here: bytes at the rates of main memory, and a launch."""
+        """Time an operation without a kernel: bytes at the rates of main memory, and a launch."""
         if not call.timing_only:
             raise ArgumentError(f"{one.kind}: there is no kernel that computes its numbers")
         read, written = (
@@ -376,7 +376,7 @@ def _means(call: Call, whole: Pool) -> list[Pool]:
 def _drained(
     call: Call, one: Operation, tensors: Mapping[str, Tensor]
 ) -> tuple[Tensor, Epilogue | None]:
-    """What a product leaves, and what is done to its tiles on their way out."""
+    """The result of a product, and the chain done to its tiles on their way out."""
     out = tensors[one.outputs[0]]
     chain = one.chain
     if chain is None:

@@ -115,7 +115,7 @@ class _Part(NamedTuple):
 
     @property
     def is_box(self) -> bool:
-        """Whether the elements of the part are neighbours along each axis."""
+        """Return whether the elements of the part are neighbours along each axis."""
         return all(step == 1 for step in self.step)
 
     @property
@@ -198,7 +198,7 @@ def crop(
 
 
 def _single_elements(part: _Part, dtype: DType) -> bool:
-    """Whether elements lie alone in the whole, so that moving each takes as long as a block."""
+    """Return whether elements lie alone in the whole, so that each moves as slowly as a block."""
     return part.row == 1 and part.step[part.last] > 1 and dtype.bytes in (2, 4)
 
 

@@ -32,7 +32,7 @@ def _row_elements(one: Operation, tensors: Mapping[str, Tensor]) -> int:
 
 
 def odd_rows(one: Operation, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a chain has numbers for the elements of rows that are no whole blocks."""
+    """Return whether a chain has numbers for the elements of rows that are no whole blocks."""
     return _row_elements(one, tensors) % _BLOCK > 0
 
 

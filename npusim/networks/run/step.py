@@ -280,7 +280,7 @@ def _launched(
 
 
 def _label(operation: Operation | None) -> str:
-    """What the kind of an operation's layer is called in notes."""
+    """The name that notes give to the kind of an operation's layer."""
     layer = operation.layer if operation is not None else None
     if isinstance(layer, ElementwiseLayer):
         return layer.called.removeprefix(MULTIPLIES) or layer.kind

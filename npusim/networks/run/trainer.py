@@ -261,7 +261,7 @@ def _outputs(result: Result) -> list[Array]:
 
 
 def _begun(value: Value, generator: np.random.Generator, *, scale: bool) -> Array:
-    """What a parameter begins with: numbers by the size of what they are multiplied with."""
+    """The first numbers of a parameter, by the size of what they are multiplied with."""
     if value.kind in ("weight", "matrix"):
         width = prod(value.shape[1:])
         numbers = generator.standard_normal(value.shape) * (2 / width) ** 0.5

@@ -119,7 +119,7 @@ def attended(
     mask: Value | None = None,
     causal: bool = False,
 ) -> Value:
-    """What the queries (images, heads, rows, features) take of the values by the keys.
+    """The values that queries (images, heads, rows, features) take by the keys.
 
     Where several heads of queries share one of the keys their rows are rows of one product.
     """
@@ -144,7 +144,7 @@ def attended(
 
 
 def _causal(values: Values, rows: int, keys: int) -> Value:
-    """What hides later keys: a constant that is added to the scores."""
+    """A constant added to the scores, which hides later keys."""
     name = f"causal_mask_{rows}x{keys}"
     data = None
     if rows * keys <= _MASK_ELEMENTS:

@@ -1,4 +1,4 @@
-"""What multiplies no matrices in an ONNX file: activations, sums and products of elements."""
+"""Operators of an ONNX file that compute elements: activations, sums and products of them."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _with_weight(
 
 
 def _lie_alike(first: Value, second: Value) -> bool:
-    """Whether two transposed values have their elements in one order."""
+    """Return whether two transposed values have their elements in one order."""
     return (first.axes, first.lies) == (second.axes, second.lies)
 
 

@@ -34,7 +34,7 @@ class Folding:
         self.model = model
 
     def computes(self, step: Step, constants: Mapping[str, Any], elements: int) -> bool:
-        """Whether the results of a node follow from constants and are worth having."""
+        """Return whether the results of a node follow from constants and are worth having."""
         if step.kind in _NEVER or step.domain not in STANDARD:
             return False
         if any(name not in constants for name in step.inputs if name):

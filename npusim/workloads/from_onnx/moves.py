@@ -1,4 +1,4 @@
-"""What moves elements in an ONNX file: views, parts, joins, paddings, enlarging."""
+"""Operators of an ONNX file that move elements: views, parts, joins, paddings, enlarging."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def resize(values: Values, step: Step) -> None:
 
 
 def _repeats(step: Step, places: str) -> bool:
-    """Whether the nearest element is that of which the new ones are repetitions."""
+    """Return whether the nearest element is that of which the new ones are repetitions."""
     if step.kind == "Upsample":
         return True
     usual = "floor" if places == "asymmetric" else "round_prefer_floor"

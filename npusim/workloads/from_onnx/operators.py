@@ -1,4 +1,4 @@
-"""What reads each operator of an ONNX file: a table of operators and functions."""
+"""Functions that read the operators of an ONNX file, in a table by operator."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def read(values: Values, step: Step) -> None:
 
 
 def _computes(values: Values, step: Step) -> bool:
-    """Whether a node reads an input, a parameter, or what follows from them."""
+    """Return whether a node reads an input, a parameter, or what follows from them."""
     names = [name for name in step.values if values.known(name)]
     weights = values.found.weights.keys() - values.found.numbers
     return any(name in values.values or name in weights for name in names)
 
 
 def _unknown_sizes(values: Values, step: Step) -> bool:
-    """Whether a node reads or computes values whose sizes are not known."""
+    """Return whether a node reads or computes values whose sizes are not known."""
     names = [*step.values, step.outputs[0]]
     return any(values.found.shapes.get(name) is None for name in names if name)
 
@@ -117,7 +117,7 @@ def _unknown(values: Values, step: Step) -> None:
 
 
 def _may_multiply(values: Values, step: Step) -> bool:
-    """Whether a node is a product, or one of an unknown domain that reads matrices of weights."""
+    """Return whether a node is a product, or of an unknown domain and reads matrices of weights."""
     weights = values.found.weights
     numbers = values.found.numbers
     matrices = [

@@ -140,13 +140,13 @@ def _read_all(values: Values) -> None:
 
 
 def _why(made: Workload) -> str:
-    """What of a network without known products multiplies."""
+    """The reason why a network has no known products: the operators that may multiply."""
     names = [f"{count} x {name}" for name, count in made.unknown_products]
     return f" that is known; {', '.join(names)} multiply in a way that is not" if names else ""
 
 
 def _notes(values: Values) -> tuple[str, ...]:
-    """What was taken for granted, and what is not known."""
+    """Notes of what was assumed, and of what is not known."""
     notes = list(dict.fromkeys(values.found.notes))
     if values.strange:
         names = ", ".join(f"{count} x {name}" for name, count in values.strange.items())
@@ -158,7 +158,7 @@ def _notes(values: Values) -> tuple[str, ...]:
 
 
 def follows(there: Sized, moved: Sized) -> bool:
-    """Whether all sizes of a file are those of another batch, in the same place of each view.
+    """Return whether all sizes of a file belong to another batch, in the same place of each view.
 
     A node that states sizes of the old batch would leave images out, or put them beside each other
     on another axis.
@@ -170,7 +170,7 @@ def follows(there: Sized, moved: Sized) -> bool:
 
 
 def _moves_along(step: Step, there: Sized, moved: Sized) -> bool:
-    """Whether what a node computes has the other batch if what it reads has."""
+    """Return whether what a node computes has the other batch if what it reads has."""
     made = step.outputs[0]
     if made not in there.shapes or made not in moved.shapes:
         return made not in there.shapes

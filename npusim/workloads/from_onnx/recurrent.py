@@ -114,7 +114,7 @@ def _parameters(
 
 
 def _state(values: Values, step: Step, operand: int, place: int, shape: tuple[int, int]) -> Edge:
-    """What a direction begins with: zeros, a constant, or a part of a value."""
+    """The first state of a direction: zeros, a constant, or a part of a value."""
     name = step.operand(operand)
     known = name in values.found.numbers or name in values.found.constants
     if not name or known:

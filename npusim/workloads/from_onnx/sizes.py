@@ -382,7 +382,7 @@ class _Walk:
         return found
 
     def _choice(self, step: Step) -> str:
-        """What decides a choice, and how to state it."""
+        """The input that decides a choice, and how to state it."""
         seen = set()
         waiting = [step.inputs[0]]
         values = []
@@ -421,7 +421,7 @@ def batch_place(there: Sizes, moved: Sizes) -> int | None:
 
 
 def multiplies(step: Step) -> bool:
-    """Whether a node is a product, or runs one in a branch or the body of a loop."""
+    """Return whether a node is a product, or runs one in a branch or the body of a loop."""
     if step.kind in MULTIPLYING:
         return True
     graphs = [value for value in step.attributes.values() if hasattr(value, "node")]

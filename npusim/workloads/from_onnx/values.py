@@ -55,7 +55,7 @@ class Value(NamedTuple):
 
 
 def same_order(shape: Sizes, axes: Sequence[int]) -> bool:
-    """Whether the elements of a shape keep their order when its axes are put in another."""
+    """Return whether the elements of a shape keep their order when its axes are put in another."""
     moved = [axis for axis in axes if shape[axis] > 1]
     return moved == sorted(moved)
 
@@ -82,7 +82,7 @@ class Values:
     # -- what is known of a file's values --------------------------------------------------
 
     def known(self, name: str) -> bool:
-        """Whether something of this name was read, or can be."""
+        """Return whether something of this name was read, or can be."""
         return name in self.values or name in self.found.weights or name in self.found.constants
 
     def constant(self, name: str) -> Any:

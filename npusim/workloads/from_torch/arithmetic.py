@@ -214,7 +214,7 @@ def _unrepeated(value: Value, axes: int) -> Value:
 
 
 def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
-    """Whether an operand has fewer elements than the result, or would at another batch."""
+    """Return whether an operand has fewer elements than the result, or would at another batch."""
     if value.elements < prod(shape):
         return True
     weights = reader.parameter(value) is not None and len(shape) > 1
@@ -328,7 +328,7 @@ def by_name(reader: Reader, call: Call) -> Value:
 
 
 def copied(reader: Reader, call: Call) -> Value:
-    """What is copied into a value, repeated to its shape."""
+    """The operand that is copied into a value, repeated to its shape."""
     source: Value = call["src"]
     made = source.seen(source.view.expand(call.shape))
     return replace(made, dtype=call.results.dtype)

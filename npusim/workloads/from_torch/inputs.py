@@ -43,7 +43,7 @@ def made(torch: Any, given: Any, batch: int, *, floating: Any, device: Any) -> I
 
 
 def is_shape(given: Any) -> bool:
-    """Whether this is one shape: a sequence of integers."""
+    """Return whether this is one shape: a sequence of integers."""
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
         return False
     return all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in given)

@@ -63,7 +63,7 @@ def _applied(call: Call, tensor: Any) -> Any:
 
 
 def _is_dense(value: Value, seen: Any) -> bool:
-    """Whether a view has each element of the window, at most repeated along whole axes."""
+    """Return whether a view has each element of the window, at most repeated along whole axes."""
     axes = [
         (stride, size) for size, stride in zip(seen.shape, seen.stride(), strict=True)
         if size > 1 and stride

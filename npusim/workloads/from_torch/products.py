@@ -17,7 +17,7 @@ from npusim.workloads.layers import ConvLayer, LinearLayer
 
 
 def _own(reader: Reader, value: Value | None) -> bool:
-    """Whether an operand is a parameter of the node: as it lies, and trained if it is anywhere."""
+    """Return whether an operand can be a parameter of the node: as it lies, trained if anywhere."""
     name = reader.parameter(value)
     if name is None or value is None:
         return False
@@ -25,7 +25,7 @@ def _own(reader: Reader, value: Value | None) -> bool:
 
 
 def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
-    """Whether no gradient flows to any operand, as under ``no_grad``."""
+    """Return whether no gradient flows to any operand, as under ``no_grad``."""
     return not any(reader.flows(value) for value in values)
 
 
@@ -209,7 +209,7 @@ def _stretched(value: Value, other: Value) -> tuple[int, ...]:
 
 
 def _shared(reader: Reader, value: Value, other: Value) -> bool:
-    """Whether a stack has one matrix for all that it is multiplied with, at any batch.
+    """Return whether a stack has one matrix for all that it is multiplied with, at any batch.
 
     A computed stack of one matrix is one of each image where the ``other`` has no more, as it is
     at a batch of 1.
@@ -320,7 +320,7 @@ def _grouped(reader: Reader, value: Value, heads: int) -> Value:
 
 
 def _added_mask(reader: Reader, mask: Value) -> Value:
-    """What a mask adds to scores: nothing where it lets through, minus infinity where not."""
+    """The term that a mask adds to scores: 0 where it lets through, minus infinity where not."""
     if mask.floats:
         return mask
     if mask.constant is not None:

@@ -92,7 +92,7 @@ def _silent() -> Iterator[None]:
 
 
 def refusal(title: str, error: BaseException, inputs: Any) -> ArgumentError:
-    """What to tell a user whose module could not be exported."""
+    """The message for a user whose module could not be exported."""
     name = type(error).__name__
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     text = " ".join(lines[:2]) or name
@@ -294,7 +294,7 @@ def _traces(module: Any) -> dict[str, str]:
 
 
 def _writes_parts(module: Any) -> bool:
-    """Whether an operation writes a part of a value, or a value that is seen otherwise too."""
+    """Return whether an operation writes a part of a value, or a value that has other views."""
     return any(_writes_part(graph) for graph in _graphs(module))
 
 
@@ -342,7 +342,7 @@ def _viewed(node: Any) -> Any:
 
 
 def is_view(target: Any) -> bool:
-    """Whether the result of an operation shares the memory of its first operand, unwritten."""
+    """Return whether the result of an operation shares its first operand's memory, unwritten."""
     schema = getattr(target, "_schema", None)
     if schema is None or schema.is_mutable or not schema.returns:
         return False

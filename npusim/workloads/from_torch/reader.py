@@ -69,7 +69,7 @@ class Call:
 
 
 class Reader:
-    """What has been read of a program: the graph so far, and what its rows need to go on.
+    """State of reading a program: the graph so far, and what the rows of the table need.
 
     ``table`` has a function of the reader and a ``Call`` for each operation, which returns its
     result. ``traces`` are the places of operations that a decomposition has made others of.
@@ -149,7 +149,7 @@ class Reader:
         return name if name in self.builder.parameters else None
 
     def flows(self, value: Value | None) -> bool:
-        """Whether a gradient flows back to a tensor."""
+        """Return whether a gradient flows back to a tensor."""
         return value is not None and value.gradient and self.builder.trained[value.source()]
 
     def read(self, value: Value) -> Edge:
@@ -477,7 +477,7 @@ class Reader:
         return f"{self.name(call.name).removesuffix('.' + call.name)}.{call.name}"
 
     def _computed(self, call: Call) -> Any:
-        """What PyTorch computes of constants, with the same random numbers each time."""
+        """The result of PyTorch on constants, with the same random numbers each time."""
         with self.torch.random.fork_rng(devices=[]), self.torch.no_grad():
             self.torch.manual_seed(0)
             return computed(self.torch, call)
@@ -551,7 +551,7 @@ class Reader:
 
 
 def computed(torch: Any, call: Call) -> Any:
-    """What an operation computes of constants; none of them is written.
+    """The result of an operation on constants; none of them is written.
 
     Of a tensor that is no constant only the sizes matter to it.
     """
@@ -608,7 +608,7 @@ def _floats(made: Any) -> bool:
 
 
 def _is_of_integers(results: Any) -> bool:
-    """Whether no result has floating-point or complex values."""
+    """Return whether no result has floating-point or complex values."""
     several = results if isinstance(results, (list, tuple)) else [results]
     tensors = [one for one in several if hasattr(one, "is_floating_point")]
     return bool(tensors) and not any(_floats(one) for one in tensors)
@@ -619,7 +619,7 @@ def _detached(value: Any) -> Any:
 
 
 def _is_composite(torch: Any, target: Any) -> bool:
-    """Whether PyTorch composes an operation of others."""
+    """Return whether PyTorch composes an operation of others."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return hasattr(target, "decompose") and bool(has(target.name(), "CompositeImplicitAutograd"))
 

@@ -67,17 +67,17 @@ class Value:
 
     @property
     def floats(self) -> bool:
-        """Whether its elements are floating-point or complex numbers."""
+        """Return whether its elements are floating-point or complex numbers."""
         return bool(self.dtype.is_floating_point or self.dtype.is_complex)
 
     @property
     def is_complex(self) -> bool:
-        """Whether its elements are complex numbers, each two elements of the value."""
+        """Return whether its elements are complex numbers, each two elements of the value."""
         return bool(self.dtype.is_complex)
 
     @property
     def is_part(self) -> bool:
-        """Whether it leaves out some of the value's elements."""
+        """Return whether it leaves out some of the value's elements."""
         return self.window != whole(self.base)
 
     @property
@@ -87,7 +87,7 @@ class Value:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has all elements of its source in their own order, once each."""
+        """Return whether it has all elements of its source in their own order, once each."""
         return not self.is_part and self.lies.is_plain
 
     def seen(self, view: Any, constant: Any = None) -> Value:
@@ -113,7 +113,7 @@ class Order(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the order is that of the tensor, and no element is repeated."""
+        """Return whether the order is that of the tensor, and no element is repeated."""
         return not self.repeated and self.axes == tuple(sorted(self.axes))
 
 

@@ -367,7 +367,7 @@ def own_weights(layer: Layer) -> Sizes:
 
 
 def _rounds(key: str, body: Tree) -> Iterator[Mapping[str, str]]:
-    """What a loop's words stand for, round after round."""
+    """The texts that a loop's words stand for, round after round."""
     loop = _LOOP.fullmatch(key)
     if not loop:
         raise body.fail(f"expected 'N times' or 'for NAME in WORDS', got {key!r}")

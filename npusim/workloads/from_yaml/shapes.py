@@ -116,7 +116,7 @@ def result(layer: Layer, shape: Sizes, count: int = 1) -> Sizes:
 
 
 def one_round(shape: Sizes, count: int) -> Sizes:
-    """What a step that runs ``count`` times reads each time of a value of this ``shape``.
+    """The shape that a step which runs ``count`` times reads each time of one in this ``shape``.
 
     One that has as many parts along its first axis, or a few more, is read part by part, any other
     as a whole.
@@ -180,7 +180,7 @@ def inferred(
 
 
 def _cut(shape: Sizes, padding: Sides, stride: Sizes) -> Sizes | None:
-    """What is left of a shape, or what it becomes, by the elements at both sides of each axis."""
+    """The shape after elements at both sides of each axis are left out or added."""
     if len(padding) != len(shape):
         return None
     sizes = [size + sum(side) for size, side in zip(shape, padding, strict=True)]
@@ -222,5 +222,5 @@ def made_by(layer: ElementwiseLayer, shapes: Sequence[Sizes]) -> Sizes | None:
 
 
 def is_product(layer: Layer | ElementwiseLayer) -> bool:
-    """Whether a layer multiplies two computed matrices."""
+    """Return whether a layer multiplies two computed matrices."""
     return isinstance(layer, LinearLayer) and layer.products > 0

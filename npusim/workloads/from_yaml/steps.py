@@ -172,7 +172,7 @@ def read_step(
 
 
 def _fits_form(match: re.Match[str], form: str) -> bool:
-    """Whether a step has no windows, sides or numbers that the form of its kind has not."""
+    """Return whether a step has no windows, sides or numbers that the form of its kind has not."""
     allowed = {
         "kernel": form.endswith((_POOL, _WEIGHT)),
         "stride": form.endswith(_POOL),
@@ -185,7 +185,7 @@ def _fits_form(match: re.Match[str], form: str) -> bool:
 
 
 def _fits_kind(match: re.Match[str], kind: str) -> bool:
-    """Whether a step has the name, the order or the axes that its kind needs, and no others."""
+    """Return whether a step has just the name, the order or the axes that its kind needs."""
     if bool(match["called"]) != (kind == UNKNOWN):
         return False
     if kind == "permute":
@@ -197,7 +197,7 @@ def _fits_kind(match: re.Match[str], kind: str) -> bool:
 
 
 def _numbers_and_axes(match: re.Match[str], kind: str) -> tuple[tuple[float, ...], Sizes]:
-    """What stands in the brackets of a step; of a permute these are axes."""
+    """The numbers in the brackets of a step; of a permute these are axes."""
     text = match["numbers"]
     if kind == "permute":
         return (), _integers(text, ",")
@@ -263,7 +263,7 @@ def _all_axes(entries: tuple[T, ...], usual: T, axes: int) -> tuple[T, ...]:
 
 
 def _sides(text: str) -> Sides:
-    """What stands before and after on each axis."""
+    """Elements before and after, on each axis."""
     pairs = [_integers(side, ":") for side in text.split("x")]
     return tuple((pair[0], pair[-1]) for pair in pairs)
 
@@ -309,7 +309,7 @@ def _windows_text(layer: ElementwiseLayer) -> list[str]:
 
 
 def _parts_text(layer: ElementwiseLayer) -> str:
-    """What is added or left out at the sides of each axis, and the steps of a slice."""
+    """Elements added or left out at the sides of each axis, and the steps of a slice."""
     text = f"p{_axes_of_image(_side_texts(layer.padding), '0')}"
     if layer.stride:
         text += f"/{_axes_of_image([str(step) for step in layer.stride], '1')}"

@@ -95,14 +95,14 @@ def _compare(network: Workload, again: Workload) -> None:
 
 
 def _described(node: Node) -> str:
-    """What a node is, in words."""
+    """The text of a node."""
     kind = node.layer.kind if isinstance(node.layer, ElementwiseLayer) else "a layer"
     reads = ", ".join(f"{edge.value} {list(edge.shape)}" for edge in node.reads)
     return f"{kind} of {reads}"
 
 
 def _without_names(node: Node, names: Mapping[str, str]) -> tuple[object, ...]:
-    """What a node is and reads, by the ``names`` that values have in another network."""
+    """The text of a node and what it reads, by the ``names`` of values in another network."""
     layer = node.layer
     alike = layer if isinstance(layer, ElementwiseLayer) else replace(layer, name="")
     reads = [edge._replace(value=names.get(edge.value, edge.value)) for edge in node.reads]
@@ -242,7 +242,7 @@ class _Parameters:
             self._of_layer(name, nodes)
 
     def _label(self, name: str) -> str:
-        """What a parameter is called in the file."""
+        """The name of a parameter in the file."""
         if name not in self.named:
             word = re.sub(r"[^\w.-]", "_", name)
             if not re.match(r"[^\W\d]", word) or re.fullmatch(r"v\d+", word):
@@ -262,7 +262,7 @@ class _Parameters:
         self.told[node.name] = {symbol: self._label(name) for symbol, name in pairs}
 
     def _alone(self, names: Iterable[str], uses: int) -> bool:
-        """Whether so many nodes and no others have these parameters, which no edge reads."""
+        """Return whether so many nodes and no others have these parameters, which no edge reads."""
         return all(self.uses[name] == uses and name not in self.read for name in names)
 
     def _of_elementwise(self, node: Node) -> None:
@@ -297,7 +297,7 @@ class _Parameters:
                 self._name_all(node)
 
     def _is_usual(self, node: Node) -> bool:
-        """Whether a node that multiplies has just the parameters that its layer has."""
+        """Return whether a node that multiplies has just the parameters that its layer has."""
         layer = node.layer
         assert not isinstance(layer, ElementwiseLayer)
         shapes: dict[str, Sizes] = {}
