@@ -10,7 +10,7 @@ from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.machine.device.spec import Device
 from npusim.networks.rules.table import Fusion, tables
-from npusim.networks.rules.training import Operation, Training
+from npusim.networks.rules.values import Operation, Training
 from npusim.workloads import ConvLayer
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-from npusim.networks.rules.training import Operation, Value
+from npusim.networks.rules.values import Operation, Value
 from npusim.workloads import ElementwiseLayer
 
 #: Cores of such operations.

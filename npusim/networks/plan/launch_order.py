@@ -22,7 +22,7 @@ from npusim.networks.plan.tasks import (
     multiplies,
     task,
 )
-from npusim.networks.rules.training import VIEW, Operation, Training, Value
+from npusim.networks.rules.values import VIEW, Operation, Training, Value
 from npusim.networks.timed import Timed
 from npusim.workloads import ConvLayer
 

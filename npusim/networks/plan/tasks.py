@@ -10,7 +10,7 @@ from npusim.base.integers import ceil_div, round_up
 from npusim.base.records import replace
 from npusim.kernels.layout.trans_data import Conversion
 from npusim.machine.isa.operands import Tensor
-from npusim.networks.rules.training import Operation, Value
+from npusim.networks.rules.values import Operation, Value
 from npusim.workloads import ConvLayer, LinearLayer
 
 #: Formats of values: as frameworks have them, and as the cube and the vector unit like them.

@@ -9,7 +9,7 @@ from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.kernels.vector.elementwise import Elementwise
 from npusim.machine.isa.operands import Tensor
-from npusim.networks.rules.training import Operation
+from npusim.networks.rules.values import Operation
 
 #: Most elements of a row that share vectors in UB.
 WIDEST = 2048

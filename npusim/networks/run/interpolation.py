@@ -16,7 +16,7 @@ from npusim.kernels.vector.blend import Blend, widest_step
 from npusim.kernels.vector.blend_periods import BlendPeriods, Periods, Terms
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
-from npusim.networks.rules.training import Operation
+from npusim.networks.rules.values import Operation
 from npusim.workloads import ElementwiseLayer
 
 #: Axes of blocks of channels (N, D, C1, H, W, C0) that are places, the last first.

@@ -31,7 +31,7 @@ from npusim.kernels.windows.pool import Pool, PoolGrad, pooled
 from npusim.machine.isa.operands import Tensor
 from npusim.networks.plan.join_split import parts_of
 from npusim.networks.plan.tasks import Placed, Task, multiplies
-from npusim.networks.rules.training import COPY, Operation
+from npusim.networks.rules.values import COPY, Operation
 from npusim.networks.run import interpolation, join_split, moves
 from npusim.networks.run.chains import elementwise
 from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
@@ -67,7 +67,7 @@ class Launcher(Struct, frozen=True):
 
     @property
     def fractals(self) -> bool:
-        """Return whether weights of products become fractals beforehand: no load makes these of rows."""
+        """Return whether weights become fractals before products: no load makes these of rows."""
         return not self.options.machine.has_path("GM", "L1", "nd2nz")
 
     def run(self, what: Task, arrays: Mapping[str, Array] | None = None) -> Result:
@@ -128,7 +128,7 @@ class Launcher(Struct, frozen=True):
         return not windows or (two and whole and not uneven)
 
     def _along(self, what: Task) -> bool:
-        """Return whether an operation sums with weights along axes of maps with as many channels."""
+        """Return whether an operation sums with weights along axes of maps of as many channels."""
         maps = [v.shape for v in what.values if v.kind == "map"]
         alike = len({(len(shape), *shape[:2]) for shape in maps}) == 1 < len(maps)
         return alike and what.operation.core.startswith(("interpolate", "upsample", "avg_pool"))

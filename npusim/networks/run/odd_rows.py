@@ -15,7 +15,7 @@ from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.kernels.vector.elementwise import Elementwise
 from npusim.machine.isa.operands import Tensor
-from npusim.networks.rules.training import Operation
+from npusim.networks.rules.values import Operation
 from npusim.networks.run import moves
 
 #: Elements of fp32 in a block of UB.

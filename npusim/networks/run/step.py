@@ -33,7 +33,8 @@ from npusim.networks.plan.launch_order import (
     tasks,
 )
 from npusim.networks.plan.tasks import Task
-from npusim.networks.rules.training import PHASES, Kinds, Operation, Training, training
+from npusim.networks.rules.training import training
+from npusim.networks.rules.values import PHASES, Kinds, Operation, Training
 from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
 from npusim.networks.run.launches import Launcher
 from npusim.networks.run.simulated import Simulated

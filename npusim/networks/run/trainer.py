@@ -15,7 +15,7 @@ from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
 from npusim.networks.plan.launch_order import Launch
 from npusim.networks.plan.tasks import PLAIN, Placed, conversion_task
-from npusim.networks.rules.training import Value
+from npusim.networks.rules.values import Value
 from npusim.networks.run.step import options_of, prepared, setting
 from npusim.networks.run.step_result import StepResult
 from npusim.networks.timed import Timed
