@@ -44,15 +44,20 @@ class Parts(NamedTuple):
         return all(end % c0 == 0 or end == self.shape[1] for end in ends)
 
 
-def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
+def parts_of(operation: Operation, values: Mapping[str, Value]) -> Parts | None:
     """The parts that an operation joins or takes apart; None where no kernel does it."""
-    layer = one.layer
-    if one.core not in _CORES or not isinstance(layer, ElementwiseLayer):
+    layer = operation.layer
+    if operation.core not in _CORES or not isinstance(layer, ElementwiseLayer):
         return None
-    joins = one.core in ("concat", "pad")
-    (whole,), names = (one.outputs, one.inputs) if joins else (one.inputs, one.outputs)
+    joins = operation.core in ("concat", "pad")
+    if joins:
+        (whole,) = operation.outputs
+        names = operation.inputs
+    else:
+        (whole,) = operation.inputs
+        names = operation.outputs
     shapes = [values[name].shape for name in names]
-    if one.core in ("concat", "split"):
+    if operation.core in ("concat", "split"):
         parts = list(zip(names, shapes, strict=True))
         return _side_by_side(whole, values[whole].shape, parts, joins=joins)
     large = layer.out

@@ -169,8 +169,8 @@ class Forward:
                 shape = (prod(window), *shape)
             types = {"channels": FP32, "images": FP32, "bits": INT8, "masks": INT8}
             dtype = types.get(kind, like.dtype)
-            kept = Value(f"{node.name}.{symbol}", shape, dtype, kind, repeats=node.count)
-            names[symbol] = self.step.value(kept)
+            value = Value(f"{node.name}.{symbol}", shape, dtype, kind, repeats=node.count)
+            names[symbol] = self.step.value(value)
         return names
 
     def _operands(self, node: Node) -> dict[str, str]:
@@ -240,20 +240,22 @@ class Forward:
         reads = [s for s in reads if s in names]
         kind = self._type(form)
         row = tables().chains.get(form.op)
-        given = {s: self.cast(names[s], kind, phase) for s in reads}
-        made = {}
+        operands = {s: self.cast(names[s], kind, phase) for s in reads}
+        results = {}
         casts = []
         for s in form.writes:
             value = self.step.values[names[s]]
-            made[s] = names[s]
+            results[s] = names[s]
             wide = FP32 if row and s in row.summed else kind
             if value.kind in ("map", "rows") and wide is not None and value.dtype is not wide:
-                made[s] = self.step.value(value._replace(name=f"{value.name}.{wide}", dtype=wide))
-                casts.append((made[s], names[s]))
-                self.copies[value.name, wide] = made[s]
+                results[s] = self.step.value(
+                    value._replace(name=f"{value.name}.{wide}", dtype=wide)
+                )
+                casts.append((results[s], names[s]))
+                self.copies[value.name, wide] = results[s]
         repeats = node.count if count is None else count
         name = f"{node.name}.{form.name}"
-        self._operation(name, form, phase, layer or node.layer, given, made, repeats)
+        self._operation(name, form, phase, layer or node.layer, operands, results, repeats)
         for source, target in casts:
             chain = chain_of("cast", {"x": source, "y": target}, target)
             self.step.operations.append(
@@ -266,21 +268,21 @@ class Forward:
         form: Form,
         phase: str,
         layer: Layer | ElementwiseLayer | None,
-        given: Mapping[str, str],
-        made: Mapping[str, str],
+        operands: Mapping[str, str],
+        results: Mapping[str, str],
         count: int,
     ) -> None:
         """Note an operation: a chain where there is a row of it, else a kernel of its own."""
         if form.op == "add" or form.op in tables().chains:
-            like = self.step.values[next(iter(given.values()))]
+            like = self.step.values[next(iter(operands.values()))]
             elements = like.shape[0] * prod(like.shape[2:])
             settings = {**self.settings, **named_numbers(layer)}
-            chain = chain_of(form.op, {**given, **made}, name, elements, settings, like.dtype)
+            chain = chain_of(form.op, {**operands, **results}, name, elements, settings, like.dtype)
             operation = Operation(name, form.kind, phase, layer, chain=chain, count=count)
         else:
             operation = Operation(
                 name, form.kind, phase, layer, form.op,
-                tuple(given.values()), tuple(made.values()), count=count,
+                tuple(operands.values()), tuple(results.values()), count=count,
             )  # fmt: skip
         self.step.operations.append(operation)
 

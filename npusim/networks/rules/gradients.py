@@ -137,9 +137,9 @@ class Gradients:
         """An operation of the gradients, where somebody wants one of its results."""
         operands = self._operand_gradients(node, form, wanted)
         weights = self._weight_gradients(node, form)
-        kept = [word for word in form.writes if word in self.rules[node.name].kept]
+        stored = [word for word in form.writes if word in self.rules[node.name].kept]
         sums = self._sums_behind(node, form, weights) if wanted else []
-        wanted_words = (*operands, *weights, *sums, *kept)
+        wanted_words = (*operands, *weights, *sums, *stored)
         if not wanted_words:
             return
         form = form._replace(writes=wanted_words)

@@ -21,13 +21,13 @@ def splits(nodes: Iterable[Node]) -> dict[str, Sequence[Node]]:
         cut = [axis for axis, sides in enumerate(_left_out(node)) if any(sides)]
         if len(cut) == 1 and isinstance(node.layer, ElementwiseLayer):
             alike[node.inputs[0], node.layer.shape, cut[0]].append(node)
-    found: dict[str, Sequence[Node]] = {}
+    groups: dict[str, Sequence[Node]] = {}
     for (_, shape, axis), group in alike.items():
         sides = [_left_out(node)[axis] for node in in_turn(group)]
         ends = [shape[axis] + after for _, after in sides]
         if [-before for before, _ in sides] == [0, *ends[:-1]] and ends[-1] == shape[axis]:
-            found |= dict.fromkeys((node.name for node in group), group)
-    return found
+            groups |= dict.fromkeys((node.name for node in group), group)
+    return groups
 
 
 def _left_out(node: Node) -> Sides:

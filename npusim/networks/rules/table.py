@@ -71,10 +71,10 @@ class Chain(NamedTuple):
 
         ``inner`` may also be what a core makes, of which this chain has nothing.
         """
-        made = {*self.writes, inner}
+        results = {*self.writes, inner}
         return Chain(
             (*self.steps, *other.steps),
-            _each((*self.reads, *(v for v in other.reads if v not in made))),
+            _each((*self.reads, *(v for v in other.reads if v not in results))),
             _each((*(v for v in self.writes if kept or v != inner), *other.writes)),
             _each((*self.vectors, *other.vectors)),
             (*self.sums, *other.sums),
@@ -83,23 +83,23 @@ class Chain(NamedTuple):
 
     def renamed(self, names: Mapping[str, str]) -> Chain:
         """The same with other ``names``; values without one are called after their places."""
-        known = dict(names)
+        new_names = dict(names)
         for i, step in enumerate(self.steps):
-            known.setdefault(step.result, f"t{i}")
+            new_names.setdefault(step.result, f"t{i}")
 
         def each(values: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(known[value] for value in values)
+            return tuple(new_names[value] for value in values)
 
         steps = tuple(
             step._replace(
-                result=known[step.result],
-                a=known[step.a],
-                b=known[step.b] if step.b and isinstance(step.b, str) else step.b,
-                mask=known[step.mask] if step.mask else "",
+                result=new_names[step.result],
+                a=new_names[step.a],
+                b=new_names[step.b] if step.b and isinstance(step.b, str) else step.b,
+                mask=new_names[step.mask] if step.mask else "",
             )
             for step in self.steps
         )
-        sums = tuple((known[vector], known[value]) for vector, value in self.sums)
+        sums = tuple((new_names[vector], new_names[value]) for vector, value in self.sums)
         return Chain(
             steps, each(self.reads), each(self.writes), each(self.vectors), sums, self.rows
         )
@@ -173,7 +173,7 @@ def tables() -> Tables:
     return Tables(
         {name: _number(node) for name, node in parts["settings"].mapping().items()},
         {
-            name: tuple(_update(op, one, chains) for op, one in node.mapping().items())
+            name: tuple(_update(op, row, chains) for op, row in node.mapping().items())
             for name, node in parts["optimizers"].mapping().items()
         },
         {name: _rule(node) for name, node in rows.items() if _computes(node)},
@@ -206,12 +206,12 @@ def _rule(node: Node) -> Rule:
     parts = node.mapping((), keys)
 
     def words(key: str) -> dict[str, str]:
-        found = parts[key].mapping() if key in parts else {}
-        return {name: one.text() for name, one in found.items()}
+        entries = parts[key].mapping() if key in parts else {}
+        return {name: entry.text() for name, entry in entries.items()}
 
     def forms(key: str) -> tuple[Form, ...]:
-        found = parts[key].mapping() if key in parts else {}
-        return tuple(_form(name, one) for name, one in found.items())
+        entries = parts[key].mapping() if key in parts else {}
+        return tuple(_form(name, entry) for name, entry in entries.items())
 
     def listed(key: str) -> tuple[str, ...]:
         return tuple(parts[key].text().split()) if key in parts else ()
@@ -263,7 +263,7 @@ def _fault(line: tuple[str, ...]) -> str:
 
 def _fusion(name: str, node: Node) -> Fusion:
     parts = node.mapping(("first", "second"), ("keeps", "usual"))
-    first = tuple(one.text() for one in parts["first"].items())
+    first = tuple(item.text() for item in parts["first"].items())
     usual = "usual" not in parts or parts["usual"].text() != "no"
     return Fusion(name, first, parts["second"].text(), "keeps" in parts, usual)
 
@@ -307,10 +307,10 @@ def chain_of(
             masked = named(mask) if mask else ""
             steps.append(Step(named(result), operation, named(a), second, masked, dtype))
     sums = tuple((named(line[0]), named(line[2])) for line in lines if line[1] == "+=")
-    made = {step.result for step in steps}
+    results = {step.result for step in steps}
     used = [name for step in steps for name in step.reads] + [value for _, value in sums]
     vectors = tuple(one for one in map(named, row.vectors) if one in used)
-    reads = [one for one in used if one not in made and one not in vectors]
+    reads = [one for one in used if one not in results and one not in vectors]
     writes = tuple(names[word] for word in row.writes if word in names)
     # Without its steps that reduce rows, as where a scale is frozen, a row still counts by them.
     by_rows = any(line[2] in BY_ROW for line in row.lines)
@@ -336,7 +336,7 @@ def _added(names: list[str]) -> tuple[tuple[str, ...], ...]:
     lines = []
     total = names[0]
     for i, name in enumerate(names[1:], 2):
-        made = "y" if i == len(names) else f"sum{i}"
-        lines.append((made, "=", "add", total, name))
-        total = made
+        result = "y" if i == len(names) else f"sum{i}"
+        lines.append((result, "=", "add", total, name))
+        total = result
     return tuple(lines)

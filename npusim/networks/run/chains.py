@@ -15,9 +15,9 @@ from npusim.networks.rules.values import Operation
 WIDEST = 2048
 
 
-def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
+def elementwise(operation: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
     """The kernel of a chain."""
-    chain = one.chain
+    chain = operation.chain
     assert chain is not None
     blocked = bool(chain.vectors or chain.sums) and not chain.by_row
 
@@ -30,7 +30,7 @@ def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> El
         return tuple(_as_map(tensors[name], blocked=blocked) for name in values)
 
     return Elementwise(
-        called=one.kind.replace(" ", "_"),
+        called=operation.kind.replace(" ", "_"),
         steps=chain.steps,
         reads=maps(chain.reads),
         writes=maps(chain.writes),

@@ -70,14 +70,15 @@ class Weights(Struct, frozen=True):
         Places that lie evenly repeat after the smallest whole ratio of the sizes; where the corners
         of both maps are one, of the sizes less one.
         """
-        found = []
+        periods = []
         for less in (0, 1):
             outputs = self.outputs - less
             inputs = self.inputs - less
             common = gcd(outputs, inputs)
             if common > 1:
-                found.append(self._repeated(outputs // common, inputs // common))
-        return min((one for one in found if one), key=lambda one: one.listed, default=None)
+                periods.append(self._repeated(outputs // common, inputs // common))
+        possible = (period for period in periods if period)
+        return min(possible, key=lambda period: period.listed, default=None)
 
     def _repeated(self, period: int, apart: int) -> Periods | None:
         """The longest run of periods of so many outputs, each with inputs so far apart."""
@@ -107,28 +108,37 @@ class Weights(Struct, frozen=True):
         )
 
 
-def launch(call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+def launch(call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
     """Launch a kernel for each axis that changes, the last axis first, in gradients last."""
-    layer = one.layer
-    back = one.core.endswith("gradient")
+    layer = operation.layer
+    back = operation.core.endswith("gradient")
     assert isinstance(layer, ElementwiseLayer)
-    now = tensors[one.inputs[0]]
-    target = tensors[one.outputs[0]]
+    now = tensors[operation.inputs[0]]
+    target = tensors[operation.outputs[0]]
     x, y = (target.shape, now.shape) if back else (now.shape, target.shape)
     todo = []
     for number, axis in enumerate(_PLACES):
         weights = weights_of(layer, number, x[axis], y[axis])
         if not weights.is_identity:
             todo.append((axis, weights.transposed() if back else weights))
-    for left, (axis, weights) in enumerate(todo[::-1] if back else todo, 1 - len(todo)):
-        shape = (*now.shape[:axis], weights.outputs, *now.shape[axis + 1 :])
-        made = call.workspace(f"axis{axis}", shape, now.dtype) if left else target
-        planes = prod(shape[:axis])
-        row = prod(shape[axis + 1 :])
-        read = call.view(now, (planes, now.shape[axis], row))
-        written = call.view(made, (planes, made.shape[axis], row))
-        call.launch_spread(_kernel(call, read, written, weights))
-        now = made
+    if back:
+        todo.reverse()
+    for number, (axis, weights) in enumerate(todo, 1):
+        result = target
+        if number < len(todo):
+            shape = (*now.shape[:axis], weights.outputs, *now.shape[axis + 1 :])
+            result = call.workspace(f"axis{axis}", shape, now.dtype)
+        _launch_axis(call, now, result, axis, weights)
+        now = result
+
+
+def _launch_axis(call: Call, source: Tensor, target: Tensor, axis: int, weights: Weights) -> None:
+    """Launch the kernel of one axis."""
+    planes = prod(target.shape[:axis])
+    row = prod(target.shape[axis + 1 :])
+    read = call.view(source, (planes, source.shape[axis], row))
+    written = call.view(target, (planes, target.shape[axis], row))
+    call.launch_spread(_kernel(call, read, written, weights))
 
 
 def _kernel(call: Call, read: Tensor, written: Tensor, weights: Weights) -> Kernel:

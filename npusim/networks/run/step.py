@@ -103,9 +103,9 @@ def step(
     net = read_network(
         workload, input_shape, inputs=inputs, loss=loss, targets=targets, batch=batch
     )
-    given = options_of(step, mode, options)
+    setting_options = options_of(step, mode, options)
     how = setting(
-        given.machine,
+        setting_options.machine,
         mode=mode,
         layouts=layouts,
         fusions=fusions,
@@ -116,7 +116,7 @@ def step(
         cards=cards,
     )
     with Workers(jobs) as workers:
-        ready = prepared(net, given, how, workers=workers, store=store)
+        ready = prepared(net, setting_options, how, workers=workers, store=store)
         times = ready.times
         times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
@@ -131,16 +131,16 @@ def step(
 def usual_of(mode: str) -> tuple[str, str, str]:
     """Launches, layouts and fusions of a mode; ``ArgumentError`` for an unknown one."""
     if mode not in MODES:
-        known = ", ".join(MODES)
-        raise ArgumentError(f"mode is {mode!r}{suggest(mode, MODES)}; it is one of {known}")
+        modes = ", ".join(MODES)
+        raise ArgumentError(f"mode is {mode!r}{suggest(mode, MODES)}; it is one of {modes}")
     return MODES[mode]
 
 
 def options_of(function: Any, mode: str, options: Mapping[str, Any]) -> Options:
     """The options of what a public function calls in a mode, with the keywords it was given."""
     usual = {"launch": usual_of(mode)[0], "tiling": "library"}
-    given = Options.of(function, {**usual, **options}, without=("timeline", "check", "layouts"))
-    return replace(given, timeline=False)
+    read = Options.of(function, {**usual, **options}, without=("timeline", "check", "layouts"))
+    return replace(read, timeline=False)
 
 
 def setting(
@@ -172,7 +172,7 @@ def setting(
             f"mode is {mode!r}; the cube of {device.name} multiplies no {maps.name} and no fp16, "
             "which the kernels of a step take: use another device, or npusim.network for its layers"
         )
-    names = tuple(one.name for one in chosen(usual[2] if fusions is None else fusions))
+    names = tuple(fusion.name for fusion in chosen(usual[2] if fusions is None else fusions))
     return Setting(
         mode=mode,
         layouts=layouts or usual[1],
@@ -235,7 +235,7 @@ def prepared(
         settings=settings,
     )
     device = options.machine
-    made = fused(step, chosen(setting.fusions), device)
+    fused_counts = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
     times = Simulated(Launcher(options, plain=plain), store, workers or Workers(1))
     formats = Formats(step, times)
@@ -251,7 +251,7 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return Prepared(workload, setting, step, formats, times, made, plan, todo)
+    return Prepared(workload, setting, step, formats, times, fused_counts, plan, todo)
 
 
 def _launched(
@@ -261,21 +261,21 @@ def _launched(
 ) -> Iterator[Launched]:
     """The launches with their times."""
     phase = PHASES[0]
-    for one, what, sizes in todo:
-        op = one.operation
+    for launch, what, sizes in todo:
+        op = launch.operation
         phase = op.phase if op else phase
         yield Launched(
-            name=one.name,
+            name=launch.name,
             kind=op.kind if op else CONVERSIONS,
             phase=phase,
             layer=getattr(op and op.layer, "name", ""),
             timed=times[what],
-            reads=tuple(name for name, _ in one.reads),
-            writes=tuple(name for name, _ in one.writes),
+            reads=tuple(name for name, _ in launch.reads),
+            writes=tuple(name for name, _ in launch.writes),
             sizes=sizes,
-            value=one.value,
-            format=one.format,
-            count=op.count if op else step.values[one.value].repeats,
+            value=launch.value,
+            format=launch.format,
+            count=op.count if op else step.values[launch.value].repeats,
             label=_label(op),
         )
 
@@ -294,9 +294,13 @@ def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched
     now = 0
     end = 0
     ready = []
-    for one in done:
-        now += one.cycles
-        end = now if one.phase != "optimizer" else end
-        found = [(device.time_us(now), one.sizes[name]) for name in one.writes if name in wanted]
-        ready += found if not one.value else []
+    for launched in done:
+        now += launched.cycles
+        end = now if launched.phase != "optimizer" else end
+        gradients = [
+            (device.time_us(now), launched.sizes[name])
+            for name in launched.writes
+            if name in wanted
+        ]
+        ready += gradients if not launched.value else []
     return all_reduce(device, cards, ready, device.time_us(end))
