@@ -191,8 +191,8 @@ class Log:
     @property
     def time_us(self) -> float:
         """Microseconds of all calls that the device takes, repetitions included."""
-        found = [entry.result for entry in self.entries if entry.result is not None]
-        return float(sum(self.results[index].time_us for index in found))
+        results = [entry.result for entry in self.entries if entry.result is not None]
+        return float(sum(self.results[index].time_us for index in results))
 
     def record(self, call: ConvCall, layer: str, evidence: Fetch | None = None) -> None:
         """Append an entry; the call is simulated unless its time is known and nothing is checked.
@@ -200,27 +200,27 @@ class Log:
         ``evidence`` fetches the data for a check. What the device refuses becomes the entry's
         ``reason``; so does, with a warning, a defect of npusim: the training step goes on.
         """
-        known = self._known.get(call)
+        entry = self._known.get(call)
         checked = self.check and evidence is not None
-        if known is None or (checked and known.result is not None):
+        if entry is None or (checked and entry.result is not None):
             try:
-                known = self._simulated(call, layer, known, evidence)
+                entry = self._simulated(call, layer, entry, evidence)
             except NpusimError as error:
-                known = _refused(call, str(error))
+                entry = _refused(call, str(error))
             except Exception as error:  # an observer must not stop what it observes
-                known = _refused(call, f"npusim failed with {type(error).__name__}: {error}")
-                warnings.warn(f"{call}: {known.reason}; please report it", stacklevel=2)
-            self._known.setdefault(call, known)
-        self.entries.append(replace(known, layer=layer))
+                entry = _refused(call, f"npusim failed with {type(error).__name__}: {error}")
+                warnings.warn(f"{call}: {entry.reason}; please report it", stacklevel=2)
+            self._known.setdefault(call, entry)
+        self.entries.append(replace(entry, layer=layer))
 
     def _simulated(
-        self, call: ConvCall, layer: str, known: Entry | None, evidence: Fetch | None
+        self, call: ConvCall, layer: str, entry_before: Entry | None, evidence: Fetch | None
     ) -> Entry:
         number = call.cube_math_type(self.cube_math_type)
         data = evidence() if self.check and evidence is not None else None
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
         result = self._run(call, layer, number, data.operands if data else specs)
-        index = len(self.results) if known is None else known.result
+        index = len(self.results) if entry_before is None else entry_before.result
         if call.fold:
             name = call.promoted.name
         else:
@@ -228,7 +228,7 @@ class Log:
         entry = Entry(call=call, layer="", result=index, reason="", arithmetic=name)
         if data is not None:
             entry = _compared(entry, result, data)
-        if known is None:
+        if entry_before is None:
             self.results.append(result)
         return entry
 

@@ -78,7 +78,7 @@ class ElementwiseLayer:
 
 def together(layers: Iterable[ElementwiseLayer]) -> tuple[ElementwiseLayer, ...]:
     """Layers of one kind and shape as one with the sum of their counts."""
-    found: Counter[ElementwiseLayer] = Counter()
+    counts: Counter[ElementwiseLayer] = Counter()
     for layer in layers:
-        found[replace(layer, count=1)] += layer.count
-    return tuple(replace(layer, count=count) for layer, count in found.items())
+        counts[replace(layer, count=1)] += layer.count
+    return tuple(replace(layer, count=count) for layer, count in counts.items())

@@ -70,8 +70,8 @@ def workload(path: str | Path, padding: str | None = None) -> Workload:
     file = Path(path)
     way = "none" if padding is None else padding
     if way not in PADDINGS:
-        known = ", ".join(PADDINGS)
-        raise ArgumentError(f"padding is {padding!r}{suggest(way, PADDINGS)}; it is one of {known}")
+        names = ", ".join(PADDINGS)
+        raise ArgumentError(f"padding is {padding!r}{suggest(way, PADDINGS)}; it is one of {names}")
     rows = _rows(file)
     line, head = next(rows, (1, []))
     columns = _columns(f"{file}:{line}", head)
@@ -92,10 +92,10 @@ def workload(path: str | Path, padding: str | None = None) -> Workload:
         raise ArgumentError(
             f"{file} lists products of matrices, which have no padding; leave it out"
         )
-    told = "" if products else f", padding {way}"
+    padding_text = "" if products else f", padding {way}"
     return Workload(
         name=shown(file.stem),
-        description=f"{shown(file.name)} (SCALE-Sim topology{told}), one image",
+        description=f"{shown(file.name)} (SCALE-Sim topology{padding_text}), one image",
         layers=tuple(layers),
         notes=() if products else tuple(_notes(shown(file.name), padding, way)),
     )
@@ -128,18 +128,18 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 def _columns(where: str, head: Sequence[str]) -> list[str]:
     """The meaning of each column; ``ArgumentError`` for a header of neither form."""
     names = [bare(column) for column in head]
-    known = _PRODUCT if {"m", "n", "k"} <= {*names} else _CONVOLUTION
+    meanings = _PRODUCT if {"m", "n", "k"} <= {*names} else _CONVOLUTION
     columns = []
     for column, name in zip(head, names, strict=True):
-        if name not in known:
-            near = nearest(name, known)
+        if name not in meanings:
+            near = nearest(name, meanings)
             hint = f"; did you mean {near!r}?" if near else ""
             raise ArgumentError(f"{where}: unknown column {column!r}{hint}; {_FORMS}")
-        if known[name] in columns:
+        if meanings[name] in columns:
             raise ArgumentError(f"{where}: column {column!r} is there twice; keep one of them")
-        columns.append(known[name])
-    needed = ["name", "m", "n", "k"] if known is _PRODUCT else ["name", *_SIZES]
-    if known is _CONVOLUTION and "stride" not in columns:
+        columns.append(meanings[name])
+    needed = ["name", "m", "n", "k"] if meanings is _PRODUCT else ["name", *_SIZES]
+    if meanings is _CONVOLUTION and "stride" not in columns:
         needed += ["stride_height", "stride_width"]
     for what in needed:
         if what not in columns:
@@ -176,11 +176,11 @@ def _unlike(name: str, others: Sequence[str]) -> str:
     """A name that no other layer has, and that may stand behind ``WORKLOAD/``."""
     plain = shown(name.replace("/", "_"))
     number = 1
-    found = plain
-    while found in others:
+    unused = plain
+    while unused in others:
         number += 1
-        found = f"{plain}_{number}"
-    return found
+        unused = f"{plain}_{number}"
+    return unused
 
 
 def _product(where: str, row: Mapping[str, str], name: str, *, trained: bool) -> LinearLayer:

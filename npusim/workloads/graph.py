@@ -151,7 +151,7 @@ class Workload:
     @cached_property
     def elementwise(self) -> tuple[ElementwiseLayer, ...]:
         """The layers that multiply nothing, equal ones once."""
-        return together(one for one in self._others if one.kind != UNKNOWN)
+        return together(layer for layer in self._others if layer.kind != UNKNOWN)
 
     @cached_property
     def untimed(self) -> tuple[tuple[str, int], ...]:
@@ -199,8 +199,8 @@ class Workload:
         for layer in self.layers:
             if layer.name == name:
                 return layer
-        known = [layer.name for layer in self.layers]
-        raise ArgumentError(f"workload {self.name} has no layer {name!r}{suggest(name, known)}")
+        names = [layer.name for layer in self.layers]
+        raise ArgumentError(f"workload {self.name} has no layer {name!r}{suggest(name, names)}")
 
 
 class GraphBuilder:
@@ -298,7 +298,7 @@ class GraphBuilder:
         """The parameters that nodes have or read."""
         used = {name for node in self.nodes for name in (node.parameters or {}).values()}
         used |= {name for node in self.nodes for name in node.inputs}
-        return {name: one for name, one in self.parameters.items() if name in used}
+        return {name: parameter for name, parameter in self.parameters.items() if name in used}
 
     def _unused(self, word: str, reserved: Sequence[str] = ()) -> str:
         name = word
@@ -368,9 +368,9 @@ def _with_joined_slices(nodes: Sequence[Node]) -> list[Node]:
     A file has a slice for each axis where a module has one for all.
     """
     readers = Counter(name for node in nodes for name in node.inputs)
-    kept: dict[str, Node] = {}
+    joined: dict[str, Node] = {}
     for node in nodes:
-        inner = kept.get(node.inputs[0])
+        inner = joined.get(node.inputs[0])
         joins = (
             inner is not None
             and readers[inner.name] == 1
@@ -379,11 +379,11 @@ def _with_joined_slices(nodes: Sequence[Node]) -> list[Node]:
             and node.reads[0].shape == inner.shape
         )
         if inner is not None and joins:
-            del kept[inner.name]
-            kept[node.name] = _part_of_part(inner, node)
+            del joined[inner.name]
+            joined[node.name] = _part_of_part(inner, node)
         else:
-            kept[node.name] = node
-    return list(kept.values())
+            joined[node.name] = node
+    return list(joined.values())
 
 
 def _cuts_box(node: Node) -> bool:

@@ -131,7 +131,7 @@ class _Writer:
         if len(states) == 1:
             return states[0].value
         ordered = states[::-1] if self.layer.reverse else states
-        reads = [Edge(one.value, self.builder.shapes[one.value]) for one in ordered]
+        reads = [Edge(edge.value, self.builder.shapes[edge.value]) for edge in ordered]
         shape = (self.layer.steps * self.layer.batch, self.layer.out)
         return self._add("output", ElementwiseLayer(kind="concat", shape=shape), *reads)
 
@@ -139,37 +139,37 @@ class _Writer:
         """The part of the product of all steps, or the whole, that steps from ``first`` on read."""
         layer = self.layer
         width = len(layer.order) * layer.hidden
-        whole = (layer.steps * layer.batch, width)
+        full = (layer.steps * layer.batch, width)
         if self.count > 1 or layer.steps == 1:
-            return Edge(inputs, whole)
+            return Edge(inputs, full)
         step = layer.steps - 1 - first if layer.reverse else first
         before = step * layer.batch
         sliced = ElementwiseLayer(
             kind="slice",
-            shape=whole,
+            shape=full,
             out=(layer.batch, width),
-            padding=((-before, before + layer.batch - whole[0]), (0, 0)),
+            padding=((-before, before + layer.batch - full[0]), (0, 0)),
         )
-        return Edge(self._add("input.slice", sliced, Edge(inputs, whole)), sliced.out)
+        return Edge(self._add("input.slice", sliced, Edge(inputs, full)), sliced.out)
 
     def _product(
         self, what: str, x: Edge, width: int, rows: int, weight: str, bias: str, size: int = 0
     ) -> str:
         """The product of rows with one of the matrices, and its bias."""
         layer = self.layer
-        own = {"w": self.layer.parameters[weight]}
+        parameters = {"w": self.layer.parameters[weight]}
         if bias in layer.parameters:
-            own["b"] = layer.parameters[bias]
+            parameters["b"] = layer.parameters[bias]
         product = LinearLayer(
             name="",
             cin=width,
             cout=size or len(layer.order) * layer.hidden,
             n=layer.batch,
             rows=rows,
-            bias="b" in own,
+            bias="b" in parameters,
         )
         return self.builder.add(
-            f"{self.name}.{what}", product, [x], parameters=own, count=self.count,
+            f"{self.name}.{what}", product, [x], parameters=parameters, count=self.count,
             place=self.place,
         )  # fmt: skip
 
@@ -192,11 +192,11 @@ class _Writer:
         gates = self._of("add", "gates", part, self._hidden(state))
         letters = self.layer.order.replace("c", "g")
         i, f, g, o = (self._gate(gates, letters.index(letter), letter) for letter in "ifgo")
-        i, f, o = (self._of("sigmoid", "gate", one) for one in (i, f, o))
+        i, f, o = (self._of("sigmoid", "gate", gate) for gate in (i, f, o))
         g = self._of("tanh", "gate", g)
-        kept = self._of("mul", "kept", f, cell)
+        remembered = self._of("mul", "kept", f, cell)
         added = self._of("mul", "added", i, g)
-        cell = self._of("add", "cell", kept, added)
+        cell = self._of("add", "cell", remembered, added)
         state = self._of("mul", "state", o, self._of("tanh", "shown", cell))
         if self.layer.projected:
             name = self._product(
@@ -211,7 +211,7 @@ class _Writer:
         hidden = self._hidden(state)
         letters = self.layer.order.replace("h", "n")
         parts = {
-            letter: [self._gate(one, letters.index(letter), letter) for one in (part, hidden)]
+            letter: [self._gate(value, letters.index(letter), letter) for value in (part, hidden)]
             for letter in "rzn"
         }
         reset, update = (

@@ -140,14 +140,14 @@ class _Repetition:
             )
         self.before[node.name] = prod(layer.out[:out_axis])
         joins = layer.kind == "concat" or (layer.kind in _ELEMENTS and len(node.reads) > 1)
-        whole = prod(layer.shape)
+        elements = prod(layer.shape)
         reads = []
         for edge in node.reads:
             same_for_all = edge.value not in self.before
             if not same_for_all:
                 place = _boundary(edge.shape, self.before[edge.value])
                 reads.append(self._larger(edge, 0 if place is None else place))
-            elif joins and (layer.kind == "concat" or prod(edge.shape) == whole):
+            elif joins and (layer.kind == "concat" or prod(edge.shape) == elements):
                 reads.append(self._copied(edge, axis))
             else:
                 reads.append(edge)

@@ -41,8 +41,8 @@ def attention(values: Values, step: Step) -> None:
     mask = values.value(step.operand(3)) if step.operand(3) else None
     causal = bool(step.attributes.get("is_causal", 0))
     factor = step.attributes.get("scale")
-    made = attended(values, step, (query, key, value), factor, mask=mask, causal=causal)
-    values.put(step.outputs[0], merged(values, step, made) if plain else made)
+    result = attended(values, step, (query, key, value), factor, mask=mask, causal=causal)
+    values.put(step.outputs[0], merged(values, step, result) if plain else result)
 
 
 def runtime_attention(values: Values, step: Step) -> None:
@@ -83,15 +83,17 @@ def several_heads(values: Values, step: Step) -> None:
         if step.operand(3):
             bias = values.value(step.operand(3), trained=True)
             size = value.shape[-1]
-            some = cut(values, step, bias, [(first, size, 1)], part=f"{word}.bias")
-            value = combined(values, step, "add", value, some, value.shape, part=f"{word}.sum")
+            part_of_bias = cut(values, step, bias, [(first, size, 1)], part=f"{word}.bias")
+            value = combined(
+                values, step, "add", value, part_of_bias, value.shape, part=f"{word}.sum"
+            )
             first += size
         parts.append(heads(values, step, value, number))
     mask = values.value(step.operand(5)) if step.operand(5) else None
     causal = bool(step.attributes.get("unidirectional", 0))
     factor = step.attributes.get("scale") or None
-    made = attended(values, step, parts, factor, mask=mask, causal=causal)
-    values.put(step.outputs[0], merged(values, step, made))
+    result = attended(values, step, parts, factor, mask=mask, causal=causal)
+    values.put(step.outputs[0], merged(values, step, result))
 
 
 def heads(values: Values, step: Step, value: Value, number: int) -> Value:
@@ -139,8 +141,8 @@ def attended(
         scores = combined(values, step, "add", scores, mask, scores.shape, part="mask")
     shares = values.each(step, "softmax", scores, part="softmax")
     shares = shares.seen((images, few, number // few * rows, keys))
-    made = product(values, step, shares, value, (images, few))
-    return made.seen((images, number, rows, value.shape[-1]))
+    result = product(values, step, shares, value, (images, few))
+    return result.seen((images, number, rows, value.shape[-1]))
 
 
 def _causal(values: Values, rows: int, keys: int) -> Value:
@@ -155,8 +157,8 @@ def _causal(values: Values, rows: int, keys: int) -> Value:
 
 def _joined(values: Values, step: Step, parts: Sequence[Value], word: str) -> Value:
     """Keys or values of before and of now, one behind the other."""
-    reads = [values.edge(one, step) for one in parts if prod(one.shape)]
+    reads = [values.edge(part, step) for part in parts if prod(part.shape)]
     images, number, _, wide = parts[1].shape
-    out = (images, number, sum(one.shape[2] for one in parts), wide)
+    out = (images, number, sum(part.shape[2] for part in parts), wide)
     layer = ElementwiseLayer(kind="concat", shape=out, out=out)
     return values.add(step, layer, reads, part=word)

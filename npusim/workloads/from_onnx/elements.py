@@ -85,17 +85,17 @@ def power(values: Values, step: Step) -> None:
     value = values.value(step.inputs[0])
     exponent = values.single(step.inputs[1])
     if exponent in _ROOTS:
-        made = values.each(step, _ROOTS[exponent], value)
+        result = values.each(step, _ROOTS[exponent], value)
     elif exponent is not None and not exponent.is_integer():
-        made = values.each(step, "power", value, numbers=(exponent,))
+        result = values.each(step, "power", value, numbers=(exponent,))
     elif exponent is not None and 2 <= exponent <= _MOST_PRODUCTS:
-        made = value
+        result = value
         for _ in range(int(exponent) - 1):
-            made = combined(values, step, "mul", made, value, value.shape)
+            result = combined(values, step, "mul", result, value, value.shape)
     else:
         values.unknown(step, step.kind)
         return
-    values.put(step.outputs[0], made)
+    values.put(step.outputs[0], result)
 
 
 # -- sums and products of elements ---------------------------------------------------------
@@ -112,17 +112,17 @@ def binary(values: Values, step: Step) -> None:
         if number is not None:
             first, second = second, first
     if number is not None and values.single(first) is None:
-        made = _with_number(values, step, kind, values.value(first), number, out)
+        result = _with_number(values, step, kind, values.value(first), number, out)
     else:
-        made = combined(values, step, kind, values.value(first), values.value(second), out)
-    values.put(step.outputs[0], made)
+        result = combined(values, step, kind, values.value(first), values.value(second), out)
+    values.put(step.outputs[0], result)
 
 
 def _with_number(
     values: Values, step: Step, kind: str, value: Value, number: float, out: Sizes
 ) -> Value:
-    made = values.each(step, FEW[kind], value, numbers=numbers_of(kind, kind, [number]))
-    return made if made.shape == out else values.laid(made, step).seen(out)
+    result = values.each(step, FEW[kind], value, numbers=numbers_of(kind, kind, [number]))
+    return result if result.shape == out else values.laid(result, step).seen(out)
 
 
 def combined(
@@ -150,9 +150,9 @@ def combined(
             return _with_weight(values, step, kind, first, second, weight, part=part)
     if first.shape == second.shape == out and first.axes and _lie_alike(first, second):
         layer = ElementwiseLayer(kind=kind, shape=first.lies)
-        reads = [Edge(one.name, one.lies) for one in (first, second)]
-        made = values.add(step, layer, reads, part=part, images=images)
-        return made._replace(shape=out, axes=first.axes, lies=first.lies)
+        reads = [Edge(operand.name, operand.lies) for operand in (first, second)]
+        result = values.add(step, layer, reads, part=part, images=images)
+        return result._replace(shape=out, axes=first.axes, lies=first.lies)
     if prod(first.shape) == size and prod(second.shape) == size:
         layer = ElementwiseLayer(kind=kind, shape=out)
         reads = [values.edge(first, step, out), values.edge(second, step, out)]
@@ -194,8 +194,8 @@ def _with_weight(
     layer = ElementwiseLayer(kind=FEW[kind], shape=shape, weight=weight)
     parameters = {"beta" if kind == "add" else "gamma": few.name}
     reads = [Edge(value.name, shape)]
-    made = values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
-    return made._replace(shape=value.shape, axes=axes, lies=lies)
+    result = values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
+    return result._replace(shape=value.shape, axes=axes, lies=lies)
 
 
 def _lie_alike(first: Value, second: Value) -> bool:
@@ -230,23 +230,23 @@ def _weight(few: Value, out: Sizes) -> Sizes:
 def total(values: Values, step: Step) -> None:
     """Note a sum of any number of values."""
     out = values.found.shape(step, step.outputs[0])
-    made = values.value(step.inputs[0])
+    result = values.value(step.inputs[0])
     several = [values.value(name) for name in step.inputs]
     if len(several) > 1 and all(prod(value.shape) == prod(out) for value in several):
         layer = ElementwiseLayer(kind="add", shape=out)
         reads = [values.edge(value, step, out) for value in several]
         images = any(value.images for value in several)
-        made = values.add(step, layer, reads, images=images)
+        result = values.add(step, layer, reads, images=images)
     else:
         for value in several[1:]:
-            made = combined(values, step, "add", made, value, out)
-    values.put(step.outputs[0], made)
+            result = combined(values, step, "add", result, value, out)
+    values.put(step.outputs[0], result)
 
 
 def extreme(values: Values, step: Step) -> None:
     """Note the larger or smaller of two; with a number it is a limit."""
     name = next((name for name in step.inputs if values.single(name) is not None), "")
-    others = [one for one in step.inputs if one != name]
+    others = [other for other in step.inputs if other != name]
     if len(step.inputs) != 2 or not name or len(others) != 1:
         values.unknown(step)
         return
@@ -272,8 +272,8 @@ def prelu(values: Values, step: Step) -> None:
         return
     layer = ElementwiseLayer(kind="prelu", shape=value.shape)
     parameters = {"slope": slope.name}
-    made = values.add(step, layer, [values.edge(value, step)], parameters=parameters)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], parameters=parameters)
+    values.put(step.outputs[0], result)
 
 
 def dropout(values: Values, step: Step) -> None:

@@ -58,15 +58,19 @@ class Folding:
         )
         try:
             evaluator = import_module("onnx.reference").ReferenceEvaluator(model)
-            found = evaluator.run(None, {name: constants[name] for name in names})
+            outputs = evaluator.run(None, {name: constants[name] for name in names})
         except Exception:  # the reference lacks versions, and raises what it likes
             return None
-        results = iter(found)
+        results = iter(outputs)
         values = [next(results) if name else None for name in step.outputs]
-        whole = all(
+        are_small = all(
             value is None or isinstance(value, (np.ndarray, np.generic)) for value in values
         )
-        return [None if value is None else np.asarray(value) for value in values] if whole else None
+        return (
+            [None if value is None else np.asarray(value) for value in values]
+            if are_small
+            else None
+        )
 
 
 def initial_constants(onnx: Any, graph: Any) -> dict[str, Any]:

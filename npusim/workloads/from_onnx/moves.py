@@ -144,8 +144,8 @@ def gather(values: Values, step: Step) -> None:
     shape = max(table, places.shape, key=prod)
     layer = ElementwiseLayer(kind="embedding", shape=shape, out=(*places.shape, table[1]))
     reads = [values.edge(value, step, table), values.edge(places, step)]
-    made = values.add(step, layer, reads, images=places.images)
-    values.put(step.outputs[0], made.seen(out))
+    result = values.add(step, layer, reads, images=places.images)
+    values.put(step.outputs[0], result.seen(out))
 
 
 # -- joins, paddings, copies ---------------------------------------------------------------
@@ -185,8 +185,8 @@ def tile(values: Values, step: Step) -> None:
             wide.append(times)
         lies.append(size)
         wide.append(size if size > 1 else whole_size)
-    made = values.expanded(value.seen(tuple(lies)), step, tuple(wide))
-    values.put(step.outputs[0], made.seen(out))
+    result = values.expanded(value.seen(tuple(lies)), step, tuple(wide))
+    values.put(step.outputs[0], result.seen(out))
 
 
 def pad(values: Values, step: Step) -> None:
@@ -216,8 +216,8 @@ def pad(values: Values, step: Step) -> None:
     layer = ElementwiseLayer(
         kind="pad", shape=less.shape, out=out, padding=added if zeros and any(pads) else ()
     )
-    made = values.add(step, layer, [values.edge(less, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(less, step)], images=value.images)
+    values.put(step.outputs[0], result)
 
 
 def blocks(values: Values, step: Step) -> None:
@@ -234,8 +234,8 @@ def blocks(values: Values, step: Step) -> None:
     else:
         seen = (n, c // size**2, size, size, h, w)
         order = (0, 1, 4, 2, 5, 3)
-    made = values.laid(value.seen(seen).transposed(order), step)
-    values.put(step.outputs[0], made.seen(values.found.shape(step, step.outputs[0])))
+    result = values.laid(value.seen(seen).transposed(order), step)
+    values.put(step.outputs[0], result.seen(values.found.shape(step, step.outputs[0])))
 
 
 # -- enlarging -----------------------------------------------------------------------------
@@ -267,8 +267,8 @@ def resize(values: Values, step: Step) -> None:
     layer = ElementwiseLayer(
         kind=kind, shape=value.shape, out=out, numbers=(1.0,) if corners else ()
     )
-    made = values.add(step, layer, [values.edge(value, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], images=value.images)
+    values.put(step.outputs[0], result)
 
 
 def _repeats(step: Step, places: str) -> bool:

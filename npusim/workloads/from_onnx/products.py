@@ -59,8 +59,8 @@ def linear(
         left_transposed=turned, right_transposed=right_turned,
     )  # fmt: skip
     images = left.images or weight.images
-    made = values.add(step, layer, reads, parameters=parameters, part=part, images=images)
-    return made.seen((*leading, cout))
+    result = values.add(step, layer, reads, parameters=parameters, part=part, images=images)
+    return result.seen((*leading, cout))
 
 
 def stack_of_products(
@@ -83,8 +83,8 @@ def stack_of_products(
         Edge(left.name, (*stack, cin, rows) if left.turned else (*stack, rows, cin)),
         Edge(right.name, (*stack, cout, cin) if right.turned else (*stack, cin, cout)),
     ]
-    made = values.add(step, layer, reads, part=part, images=left.images or right.images)
-    return made.seen((*stack, rows, cout))
+    result = values.add(step, layer, reads, part=part, images=left.images or right.images)
+    return result.seen((*stack, rows, cout))
 
 
 def product(
@@ -93,10 +93,10 @@ def product(
     """Products (.., rows, cin) by (.., cin, cout) for each of a ``stack``, repeated to it."""
     operands = []
     for value in (left, right):
-        whole = value
+        full = value
         if prod(value.shape[:-2]) != prod(stack):
-            whole = values.expanded(value, step, (*stack, *value.shape[-2:]))
-        laid, turned = values.exchanged(whole, step)
+            full = values.expanded(value, step, (*stack, *value.shape[-2:]))
+        laid, turned = values.exchanged(full, step)
         operands.append(Operand(laid.name, turned, value.images))
     sizes = (stack, left.shape[-2], left.shape[-1], right.shape[-1])
     return stack_of_products(values, step, (operands[0], operands[1]), sizes, part=part)
@@ -124,10 +124,10 @@ def matmul(values: Values, step: Step) -> None:
     if step.kind in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul"):
         place = 6 if step.kind == "MatMulIntegerToFloat" else 4
         bias = _as_bias(values, step.operand(place), right.shape[-1]) or bias
-    made = _matrices(values, step, left, right, bias)
+    result = _matrices(values, step, left, right, bias)
     if factor != 1:
-        made = _scaled(values, step, made, factor)
-    values.put(step.outputs[0], made)
+        result = _scaled(values, step, result, factor)
+    values.put(step.outputs[0], result)
 
 
 def narrow_matmul(values: Values, step: Step) -> None:
@@ -154,15 +154,15 @@ def gemm(values: Values, step: Step) -> None:
     bias = None
     if added and alpha == 1 and beta == 1 and not right.images:
         bias = _as_bias(values, added, right.shape[-1])
-    made = _matrices(values, step, left, right, bias)
+    result = _matrices(values, step, left, right, bias)
     if alpha != 1:
-        made = _scaled(values, step, made, alpha)
+        result = _scaled(values, step, result, alpha)
     if added and bias is None and beta:
         other = values.value(added)
         if beta != 1:
             other = _scaled(values, step, other, beta)
-        made = combined(values, step, "add", made, other, made.shape, part="C")
-    values.put(step.outputs[0], fused_activation(values, step, made))
+        result = combined(values, step, "add", result, other, result.shape, part="C")
+    values.put(step.outputs[0], fused_activation(values, step, result))
 
 
 def _last_exchanged(value: Value) -> Value:
@@ -181,8 +181,8 @@ def _as_bias(values: Values, name: str, cout: int) -> Value | None:
         return None
     shape = values.found.shapes.get(name, ())
     fits = prod(shape) == cout and (shape[-1:] == (cout,) or cout == 1)
-    own = name in values.found.weights or name in values.found.numbers
-    value = values.value(name, trained=True) if fits and own else values.values.get(name)
+    is_parameter = name in values.found.weights or name in values.found.numbers
+    value = values.value(name, trained=True) if fits and is_parameter else values.values.get(name)
     return value if fits and value is not None and value.weight else None
 
 
@@ -212,24 +212,24 @@ def _matrices(values: Values, step: Step, left: Value, right: Value, bias: Value
             values.found.file, step, f"it multiplies {list(left.shape)} with {list(right.shape)}; "
             "the columns of the first must be the rows of the second"
         )  # fmt: skip
-    made = (
+    result = (
         values.laid(_stacks(values, step, left, right, bias), step)
         if (one_row or one_column)
         else _stacks(values, step, left, right, bias)
     )
     if one_row:
-        made = made.seen((*made.shape[:-2], made.shape[-1]))
+        result = result.seen((*result.shape[:-2], result.shape[-1]))
     if one_column:
-        made = made.seen(made.shape[:-1])
-    return made
+        result = result.seen(result.shape[:-1])
+    return result
 
 
 def _stacks(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
     stack = _broadcast(left.shape[:-2], right.shape[:-2])
     out = (*stack, left.shape[-2], right.shape[-1])
     if prod(right.shape[:-2]) == 1 and not right.images:
-        made = linear(values, step, left, _matrix(values, step, right), bias=bias)
-        return made.seen(out)
+        result = linear(values, step, left, _matrix(values, step, right), bias=bias)
+        return result.seen(out)
     if prod(left.shape[:-2]) == 1 and not left.images and prod(stack) > 1:
         return _weights_first(values, step, left, right).transposed(_exchange(len(out)))
     if prod(right.shape[:-2]) == 1 and prod(stack) > 1:  # one computed matrix for all rows
@@ -247,8 +247,8 @@ def _weights_first(values: Values, step: Step, weight: Value, right: Value) -> V
     *stack, cin, cout = right.shape
     columns = values.laid(right, step).seen((prod(stack), cin, cout))
     weight = _last_exchanged(_matrix(values, step, weight))
-    made = linear(values, step, _last_exchanged(columns), weight)
-    return made.seen((*stack, cout, weight.shape[-1]))
+    result = linear(values, step, _last_exchanged(columns), weight)
+    return result.seen((*stack, cout, weight.shape[-1]))
 
 
 def _exchange(rank: int) -> list[int]:
@@ -280,15 +280,15 @@ def einsum(values: Values, step: Step) -> None:
     if any(len(set(term)) < len(term) for term in terms):
         values.unknown(step, f"{MULTIPLIES}Einsum {equation}" if len(terms) > 1 else "")
         return
-    made = operands[0]
+    output = operands[0]
     term = terms[0]
     for place in range(1, len(operands)):
         later = set("".join(terms[place + 1 :])) | set(result)
-        made, term = _contracted(
-            values, step, (made, term), (operands[place], terms[place]), later, result
+        output, term = _contracted(
+            values, step, (output, term), (operands[place], terms[place]), later, result
         )
-    made, term = _summed(values, step, made, term, set(result))
-    values.put(step.outputs[0], made.transposed([term.index(letter) for letter in result]))
+    output, term = _summed(values, step, output, term, set(result))
+    values.put(step.outputs[0], output.transposed([term.index(letter) for letter in result]))
 
 
 def indices_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -313,22 +313,22 @@ def indices_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _summed(
-    values: Values, step: Step, value: Value, term: str, kept: set[str]
+    values: Values, step: Step, value: Value, term: str, wanted: set[str]
 ) -> tuple[Value, str]:
     """The value with the sums over indices that nothing else has."""
-    axes = [axis for axis, letter in enumerate(term) if letter not in kept]
-    rest = "".join(letter for letter in term if letter in kept)
+    axes = [axis for axis, letter in enumerate(term) if letter not in wanted]
+    rest = "".join(letter for letter in term if letter in wanted)
     sizes = tuple(value.shape[axis] for axis in range(len(term)) if axis not in axes)
     if not axes:
         return value, term
     if prod(value.shape[axis] for axis in axes) == 1:
         return values.laid(value, step).seen(sizes), rest
     kind = "sum" if "sum" in KINDS else "avg_pool"
-    made = reduced(values, step, value, axes, kind, part="sum")
+    result = reduced(values, step, value, axes, kind, part="sum")
     if kind == "avg_pool":  # a sum is the mean times how many there are
         many = prod(value.shape[axis] for axis in axes)
-        made = _scaled(values, step, made, float(many))
-    return made.seen(sizes), rest
+        result = _scaled(values, step, result, float(many))
+    return result.seen(sizes), rest
 
 
 def _contracted(
@@ -358,20 +358,20 @@ def _contracted(
     if not inner and not (rows and columns):
         first_factor = _aligned(values, step, left, left_term, term)
         second_factor = _aligned(values, step, right, right_term, term)
-        made = combined(values, step, "mul", first_factor, second_factor, shape, part="mul")
-        return made, term
+        output = combined(values, step, "mul", first_factor, second_factor, shape, part="mul")
+        return output, term
     groups = {"stack": stack, "rows": rows, "inner": inner, "columns": columns}
     sizes = {name: tuple(extent[one] for one in letters) for name, letters in groups.items()}
     if not stack and right.weight:
         weight = right.transposed([right_term.index(one) for one in [*inner, *columns]])
-        made = _linear_of(values, step, (left, left_term), weight, groups, sizes)
-        return made.seen(shape), term
+        output = _linear_of(values, step, (left, left_term), weight, groups, sizes)
+        return output.seen(shape), term
     if not stack and left.weight and not right.weight:
         swapped = {**groups, "rows": columns, "columns": rows}
         weight = left.transposed([left_term.index(one) for one in [*inner, *rows]])
         extents = {**sizes, "rows": sizes["columns"], "columns": sizes["rows"]}
-        made = _linear_of(values, step, (right, right_term), weight, swapped, extents)
-        return made.seen((*sizes["columns"], *sizes["rows"])), "".join([*columns, *rows])
+        output = _linear_of(values, step, (right, right_term), weight, swapped, extents)
+        return output.seen((*sizes["columns"], *sizes["rows"])), "".join([*columns, *rows])
     operands = (
         _operand(values, step, left, left_term, (stack, rows, inner)),
         _operand(values, step, right, right_term, (stack, inner, columns)),
@@ -391,7 +391,8 @@ def _linear_of(
     """The product of the rows of an operand with a parameter."""
     value, term = left
     laid = values.laid(
-        value.transposed([term.index(one) for one in [*groups["rows"], *groups["inner"]]]), step
+        value.transposed([term.index(letter) for letter in [*groups["rows"], *groups["inner"]]]),
+        step,
     )
     rows = laid.seen((*(sizes["rows"] or (1,)), prod(sizes["inner"])))
     matrix = weight.seen((prod(sizes["inner"]), prod(sizes["columns"])))
@@ -423,8 +424,8 @@ def _operand(
 ) -> Operand:
     """An operand as a stack of matrices: as it lies where that is one of both orders."""
     stack, first, second = groups
-    plain = value.transposed([term.index(one) for one in [*stack, *first, *second]])
-    turned = value.transposed([term.index(one) for one in [*stack, *second, *first]])
+    plain = value.transposed([term.index(letter) for letter in [*stack, *first, *second]])
+    turned = value.transposed([term.index(letter) for letter in [*stack, *second, *first]])
     exchanged = bool(plain.axes) and (not turned.axes or term[-1:] in list(first))
     laid = values.laid(turned if exchanged else plain, step)
     return Operand(laid.name, exchanged, value.images)

@@ -37,8 +37,8 @@ def recurrent_layer(values: Values, step: Step) -> None:
     by_images = bool(step.attributes.get("layout", 0))
     x = values.value(step.inputs[0])
     x = values.laid(x.transposed((1, 0, 2)) if by_images else x, step)
-    made = [_direction(values, step, x, kind, place) for place, kind in enumerate(kinds)]
-    _results(values, step, x.shape, made, by_images=by_images)
+    states = [_direction(values, step, x, kind, place) for place, kind in enumerate(kinds)]
+    _results(values, step, x.shape, states, by_images=by_images)
 
 
 def _kinds(operator: str, stated: Sequence[str], directions: int) -> list[str]:
@@ -95,29 +95,29 @@ def _parameters(
     end = f".{place}" if directions > 1 else ""
     builder = values.builder
     weight, state = step.inputs[1:3]
-    found = {"w_ih": builder.parameter(f"{weight}{end}", (rows, width))}
+    parameters = {"w_ih": builder.parameter(f"{weight}{end}", (rows, width))}
     gates = 2 * hidden
     if reset_before:
-        found["w_hh"] = builder.parameter(f"{state}{end}.gates", (gates, hidden))
-        found["w_hn"] = builder.parameter(f"{state}{end}.new", (hidden, hidden))
+        parameters["w_hh"] = builder.parameter(f"{state}{end}.gates", (gates, hidden))
+        parameters["w_hn"] = builder.parameter(f"{state}{end}.new", (hidden, hidden))
     else:
-        found["w_hh"] = builder.parameter(f"{state}{end}", (rows, hidden))
+        parameters["w_hh"] = builder.parameter(f"{state}{end}", (rows, hidden))
     if step.operand(3):
         bias = step.operand(3)
-        found["b_ih"] = builder.parameter(f"{bias}{end}.input", (rows,))
+        parameters["b_ih"] = builder.parameter(f"{bias}{end}.input", (rows,))
         if reset_before:
-            found["b_hh"] = builder.parameter(f"{bias}{end}.gates", (gates,))
-            found["b_hn"] = builder.parameter(f"{bias}{end}.new", (hidden,))
+            parameters["b_hh"] = builder.parameter(f"{bias}{end}.gates", (gates,))
+            parameters["b_hn"] = builder.parameter(f"{bias}{end}.new", (hidden,))
         else:
-            found["b_hh"] = builder.parameter(f"{bias}{end}.hidden", (rows,))
-    return found
+            parameters["b_hh"] = builder.parameter(f"{bias}{end}.hidden", (rows,))
+    return parameters
 
 
 def _state(values: Values, step: Step, operand: int, place: int, shape: tuple[int, int]) -> Edge:
     """The first state of a direction: zeros, a constant, or a part of a value."""
     name = step.operand(operand)
-    known = name in values.found.numbers or name in values.found.constants
-    if not name or known:
+    is_stated = name in values.found.numbers or name in values.found.constants
+    if not name or is_stated:
         array = values.constant(name)
         data = np.zeros(shape, np.float32)
         if array is not None:
@@ -131,14 +131,14 @@ def _state(values: Values, step: Step, operand: int, place: int, shape: tuple[in
         value = value.transposed((1, 0, 2))
     parts = whole(value.shape)
     parts[0] = (place, 1, 1)
-    one = values.laid(cut(values, step, value, parts, part="state"), step)
-    if prod(one.shape) != prod(shape):
-        one = values.expanded(one.seen((1, shape[1])), step, shape)
-    return Edge(one.name, shape)
+    state = values.laid(cut(values, step, value, parts, part="state"), step)
+    if prod(state.shape) != prod(shape):
+        state = values.expanded(state.seen((1, shape[1])), step, shape)
+    return Edge(state.name, shape)
 
 
 def _results(
-    values: Values, step: Step, x: tuple[int, ...], made: Sequence[States], *, by_images: bool
+    values: Values, step: Step, x: tuple[int, ...], states: Sequence[States], *, by_images: bool
 ) -> None:
     """Note the states of all steps, and the last ones where something reads them.
 
@@ -147,16 +147,16 @@ def _results(
     """
     steps, batch, _ = x
     names = [*step.outputs, "", ""]
-    directions = len(made)
-    hidden = values.builder.shapes[made[0].output][-1]
+    directions = len(states)
+    hidden = values.builder.shapes[states[0].output][-1]
     if _wanted(values, names[0]):
         lies = (steps, batch, directions, hidden)
-        edges = [Edge(one.output, (steps, batch, 1, hidden)) for one in made]
+        edges = [Edge(states_of_one.output, (steps, batch, 1, hidden)) for states_of_one in states]
         value = _joined(values, step, edges, lies, "directions")
         values.put(names[0], value.transposed((1, 0, 2, 3) if by_images else (0, 2, 1, 3)))
     for name, lasts in (
-        (names[1], [one.last for one in made]),
-        (names[2], [one.last_cell for one in made]),
+        (names[1], [states_of_one.last for states_of_one in states]),
+        (names[2], [states_of_one.last_cell for states_of_one in states]),
     ):
         if not _wanted(values, name):
             continue

@@ -102,7 +102,7 @@ class _Walk:
         self.file = file
         self.there = there
         self.folding = Folding(onnx, model)
-        self.versions = {one.domain: one.version for one in model.opset_import}
+        self.versions = {opset.domain: opset.version for opset in model.opset_import}
         self.types: dict[str, Any] = {}
         self.found = Sized(file)
         self.found.opset = self.versions.get("", self.versions.get("ai.onnx", 1))
@@ -171,10 +171,10 @@ class _Walk:
 
     def _sizes(self, step: Step) -> None:
         """Note the sizes of what a node computes, and why they are not known."""
-        own = foreign_sizes(step, self.found.shapes)
-        if own is not None:
+        sizes = foreign_sizes(step, self.found.shapes)
+        if sizes is not None:
             element = next((self.found.elements.get(n, 1) for n in step.inputs if n), 1)
-            for name, shape in zip(step.outputs, own, strict=False):
+            for name, shape in zip(step.outputs, sizes, strict=False):
                 if name and shape is not None:
                     self.note(name, shape, element)
         else:
@@ -238,15 +238,15 @@ class _Walk:
     def _move_batch(self, step: Step, there: Sized) -> None:
         """Give a view that states the batch of the file the other one, where its images lie."""
         read = step.inputs[0]
-        made = step.outputs[0]
+        output = step.outputs[0]
         shapes = self.found.shapes
-        if read not in there.shapes or made not in there.shapes or read not in shapes:
+        if read not in there.shapes or output not in there.shapes or read not in shapes:
             return
         before = there.shapes[read]
         now = shapes[read]
         place = batch_place(before, now)
-        out = there.shapes[made]
-        if place is None or batch_place(out, shapes.get(made, out)) == place:
+        out = there.shapes[output]
+        if place is None or batch_place(out, shapes.get(output, out)) == place:
             return
         starts = [prod(out[:axis]) for axis in range(len(out))]
         axis = starts.index(place) if place in starts else 0
@@ -255,7 +255,7 @@ class _Walk:
         if place not in starts or prod(out) != prod(before) or (place > 1 and not alone):
             raise fault(self.file, step, "its sizes hold for the batch of the file only")
         size = out[axis] * prod(now) // prod(before)
-        self.note(made, (*out[:axis], size, *out[axis + 1 :]), self.found.elements[made])
+        self.note(output, (*out[:axis], size, *out[axis + 1 :]), self.found.elements[output])
 
     def _joined_for_each(self, step: Step, there: Sized) -> Step:
         """A join whose operands for one image, such as class tokens, are repeated for all."""
@@ -283,13 +283,13 @@ class _Walk:
     def _expanded(self, step: Step, name: str, axis: int, size: int) -> str:
         """The name of a value of which one axis is repeated to a size."""
         shape = self.found.shapes[name]
-        whole = np.array((*shape[:axis], size, *shape[axis + 1 :]), np.int64)
-        made = f"{name}.{step.name}"
+        full_shape = np.array((*shape[:axis], size, *shape[axis + 1 :]), np.int64)
+        output = f"{name}.{step.name}"
         stated = f"{name}.{step.name}.shape"
-        self._constant(stated, whole, pure=True)
-        proto = self.onnx.helper.make_node("Expand", [name, stated], [made], name=made)
+        self._constant(stated, full_shape, pure=True)
+        proto = self.onnx.helper.make_node("Expand", [name, stated], [output], name=output)
         self._read(step_of(self.onnx, proto))
-        return made
+        return output
 
     def _stated(self, name: str) -> tuple[Sizes, int] | None:
         """The shape that the file states of a value, if it states all sizes."""
@@ -298,8 +298,8 @@ class _Walk:
             return None
         tensor = kind.tensor_type
         dims = tuple(dim.dim_value for dim in tensor.shape.dim)
-        known = tensor.HasField("shape") and all(size > 0 for size in dims)
-        return (dims, tensor.elem_type or 1) if known else None
+        is_whole = tensor.HasField("shape") and all(size > 0 for size in dims)
+        return (dims, tensor.elem_type or 1) if is_whole else None
 
     def _why(self, step: Step) -> str:
         """Why the sizes of what a node computes are not known, by the first cause."""
@@ -356,11 +356,11 @@ class _Walk:
 
     def _unused(self, name: str) -> str:
         number = 1
-        found = name
-        while found in self.makers or found in self.found.weights:
+        unused = name
+        while unused in self.makers or unused in self.found.weights:
             number += 1
-            found = f"{name}_{number}"
-        return found
+            unused = f"{name}_{number}"
+        return unused
 
     def _multiplied(self, steps: list[Step]) -> Counter[Any]:
         """The products of a branch, with the sizes of what they read."""
@@ -374,12 +374,12 @@ class _Walk:
         trial.found.numbers = set(self.found.numbers)
         trial.found.notes = []
         trial.through(steps)
-        found: Counter[Any] = Counter()
+        counts: Counter[Any] = Counter()
         for step in trial.found.steps:
             if multiplies(step):
                 shapes = tuple(trial.found.shapes.get(name) for name in step.values)
-                found[step.kind, shapes] += 1
-        return found
+                counts[step.kind, shapes] += 1
+        return counts
 
     def _choice(self, step: Step) -> str:
         """The input that decides a choice, and how to state it."""
@@ -398,7 +398,7 @@ class _Walk:
             if maker is not None and maker.kind in ("Shape", "Size"):
                 sizes.append(maker.inputs[0])
             elif maker is not None:
-                waiting += [one for one in maker.inputs if one]
+                waiting += [waiting_name for waiting_name in maker.inputs if waiting_name]
         causes = [f"the numbers of input {name}" for name in values]
         causes += [
             f"the size of {name}, which is not known ({self.found.unknown.get(name, '')})"
@@ -414,8 +414,8 @@ class _Walk:
 
 def batch_place(there: Sizes, moved: Sizes) -> int | None:
     """How many elements lie before the axis that differs, None where none does."""
-    for axis, (one, other) in enumerate(zip(there, moved, strict=False)):
-        if one != other:
+    for axis, (size, other) in enumerate(zip(there, moved, strict=False)):
+        if size != other:
             return prod(there[:axis])
     return None
 
@@ -431,28 +431,32 @@ def multiplies(step: Step) -> bool:
 def _multiplies_inside(graph: Any) -> bool:
     for node in graph.node:
         inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-        if node.op_type in MULTIPLYING or any(_multiplies_inside(one) for one in inner):
+        if node.op_type in MULTIPLYING or any(
+            _multiplies_inside(inner_graph) for inner_graph in inner
+        ):
             return True
     return False
 
 
 def _renamed(node: Any, names: Mapping[str, str]) -> Any:
     """A copy of a node whose values have other names, those in its graphs too."""
-    found = type(node)()
-    found.CopyFrom(node)
-    _rename(found, names)
-    return found
+    renamed = type(node)()
+    renamed.CopyFrom(node)
+    _rename(renamed, names)
+    return renamed
 
 
 def _rename(node: Any, names: Mapping[str, str]) -> None:
-    for one in (node.input, node.output):
-        one[:] = [names.get(name, name) for name in one]
+    for names_of_node in (node.input, node.output):
+        names_of_node[:] = [names.get(name, name) for name in names_of_node]
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            inner = {output for one in attribute.g.node for output in one.output}
+            inner = {
+                output for names_of_node in attribute.g.node for output in names_of_node.output
+            }
             outer = {old: new for old, new in names.items() if old not in inner}
-            for one in attribute.g.node:
-                _rename(one, outer)
+            for names_of_node in attribute.g.node:
+                _rename(names_of_node, outer)
 
 
 def _ordered(onnx: Any, graph: Any, file: Path) -> list[Step]:
@@ -496,24 +500,24 @@ def _outside(graph: Any) -> list[str]:
 
 def _sorted(needs: list[list[int]], circle: Callable[[list[int]], ArgumentError]) -> list[int]:
     """Places of nodes in the order of a file, but each after those that it needs."""
-    left = [len(set(one)) for one in needs]
+    missing = [len(set(needed)) for needed in needs]
     readers: list[list[int]] = [[] for _ in needs]
-    for index, one in enumerate(needs):
-        for need in set(one):
+    for index, needed in enumerate(needs):
+        for need in set(needed):
             readers[need].append(index)
-    if all(need < index for index, one in enumerate(needs) for need in one):
+    if all(need < index for index, needed in enumerate(needs) for need in needed):
         return list(range(len(needs)))
-    ready = deque(index for index, count in enumerate(left) if not count)
+    ready = deque(index for index, count in enumerate(missing) if not count)
     order = []
     while ready:
         index = ready.popleft()
         order.append(index)
         for reader in readers[index]:
-            left[reader] -= 1
-            if not left[reader]:
+            missing[reader] -= 1
+            if not missing[reader]:
                 ready.append(reader)
     if len(order) < len(needs):
-        raise circle([index for index, count in enumerate(left) if count])
+        raise circle([index for index, count in enumerate(missing) if count])
     return order
 
 
@@ -532,16 +536,16 @@ def _circle(
     )
 
 
-def _needed(found: Sized) -> list[Step]:
+def _needed(sized: Sized) -> list[Step]:
     """The nodes that the results of a network depend on."""
-    wanted = {name for name in found.outputs if name not in found.numbers}
+    wanted = {name for name in sized.outputs if name not in sized.numbers}
     steps = []
-    for step in reversed(found.steps):
+    for step in reversed(sized.steps):
         if not wanted.intersection(step.outputs):
             continue
         steps.append(step)
-        wanted.update(name for name in step.values if name not in found.numbers)
-        wanted.update(name for name in step.settings if name not in found.constants)
+        wanted.update(name for name in step.values if name not in sized.numbers)
+        wanted.update(name for name in step.settings if name not in sized.constants)
         for value in step.attributes.values():
             if hasattr(value, "node"):
                 wanted.update(_outside(value))

@@ -116,10 +116,10 @@ class Values:
 
         ``trained`` is said of what is a weight by its place, even where the file has a constant.
         """
-        found = self.values.get(name)
-        if found is None:
-            found = self._parameter(name, trained=trained)
-        return found
+        value = self.values.get(name)
+        if value is None:
+            value = self._parameter(name, trained=trained)
+        return value
 
     def _parameter(self, name: str, *, trained: bool) -> Value:
         shape = self.found.shapes[name]
@@ -127,15 +127,15 @@ class Values:
         initial = name in self.found.weights
         array = self.found.constants.get(name)
         pure = name in self.found.numbers
-        own = (initial and floats and not pure) or trained
-        data = array if not own and array is not None and array.size <= LARGEST else None
+        is_trained = (initial and floats and not pure) or trained
+        data = array if not is_trained and array is not None and array.size <= LARGEST else None
         called = name
         while called in self.builder.shapes and called not in self.builder.parameters:
             called += ".parameter"
-        self.builder.parameter(called, shape, trained=own, data=data)
-        found = Value(called, shape, images=False, weight=own or initial)
-        self.values[name] = found
-        return found
+        self.builder.parameter(called, shape, trained=is_trained, data=data)
+        value = Value(called, shape, images=False, weight=is_trained or initial)
+        self.values[name] = value
+        return value
 
     def put(self, name: str, value: Value) -> None:
         """Note what a value of the file is."""
@@ -157,8 +157,8 @@ class Values:
         """Add a node called after that of the file, and after the ``part`` of it that it is."""
         name = f"{step.name}.{part}" if part else step.name
         place = step.name if part else ""
-        made = self.builder.add(name, layer, reads, parameters=parameters or {}, place=place)
-        return Value(made, self.builder.shapes[made], images)
+        result = self.builder.add(name, layer, reads, parameters=parameters or {}, place=place)
+        return Value(result, self.builder.shapes[result], images)
 
     def edge(self, value: Value, step: Step, shape: Sequence[int] | None = None) -> Edge:
         """An edge that reads a value, perhaps in another shape; a transposed one becomes a node."""
@@ -174,8 +174,8 @@ class Values:
             layer = ElementwiseLayer(
                 kind="permute", shape=value.lies, out=value.shape, axes=value.axes
             )
-            made = self.add(step, layer, [Edge(value.name, value.lies)], part="permute")
-            self._carried[key] = made.name
+            result = self.add(step, layer, [Edge(value.name, value.lies)], part="permute")
+            self._carried[key] = result.name
         return Value(self._carried[key], value.shape, value.images)
 
     def exchanged(self, value: Value, step: Step) -> tuple[Value, bool]:
@@ -217,8 +217,8 @@ class Values:
             value = self.laid(value, step)
         lies = value.lies if value.axes else value.shape
         layer = ElementwiseLayer(kind=kind, shape=lies, numbers=numbers)
-        made = self.add(step, layer, [Edge(value.name, lies)], part=part, images=value.images)
-        return made._replace(shape=value.shape, axes=value.axes, lies=value.lies)
+        result = self.add(step, layer, [Edge(value.name, lies)], part=part, images=value.images)
+        return result._replace(shape=value.shape, axes=value.axes, lies=value.lies)
 
     def unknown(self, step: Step, called: str = "") -> None:
         """Note a node of which only the name is known, with its results."""
@@ -246,5 +246,5 @@ class Values:
                 out=self.found.shapes[name] if name else largest,
             )
             edges = [self.edge(value, step) for value in reads]
-            made = self.add(step, layer, edges, images=images)
-            self.put(name, made)
+            result = self.add(step, layer, edges, images=images)
+            self.put(name, result)

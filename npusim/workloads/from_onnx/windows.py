@@ -44,8 +44,8 @@ def global_pooling(values: Values, step: Step) -> None:
         return
     out = (*value.shape[:2], *(1 for _ in value.shape[2:]))
     layer = ElementwiseLayer(kind=WHOLE[step.kind], shape=value.shape, out=out)
-    made = values.add(step, layer, [values.edge(value, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], images=value.images)
+    values.put(step.outputs[0], result)
 
 
 def pooling(values: Values, step: Step) -> None:
@@ -66,5 +66,5 @@ def pooling(values: Values, step: Step) -> None:
         stride=step.integers("strides", (1,) * len(kernel)),
         padding=padding,
     )
-    made = values.add(step, layer, [values.edge(value, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], images=value.images)
+    values.put(step.outputs[0], result)

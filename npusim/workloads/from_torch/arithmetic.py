@@ -34,15 +34,15 @@ def unary(
     lying = (*order.sizes, 2) if value.is_complex else order.sizes
     edge = Edge(value.source(), lying, value.gradient)
     layer = ElementwiseLayer(kind=kind, shape=lying or (1,), numbers=tuple(numbers))
-    made = reader.value(reader.add(what or kind, layer, [edge]), order.sizes)
-    return _as_it_lay(made, value)
+    result = reader.value(reader.add(what or kind, layer, [edge]), order.sizes)
+    return _as_it_lay(result, value)
 
 
-def _as_it_lay(made: Value, before: Value) -> Value:
+def _as_it_lay(result: Value, before: Value) -> Value:
     """A result that lies as an operand did, in the order of the operand's axes."""
     order = before.lies
     back = [order.axes.index(axis) for axis in range(len(order.axes))]
-    return made.seen(made.view.permute(back).expand(before.shape))
+    return result.seen(result.view.permute(back).expand(before.shape))
 
 
 def function(reader: Reader, call: Call) -> Value:
@@ -50,20 +50,20 @@ def function(reader: Reader, call: Call) -> Value:
     value = call.tensors[0]
     kind = kind_of(call.name)
     others = call.values[1:]
-    if any(isinstance(one, Value) for one in others) or value.is_complex:
+    if any(isinstance(other, Value) for other in others) or value.is_complex:
         return reader.named_value(call)
-    given = [one for one in others if isinstance(one, (int, float)) or one is None]
+    numbers = [other for other in others if isinstance(other, (int, float)) or other is None]
     if kind == "clip" and call.name == "relu6":
-        given = [0.0, 6.0]
+        numbers = [0.0, 6.0]
     if kind == "elu":  # the share of the exponential, the factor of all
-        given = [float(call["alpha"]), float(call["scale"])]
+        numbers = [float(call["alpha"]), float(call["scale"])]
     if kind == "softplus" and float(call["beta"]) != 1:
         return reader.named_value(call)
     if kind == "celu":  # its share, and one over that
-        given = [float(call["alpha"]), 1 / float(call["alpha"])]
+        numbers = [float(call["alpha"]), 1 / float(call["alpha"])]
     if kind in ("gelu", "silu", "mish", "softplus", "selu"):
-        given = []
-    return unary(reader, kind, value, numbers=numbers_of(kind, call.name, given))
+        numbers = []
+    return unary(reader, kind, value, numbers=numbers_of(kind, call.name, numbers))
 
 
 def relu6(reader: Reader, call: Call) -> Value:
@@ -85,8 +85,8 @@ def prelu(reader: Reader, call: Call) -> Value:
 def dropout(reader: Reader, call: Call) -> Value | tuple[Value, None]:
     """Elements left out at random, in training."""
     value: Value = call["input"]
-    made = unary(reader, "dropout", value) if call["train"] and call["p"] else value
-    return (made, None) if isinstance(call.results, (list, tuple)) else made
+    result = unary(reader, "dropout", value) if call["train"] and call["p"] else value
+    return (result, None) if isinstance(call.results, (list, tuple)) else result
 
 
 def by_number(reader: Reader, kind: str, value: Value, number: float) -> Value:
@@ -139,18 +139,18 @@ def binary(reader: Reader, name: str, left: Any, right: Any) -> Value:
     second = _number(right)
     if second is not None and isinstance(left, Value):
         shape = _together(left, right)
-        made = _with_number(reader, name, left, second)
-        return made.seen(made.view.expand(shape))
+        result = _with_number(reader, name, left, second)
+        return result.seen(result.view.expand(shape))
     if first is not None and isinstance(right, Value):
         shape = _together(right, left)
         if name in ("add", "mul"):
-            made = _with_number(reader, name, right, first)
+            result = _with_number(reader, name, right, first)
         elif name == "sub":
-            made = by_number(reader, "scale", right, -1.0)
-            made = by_number(reader, "shift", made, first)
+            result = by_number(reader, "scale", right, -1.0)
+            result = by_number(reader, "shift", result, first)
         else:
-            made = by_number(reader, "scale", reciprocal(reader, right), first)
-        return made.seen(made.view.expand(shape))
+            result = by_number(reader, "scale", reciprocal(reader, right), first)
+        return result.seen(result.view.expand(shape))
     return _of_values(reader, name, left, right)
 
 
@@ -177,8 +177,8 @@ def reciprocal(reader: Reader, value: Value) -> Value:
 def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
     """An operation on two values; one that is repeated for the other is a factor or a term."""
     shape = tuple(reader.torch.broadcast_shapes(left.shape, right.shape))
-    left, right = (_unrepeated(one, len(shape)) for one in (left, right))
-    few = [_is_few(reader, one, shape) for one in (left, right)]
+    left, right = (_unrepeated(operand, len(shape)) for operand in (left, right))
+    few = [_is_few(reader, operand, shape) for operand in (left, right)]
     if not any(few):
         return _of_equals(reader, name, left, right, shape)
     if all(few):
@@ -229,7 +229,7 @@ def _of_equals(reader: Reader, name: str, left: Value, right: Value, shape: Sequ
         left = reader.plain(left)
         right = reader.plain(right)
     lying = left.lies.sizes
-    edges = [Edge(one.source(), lying, one.gradient) for one in (left, right)]
+    edges = [Edge(operand.source(), lying, operand.gradient) for operand in (left, right)]
     layer = ElementwiseLayer(kind=name, shape=lying or (1,))
     return _as_it_lay(reader.value(reader.add(name, layer, edges), lying), left)
 
@@ -283,10 +283,10 @@ def power(reader: Reader, call: Call) -> Any:
     if not isinstance(value, Value) or number is None or value.is_complex:
         return reader.named(call)
     if number in (3, 4):
-        made = value
+        result = value
         for _ in range(int(number) - 1):
-            made = binary(reader, "mul", made, value)
-        return made
+            result = binary(reader, "mul", result, value)
+        return result
     roots = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
     if number in roots:
         return unary(reader, roots[number], value)
@@ -330,8 +330,8 @@ def by_name(reader: Reader, call: Call) -> Value:
 def copied(reader: Reader, call: Call) -> Value:
     """The operand that is copied into a value, repeated to its shape."""
     source: Value = call["src"]
-    made = source.seen(source.view.expand(call.shape))
-    return replace(made, dtype=call.results.dtype)
+    result = source.seen(source.view.expand(call.shape))
+    return replace(result, dtype=call.results.dtype)
 
 
 def lerp(reader: Reader, call: Call) -> Any:
@@ -346,6 +346,6 @@ def lerp(reader: Reader, call: Call) -> Any:
 def with_product(reader: Reader, call: Call) -> Any:
     """A value and the product or quotient of two others, times a number."""
     name = "mul" if call.name == "addcmul" else "div"
-    made = binary(reader, name, call["tensor1"], call["tensor2"])
-    made = by_number(reader, "scale", made, float(call["value"]))
-    return binary(reader, "add", call["self"], made)
+    result = binary(reader, name, call["tensor1"], call["tensor2"])
+    result = by_number(reader, "scale", result, float(call["value"]))
+    return binary(reader, "add", call["self"], result)

@@ -15,11 +15,11 @@ from npusim.workloads.from_torch.values import Value, narrowed, sizes_of, whole
 def same(reader: Reader, call: Call) -> Value:
     """The operand itself: a copy, a cast, a change of the memory's format."""
     value: Value = call.tensors[0]
-    made = call.results
+    result = call.results
     constant = value.constant
-    if constant is not None and constant.dtype != made.dtype:
-        constant = constant.to(made.dtype)
-    return replace(value, dtype=made.dtype, constant=constant)
+    if constant is not None and constant.dtype != result.dtype:
+        constant = constant.to(result.dtype)
+    return replace(value, dtype=result.dtype, constant=constant)
 
 
 def detach(reader: Reader, call: Call) -> Value:
@@ -36,17 +36,17 @@ def view(reader: Reader, call: Call) -> Any:
     value = call.tensors[0]
     shown = _applied(call, value.view)
     views = shown if isinstance(shown, (list, tuple)) else [shown]
-    if any(one.untyped_storage()._cdata != value.view.untyped_storage()._cdata for one in views):
+    if any(view.untyped_storage()._cdata != value.view.untyped_storage()._cdata for view in views):
         value = reader.plain(value)
         shown = _applied(call, value.view)
         views = shown if isinstance(shown, (list, tuple)) else [shown]
-    if not all(_is_dense(value, one) for one in views):
+    if not all(_is_dense(value, view) for view in views):
         return reader.named(call)
     constants = [None] * len(views)
     if value.constant is not None:
-        made = _applied(call, value.constant)
-        constants = list(made) if isinstance(made, (list, tuple)) else [made]
-    results = [value.seen(one, constant) for one, constant in zip(views, constants, strict=True)]
+        result = _applied(call, value.constant)
+        constants = list(result) if isinstance(result, (list, tuple)) else [result]
+    results = [value.seen(view, constant) for view, constant in zip(views, constants, strict=True)]
     return tuple(results) if isinstance(shown, (list, tuple)) else results[0]
 
 
@@ -57,7 +57,9 @@ def reshape(reader: Reader, call: Call) -> Value:
 
 def _applied(call: Call, tensor: Any) -> Any:
     """The operation on a tensor in place of its first operand."""
-    others = [one.view if isinstance(one, Value) else one for one in call.values[1:]]
+    others = [
+        operand.view if isinstance(operand, Value) else operand for operand in call.values[1:]
+    ]
     placed, named = split_arguments(call.target, [tensor, *others])
     return call.target(*placed, **named)
 
@@ -81,8 +83,8 @@ def real_view(reader: Reader, call: Call) -> Value:
     """Complex numbers as pairs of real ones, or back."""
     value = call.tensors[0]
     shown = call.target(reader.plain(value).view)
-    made = reader.plain(value)
-    return replace(made, view=shown, dtype=call.results.dtype, constant=None)
+    result = reader.plain(value)
+    return replace(result, view=shown, dtype=call.results.dtype, constant=None)
 
 
 # -- parts -----------------------------------------------------------------------------------
@@ -122,9 +124,9 @@ def part(reader: Reader, value: Value, axis: int, first: int, behind: int, step:
     sizes = list(order.unrepeated)
     sizes[axis] = len(range(first, behind, step))
     lies = reader.torch.empty(
-        [sizes[one] for one in order.axes], dtype=value.view.dtype, device="meta"
+        [sizes[number] for number in order.axes], dtype=value.view.dtype, device="meta"
     )
-    back = [order.axes.index(one) for one in range(len(sizes))]
+    back = [order.axes.index(number) for number in range(len(sizes))]
     out = list(value.shape)
     out[axis] = sizes[axis]
     return replace(
@@ -151,8 +153,8 @@ def _places(window: Any, lying: Sequence[int]) -> list[int]:
     large = [place for place, size in enumerate(sizes) if size > 1]
     if [sizes[place] for place in large] != [size for size in lying if size > 1]:
         return []
-    left = iter(large)
-    return [next(left) if size > 1 else 0 for size in lying]
+    remaining = iter(large)
+    return [next(remaining) if size > 1 else 0 for size in lying]
 
 
 def _axis(value: Value, axis: int) -> int:
@@ -247,21 +249,21 @@ def concat(reader: Reader, call: Call) -> Value:
     if call.name == "stack":
         axis %= len(pieces[0].shape) + 1
         pieces = [
-            one.seen(
-                one.view.unsqueeze(axis),
-                None if one.constant is None else one.constant.unsqueeze(axis),
+            piece.seen(
+                piece.view.unsqueeze(axis),
+                None if piece.constant is None else piece.constant.unsqueeze(axis),
             )
-            for one in pieces
+            for piece in pieces
         ]
     return joined(reader, pieces, axis % max(1, len(call.shape)))
 
 
 def joined(reader: Reader, pieces: Sequence[Value], axis: int) -> Value:
     """Values one behind the other along an axis."""
-    pieces = [one for one in pieces if one.elements]
+    pieces = [piece for piece in pieces if piece.elements]
     if len(pieces) == 1:
         return pieces[0]
-    reads = [reader.read(one) for one in pieces]
+    reads = [reader.read(piece) for piece in pieces]
     shape = list(reads[0].shape)
     shape[axis] = sum(edge.shape[axis] for edge in reads)
     layer = ElementwiseLayer(kind="concat", shape=tuple(shape), out=tuple(shape))
@@ -273,7 +275,7 @@ def joined(reader: Reader, pieces: Sequence[Value], axis: int) -> Value:
 def repeat(reader: Reader, call: Call) -> Value:
     """A value so many times along each axis."""
     value = call.tensors[0]
-    times = [int(one) for one in call.values[1]]
+    times = [int(factor) for factor in call.values[1]]
     shape = (1,) * (len(times) - len(value.shape)) + value.shape
     constant = value.constant
     if max(times, default=1) == 1:
@@ -308,8 +310,8 @@ def roll(reader: Reader, call: Call) -> Value:
         axes=tuple(axes),
         numbers=tuple(float(shift) for shift in shifts),
     )
-    made = reader.value(reader.add("roll", layer, [reader.read(value)]), value.shape)
-    return made.seen(made.view.view(call.shape))
+    result = reader.value(reader.add("roll", layer, [reader.read(value)]), value.shape)
+    return result.seen(result.view.view(call.shape))
 
 
 def pad(reader: Reader, call: Call) -> Value:
@@ -319,7 +321,7 @@ def pad(reader: Reader, call: Call) -> Value:
     number = call.get("value", 0) or 0
     if mode != "constant":
         return reader.of(reader.unknown(f"{mode} pad", [value], call.shape), call.results)
-    counts = [int(one) for one in call["pad"]]
+    counts = [int(count) for count in call["pad"]]
     sides = [(0, 0)] * (len(value.shape) - len(counts) // 2)
     sides += list(zip(counts[::2], counts[1::2], strict=True))[::-1]
     for axis, (before, behind) in enumerate(sides):

@@ -62,18 +62,18 @@ def convolution(reader: Reader, call: Call) -> Value:
         output_padding=extra if any(extra) else (),
         bias=bias is not None,
     )
-    made = _weighted(reader, "convolution", layer, x, w, bias, (1, -1, *(1,) * dims))
-    return made.seen(made.view.reshape(call.shape))
+    result = _weighted(reader, "convolution", layer, x, w, bias, (1, -1, *(1,) * dims))
+    return result.seen(result.view.reshape(call.shape))
 
 
-def _padding(given: Any, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
+def _padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
     """(before, after) of each axis, of numbers or of PyTorch's words."""
-    if isinstance(given, str):
+    if isinstance(padding, str):
         reach = [
-            d * (k - 1) if given == "same" else 0 for k, d in zip(kernel, dilation, strict=True)
+            d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)
         ]
         return tuple((total // 2, total - total // 2) for total in reach)
-    return tuple((pad, pad) for pad in each(given, len(kernel)))
+    return tuple((pad, pad) for pad in each(padding, len(kernel)))
 
 
 def _weighted(
@@ -94,29 +94,29 @@ def _weighted(
     """
     region = _in_region(reader, [x, w, bias])
     reads = [reader.read(x)]
-    own: dict[str, Value] = {}
+    trained: dict[str, Value] = {}
     if _own(reader, w) or (region and reader.parameter(w)):
-        own["w"] = w
+        trained["w"] = w
     else:
         reads.append(reader.read(w if computed is None else computed))
     apart = bias is not None and not (
         _own(reader, bias) or (region and reader.parameter(bias) is not None)
     )
     if bias is not None and not apart:
-        own["b"] = bias
+        trained["b"] = bias
     if apart:
         layer = replace(layer, bias=False)
-    name = reader.add(what, layer, reads, own)
+    name = reader.add(what, layer, reads, trained)
     shape = layer.dy_shape if isinstance(layer, ConvLayer) else (
         *x.shape[:-1], layer.cout
     )  # fmt: skip
-    made = reader.value(name, shape)
+    result = reader.value(name, shape)
     if apart and bias is not None:
         sized = moves.reshaped(
-            reader, bias, [bias.elements if one < 0 else 1 for one in bias_shape]
+            reader, bias, [bias.elements if size < 0 else 1 for size in bias_shape]
         )
-        made = arithmetic.binary(reader, "add", made, sized)
-    return made
+        result = arithmetic.binary(reader, "add", result, sized)
+    return result
 
 
 # -- products of matrices --------------------------------------------------------------------
@@ -138,8 +138,8 @@ def linear(reader: Reader, call: Call) -> Value:
     bias = call["bias"]
     if x.is_complex or w.is_complex:
         return complex_product(reader, call)
-    made = by_matrix(reader, x, w.seen(w.view.t() if len(w.shape) > 1 else w.view), bias)
-    return moves.reshaped(reader, made, call.shape)
+    result = by_matrix(reader, x, w.seen(w.view.t() if len(w.shape) > 1 else w.view), bias)
+    return moves.reshaped(reader, result, call.shape)
 
 
 def by_matrix(reader: Reader, left: Value, right: Value, bias: Value | None = None) -> Value:
@@ -190,16 +190,18 @@ def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) 
         # One matrix times those of a stack: the rows of the transposed ones times its transposed.
         columns = right.seen(right.view.transpose(-1, -2))
         matrix = _first(left)
-        made = by_matrix(reader, columns, matrix.seen(matrix.view.t()))
-        return moves.reshaped(reader, made.seen(made.view.transpose(-1, -2)), shape)
+        result = by_matrix(reader, columns, matrix.seen(matrix.view.t()))
+        return moves.reshaped(reader, result.seen(result.view.transpose(-1, -2)), shape)
     stack = tuple(
         max(a, b) for a, b in zip(
             _stretched(left, right), _stretched(right, left), strict=True
         )
     )  # fmt: skip
-    left, right = (one.seen(one.view.expand(*stack, *one.shape[-2:])) for one in (left, right))
-    made = stacked(reader, left, right)
-    return moves.reshaped(reader, made, shape)
+    left, right = (
+        operand.seen(operand.view.expand(*stack, *operand.shape[-2:])) for operand in (left, right)
+    )
+    result = stacked(reader, left, right)
+    return moves.reshaped(reader, result, shape)
 
 
 def _stretched(value: Value, other: Value) -> tuple[int, ...]:
@@ -237,11 +239,11 @@ def stacked(reader: Reader, left: Value, right: Value, what: str = "product") ->
     """Products of two stacks (..., rows, cin) and (..., cin, cout) with the same axes in front."""
     operands = []
     exchanged = []
-    for one in (left, right):
-        turned = one.seen(one.view.transpose(-1, -2))
-        inner = turned.view.stride()[-1] == 1 != one.view.stride()[-1]
-        exchanged.append(not one.is_plain and (turned.is_plain or inner))
-        operands.append(reader.read(turned if exchanged[-1] else one))
+    for operand in (left, right):
+        turned = operand.seen(operand.view.transpose(-1, -2))
+        inner = turned.view.stride()[-1] == 1 != operand.view.stride()[-1]
+        exchanged.append(not operand.is_plain and (turned.is_plain or inner))
+        operands.append(reader.read(turned if exchanged[-1] else operand))
     *stack, rows_, cin = left.shape
     images = (stack[0] if stack else 1, prod(stack[1:]))
     operands = [edge._replace(shape=(*images, *edge.shape[-2:])) for edge in operands]
@@ -268,16 +270,16 @@ def addmm(reader: Reader, call: Call) -> Value:
     beta = float(call["beta"])
     simple = call.name in ("addmm", "addmv") and alpha == beta == 1 and len(right.shape) == 2
     if simple and added.shape == (right.shape[1],):
-        made = by_matrix(reader, left, right, added)
-        return moves.reshaped(reader, made, call.shape)
-    made = multiplied(reader, left, right, call.shape)
+        result = by_matrix(reader, left, right, added)
+        return moves.reshaped(reader, result, call.shape)
+    result = multiplied(reader, left, right, call.shape)
     if alpha != 1:
-        made = arithmetic.by_number(reader, "scale", made, alpha)
+        result = arithmetic.by_number(reader, "scale", result, alpha)
     if beta == 0:
-        return made
+        return result
     if beta != 1:
         added = arithmetic.by_number(reader, "scale", added, beta)
-    return arithmetic.binary(reader, "add", made, added)
+    return arithmetic.binary(reader, "add", result, added)
 
 
 def attention(reader: Reader, call: Call) -> Value:
@@ -288,22 +290,22 @@ def attention(reader: Reader, call: Call) -> Value:
     scale = call.get("scale")
     factor = float(scale) if scale is not None else 1 / sqrt(q.shape[-1])
     if k.shape[:-2] != q.shape[:-2] and len(q.shape) > 2 and call.get("enable_gqa"):
-        k, v = (_grouped(reader, one, q.shape[-3]) for one in (k, v))
+        k, v = (_grouped(reader, operand, q.shape[-3]) for operand in (k, v))
     keys = k.seen(k.view.transpose(-1, -2))
     scores = (*q.shape[:-1], k.shape[-2])
-    made = multiplied(reader, q, keys, scores)
-    made = arithmetic.by_number(reader, "scale", made, factor)
+    result = multiplied(reader, q, keys, scores)
+    result = arithmetic.by_number(reader, "scale", result, factor)
     mask = call.get("attn_mask")
     if call.get("is_causal"):
         lower = reader.torch.ones(scores[-2:], dtype=reader.torch.bool).tril()
         mask = reader.constant(lower, f"{reader.name('product')}.mask")
     if mask is not None:
-        made = arithmetic.binary(reader, "add", made, _added_mask(reader, mask))
-    made = rows.softmax_of(reader, "softmax", made, -1)
+        result = arithmetic.binary(reader, "add", result, _added_mask(reader, mask))
+    result = rows.softmax_of(reader, "softmax", result, -1)
     if call.get("dropout_p"):
-        layer = ElementwiseLayer(kind="dropout", shape=made.shape)
-        made = reader.value(reader.add("dropout", layer, [reader.read(made)]), made.shape)
-    return multiplied(reader, made, v, call.shape)
+        layer = ElementwiseLayer(kind="dropout", shape=result.shape)
+        result = reader.value(reader.add("dropout", layer, [reader.read(result)]), result.shape)
+    return multiplied(reader, result, v, call.shape)
 
 
 def fused_attention(reader: Reader, call: Call) -> Any:
@@ -313,8 +315,8 @@ def fused_attention(reader: Reader, call: Call) -> Any:
 
 def _grouped(reader: Reader, value: Value, heads: int) -> Value:
     """Keys or values that several heads share, for each of these."""
-    *front, own, keys, width = value.shape
-    shape = (*front, own, heads // own, keys, width)
+    *front, head_count, keys, width = value.shape
+    shape = (*front, head_count, heads // head_count, keys, width)
     seen = value.seen(value.view.unsqueeze(-3).expand(shape))
     return moves.reshaped(reader, seen, (*front, heads, keys, width))
 

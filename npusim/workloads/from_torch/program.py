@@ -98,13 +98,13 @@ def refusal(title: str, error: BaseException, inputs: Any) -> ArgumentError:
     text = " ".join(lines[:2]) or name
     if re.search(r"data.dependent|guard on|unbacked|\.item\(\)|DynamicControlFlow", str(error)):
         return ArgumentError(f"{title} cannot be read: {name}: {text}; {_WAY_OUT}")
-    whole = f"{title} does not run on inputs {inputs} without data: {name}: {text}"
+    message = f"{title} does not run on inputs {inputs} without data: {name}: {text}"
     if re.search(r"scalar types: Long, Int|got \w*FloatTensor|dtype.*(Long|int64)", str(error)):
-        whole += (
+        message += (
             "; where it takes indices such as tokens, give inputs=npusim.spec(shape, 'int32') or "
             "an example tensor of integers"
         )
-    return ArgumentError(whole)
+    return ArgumentError(message)
 
 
 def _called(
@@ -120,9 +120,9 @@ def _called(
                 self.loss = loss
             self.training = model.training
 
-        def forward(self, *given: Any) -> Any:
-            first = given[:count]
-            rest = given[count:]
+        def forward(self, *arguments: Any) -> Any:
+            first = arguments[:count]
+            rest = arguments[count:]
             keywords = dict(zip(named, rest, strict=False))
             result = getattr(self, _INSIDE)(*first, **keywords)
             if loss is None:
@@ -235,7 +235,11 @@ def _input_names(model: Any, inputs: Inputs, targets: Inputs) -> list[str]:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    placed = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    placed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
     count = len(inputs.positional)
     placed += [f"input_{i + 1}" for i in range(len(placed), count)]
     aims = [f"target_{i + 1}" if i else "target" for i in range(len(targets.positional))]
@@ -254,10 +258,10 @@ def _named(model: Any, program: Any, inputs: list[str], traces: Mapping[str, str
         first.setdefault(id(tensor), name)
     names = {}
     others = {}
-    left = iter(inputs)
+    remaining = iter(inputs)
     for spec in program.graph_signature.input_specs:
         if spec.target is None:
-            others[spec.arg.name] = next(left, spec.arg.name)
+            others[spec.arg.name] = next(remaining, spec.arg.name)
             continue
         name = spec.target.removeprefix(f"{_INSIDE}.")
         if name in tensors:
@@ -310,10 +314,12 @@ def _writes_part(graph: Any) -> bool:
             views.setdefault(root[node], []).append(node)
     for node in graph.nodes:
         for written in written_by(node):
-            whole = root[written]
-            seen = [whole, *views.get(whole, ())]
-            others = [one for one in seen if one is not written and order[one] < order[node]]
-            if any(order[user] > order[node] for one in others for user in one.users):
+            root_value = root[written]
+            seen = [root_value, *views.get(root_value, ())]
+            others = [
+                other for other in seen if other is not written and order[other] < order[node]
+            ]
+            if any(order[user] > order[node] for other in others for user in other.users):
                 return True
     return False
 
@@ -329,7 +335,7 @@ def written_by(node: Any) -> list[Any]:
             continue
         value = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
         written += value if isinstance(value, (list, tuple)) else [value]
-    return [one for one in written if hasattr(one, "users")]
+    return [result for result in written if hasattr(result, "users")]
 
 
 def _viewed(node: Any) -> Any:
@@ -346,7 +352,7 @@ def is_view(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
     if schema is None or schema.is_mutable or not schema.returns:
         return False
-    return all(one.alias_info is not None for one in schema.returns)
+    return all(result.alias_info is not None for result in schema.returns)
 
 
 def _detach_regions(torch: Any, module: Any) -> None:

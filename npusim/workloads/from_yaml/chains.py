@@ -114,9 +114,9 @@ class _Chains:
         self.count = 0
         self.declared = {parameter.name for parameter in parameters}
         self.used_parameters: set[str] = set()
-        for one in inputs:
-            self.builder.input(one.name, one.shape, integers=one.integers)
-            self.values[one.name] = _Value(one.name, one.shape)
+        for item in inputs:
+            self.builder.input(item.name, item.shape, integers=item.integers)
+            self.values[item.name] = _Value(item.name, item.shape)
         for parameter in parameters:
             name = parameter.name
             self.builder.parameter(name, parameter.shape, trained=parameter.trained)
@@ -196,7 +196,7 @@ class _Chains:
         """Call a value ``name``, from here on."""
         if name == INPUT or not re.fullmatch(r"[^\W\d]\w*", name):
             raise item.fail(f"{name!r} is no name for a value; take a word such as x")
-        if name in self.declared or name in {one.name for one in self.builder.inputs}:
+        if name in self.declared or name in {entry.name for entry in self.builder.inputs}:
             raise item.fail(f"{name} is an input or a parameter of the file; take another name")
         if name in self.unread:
             line = self.unread[name].line
@@ -295,7 +295,9 @@ class _Chains:
             )
         if values[0].shape is None:
             self._input_has(first_operand(layer))
-            values = [self.values[INPUT] if one.name == INPUT else one for one in values]
+            values = [
+                self.values[INPUT] if operand.name == INPUT else operand for operand in values
+            ]
         shapes = [value.shape for value in values if value.shape is not None]
         reads = operands(layer, shapes, step.rounds) if len(shapes) == len(values) else None
         if reads is None:

@@ -102,14 +102,14 @@ def _left_operand(layer: Layer, shape: Sizes) -> Sizes | None:
 def result(layer: Layer, shape: Sizes, count: int = 1) -> Sizes:
     """The shape of what a layer makes of a value that it reads in this ``shape``."""
     if isinstance(layer, ConvLayer):
-        made = layer.dy_shape
+        out = layer.dy_shape
     elif layer.products:
-        made = (layer.n, layer.products, layer.rows, layer.cout)
+        out = (layer.n, layer.products, layer.rows, layer.cout)
     elif len(shape) > 2 and shape[-1] == layer.cin and layer.rows > 1 and count == 1:
-        made = (*shape[:-1], layer.cout)
+        out = (*shape[:-1], layer.cout)
     else:
-        made = (layer.n, layer.rows, layer.cout) if layer.rows > 1 else (layer.n, layer.cout)
-    return (count * made[0], *made[1:])
+        out = (layer.n, layer.rows, layer.cout) if layer.rows > 1 else (layer.n, layer.cout)
+    return (count * out[0], *out[1:])
 
 
 # -- layers that multiply nothing --------------------------------------------------------------
@@ -159,24 +159,24 @@ def inferred(
     axes: Sizes = (),
 ) -> Sizes | None:
     """The shape of the result of an element-wise layer, None where it does not follow."""
-    known = [shape for shape in shapes if shape is not None]
-    if kind in _STATED or len(known) < len(shapes):
+    stated = [shape for shape in shapes if shape is not None]
+    if kind in _STATED or len(stated) < len(shapes):
         return None
-    largest = max(known, key=prod)
-    made: Sizes | None = largest
+    largest = max(stated, key=prod)
+    out: Sizes | None = largest
     if kind in ("pad", "slice"):
-        made = _cut(largest, padding, stride)
+        out = _cut(largest, padding, stride)
     elif kind == "permute":
-        made = tuple(largest[axis] for axis in axes)
+        out = tuple(largest[axis] for axis in axes)
     elif kind == "concat":
-        made = _joined(known, axes[0] if axes else 1)
+        out = _joined(stated, axes[0] if axes else 1)
     elif kernel:
-        made = _pooled(largest, kernel, stride, padding)
+        out = _pooled(largest, kernel, stride, padding)
     elif kind.endswith("_pool"):
-        made = (*largest[:2], *(1 for _ in largest[2:]))
-    elif kind in FEW and len(set(known)) > 1:
-        made = None
-    return made
+        out = (*largest[:2], *(1 for _ in largest[2:]))
+    elif kind in FEW and len(set(stated)) > 1:
+        out = None
+    return out
 
 
 def _cut(shape: Sizes, padding: Sides, stride: Sizes) -> Sizes | None:

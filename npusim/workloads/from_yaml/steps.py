@@ -150,8 +150,8 @@ def read_step(
             padding=windows.padding,
             axes=axes,
         )
-    known = [shape for shape in shapes if shape is not None]
-    if out is None or len(known) < len(shapes):
+    stated = [shape for shape in shapes if shape is not None]
+    if out is None or len(stated) < len(shapes):
         raise fail(
             f"{text} of {', '.join(map(sizes_text, shapes))}: the sizes of the result do not "
             f"follow; correct them, or state them: {text} [64, 56, 56] (those of input by input > "
@@ -159,7 +159,7 @@ def read_step(
         )
     return ElementwiseLayer(
         kind=kind,
-        shape=out if kind == "concat" else max(known, key=prod),
+        shape=out if kind == "concat" else max(stated, key=prod),
         out=out,
         called=match["called"] or "",
         numbers=numbers,
@@ -189,8 +189,8 @@ def _fits_kind(match: re.Match[str], kind: str) -> bool:
     if bool(match["called"]) != (kind == UNKNOWN):
         return False
     if kind == "permute":
-        whole = match["numbers"] and re.fullmatch(r"\d+(?:, ?\d+)*", match["numbers"])
-        return bool(whole) and not match["axes"]
+        axes = match["numbers"] and re.fullmatch(r"\d+(?:, ?\d+)*", match["numbers"])
+        return bool(axes) and not match["axes"]
     if kind in ("roll", "reduce_sum"):
         return bool(match["axes"]) and bool(match["numbers"] or kind == "reduce_sum")
     return not match["axes"] or kind in _ALONG

@@ -57,7 +57,7 @@ def _network_text(network: Workload) -> str:
     lines = [f"description: {_quoted(network.description)}", ""]
     named_inputs = _stated_inputs(network)
     if named_inputs:
-        lines += ["inputs:", *(input_line(one) for one in named_inputs), ""]
+        lines += ["inputs:", *(input_line(item) for item in named_inputs), ""]
     if uses.named:
         stated = [
             parameter_line(network.parameters[name]._replace(name=label))
@@ -247,7 +247,7 @@ class _Parameters:
             word = re.sub(r"[^\w.-]", "_", name)
             if not re.match(r"[^\W\d]", word) or re.fullmatch(r"v\d+", word):
                 word = f"p_{word}"
-            inputs = {one.name for one in self.network.inputs} | {INPUT}
+            inputs = {item.name for item in self.network.inputs} | {INPUT}
             label = word
             number = 1
             while label in inputs or label in self.named.values():
@@ -305,11 +305,11 @@ class _Parameters:
             shapes["w"] = own_weights(layer)
         if layer.bias:
             shapes["b"] = (layer.cout,)
-        own = {
+        symbols = {
             symbol: self.network.parameters[name].shape
             for symbol, name in (node.parameters or {}).items()
         }
-        return own == shapes
+        return symbols == shapes
 
 
 def _stated_inputs(network: Workload) -> tuple[Input, ...]:
@@ -317,14 +317,14 @@ def _stated_inputs(network: Workload) -> tuple[Input, ...]:
     if not network.nodes:
         return ()
     first = next((node for node in network.nodes if INPUT in node.inputs), None)
-    one, *others = network.inputs
-    if others or one.integers or first is None:
+    item, *others = network.inputs
+    if others or item.integers or first is None:
         return network.inputs
     layer = first.layer
     edge = first.reads[0]
     if isinstance(layer, ElementwiseLayer) or edge.value != INPUT:
         return network.inputs
-    same = one.shape == edge.shape == first_operand(layer)
+    same = item.shape == edge.shape == first_operand(layer)
     return () if same and first.count == 1 else network.inputs
 
 
@@ -345,7 +345,7 @@ class _Chains:
         self.network = network
         self.parameters = parameters
         self.uses = Counter(name for node in network.nodes for name in node.inputs)
-        self.values = {one.name: _Seen(one.name, one.shape) for one in network.inputs}
+        self.values = {item.name: _Seen(item.name, item.shape) for item in network.inputs}
         for name, label in parameters.named.items():
             self.values[name] = _Seen(label, network.parameters[name].shape)
 
