@@ -191,13 +191,18 @@ class _Writer:
     def _lstm(self, part: Edge, state: Edge, cell: Edge) -> tuple[Edge, Edge]:
         gates = self._of("add", "gates", part, self._hidden(state))
         letters = self.layer.order.replace("c", "g")
-        i, f, g, o = (self._gate(gates, letters.index(letter), letter) for letter in "ifgo")
-        i, f, o = (self._of("sigmoid", "gate", gate) for gate in (i, f, o))
-        g = self._of("tanh", "gate", g)
-        remembered = self._of("mul", "kept", f, cell)
-        added = self._of("mul", "added", i, g)
+        parts = {
+            letter: self._gate(gates, letters.index(letter), letter)
+            for letter in ("i", "f", "g", "o")
+        }
+        input_gate = self._of("sigmoid", "gate", parts["i"])
+        forget_gate = self._of("sigmoid", "gate", parts["f"])
+        output_gate = self._of("sigmoid", "gate", parts["o"])
+        candidate = self._of("tanh", "gate", parts["g"])
+        remembered = self._of("mul", "kept", forget_gate, cell)
+        added = self._of("mul", "added", input_gate, candidate)
         cell = self._of("add", "cell", remembered, added)
-        state = self._of("mul", "state", o, self._of("tanh", "shown", cell))
+        state = self._of("mul", "state", output_gate, self._of("tanh", "shown", cell))
         if self.layer.projected:
             name = self._product(
                 "projection", state, self.layer.hidden, 1, "w_hr", "", self.layer.projected
@@ -214,9 +219,8 @@ class _Writer:
             letter: [self._gate(value, letters.index(letter), letter) for value in (part, hidden)]
             for letter in "rzn"
         }
-        reset, update = (
-            self._of("sigmoid", "gate", self._of("add", "gates", *parts[letter])) for letter in "rz"
-        )
+        reset = self._of("sigmoid", "gate", self._of("add", "gates", *parts["r"]))
+        update = self._of("sigmoid", "gate", self._of("add", "gates", *parts["z"]))
         new, old = parts["n"]
         new = self._of("add", "new", new, self._of("mul", "reset", reset, old))
         new = self._of("tanh", "new", new)
@@ -228,24 +232,17 @@ class _Writer:
         name = self._product("hidden", state, size, 1, "w_hh", "b_hh", 2 * size)
         hidden = self._edge(name, 2 * size)
         both = letters.replace("n", "")
-        reset, update = (
-            self._of(
-                "sigmoid",
-                "gate",
-                self._of(
-                    "add",
-                    "gates",
-                    self._gate(part, letters.index(letter), letter),
-                    self._gate(hidden, both.index(letter), letter, 2 * size),
-                ),
-            )
-            for letter in "rz"
-        )
-        again = self._of("mul", "reset", reset, state)
+        gates = {}
+        for letter in ("r", "z"):
+            from_input = self._gate(part, letters.index(letter), letter)
+            from_state = self._gate(hidden, both.index(letter), letter, 2 * size)
+            total = self._of("add", "gates", from_input, from_state)
+            gates[letter] = self._of("sigmoid", "gate", total)
+        again = self._of("mul", "reset", gates["r"], state)
         name = self._product("new", again, size, 1, "w_hn", "b_hn", size)
         new = self._gate(part, letters.index("n"), "n")
         new = self._of("tanh", "new", self._of("add", "new", new, self._edge(name, size)))
-        return self._between(new, state, update)
+        return self._between(new, state, gates["z"])
 
     def _between(self, new: Edge, state: Edge, update: Edge) -> Edge:
         """z h + (1 - z) n, with one product less."""

@@ -24,25 +24,34 @@ _MASK_ELEMENTS = 1_000_000
 
 def attention(values: Values, step: Step) -> None:
     """Note ONNX's own ``Attention``."""
-    query, key, value = (values.value(name) for name in step.inputs[:3])
+    query = values.value(step.inputs[0])
+    key = values.value(step.inputs[1])
+    value = values.value(step.inputs[2])
     plain = len(query.shape) == 3
     if plain:
         few = int(step.attributes["kv_num_heads"])
         query = heads(values, step, query, int(step.attributes["q_num_heads"]))
         key = heads(values, step, key, few)
         value = heads(values, step, value, few)
-    for place, index in ((4, 1), (5, 2)):
-        if step.operand(place):
-            both = [values.value(step.operand(place)), key if index == 1 else value]
-            joined = _joined(values, step, both, "keys" if index == 1 else "values")
-            if len(step.outputs) > index:
-                values.put(step.outputs[index], joined)
-            key, value = (joined, value) if index == 1 else (key, joined)
+    key = _with_past(values, step, key, past=4, present=1, part="keys")
+    value = _with_past(values, step, value, past=5, present=2, part="values")
     mask = values.value(step.operand(3)) if step.operand(3) else None
     causal = bool(step.attributes.get("is_causal", 0))
     factor = step.attributes.get("scale")
     result = attended(values, step, (query, key, value), factor, mask=mask, causal=causal)
     values.put(step.outputs[0], merged(values, step, result) if plain else result)
+
+
+def _with_past(
+    values: Values, step: Step, value: Value, *, past: int, present: int, part: str
+) -> Value:
+    """Keys or values behind those of the operand ``past``, which the output ``present`` is."""
+    if not step.operand(past):
+        return value
+    joined = _joined(values, step, [values.value(step.operand(past)), value], part)
+    if len(step.outputs) > present:
+        values.put(step.outputs[present], joined)
+    return joined
 
 
 def runtime_attention(values: Values, step: Step) -> None:
@@ -53,13 +62,13 @@ def runtime_attention(values: Values, step: Step) -> None:
     number = int(step.attributes["num_heads"])
     wide = weight.shape[-1]
     sizes = step.integers("qkv_hidden_sizes", (wide // 3,) * 3)
-    made = linear(values, step, source, weight, bias=bias, part="projections")
+    projections = linear(values, step, source, weight, bias=bias, part="projections")
     parts = []
     first = 0
     for size, name in zip(sizes, ("queries", "keys", "values"), strict=True):
-        taken = whole(made.shape)
+        taken = whole(projections.shape)
         taken[-1] = (first, size, 1)
-        parts.append(heads(values, step, cut(values, step, made, taken, part=name), number))
+        parts.append(heads(values, step, cut(values, step, projections, taken, part=name), number))
         first += size
     mask = values.value(step.operand(5)) if step.operand(5) else None
     causal = bool(step.attributes.get("unidirectional", 0))

@@ -141,35 +141,55 @@ def combined(
     each channel, or for each element of the last axes, belongs to the node.
     """
     size = prod(out)
-    images = first.images or second.images
-    if kind in ("add", "mul") and first.weight and not second.weight:
+    either_order = kind in ("add", "mul")
+    if either_order and first.weight and not second.weight:
         first, second = second, first
-    if kind in ("add", "mul") and second.weight and not first.weight and prod(first.shape) == size:
+    if either_order and second.weight and not first.weight and prod(first.shape) == size:
         weight = _weight(second, out)
         if weight:
             return _with_weight(values, step, kind, first, second, weight, part=part)
     if first.shape == second.shape == out and first.axes and _lie_alike(first, second):
         layer = ElementwiseLayer(kind=kind, shape=first.lies)
         reads = [Edge(operand.name, operand.lies) for operand in (first, second)]
+        images = first.images or second.images
         result = values.add(step, layer, reads, part=part, images=images)
         return result._replace(shape=out, axes=first.axes, lies=first.lies)
     if prod(first.shape) == size and prod(second.shape) == size:
         layer = ElementwiseLayer(kind=kind, shape=out)
-        reads = [values.edge(first, step, out), values.edge(second, step, out)]
-        return values.add(step, layer, reads, part=part, images=images)
+        return _of_two(values, step, layer, (first, out), (second, out), part)
+    return _with_few(values, step, kind, first, second, out, part)
+
+
+def _with_few(
+    values: Values, step: Step, kind: str, first: Value, second: Value, out: Sizes, part: str
+) -> Value:
+    """``combined`` of two values of which one at least has fewer elements than the result."""
+    size = prod(out)
     if prod(first.shape) < size and prod(second.shape) < size:
-        larger = max(first, second, key=lambda value: prod(value.shape))
-        wide = values.expanded(larger, step, out)
-        first, second = (wide, second) if larger is first else (first, wide)
-    few = second if prod(first.shape) == size else first
-    many = first if few is second else second
+        if prod(first.shape) >= prod(second.shape):
+            first = values.expanded(first, step, out)
+        else:
+            second = values.expanded(second, step, out)
     if kind in ("sub", "div"):
         layer = ElementwiseLayer(kind=UNKNOWN, called=f"{kind} of few elements", shape=out)
-        reads = [values.edge(first, step), values.edge(second, step)]
-        return values.add(step, layer, reads, part=part, images=images)
+        return _of_two(values, step, layer, (first, first.shape), (second, second.shape), part)
+    many, few = (first, second) if prod(first.shape) == size else (second, first)
     shape = (1,) * (len(out) - len(few.shape)) + few.shape
     layer = ElementwiseLayer(kind=FEW[kind], shape=out)
-    reads = [values.edge(many, step, out), values.edge(few, step, shape)]
+    return _of_two(values, step, layer, (many, out), (few, shape), part)
+
+
+def _of_two(
+    values: Values,
+    step: Step,
+    layer: ElementwiseLayer,
+    first: tuple[Value, Sizes],
+    second: tuple[Value, Sizes],
+    part: str,
+) -> Value:
+    """A node that reads two values, each in a shape."""
+    reads = [values.edge(value, step, shape) for value, shape in (first, second)]
+    images = first[0].images or second[0].images
     return values.add(step, layer, reads, part=part, images=images)
 
 

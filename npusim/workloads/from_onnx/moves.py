@@ -97,9 +97,8 @@ def sliced(values: Values, step: Step) -> None:
         return
     parts = whole(value.shape)
     for axis, start, end, each in zip(axes, starts, ends, steps, strict=True):
-        size = value.shape[axis]
-        first, last, _ = slice(start, end, each).indices(size)
-        parts[axis] = (first, max(0, -(-(last - first) // each)), each)
+        taken = range(value.shape[axis])[start:end:each]
+        parts[axis] = (taken.start, len(taken), each)
     values.put(step.outputs[0], cut(values, step, value, parts))
 
 
@@ -192,14 +191,8 @@ def tile(values: Values, step: Step) -> None:
 def pad(values: Values, step: Step) -> None:
     """Note a padding; one with negative sides leaves elements out, before it adds others."""
     value = values.value(step.inputs[0])
-    rank = len(value.shape)
-    pads = values.whole(step.operand(1)) or step.integers("pads") or step.integers("paddings")
+    sides = _sides(values, step, len(value.shape))
     out = values.found.shape(step, step.outputs[0])
-    axes = values.whole(step.operand(3)) or tuple(range(rank))
-    sides = [(0, 0)] * rank
-    for place, axis in enumerate(axes):
-        if len(pads) == 2 * len(axes):
-            sides[axis] = (pads[place], pads[place + len(axes)])
     parts = [
         (max(0, -before), size + min(0, before) + min(0, after), 1)
         for size, (before, after) in zip(value.shape, sides, strict=True)
@@ -213,11 +206,23 @@ def pad(values: Values, step: Step) -> None:
     if step.operand(2):
         number = values.single(step.operand(2))
     zeros = step.attributes.get("mode", "constant") == "constant" and not number
-    layer = ElementwiseLayer(
-        kind="pad", shape=less.shape, out=out, padding=added if zeros and any(pads) else ()
-    )
+    padding = added if zeros and any(map(any, added)) else ()
+    layer = ElementwiseLayer(kind="pad", shape=less.shape, out=out, padding=padding)
     result = values.add(step, layer, [values.edge(less, step)], images=value.images)
     values.put(step.outputs[0], result)
+
+
+def _sides(values: Values, step: Step, rank: int) -> list[tuple[int, int]]:
+    """The elements that a padding puts before and after each axis; fewer than 0 are left out."""
+    pads = values.whole(step.operand(1)) or step.integers("pads") or step.integers("paddings")
+    axes = values.whole(step.operand(3)) or tuple(range(rank))
+    sides = [(0, 0)] * rank
+    if len(pads) == 2 * len(axes):
+        before = pads[: len(axes)]
+        after = pads[len(axes) :]
+        for axis, first, last in zip(axes, before, after, strict=True):
+            sides[axis] = (first, last)
+    return sides
 
 
 def blocks(values: Values, step: Step) -> None:

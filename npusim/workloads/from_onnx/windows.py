@@ -26,10 +26,12 @@ def window_padding(values: Values, step: Step, x: Sizes, kernel: Sizes) -> Sides
     strides = step.integers("strides", (1,) * dims)
     dilations = step.integers("dilations", (1,) * dims)
     sides = []
-    for size, k, stride, dilation, y in zip(x, kernel, strides, dilations, out, strict=True):
-        both = max(0, (y - 1) * stride + dilation * (k - 1) + 1 - size)
-        less = both // 2
-        sides.append((less, both - less) if how == "SAME_UPPER" else (both - less, less))
+    windows = zip(x, kernel, strides, dilations, out, strict=True)
+    for size, taps, stride, dilation, outputs in windows:
+        reached = (outputs - 1) * stride + dilation * (taps - 1) + 1
+        both = max(0, reached - size)
+        half = both // 2
+        sides.append((half, both - half) if how == "SAME_UPPER" else (both - half, half))
     return tuple(sides)
 
 

@@ -177,7 +177,8 @@ def reciprocal(reader: Reader, value: Value) -> Value:
 def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
     """An operation on two values; one that is repeated for the other is a factor or a term."""
     shape = tuple(reader.torch.broadcast_shapes(left.shape, right.shape))
-    left, right = (_unrepeated(operand, len(shape)) for operand in (left, right))
+    left = _unrepeated(left, len(shape))
+    right = _unrepeated(right, len(shape))
     few = [_is_few(reader, operand, shape) for operand in (left, right)]
     if not any(few):
         return _of_equals(reader, name, left, right, shape)

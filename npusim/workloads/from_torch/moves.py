@@ -9,7 +9,7 @@ from typing import Any
 from npusim.base.records import replace
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch.reader import Call, Reader, split_arguments
-from npusim.workloads.from_torch.values import Value, narrowed, sizes_of, whole
+from npusim.workloads.from_torch.values import Order, Value, narrowed, sizes_of, whole
 
 
 def same(reader: Reader, call: Call) -> Value:
@@ -117,25 +117,24 @@ def part(reader: Reader, value: Value, axis: int, first: int, behind: int, step:
         base = lying
     else:
         base = value.base if value.is_part else lying
-    place = order.axes.index(axis)
-    place = _places(window, lying)[place]
+    place = _places(window, lying)[order.axes.index(axis)]
     ranges = list(window)
     ranges[place] = narrowed(ranges[place], first, behind, step)
+    view = _narrowed_view(reader, value, order, axis, len(range(first, behind, step)))
+    return replace(value, base=base, window=tuple(ranges), view=view, constant=constant)
+
+
+def _narrowed_view(reader: Reader, value: Value, order: Order, axis: int, size: int) -> Any:
+    """A view like that of a value which lies in this order, of another ``size`` along an axis."""
     sizes = list(order.unrepeated)
-    sizes[axis] = len(range(first, behind, step))
+    sizes[axis] = size
     lies = reader.torch.empty(
         [sizes[number] for number in order.axes], dtype=value.view.dtype, device="meta"
     )
     back = [order.axes.index(number) for number in range(len(sizes))]
     out = list(value.shape)
-    out[axis] = sizes[axis]
-    return replace(
-        value,
-        base=base,
-        window=tuple(ranges),
-        view=lies.permute(back).expand(out),
-        constant=constant,
-    )
+    out[axis] = size
+    return lies.permute(back).expand(out)
 
 
 def _window(value: Value, lying: Sequence[int]) -> Any:
@@ -321,9 +320,7 @@ def pad(reader: Reader, call: Call) -> Value:
     number = call.get("value", 0) or 0
     if mode != "constant":
         return reader.of(reader.unknown(f"{mode} pad", [value], call.shape), call.results)
-    counts = [int(count) for count in call["pad"]]
-    sides = [(0, 0)] * (len(value.shape) - len(counts) // 2)
-    sides += list(zip(counts[::2], counts[1::2], strict=True))[::-1]
+    sides = _sides([int(count) for count in call["pad"]], len(value.shape))
     for axis, (before, behind) in enumerate(sides):
         value = part(reader, value, axis, max(0, -before), value.shape[axis] + min(0, behind))
     added = tuple((max(0, before), max(0, behind)) for before, behind in sides)
@@ -333,6 +330,13 @@ def pad(reader: Reader, call: Call) -> Value:
         kind="pad", shape=value.shape, out=call.shape, padding=() if number else added
     )
     return reader.result(reader.add("pad", layer, [reader.read(value)]), call)
+
+
+def _sides(counts: Sequence[int], rank: int) -> list[tuple[int, int]]:
+    """(before, behind) of each axis, of counts that begin with the last axis and may end early."""
+    sides = list(zip(counts[::2], counts[1::2], strict=True))
+    sides.reverse()
+    return [(0, 0)] * (rank - len(sides)) + sides
 
 
 def shuffled(reader: Reader, call: Call) -> Value:

@@ -45,7 +45,8 @@ def convolution(reader: Reader, call: Call) -> Value:
         x = x.seen(x.view.unsqueeze(0))
     transposed = call.name.startswith("conv_transpose") or bool(call.get("transposed", False))
     groups = int(call["groups"])
-    stride, dilation = (each(call[name], dims) for name in ("stride", "dilation"))
+    stride = each(call["stride"], dims)
+    dilation = each(call["dilation"], dims)
     extra = each(call.get("output_padding", [0]), dims) if transposed else ()
     layer = ConvLayer(
         name="",
@@ -197,9 +198,8 @@ def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) 
             _stretched(left, right), _stretched(right, left), strict=True
         )
     )  # fmt: skip
-    left, right = (
-        operand.seen(operand.view.expand(*stack, *operand.shape[-2:])) for operand in (left, right)
-    )
+    left = left.seen(left.view.expand(*stack, *left.shape[-2:]))
+    right = right.seen(right.view.expand(*stack, *right.shape[-2:]))
     result = stacked(reader, left, right)
     return moves.reshaped(reader, result, shape)
 
@@ -290,15 +290,13 @@ def attention(reader: Reader, call: Call) -> Value:
     scale = call.get("scale")
     factor = float(scale) if scale is not None else 1 / sqrt(q.shape[-1])
     if k.shape[:-2] != q.shape[:-2] and len(q.shape) > 2 and call.get("enable_gqa"):
-        k, v = (_grouped(reader, operand, q.shape[-3]) for operand in (k, v))
+        k = _grouped(reader, k, q.shape[-3])
+        v = _grouped(reader, v, q.shape[-3])
     keys = k.seen(k.view.transpose(-1, -2))
     scores = (*q.shape[:-1], k.shape[-2])
     result = multiplied(reader, q, keys, scores)
     result = arithmetic.by_number(reader, "scale", result, factor)
-    mask = call.get("attn_mask")
-    if call.get("is_causal"):
-        lower = reader.torch.ones(scores[-2:], dtype=reader.torch.bool).tril()
-        mask = reader.constant(lower, f"{reader.name('product')}.mask")
+    mask = _attention_mask(reader, call, scores)
     if mask is not None:
         result = arithmetic.binary(reader, "add", result, _added_mask(reader, mask))
     result = rows.softmax_of(reader, "softmax", result, -1)
@@ -319,6 +317,15 @@ def _grouped(reader: Reader, value: Value, heads: int) -> Value:
     shape = (*front, head_count, heads // head_count, keys, width)
     seen = value.seen(value.view.unsqueeze(-3).expand(shape))
     return moves.reshaped(reader, seen, (*front, heads, keys, width))
+
+
+def _attention_mask(reader: Reader, call: Call, scores: Sequence[int]) -> Value | None:
+    """The mask of an attention for scores of this shape: that of a causal one hides later keys."""
+    if not call.get("is_causal"):
+        mask: Value | None = call.get("attn_mask")
+        return mask
+    lower = reader.torch.ones(scores[-2:], dtype=reader.torch.bool).tril()
+    return reader.constant(lower, f"{reader.name('product')}.mask")
 
 
 def _added_mask(reader: Reader, mask: Value) -> Value:

@@ -287,10 +287,11 @@ class _Parameters:
         trained = {self.network.parameters[parameter].trained for parameter in names}
         usual = len(trained) <= 1 and all(self._is_usual(node) for node in stated)
         frozen = (("trained", "no"),) if trained == {False} else ()
+        all_stated = len(stated) == len(nodes)
         shared = len(sets) == 1 and len(nodes) > 1 and bool(names)
-        if usual and len(stated) == len(nodes) and shared and self._alone(names, len(nodes)):
+        if usual and all_stated and shared and self._alone(names, len(nodes)):
             self.keys[name] = (("shared", "yes"), *frozen)
-        elif usual and self._alone(names, 1) and (not frozen or len(stated) == len(nodes)):
+        elif usual and self._alone(names, 1) and (not frozen or all_stated):
             self.keys[name] = frozen
         else:
             for node in stated:
