@@ -42,9 +42,26 @@ SETTINGS = ("stride", "padding", "dilation", "transposed", "output_padding", "gr
 
 #: Columns of ``Log.table``; a promise to users.
 COLUMNS = (
-    *("layer", "grad_output", "input", "weight", "dtype", *SETTINGS, "mask", "arithmetic"),
-    *("kernels", "cycles", "time_us", "bottleneck", "count", "error_grad_input"),
-    *("error_grad_weight", "error_grad_bias", "tolerance", "ok", "reason", "result"),
+    "layer",
+    "grad_output",
+    "input",
+    "weight",
+    "dtype",
+    *SETTINGS,
+    "mask",
+    "arithmetic",
+    "kernels",
+    "cycles",
+    "time_us",
+    "bottleneck",
+    "count",
+    "error_grad_input",
+    "error_grad_weight",
+    "error_grad_bias",
+    "tolerance",
+    "ok",
+    "reason",
+    "result",
 )
 
 #: Largest relative error by arithmetic or element type: the vendor's acceptance thresholds.

@@ -184,7 +184,9 @@ def _unlike(name: str, others: Sequence[str]) -> str:
 
 
 def _product(where: str, row: Mapping[str, str], name: str, *, trained: bool) -> LinearLayer:
-    m, n, k = (_size(where, row, what) for what in ("m", "n", "k"))
+    m = _size(where, row, "m")
+    n = _size(where, row, "n")
+    k = _size(where, row, "k")
     return LinearLayer(name=name, rows=m, cin=k, cout=n, input_gradient=trained)
 
 

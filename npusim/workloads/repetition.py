@@ -104,7 +104,8 @@ class _Repetition:
         """Note a node whose layer has more images along its first axis."""
         layer = node.layer
         if isinstance(layer, ElementwiseLayer):
-            shape, out = (_more(size, 0, self.times) for size in (layer.shape, layer.out))
+            shape = _more(layer.shape, 0, self.times)
+            out = _more(layer.out, 0, self.times)
             layer = replace(layer, shape=shape, out=out)
         else:
             layer = replace(layer, n=layer.n * self.times)

@@ -144,10 +144,11 @@ class Forward:
         members = [self.symbols[member.name] for member in in_turn(group)]
         names = {f"{symbol}{i}": each[symbol] for i, each in enumerate(members) if symbol in each}
         self.symbols[group[0].name] |= names
-        reads, writes = (
-            tuple(names) if words == (symbol,) else words for words in (form.reads, form.writes)
+        return form._replace(
+            op=op,
+            reads=tuple(names) if form.reads == (symbol,) else form.reads,
+            writes=tuple(names) if form.writes == (symbol,) else form.writes,
         )
-        return form._replace(op=op, reads=reads, writes=writes)
 
     def _named(self, node: Node, rule: Rule) -> dict[str, str]:
         """Values by the symbols of the rule: inputs, the output, parameters, what is kept."""

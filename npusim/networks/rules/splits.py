@@ -23,11 +23,16 @@ def splits(nodes: Iterable[Node]) -> dict[str, Sequence[Node]]:
             alike[node.inputs[0], node.layer.shape, cut[0]].append(node)
     groups: dict[str, Sequence[Node]] = {}
     for (_, shape, axis), group in alike.items():
-        sides = [_left_out(node)[axis] for node in in_turn(group)]
-        ends = [shape[axis] + after for _, after in sides]
-        if [-before for before, _ in sides] == [0, *ends[:-1]] and ends[-1] == shape[axis]:
+        if _covers(shape[axis], [_left_out(node)[axis] for node in in_turn(group)]):
             groups |= dict.fromkeys((node.name for node in group), group)
     return groups
+
+
+def _covers(size: int, sides: Sequence[tuple[int, int]]) -> bool:
+    """Return whether slices side by side are all of an axis, by what each leaves out of it."""
+    begins = [-before for before, _ in sides]
+    ends = [size + after for _, after in sides]
+    return begins == [0, *ends[:-1]] and ends[-1] == size
 
 
 def _left_out(node: Node) -> Sides:

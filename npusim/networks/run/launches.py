@@ -165,7 +165,7 @@ class Launcher(Struct, frozen=True):
         second = tensors[operation.inputs[1]]
         blocked = len(first.shape) != layer.dims + 2
         if multiplies(operation) and not blocked:
-            self.matrices(call, s, result, (first, second, tensors[operation.outputs[0]]))
+            self.matrices(call, s, result, first, second, tensors[operation.outputs[0]])
             return
         out, epilogue = _drained(call, operation, tensors)
         if result == "weight":
@@ -183,24 +183,31 @@ class Launcher(Struct, frozen=True):
         gradients.launch(call, kernels, out)
 
     def matrices(
-        self, call: Call, s: Convolution, result: str, plain: tuple[Tensor, Tensor, Tensor]
+        self,
+        call: Call,
+        s: Convolution,
+        result: str,
+        first: Tensor,
+        second: Tensor,
+        out: Tensor,
     ) -> None:
-        """A ``result`` of a layer of one window, of plain tensors: operands, and what it leaves."""
+        """A ``result`` of a layer of one window: its plain operands as the rule lists them."""
         m = WindowMatrices(s)
-        rows = m.output_rows
         windows = (m.windows, m.depth)
         weight = (m.cout, m.depth)
-        shapes = {
-            "output": (windows, weight, rows),
-            "input": (rows, weight, windows),
-            "weight": (windows, rows, weight),
-        }[result]
-        first, second, out = (
-            replace(tensor, shape=shape) for tensor, shape in zip(plain, shapes, strict=True)
-        )
-        if result == "weight":
-            first, second = second, first
-        linear.launch_product(call, m.product(result, first, second, out), ruled=True)
+        if result == "output":
+            left = replace(first, shape=windows)
+            right = replace(second, shape=weight)
+            product = replace(out, shape=m.output_rows)
+        elif result == "input":
+            left = replace(first, shape=m.output_rows)
+            right = replace(second, shape=weight)
+            product = replace(out, shape=windows)
+        else:  # whose rule lists the map before the gradient
+            left = replace(second, shape=m.output_rows)
+            right = replace(first, shape=windows)
+            product = replace(out, shape=weight)
+        linear.launch_product(call, m.product(result, left, right, product), ruled=True)
 
     def pool(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.

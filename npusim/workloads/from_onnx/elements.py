@@ -285,7 +285,8 @@ def negative(values: Values, step: Step) -> None:
 
 def prelu(values: Values, step: Step) -> None:
     """Note a rectifier with a trained slope for each channel, or one for all."""
-    value, slope = (values.value(name, trained=i == 1) for i, name in enumerate(step.inputs))
+    value = values.value(step.inputs[0], trained=False)
+    slope = values.value(step.inputs[1], trained=True)
     channels = value.shape[1] if len(value.shape) > 1 else value.shape[-1]
     if not slope.weight or prod(slope.shape) not in (1, channels):
         values.unknown(step)

@@ -83,8 +83,13 @@ def _heads(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
 
 #: Operators that ONNX has too, under the same names and with sizes of its own.
 _ALSO_STANDARD = (
-    *("Attention", "LayerNormalization", "Gelu", "QuantizeLinear", "DequantizeLinear"),
-    *("RMSNormalization", "RotaryEmbedding"),
+    "Attention",
+    "LayerNormalization",
+    "Gelu",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "RMSNormalization",
+    "RotaryEmbedding",
 )
 
 _RULES: Mapping[str, Callable[[Step, Sequence[Sizes]], list[Sizes | None]]] = {

@@ -129,8 +129,16 @@ def softmax(values: Values, step: Step) -> None:
 
 #: Reductions that ONNX has.
 REDUCTIONS = (
-    *("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2"),
-    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "ReduceProd",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceSumSquare",
 )
 
 #: Those that are poolings of whole rows.

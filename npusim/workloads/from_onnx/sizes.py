@@ -26,11 +26,34 @@ Sizes = tuple[int, ...]
 
 #: Operators that multiply: whatever a branch or the body of a loop has of them counts.
 MULTIPLYING = (
-    *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "FusedConv", "NhwcFusedConv"),
-    *("DeformConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", "QGemm", "FusedGemm"),
-    *("FusedMatMul", "TransposeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
-    *("MatMulNBits", "Einsum", "Attention", "MultiHeadAttention", "GroupQueryAttention"),
-    *("PackedAttention", "QAttention", "LSTM", "GRU", "RNN", "QLinearConvTranspose"),
+    "Conv",
+    "ConvTranspose",
+    "ConvInteger",
+    "QLinearConv",
+    "FusedConv",
+    "NhwcFusedConv",
+    "DeformConv",
+    "MatMul",
+    "MatMulInteger",
+    "QLinearMatMul",
+    "Gemm",
+    "QGemm",
+    "FusedGemm",
+    "FusedMatMul",
+    "TransposeMatMul",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "MatMulNBits",
+    "Einsum",
+    "Attention",
+    "MultiHeadAttention",
+    "GroupQueryAttention",
+    "PackedAttention",
+    "QAttention",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "QLinearConvTranspose",
 )
 
 
@@ -320,7 +343,8 @@ class _Walk:
         condition = self.found.constants.get(step.inputs[0])
         if condition is not None:
             return self._branch(step, "then_branch" if condition.reshape(-1)[0] else "else_branch")
-        first, second = (self._branch(step, name) for name in ("then_branch", "else_branch"))
+        first = self._branch(step, "then_branch")
+        second = self._branch(step, "else_branch")
         try:
             alike = self._multiplied(first) == self._multiplied(second)
         except ArgumentError as error:  # of a branch that was never meant for these sizes

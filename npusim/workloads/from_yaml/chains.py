@@ -181,9 +181,11 @@ class _Chains:
         text = " ".join(item.text().split())
         for word, meant in words.items():
             text = text.replace(f"{{{word}}}", meant)
-        head, *steps = (part.strip() for part in text.split(">"))
-        name, _, operands_text = (part.strip() for part in head.rpartition("="))
-        values = [self._sum(item, operand.strip()) for operand in _COMMA.split(operands_text)]
+        head, *steps = [part.strip() for part in text.split(">")]
+        before, _, operands_text = head.rpartition("=")
+        name = before.strip()
+        operands = _COMMA.split(operands_text.strip())
+        values = [self._sum(item, operand.strip()) for operand in operands]
         for i, step in enumerate(steps):
             values = [self._step(item, self._filled(item, step, steps[i + 1 :]), values)]
         if len(values) > 1:
@@ -206,10 +208,10 @@ class _Chains:
 
     def _sum(self, item: Tree, text: str) -> _Value:
         """The value that an operand names, or the sum of several."""
-        first, *others = (self._value(item, name.strip()) for name in text.split("+"))
+        total, *others = [self._value(item, name.strip()) for name in text.split("+")]
         for other in others:
-            first = self._step(item, "add", [first, other])
-        return first
+            total = self._step(item, "add", [total, other])
+        return total
 
     def _value(self, item: Tree, text: str) -> _Value:
         """The value that is named, in other sizes or detached if that follows the name."""
