@@ -70,9 +70,9 @@ def _larger_layers(workload: Workload, nodes: Sequence[Node], times: int) -> tup
     by_layer = {node.layer: larger[node.name] for node in workload.nodes}
     layers = []
     for layer in workload.layers:
-        found = by_layer.get(replace(layer, count=1), replace(layer, n=layer.n * times))
-        assert not isinstance(found, ElementwiseLayer)
-        layers.append(replace(found, count=layer.count))
+        repeated = by_layer.get(replace(layer, count=1), replace(layer, n=layer.n * times))
+        assert not isinstance(repeated, ElementwiseLayer)
+        layers.append(replace(repeated, count=layer.count))
     return tuple(layers)
 
 

@@ -52,9 +52,9 @@ class Trainer(Shown):
         **options: Any,
     ) -> None:
         net = read_network(workload, input_shape, inputs=inputs, batch=batch, unrolled=True)
-        given = options_of(type(self), mode, {**options, "device": device})
+        machine_options = options_of(type(self), mode, {**options, "device": device})
         how = setting(
-            given.machine,
+            machine_options.machine,
             mode=mode,
             layouts=layouts,
             fusions=fusions,
@@ -64,7 +64,7 @@ class Trainer(Shown):
             norm=normalisation,
             cards=1,
         )
-        self._ready = prepared(net, given, how, settings=settings)
+        self._ready = prepared(net, machine_options, how, settings=settings)
         if "labels" not in self._ready.step.values:
             raise ArgumentError(
                 f"{net.name} ends in a map; a Trainer needs a linear layer last, whose rows are "

@@ -80,7 +80,7 @@ def runtime_attention(values: Values, step: Step) -> None:
 def several_heads(values: Values, step: Step) -> None:
     """Note ONNX Runtime's ``MultiHeadAttention`` of queries, keys and values of three axes."""
     names = [step.operand(place) for place in range(3)]
-    shapes = [values.found.shapes.get(name, ()) for name in names]
+    shapes = [values.sized.shapes.get(name, ()) for name in names]
     if not all(names) or [len(shape) for shape in shapes] != [3, 3, 3]:
         values.unknown(step, f"{MULTIPLIES}{step.kind}")
         return
@@ -109,7 +109,7 @@ def heads(values: Values, step: Step, value: Value, number: int) -> Value:
     """(images, rows, heads x features) as (images, heads, rows, features)."""
     images, rows, wide = value.shape
     if wide % number:
-        raise fault(values.found.file, step, f"{number} heads do not divide {wide} features")
+        raise fault(values.sized.file, step, f"{number} heads do not divide {wide} features")
     laid = values.laid(value, step)
     return laid.seen((images, rows, number, wide // number)).transposed((0, 2, 1, 3))
 

@@ -75,7 +75,7 @@ def _computed_bias(values: Values, step: Step, product: Value, bias: Value) -> V
 
 
 def _layer(values: Values, step: Step, names: Sequence[str]) -> ConvLayer:
-    sized = values.found
+    sized = values.sized
     x = sized.shape(step, names[0])
     weight = sized.shape(step, names[1])
     dims = len(weight) - 2

@@ -103,7 +103,7 @@ def power(values: Values, step: Step) -> None:
 
 def binary(values: Values, step: Step) -> None:
     """Note a sum, difference, product or quotient: of two values, or of one and a number."""
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     kind = BINARY[step.kind]
     first, second = step.inputs[:2]
     number = values.single(second)
@@ -249,7 +249,7 @@ def _weight(few: Value, out: Sizes) -> Sizes:
 
 def total(values: Values, step: Step) -> None:
     """Note a sum of any number of values."""
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     result = values.value(step.inputs[0])
     several = [values.value(name) for name in step.inputs]
     if len(several) > 1 and all(prod(value.shape) == prod(out) for value in several):

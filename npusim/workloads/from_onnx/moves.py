@@ -29,16 +29,16 @@ def same(values: Values, step: Step) -> None:
 
 
 def _large(values: Values, name: str) -> bool:
-    return prod(values.found.weights.get(name, ())) > 1
+    return prod(values.sized.weights.get(name, ())) > 1
 
 
 def view(values: Values, step: Step) -> None:
     """A value in another shape."""
     value = values.laid(values.value(step.inputs[0]), step)
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     if prod(out) != prod(value.shape):
         raise fault(
-            values.found.file, step, f"it sees {list(value.shape)} as {list(out)}, which has other "
+            values.sized.file, step, f"it sees {list(value.shape)} as {list(out)}, which has other "
             "elements; give the input_shape (--input-shape) of which the file was exported"
         )  # fmt: skip
     values.put(step.outputs[0], value.seen(out))
@@ -113,7 +113,7 @@ def split(values: Values, step: Step) -> None:
     axis = step.attributes.get("axis", 0) % len(value.shape)
     first = 0
     for index, name in enumerate(step.outputs):
-        count = values.found.shape(step, name)[axis]
+        count = values.sized.shape(step, name)[axis]
         if values.readers.get(name) or values.outputs[name]:
             parts = whole(value.shape)
             parts[axis] = (first, count, 1)
@@ -124,7 +124,7 @@ def split(values: Values, step: Step) -> None:
 def gather(values: Values, step: Step) -> None:
     """Note what is taken at indices: a part, or rows of a table."""
     value = values.value(step.inputs[0])
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     axis = step.attributes.get("axis", 0) % len(value.shape)
     indices = values.constant(step.inputs[1])
     if indices is not None:
@@ -152,8 +152,8 @@ def gather(values: Values, step: Step) -> None:
 
 def concat(values: Values, step: Step) -> None:
     """Note a join along an axis; operands without elements take no part."""
-    out = values.found.shape(step, step.outputs[0])
-    parts = [name for name in step.inputs if prod(values.found.shape(step, name))]
+    out = values.sized.shape(step, step.outputs[0])
+    parts = [name for name in step.inputs if prod(values.sized.shape(step, name))]
     if len(parts) == 1:
         values.put(step.outputs[0], values.laid(values.value(parts[0]), step).seen(out))
         return
@@ -167,14 +167,14 @@ def concat(values: Values, step: Step) -> None:
 def expand(values: Values, step: Step) -> None:
     """Note a value whose axes of one element are repeated."""
     value = values.value(step.inputs[0])
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     values.put(step.outputs[0], values.expanded(value, step, out))
 
 
 def tile(values: Values, step: Step) -> None:
     """Note a value that is repeated along axes: each is one of one element before the own ones."""
     value = values.laid(values.value(step.inputs[0]), step)
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     lies: list[int] = []
     wide: list[int] = []
     for size, whole_size in zip(value.shape, out, strict=True):
@@ -192,7 +192,7 @@ def pad(values: Values, step: Step) -> None:
     """Note a padding; one with negative sides leaves elements out, before it adds others."""
     value = values.value(step.inputs[0])
     sides = _sides(values, step, len(value.shape))
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     parts = [
         (max(0, -before), size + min(0, before) + min(0, after), 1)
         for size, (before, after) in zip(value.shape, sides, strict=True)
@@ -240,7 +240,7 @@ def blocks(values: Values, step: Step) -> None:
         seen = (n, c // size**2, size, size, h, w)
         order = (0, 1, 4, 2, 5, 3)
     result = values.laid(value.seen(seen).transposed(order), step)
-    values.put(step.outputs[0], result.seen(values.found.shape(step, step.outputs[0])))
+    values.put(step.outputs[0], result.seen(values.sized.shape(step, step.outputs[0])))
 
 
 # -- enlarging -----------------------------------------------------------------------------
@@ -252,7 +252,7 @@ _BETWEEN = ("half_pixel", "pytorch_half_pixel", "align_corners")
 def resize(values: Values, step: Step) -> None:
     """Note a map that is enlarged by repetition or between neighbours; else its name only."""
     value = values.value(step.inputs[0])
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     if out == value.shape:
         values.put(step.outputs[0], value)
         return

@@ -87,7 +87,7 @@ def _normalised(
         kind = "mul" if symbol == "gamma" else "add"
         if prod(factor.shape) != prod(few):
             raise fault(
-                values.found.file, step, f"its factor or term is {list(factor.shape)}; it needs "
+                values.sized.file, step, f"its factor or term is {list(factor.shape)}; it needs "
                 f"{prod(few)} numbers"
             )  # fmt: skip
         result = combined(
@@ -110,7 +110,7 @@ def softmax(values: Values, step: Step) -> None:
     value = values.value(step.inputs[0])
     kind = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[step.kind]
     shape = value.shape
-    flat = values.found.opset < 13
+    flat = values.sized.opset < 13
     axis = step.attributes.get("axis", 1 if flat else -1) % max(1, len(shape))
     if flat:
         rows = (prod(shape[:axis]), prod(shape[axis:]))
@@ -154,7 +154,7 @@ def reduction(values: Values, step: Step) -> None:
         values.put(step.outputs[0], value)
         return
     axes = sorted(axis % rank for axis in stated) or list(range(rank))
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     if prod(out) == prod(value.shape):
         values.put(step.outputs[0], values.laid(value, step).seen(out))
         return

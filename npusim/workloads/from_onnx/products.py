@@ -193,9 +193,9 @@ def _as_bias(values: Values, name: str, cout: int) -> Value | None:
     """The parameter of this name, if it has one number for each feature; None of others."""
     if not name:
         return None
-    shape = values.found.shapes.get(name, ())
+    shape = values.sized.shapes.get(name, ())
     fits = prod(shape) == cout and (shape[-1:] == (cout,) or cout == 1)
-    is_parameter = name in values.found.weights or name in values.found.numbers
+    is_parameter = name in values.sized.weights or name in values.sized.numbers
     value = values.value(name, trained=True) if fits and is_parameter else values.values.get(name)
     return value if fits and value is not None and value.weight else None
 
@@ -223,7 +223,7 @@ def _matrices(values: Values, step: Step, left: Value, right: Value, bias: Value
     right = right.seen((*right.shape, 1)) if one_column else right
     if left.shape[-1] != right.shape[-2]:
         raise fault(
-            values.found.file, step, f"it multiplies {list(left.shape)} with {list(right.shape)}; "
+            values.sized.file, step, f"it multiplies {list(left.shape)} with {list(right.shape)}; "
             "the columns of the first must be the rows of the second"
         )  # fmt: skip
     result = _stacks(values, step, left, right, bias)
@@ -382,9 +382,7 @@ def _contracted(
     """The sum of products of two operands, of which ``later`` operands and the result have some."""
     left = _summed(values, step, first, later | set(second.term))
     right = _summed(values, step, second, later | set(left.term))
-    extent = dict(zip(left.term, left.value.shape, strict=True))
-    for letter, size in zip(right.term, right.value.shape, strict=True):
-        extent[letter] = max(size, extent.get(letter, 1))
+    extent = _extent(left, right)
     left = _repeated(values, step, left, extent)
     right = _repeated(values, step, right, extent)
     letters = _letters(left.term, right.term, extent, later, result)
@@ -412,6 +410,14 @@ def _contracted(
             cout=prod(letters.sizes(letters.columns)),
         )
     return _Indexed(output.seen(shape), term)
+
+
+def _extent(left: _Indexed, right: _Indexed) -> dict[str, int]:
+    """The size of the axes of each index, of which one operand may have one element."""
+    extent = dict(zip(left.term, left.value.shape, strict=True))
+    for letter, size in zip(right.term, right.value.shape, strict=True):
+        extent[letter] = max(size, extent.get(letter, 1))
+    return extent
 
 
 def _letters(

@@ -135,7 +135,7 @@ class _Source:
 
 
 def _read_all(values: Values) -> None:
-    for step in values.found.steps:
+    for step in values.sized.steps:
         read(values, step)
 
 
@@ -147,7 +147,7 @@ def _why(network: Workload) -> str:
 
 def _notes(values: Values) -> tuple[str, ...]:
     """Notes of what was assumed, and of what is not known."""
-    notes = list(dict.fromkeys(values.found.notes))
+    notes = list(dict.fromkeys(values.sized.notes))
     if values.strange:
         names = ", ".join(f"{count} x {name}" for name, count in values.strange.items())
         notes.append(f"operators that are not known: {names}")

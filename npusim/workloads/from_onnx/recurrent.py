@@ -21,7 +21,7 @@ _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN"
 
 def recurrent_layer(values: Values, step: Step) -> None:
     """Note a recurrent layer; one of unusual functions is known by name only."""
-    directions = values.found.shape(step, step.inputs[1])[0]
+    directions = values.sized.shape(step, step.inputs[1])[0]
     stated = [
         name.decode() if isinstance(name, bytes) else str(name)
         for name in step.attributes.get("activations") or _USUAL[step.kind] * directions
@@ -31,9 +31,9 @@ def recurrent_layer(values: Values, step: Step) -> None:
         values.unknown(step, f"{MULTIPLIES}{step.kind}")
         return
     if step.operand(4):
-        values.found.notes.append(f"{step.name}: lengths of sequences count as the longest")
+        values.sized.notes.append(f"{step.name}: lengths of sequences count as the longest")
     if step.operand(7):
-        values.found.notes.append(f"{step.name}: its peepholes are left out")
+        values.sized.notes.append(f"{step.name}: its peepholes are left out")
     by_images = bool(step.attributes.get("layout", 0))
     x = values.value(step.inputs[0])
     x = values.laid(x.transposed((1, 0, 2)) if by_images else x, step)
@@ -57,7 +57,7 @@ def _kinds(operator: str, stated: Sequence[str], directions: int) -> list[str]:
 def _direction(values: Values, step: Step, x: Value, kind: str, place: int) -> States:
     """The nodes of one direction."""
     steps, batch, width = x.shape
-    hidden = values.found.shape(step, step.inputs[2])[-1]
+    hidden = values.sized.shape(step, step.inputs[2])[-1]
     forward = step.attributes.get("direction", "forward") != "reverse"
     reset_before = step.kind == "GRU" and not step.attributes.get("linear_before_reset", 0)
     layer = Recurrent(
@@ -73,7 +73,7 @@ def _direction(values: Values, step: Step, x: Value, kind: str, place: int) -> S
     )
     state = _state(values, step, 5, place, (batch, hidden))
     cell = _state(values, step, 6, place, (batch, hidden)) if step.kind == "LSTM" else None
-    directions = values.found.shape(step, step.inputs[1])[0]
+    directions = values.sized.shape(step, step.inputs[1])[0]
     name = f"{step.name}.{('forward', 'backward')[place]}" if directions > 1 else step.name
     return recurrent(
         values.builder,
@@ -91,7 +91,7 @@ def _parameters(
     values: Values, step: Step, place: int, hidden: int, *, reset_before: bool
 ) -> dict[str, str]:
     """The matrices and biases of one direction, noted as parameters of their own."""
-    directions, rows, width = values.found.shape(step, step.inputs[1])
+    directions, rows, width = values.sized.shape(step, step.inputs[1])
     end = f".{place}" if directions > 1 else ""
     builder = values.builder
     weight, state = step.inputs[1:3]
@@ -116,7 +116,7 @@ def _parameters(
 def _state(values: Values, step: Step, operand: int, place: int, shape: tuple[int, int]) -> Edge:
     """The first state of a direction: zeros, a constant, or a part of a value."""
     name = step.operand(operand)
-    is_stated = name in values.found.numbers or name in values.found.constants
+    is_stated = name in values.sized.numbers or name in values.sized.constants
     if not name or is_stated:
         array = values.constant(name)
         data = np.zeros(shape, np.float32)

@@ -108,12 +108,12 @@ def sized(
     """
     walk = _Walk(onnx, model, file, there)
     for name, shape in inputs.items():
-        walk.found.inputs[name] = shape
+        walk.sized.inputs[name] = shape
         walk.note(name, shape, elements[name] or 1)
     walk.through(_ordered(onnx, model.graph, file))
-    walk.found.outputs = [value.name for value in model.graph.output]
-    walk.found.steps = _needed(walk.found)
-    return walk.found
+    walk.sized.outputs = [value.name for value in model.graph.output]
+    walk.sized.steps = _needed(walk.sized)
+    return walk.sized
 
 
 class _Walk:
@@ -127,23 +127,23 @@ class _Walk:
         self.folding = Folding(onnx, model)
         self.versions = {opset.domain: opset.version for opset in model.opset_import}
         self.types: dict[str, Any] = {}
-        self.found = Sized(file)
-        self.found.opset = self.versions.get("", self.versions.get("ai.onnx", 1))
+        self.sized = Sized(file)
+        self.sized.opset = self.versions.get("", self.versions.get("ai.onnx", 1))
         self.makers: dict[str, Step] = {}
         graph = model.graph
         for tensor in graph.initializer:
-            self.found.weights[tensor.name] = tuple(tensor.dims)
+            self.sized.weights[tensor.name] = tuple(tensor.dims)
             self.note(tensor.name, tuple(tensor.dims), tensor.data_type)
         for name, array in initial_constants(onnx, graph).items():
-            self.found.constants[name] = array
+            self.sized.constants[name] = array
             if array.size <= 1 or array.dtype.kind not in "f":
-                self.found.numbers.add(name)
+                self.sized.numbers.add(name)
         self.stated = {value.name: value.type for value in [*graph.value_info, *graph.output]}
 
     def note(self, name: str, shape: Sizes, element: int) -> None:
         """Note the shape and the type of a value."""
-        self.found.shapes[name] = shape
-        self.found.elements[name] = element
+        self.sized.shapes[name] = shape
+        self.sized.elements[name] = element
         self.types[name] = self.onnx.helper.make_tensor_type_proto(element, shape)
 
     def through(self, steps: Iterable[Step]) -> None:
@@ -159,44 +159,44 @@ class _Walk:
             self._read(step)
 
     def _read(self, step: Step) -> None:
-        if step.kind == "Shape" and step.inputs[0] in self.found.shapes:
+        if step.kind == "Shape" and step.inputs[0] in self.sized.shapes:
             self._constant(step.outputs[0], self._shape_of(step), pure=True)
             return
         if step.kind == "Concat" and self.there is not None:
             step = self._joined_for_each(step, self.there)
         self._sizes(step)
         elements = max(
-            (prod(self.found.shapes.get(name, (0,))) for name in step.outputs if name), default=0
+            (prod(self.sized.shapes.get(name, (0,))) for name in step.outputs if name), default=0
         )
-        if self.folding.computes(step, self.found.constants, elements):
-            results = self.folding.results(step, self.found.constants)
-            pure = all(name in self.found.numbers for name in step.inputs if name)
+        if self.folding.computes(step, self.sized.constants, elements):
+            results = self.folding.results(step, self.sized.constants)
+            pure = all(name in self.sized.numbers for name in step.inputs if name)
             if results is not None:
                 for name, value in zip(step.outputs, results, strict=True):
                     if name:
                         self._constant(name, value, pure=pure)
                 if pure:
                     return
-        self.found.steps.append(step)
+        self.sized.steps.append(step)
 
     def _shape_of(self, step: Step) -> Any:
-        shape = self.found.shapes[step.inputs[0]]
+        shape = self.sized.shapes[step.inputs[0]]
         start = step.attributes.get("start", 0)
         end = step.attributes.get("end", len(shape))
         return np.array(shape[start:end], np.int64)
 
     def _constant(self, name: str, value: Any, *, pure: bool) -> None:
-        self.found.constants[name] = value
+        self.sized.constants[name] = value
         if pure:
-            self.found.numbers.add(name)
+            self.sized.numbers.add(name)
         element = self.onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         self.note(name, tuple(value.shape), element)
 
     def _sizes(self, step: Step) -> None:
         """Note the sizes of what a node computes, and why they are not known."""
-        sizes = foreign_sizes(step, self.found.shapes)
+        sizes = foreign_sizes(step, self.sized.shapes)
         if sizes is not None:
-            element = next((self.found.elements.get(n, 1) for n in step.inputs if n), 1)
+            element = next((self.sized.elements.get(n, 1) for n in step.inputs if n), 1)
             for name, shape in zip(step.outputs, sizes, strict=False):
                 if name and shape is not None:
                     self.note(name, shape, element)
@@ -205,13 +205,13 @@ class _Walk:
         if step.kind == "Reshape" and self.there is not None:
             self._move_batch(step, self.there)
         for name in step.outputs:
-            if not name or name in self.found.shapes:
+            if not name or name in self.sized.shapes:
                 continue
             stated = self._stated(name)
             if stated is not None:
                 self.note(name, *stated)
             else:
-                self.found.unknown[name] = self._why(step)
+                self.sized.unknown[name] = self._why(step)
 
     def _inferred(self, step: Step) -> None:
         """Note what ONNX's own inference says of the results of a node."""
@@ -228,9 +228,9 @@ class _Walk:
         ):
             return
         small = {
-            name: onnx.numpy_helper.from_array(self.found.constants[name], name)
+            name: onnx.numpy_helper.from_array(self.sized.constants[name], name)
             for name in types
-            if name in self.found.constants and self.found.constants[name].size <= SMALL
+            if name in self.sized.constants and self.sized.constants[name].size <= SMALL
         }
         try:
             results = onnx.shape_inference.infer_node_outputs(
@@ -239,7 +239,7 @@ class _Walk:
             )  # fmt: skip
         except Exception as error:  # ONNX raises classes of its C++ side
             reads = ", ".join(
-                f"{name} {list(self.found.shapes.get(name, ()))}" for name in step.inputs if name
+                f"{name} {list(self.sized.shapes.get(name, ()))}" for name in step.inputs if name
             )
             text = str(error).partition("\n")[0]
             raise fault(
@@ -251,7 +251,7 @@ class _Walk:
         for name, result in results.items():
             self.types[name] = result
             tensor = result.tensor_type
-            self.found.elements[name] = tensor.elem_type
+            self.sized.elements[name] = tensor.elem_type
             dims = tensor.shape.dim
             if result.HasField("tensor_type") and tensor.HasField("shape"):
                 sizes = tuple(dim.dim_value for dim in dims)
@@ -262,7 +262,7 @@ class _Walk:
         """Give a view that states the batch of the file the other one, where its images lie."""
         read = step.inputs[0]
         output = step.outputs[0]
-        shapes = self.found.shapes
+        shapes = self.sized.shapes
         if read not in there.shapes or output not in there.shapes or read not in shapes:
             return
         before = there.shapes[read]
@@ -278,11 +278,11 @@ class _Walk:
         if place not in starts or prod(out) != prod(before) or (place > 1 and not alone):
             raise fault(self.file, step, "its sizes hold for the batch of the file only")
         size = out[axis] * prod(now) // prod(before)
-        self.note(output, (*out[:axis], size, *out[axis + 1 :]), self.found.elements[output])
+        self.note(output, (*out[:axis], size, *out[axis + 1 :]), self.sized.elements[output])
 
     def _joined_for_each(self, step: Step, there: Sized) -> Step:
         """A join whose operands for one image, such as class tokens, are repeated for all."""
-        shapes = self.found.shapes
+        shapes = self.sized.shapes
         names = list(step.inputs)
         moved = [
             axis
@@ -305,7 +305,7 @@ class _Walk:
 
     def _expanded(self, step: Step, name: str, axis: int, size: int) -> str:
         """The name of a value of which one axis is repeated to a size."""
-        shape = self.found.shapes[name]
+        shape = self.sized.shapes[name]
         full_shape = np.array((*shape[:axis], size, *shape[axis + 1 :]), np.int64)
         output = f"{name}.{step.name}"
         stated = f"{name}.{step.name}.shape"
@@ -327,8 +327,8 @@ class _Walk:
     def _why(self, step: Step) -> str:
         """Why the sizes of what a node computes are not known, by the first cause."""
         for name in step.inputs:
-            if name in self.found.unknown:
-                return self.found.unknown[name]
+            if name in self.sized.unknown:
+                return self.sized.unknown[name]
         source = "" if step.domain in STANDARD else f" of {step.domain}"
         return f"node {step.name} ({step.kind}{source}) makes sizes that depend on data"
 
@@ -340,7 +340,7 @@ class _Walk:
         Where its condition is not known both may compute as much, and then it is the first. Raises
         ``ArgumentError`` where they do not: what is timed would be a guess.
         """
-        condition = self.found.constants.get(step.inputs[0])
+        condition = self.sized.constants.get(step.inputs[0])
         if condition is not None:
             return self._branch(step, "then_branch" if condition.reshape(-1)[0] else "else_branch")
         first = self._branch(step, "then_branch")
@@ -351,7 +351,7 @@ class _Walk:
             raise fault(self.file, step, self._choice(step)) from error
         if not alike:
             raise fault(self.file, step, self._choice(step))
-        self.found.notes.append(
+        self.sized.notes.append(
             f"{step.name} (If) depends on data; both branches multiply alike, and the first is read"
         )
         return first
@@ -362,12 +362,12 @@ class _Walk:
         renamed: dict[str, str] = {}
         for tensor in graph.initializer:
             renamed[tensor.name] = self._unused(f"{step.name}.{tensor.name}")
-            self.found.weights[renamed[tensor.name]] = tuple(tensor.dims)
+            self.sized.weights[renamed[tensor.name]] = tuple(tensor.dims)
             self.note(renamed[tensor.name], tuple(tensor.dims), tensor.data_type)
         for inner, array in initial_constants(self.onnx, graph).items():
-            self.found.constants[renamed[inner]] = array
+            self.sized.constants[renamed[inner]] = array
             if array.size <= 1 or array.dtype.kind not in "f":
-                self.found.numbers.add(renamed[inner])
+                self.sized.numbers.add(renamed[inner])
         for node in graph.node:
             for output in node.output:
                 if output:
@@ -381,7 +381,7 @@ class _Walk:
     def _unused(self, name: str) -> str:
         number = 1
         unused = name
-        while unused in self.makers or unused in self.found.weights:
+        while unused in self.makers or unused in self.sized.weights:
             number += 1
             unused = f"{name}_{number}"
         return unused
@@ -391,17 +391,17 @@ class _Walk:
         trial = copy(self)
         trial.types = dict(self.types)
         trial.makers = dict(self.makers)
-        trial.found = copy(self.found)
+        trial.sized = copy(self.sized)
         for name in ("shapes", "elements", "constants", "weights", "unknown"):
-            setattr(trial.found, name, dict(getattr(self.found, name)))
-        trial.found.steps = []
-        trial.found.numbers = set(self.found.numbers)
-        trial.found.notes = []
+            setattr(trial.sized, name, dict(getattr(self.sized, name)))
+        trial.sized.steps = []
+        trial.sized.numbers = set(self.sized.numbers)
+        trial.sized.notes = []
         trial.through(steps)
         counts: Counter[Any] = Counter()
-        for step in trial.found.steps:
+        for step in trial.sized.steps:
             if multiplies(step):
-                shapes = tuple(trial.found.shapes.get(name) for name in step.values)
+                shapes = tuple(trial.sized.shapes.get(name) for name in step.values)
                 counts[step.kind, shapes] += 1
         return counts
 
@@ -416,7 +416,7 @@ class _Walk:
             if name in seen:
                 continue
             seen.add(name)
-            if name in self.found.inputs:
+            if name in self.sized.inputs:
                 values.append(name)
             maker = self.makers.get(name)
             if maker is not None and maker.kind in ("Shape", "Size"):
@@ -425,7 +425,7 @@ class _Walk:
                 waiting += [waiting_name for waiting_name in maker.inputs if waiting_name]
         causes = [f"the numbers of input {name}" for name in values]
         causes += [
-            f"the size of {name}, which is not known ({self.found.unknown.get(name, '')})"
+            f"the size of {name}, which is not known ({self.sized.unknown.get(name, '')})"
             for name in sizes
         ]
         return (

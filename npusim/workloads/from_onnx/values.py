@@ -63,8 +63,8 @@ def same_order(shape: Sizes, axes: Sequence[int]) -> bool:
 class Values:
     """The graph of a file while its nodes are read, and its values so far by their names."""
 
-    def __init__(self, found: Sized, builder: GraphBuilder) -> None:
-        self.found = found
+    def __init__(self, sized: Sized, builder: GraphBuilder) -> None:
+        self.sized = sized
         self.builder = builder
         self.values: dict[str, Value] = {}
         self.readers: dict[str, list[Step]] = {}
@@ -72,22 +72,22 @@ class Values:
         self.unrolled = False
         self.unread: Counter[str] = Counter()
         self.strange: Counter[str] = Counter()
-        self.steps = {name: step for step in found.steps for name in step.outputs if name}
-        for step in found.steps:
+        self.steps = {name: step for step in sized.steps for name in step.outputs if name}
+        for step in sized.steps:
             for name in step.values:
                 self.readers.setdefault(name, []).append(step)
-        self.outputs = Counter(found.outputs)
+        self.outputs = Counter(sized.outputs)
         self._carried: dict[tuple[str, Sizes, Sizes], str] = {}
 
     # -- what is known of a file's values --------------------------------------------------
 
     def known(self, name: str) -> bool:
         """Return whether something of this name was read, or can be."""
-        return name in self.values or name in self.found.weights or name in self.found.constants
+        return name in self.values or name in self.sized.weights or name in self.sized.constants
 
     def constant(self, name: str) -> Any:
         """The numbers of a value, None where they are not known."""
-        return self.found.constants.get(name) if name else None
+        return self.sized.constants.get(name) if name else None
 
     def whole(self, name: str) -> tuple[int, ...]:
         """The whole numbers that a value has, () where they are not known."""
@@ -101,7 +101,7 @@ class Values:
             array is None
             or array.size != 1
             or array.dtype == bool
-            or name not in self.found.numbers
+            or name not in self.sized.numbers
         ):
             return None
         return float(str(array.reshape(-1)[0]))
@@ -122,11 +122,11 @@ class Values:
         return value
 
     def _parameter(self, name: str, *, trained: bool) -> Value:
-        shape = self.found.shapes[name]
-        floats = self.found.elements.get(name, 1) in (1, 10, 11, 16)
-        initial = name in self.found.weights
-        array = self.found.constants.get(name)
-        pure = name in self.found.numbers
+        shape = self.sized.shapes[name]
+        floats = self.sized.elements.get(name, 1) in (1, 10, 11, 16)
+        initial = name in self.sized.weights
+        array = self.sized.constants.get(name)
+        pure = name in self.sized.numbers
         is_trained = (initial and floats and not pure) or trained
         data = array if not is_trained and array is not None and array.size <= LARGEST else None
         called = name
@@ -226,12 +226,12 @@ class Values:
         for name in step.values:
             if self.single(name) is not None:
                 continue  # a number of the operation
-            if self.known(name) and self.found.shapes.get(name) is not None:
+            if self.known(name) and self.sized.shapes.get(name) is not None:
                 value = self.value(name)
                 if prod(value.shape):
                     reads.append(value)
-        outs = [name for name in step.outputs if self.found.shapes.get(name) is not None]
-        outs = [name for name in outs if prod(self.found.shapes[name])]
+        outs = [name for name in step.outputs if self.sized.shapes.get(name) is not None]
+        outs = [name for name in outs if prod(self.sized.shapes[name])]
         images = any(value.images for value in reads)
         if not images and not any(value.weight for value in reads):
             return  # of constants alone: constants, read when something wants them
@@ -243,7 +243,7 @@ class Values:
                 kind=UNKNOWN,
                 called=called or step.kind,
                 shape=largest,
-                out=self.found.shapes[name] if name else largest,
+                out=self.sized.shapes[name] if name else largest,
             )
             edges = [self.edge(value, step) for value in reads]
             result = self.add(step, layer, edges, images=images)

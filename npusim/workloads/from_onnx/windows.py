@@ -22,7 +22,7 @@ def window_padding(values: Values, step: Step, x: Sizes, kernel: Sizes) -> Sides
     if how in ("NOTSET", "VALID"):
         pads = step.integers("pads", (0,) * (2 * dims))
         return tuple(zip(pads[:dims], pads[dims:], strict=True))
-    out = values.found.shape(step, step.outputs[0])[2:]
+    out = values.sized.shape(step, step.outputs[0])[2:]
     strides = step.integers("strides", (1,) * dims)
     dilations = step.integers("dilations", (1,) * dims)
     sides = []
@@ -62,7 +62,7 @@ def pooling(values: Values, step: Step) -> None:
     layer = ElementwiseLayer(
         kind=_ONNX[step.kind],
         shape=value.shape,
-        out=values.found.shape(step, step.outputs[0]),
+        out=values.sized.shape(step, step.outputs[0]),
         numbers=(1.0,) if counted else (),
         kernel=kernel,
         stride=step.integers("strides", (1,) * len(kernel)),
