@@ -17,7 +17,7 @@ QUICK := tests/base tests/machine/device tests/machine/isa tests/machine/numeric
   tests/machine/timing/test_fabric.py tests/machine/timing/test_l2.py tests/problem/layouts \
   tests/problem/test_reference.py tests/workloads tests/test_architecture.py
 
-.PHONY: demo engine quick test minima newest mutants replay gate check types docs slow release bench speed steps scorecard clean
+.PHONY: demo engine quick test minima newest mutants replay gate check types size docs slow release bench speed steps scorecard clean
 
 $(VENV)/.installed: pyproject.toml
 	@echo "npusim and what it needs go into $(VENV): once, half a minute to two; nothing is said meanwhile"
@@ -90,6 +90,10 @@ check: $(VENV)/.installed types
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+# How the code reads, by room; AGAINST=REVISION shows the difference to another than the last release.
+size: $(VENV)/.installed
+	$(BIN)/python -m tools.size $(if $(AGAINST),--against $(AGAINST))
+
 docs: $(VENV)/.docs
 	$(BIN)/python -m tools.command_line docs/reference/command-line.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -126,9 +130,9 @@ steps: $(VENV)/.installed
 
 scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)
-	$(BIN)/npusim validate --leave-one-out --starts --html $(SCORECARD)/scorecard.html \
+	$(BIN)/python -m tools.scorecard --html $(SCORECARD)/scorecard.html \
 	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
-	$(BIN)/python -m tests.silicon.mechanisms > $(SCORECARD)/mechanisms.txt
+	$(BIN)/python -m tools.scorecard.mechanisms > $(SCORECARD)/mechanisms.txt
 	$(BIN)/python -m tests.documents errors 'other errors' busy
 
 clean:

@@ -11,7 +11,6 @@ import json
 import posixpath
 import re
 from importlib import import_module
-from inspect import getdoc, isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from npusim.problem.limits.facts import FORMS
+from npusim.ops import OPERATORS
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,20 +31,15 @@ PAGES = {
     "configs/README.md": "reference/configuration.md",
     "configs/silicon/README.md": "reference/measured-silicon.md",
     "configs/profiles/README.md": "reference/sample-profile.md",
+    "tools/README.md": "tools.md",
     "configs/silicon/notes/tilings.md": "notes/tilings.md",
     "configs/silicon/notes/tried.md": "notes/tried.md",
 }
 
 
 def _operators() -> list[str]:
-    """Places of the operators that have a module each, as the stub of their package lists them."""
-    module = ast.parse((ROOT / "npusim" / "ops" / "__init__.pyi").read_text(encoding="utf-8"))
-    return [
-        f"{node.module}.{alias.name}"
-        for node in module.body
-        for alias in getattr(node, "names", ())
-        if isinstance(node, ast.ImportFrom) and node.module == f"npusim.ops.{alias.name}"
-    ]
+    """Places of the operators, each in the module of its function."""
+    return [f"{function.__module__}.{name}" for name, function in OPERATORS.items()]
 
 
 #: Page of the Python interface -> its title and modules.
@@ -68,13 +62,17 @@ INTERFACE = {
     "layout": ("npusim.problem.layouts", ["npusim.problem.layouts"]),
     "compat": (
         "npusim.compat",
-        [f"npusim.compat{part}" for part in ("", ".tbe", ".aclnn", ".ftdsp")],
+        [
+            "npusim.compat",
+            "npusim.compat.tbe",
+            "npusim.compat.tbe_dsl",
+            "npusim.compat.tbe_tvm",
+            "npusim.compat.aclnn",
+            "npusim.compat.ftdsp",
+        ],
     ),
     "torch": ("npusim.torch", ["npusim.torch", "npusim.torch.log"]),
 }
-
-#: Modules whose functions are made when they are imported, so that reading them is not enough.
-MADE = ("npusim.compat.aclnn", "npusim.compat.ftdsp", "npusim.compat.tbe_dsl")
 
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".txt": "text", ".csv": "text", "": "text"}
@@ -86,7 +84,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(_generated(config, page, (ROOT / document).read_text(encoding="utf-8")))
     for name, (title, modules) in INTERFACE.items():
         parts = "\n".join(f"::: {module}\n{_members(module)}" for module in modules)
-        parts += "".join(_made(module) for module in MADE if name == "compat")
         files.append(_generated(config, f"api/{name}.md", f"# {title}\n\n{parts}"))
     files.append(_generated(config, "api/kernels.md", _kernels()))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -159,19 +156,6 @@ def _members(module: str) -> str:
     """What a page shows of the package itself, whose list of public names is made, not written."""
     names = ", ".join(name for name in import_module("npusim").__all__ if name[0] != "_")
     return f"    options:\n      members: [{names}]\n" if module == "npusim" else ""
-
-
-def _made(module: str) -> str:
-    """The functions of a module that are made when it is imported."""
-    found = import_module(module)
-    names = getattr(found, "__all__", sorted(FORMS))
-    functions = {name: getattr(found, name) for name in names}
-    parts = [f"\n## Functions of {module}\n"]
-    for name, function in functions.items():
-        if isfunction(function):
-            parts.append(f"### {name}\n\n```python\n{name}{signature(function)}\n```\n")
-            parts.append(f"{getdoc(function)}\n")
-    return "\n".join(parts)
 
 
 def _kernels() -> str:

@@ -6,7 +6,8 @@ this file lists the names.
 
 from __future__ import annotations
 
-from npusim.base.public import attached
+import lazy_loader
+
 from npusim.version import __version__ as __version__
 
-__getattr__, __dir__, __all__ = attached(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -27,7 +27,7 @@ from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
-from npusim.machine.timing import standby
+from npusim.machine.timing import compile_once
 from npusim.machine.timing.fast import library
 from npusim.machine.timing.run import ENGINES
 from npusim.machine.timing.trace import core_starts
@@ -40,20 +40,20 @@ def main(arguments: list[str]) -> int:
     """Compile; with ``--check`` only compare the engines of this process, 1 where they differ.
 
     ``--any`` compiles for processors of every level that this machine can check. ``--cache``
-    compiles for processes to come, where no other does so.
+    compiles for processes to come.
     """
     if arguments == ["--check"]:
         return int(differs())
     if arguments == ["--cache"]:
-        in_background()
+        into_cache()
         return 0
     if HERE not in arguments:
         return _in_child(arguments)
-    folder = next((Path(one) for one in arguments if not one.startswith("-")), library.HERE)
+    folder = next((Path(word) for word in arguments if not word.startswith("-")), library.HERE)
     levels = library.levels()[: None if ANY in arguments else 1]
     sys.stderr.write(f"compiling the engine for {', '.join(levels)}: about a minute\n")
-    made = library_in(folder, levels)
-    sys.stderr.write("".join(f"compiled {file}\n" for file in made))
+    libraries = library_in(folder, levels)
+    sys.stderr.write("".join(f"compiled {file}\n" for file in libraries))
     return 0
 
 
@@ -64,15 +64,13 @@ def _in_child(arguments: list[str]) -> int:
     return subprocess.run(command, env=environment, check=False).returncode
 
 
-def in_background() -> None:
-    """Compile into the cache, a library or else Numba's code, unless somebody else does so."""
+def into_cache() -> None:
+    """Compile into the cache: a library, or Numba's code where there is no C compiler."""
     from npusim.machine.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
-    with standby.compiling() as alone:
-        if alone and not standby.is_cached():
-            if not ahead.can_link() or _in_child([str(library.folder())]):
-                ahead.translated(examples())
-            standby.finish()
+    if not ahead.can_link() or _in_child([str(library.folder())]):
+        ahead.translated(examples())
+    compile_once.finish()
 
 
 def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
@@ -85,16 +83,16 @@ def library_in(folder: Path, levels: Sequence[str]) -> list[Path]:
     from npusim.machine.timing.fast import ahead  # noqa: PLC0415 - imports a compiler
 
     module = ahead.translated(examples())
-    made = []
+    libraries = []
     for level in levels:
-        made.append(folder / library.name(level))
-        with replacing(made[-1]) as part:
+        libraries.append(folder / library.name(level))
+        with replacing(libraries[-1]) as part:
             ahead.link(module, level, part)
             command = [sys.executable, "-m", "npusim.ahead", "--check"]
             subprocess.run(command, check=True, env=library.engine_of_children(str(part)))
-    for other in {*folder.glob("engine-*.so")}.difference(made):
+    for other in {*folder.glob("engine-*.so")}.difference(libraries):
         other.unlink()
-    return made
+    return libraries
 
 
 def examples() -> dict[Callable[..., None], tuple[Any, ...]]:

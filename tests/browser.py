@@ -28,7 +28,9 @@ class Page:
     """One page in the browser; ``errors`` and ``requests`` collect what it must not have."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: WebSocketClientConnection) -> None:
-        self._loop, self._socket, self._last = loop, socket, 0
+        self._loop = loop
+        self._socket = socket
+        self._last = 0
         self.errors: list[str] = []
         self.requests: list[str] = []
 
@@ -49,14 +51,15 @@ class Page:
         while True:
             text = await self._socket.read_message()
             assert text is not None, f"the browser closed before it answered {method}"
-            told = json.loads(text)
-            if told.get("id") == self._last:
-                assert "error" not in told, told["error"]
-                return cast(dict[str, Any], told["result"])
-            self._note(told)
+            message = json.loads(text)
+            if message.get("id") == self._last:
+                assert "error" not in message, message["error"]
+                return cast(dict[str, Any], message["result"])
+            self._note(message)
 
-    def _note(self, told: dict[str, Any]) -> None:
-        method, params = told.get("method"), told.get("params", {})
+    def _note(self, event: dict[str, Any]) -> None:
+        """Keep an event of the page that is a request, an error or a warning."""
+        method, params = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":
@@ -68,14 +71,14 @@ class Page:
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression; promises are waited for."""
-        done = self.call(
+        evaluated = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in done, done["exceptionDetails"]
-        return done["result"].get("value")
+        assert "exceptionDetails" not in evaluated, evaluated["exceptionDetails"]
+        return evaluated["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        """Until a JavaScript expression is true."""
+        """Wait until a JavaScript expression is true."""
         self.run(
             "new Promise((done, fail) => { const end = Date.now() + 1000 * "
             f"{PATIENCE / 2}; const look = () => ({condition}) ? done(true) : Date.now() > end ? "
@@ -132,19 +135,27 @@ class _Process:
         assert CHROMIUM is not None
         self._folder = tempfile.mkdtemp()
         words = [
-            *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-            *("--disable-background-networking", "--disable-dev-shm-usage", "--hide-scrollbars"),
-            *("--remote-debugging-port=0", "--remote-allow-origins=*"),
-            *(f"--user-data-dir={self._folder}", "about:blank"),
+            CHROMIUM,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--remote-debugging-port=0",
+            "--remote-allow-origins=*",
+            f"--user-data-dir={self._folder}",
+            "about:blank",
         ]
         self._process = subprocess.Popen(
             words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            found = re.search(r"DevTools listening on ws://([\d.:]+)/", line)
-            if found:
-                return found[1]
+            address = re.search(r"DevTools listening on ws://([\d.:]+)/", line)
+            if address:
+                return address[1]
         raise AssertionError(f"{CHROMIUM} ended with {self._process.wait()}")
 
     def __exit__(
@@ -176,8 +187,8 @@ def browser() -> Iterator[Page]:
 
 async def _connected(loop: asyncio.AbstractEventLoop, address: str) -> Page:
     for _ in range(100):  # a fresh browser may not have its page yet
-        told = await AsyncHTTPClient().fetch(f"http://{address}/json/list")
-        pages = [one for one in json.loads(told.body) if one["type"] == "page"]
+        response = await AsyncHTTPClient().fetch(f"http://{address}/json/list")
+        pages = [target for target in json.loads(response.body) if target["type"] == "page"]
         if pages:
             break
         await asyncio.sleep(0.1)

@@ -45,22 +45,22 @@ class Row:
     def __call__(self, device: Any, **options: Any) -> Any:
         """Run it."""
         kinds = [self.dtypes] * len(self.operands) if isinstance(self.dtypes, str) else self.dtypes
-        given = dict(self.arguments)
+        arguments = dict(self.arguments)
         for place, (name, kind) in enumerate(zip(self.operands, kinds, strict=True)):
             shape = tuple(self.operands[name])
             operand: Any = npusim.spec(shape, kind)
             if not self.timing:
                 operand = integers(shape, kind, place, rounded=self.rounded)
             if name == "tensor_bias":
-                given["para_dict"] = given["para_dict"] | {name: operand}
+                arguments["para_dict"] = arguments["para_dict"] | {name: operand}
             else:
-                given[name] = operand
+                arguments[name] = operand
         function = getattr(npusim.ops if self.operands else npusim, self.operator)
-        return function(**given, device=device, **options)
+        return function(**arguments, device=device, **options)
 
     def runs_on(self) -> tuple[str, ...]:
         """Names of its devices."""
-        return tuple(one for name in self.devices for one in GROUPS.get(name, (name,)))
+        return tuple(device for name in self.devices for device in GROUPS.get(name, (name,)))
 
 
 def integers(
@@ -75,5 +75,5 @@ def integers(
 
 
 def data(file: str) -> Any:
-    """What a file of calls says."""
+    """Contents of a file of calls."""
     return yaml.safe_load((FOLDER / f"{file}.yaml").read_text(encoding="utf-8"))

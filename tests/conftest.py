@@ -60,7 +60,11 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.meta_path.insert(0, NoCompiler())
     if config.getoption("--slow"):
         config.option.markexpr = "slow or drawn"
-        sampled.ALL = True
+    sampled.ALL = (
+        config.getoption("--slow")
+        or config.getoption("--update-replay")
+        or config.option.markexpr == "replay"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

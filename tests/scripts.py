@@ -20,11 +20,11 @@ class Scripted(Kernel):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Those that are attributes, in the order in which they were made."""
-        return tuple(one for one in vars(self).values() if isinstance(one, Tensor))
+        return tuple(value for value in vars(self).values() if isinstance(value, Tensor))
 
     @abstractmethod
     def tasks(self, cores: int) -> Tasks[Any]:
-        """Which core does what."""
+        """Say which core does what."""
 
     @abstractmethod
     def buffers(self, k: Language) -> None:

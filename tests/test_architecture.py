@@ -11,8 +11,6 @@ from typing import Any
 
 from importlinter.api import read_configuration
 
-from tools.size import lines_of_code, report
-
 ROOT = Path(__file__).parent.parent
 
 #: Parts that know the machine and have never heard of convolution.
@@ -35,10 +33,8 @@ def modules() -> dict[str, Path]:
 
 @cache
 def tree(file: Path) -> ast.Module:
-    """A module with the public names that a stub beside it lists."""
-    stub = file.with_suffix(".pyi")
-    parts = [one.read_text(encoding="utf-8") for one in (file, stub) if one.exists()]
-    return ast.parse("\n".join(parts), str(file))
+    """The syntax tree of a module."""
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
 
 def imports(node: ast.AST) -> Iterator[str]:
@@ -140,16 +136,6 @@ def test_the_machine_has_never_heard_of_convolution() -> None:
             assert not FOREIGN.search(line), f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
 
 
-def test_lines_of_code_leave_out_what_explains() -> None:
-    text = '"""Module."""\n\n# why\ndef f(a):\n    """What."""\n    return (\n        a\n    )\n'
-    assert lines_of_code(text) == 4
-
-
-def test_the_sizes_of_all_rooms_are_listed() -> None:
-    names = {line.split()[-1] for line in report()}
-    assert {"kernels/matmul", "npusim/machine", "npusim/cli", "all"} <= names
-
-
 #: Shells ask for completions through the environment, users name the place of their cache there and
 #: how the engine is compiled; no result depends on any of it.
 READS_THE_ENVIRONMENT = {
@@ -168,3 +154,24 @@ def test_nothing_is_global_and_nothing_reads_the_environment() -> None:
         if isinstance(node, ast.Attribute):
             reads = node.attr in {"environ", "getenv"} and module not in READS_THE_ENVIRONMENT
             assert not reads, f"{module}:{node.lineno}: environment"
+
+
+def readme_of(file: Path) -> Path:
+    """The README that speaks of a module: in its folder, or the nearest one above."""
+    return next(folder / "README.md" for folder in file.parents if (folder / "README.md").exists())
+
+
+def test_the_readme_of_a_package_names_its_files() -> None:
+    unnamed = [
+        module
+        for module, file in modules().items()
+        if file.name != "__init__.py" and file.parent != ROOT / "npusim"
+        if not re.search(rf"\b{file.stem}\b", readme_of(file).read_text(encoding="utf-8"))
+    ]
+    assert not unnamed
+
+
+def test_the_readme_of_a_package_is_a_page() -> None:
+    pages = {readme_of(file) for file in modules().values()} - {ROOT / "README.md"}
+    long = [page for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > 40]
+    assert not long

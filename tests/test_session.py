@@ -18,8 +18,8 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Tasks
 from npusim.machine.program.language import Language
-from tests.mistakes import mistakes
 from tests.scripts import Scripted, tasks_of
+from tests.tables import rows
 
 Array = np.ndarray[Any, Any]
 N = 256
@@ -165,13 +165,17 @@ def test_arrays_must_be_the_kernel_s(arrays: tuple[Any, ...], message: str) -> N
 # -- options -----------------------------------------------------------------------------------
 
 
-@mistakes("calls", "bad_options_are_refused")
+@rows("tests/data/mistakes/calls.yaml", "bad_options_are_refused", "options, message")
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         npusim.simulate(Scale(), "tiny", X, **options)
 
 
-@mistakes("calls", "an_operator_refuses_options_it_has_no_use_for")
+@rows(
+    "tests/data/mistakes/calls.yaml",
+    "an_operator_refuses_options_it_has_no_use_for",
+    "options, message",
+)
 def test_an_operator_refuses_options_it_has_no_use_for(
     options: dict[str, Any], message: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""What tooltips of charts ask for that their charts do not have: a browser shows it as ``???``."""
+"""Fields that tooltips ask for and their charts do not have: a browser shows them as ``???``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _FIELD = re.compile(r"@(\w+)(?:\{([^}]*)\})?")
 
 def charts(page: str) -> list[Document]:
     """The charts that a page holds."""
-    held = re.findall(r'<script type="application/json" class="bokeh">(.*?)</script>', page)
-    return [Document.from_json(json.loads(text)["doc"]) for text in held]
+    scripts = re.findall(r'<script type="application/json" class="bokeh">(.*?)</script>', page)
+    return [Document.from_json(json.loads(script)["doc"]) for script in scripts]
 
 
-def untold(document: Document) -> list[str]:
+def missing_fields(document: Document) -> list[str]:
     """Fields of tooltips that are no column, or that have no formatter of their own."""
-    found = []
+    missing: list[str] = []
     for tool in document.select({"type": HoverTool}):
         assert isinstance(tool, HoverTool)
         assert isinstance(tool.tooltips, str)
@@ -29,6 +29,8 @@ def untold(document: Document) -> list[str]:
         assert fields
         drawn: Any
         for drawn in tool.renderers:
-            found += [name for name, _ in fields if name not in drawn.data_source.data]
-        found += [n for n, how in fields if how == "custom" and f"@{n}" not in tool.formatters]
-    return found
+            missing += [name for name, _ in fields if name not in drawn.data_source.data]
+        missing += [
+            name for name, how in fields if how == "custom" and f"@{name}" not in tool.formatters
+        ]
+    return missing

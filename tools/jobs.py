@@ -91,7 +91,7 @@ class Run(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with an error, or with a traceback of any thread."""
+        """True if it ended with an error, or with a traceback of any thread."""
         return self.status != 0 or "Traceback" in self.errors
 
 
@@ -117,7 +117,7 @@ def prepare(folder: Path) -> None:
 
 
 def answer(printed: str, folder: Path) -> str:
-    """What a command printed and the files that it wrote, without the seconds that it took."""
+    """The output of a command and the files it wrote, without the seconds that it took."""
     written = sorted(
         path for path in folder.iterdir() if path.suffix in _ANSWERS and path.name not in FILES
     )

@@ -87,7 +87,7 @@ def _divisors(cores: int, most: int) -> Iterator[int]:
 
 
 def _adds(problem: Gradient, images: int) -> bool:
-    """Whether cores can share images so: there are chunks, room for fp32 sums, and adds of them."""
+    """Tell whether cores can share images so: there are chunks, room for fp32 sums, and adds."""
     s = problem.shape
     enough = images <= s.n * s.spatial[0] * s.spatial[1]
     room = images * problem.elements * FP32.bytes <= problem.spare_bytes

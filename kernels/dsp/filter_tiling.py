@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from npusim.kernels.estimate.checks import check_tiling
 from npusim.language import FP32, Device, DType, ceil_div
+from npusim.machine.isa.base import Move
+from npusim.machine.isa.dsp import DspGemm
 from npusim.problem.convolution import Convolution
 
 #: Largest count of frames, and of 32-bit words in a frame, of one DMA descriptor.
@@ -68,7 +70,7 @@ class Tiling:
         return prod(self.grid)
 
     def clipped(self, s: Convolution) -> Tiling:
-        """What a transposed layer leaves of it."""
+        """The tiling with the sizes that a transposed layer leaves of it."""
         grid = Grid(*map(min, self.grid, self.most(s)))
         channels, taps, columns = core_share(s, grid)
         return Tiling(
@@ -81,7 +83,7 @@ class Tiling:
         )
 
     def most(self, s: Convolution) -> Grid:
-        """What there is of a transposed layer along each axis, of images their chunks."""
+        """The size of a transposed layer along each axis, of images their chunks."""
         chunks = ceil_div(s.spatial[0], self.rows) * ceil_div(s.spatial[1], self.width)
         return Grid(s.cout, s.taps, s.cin_per_group, s.n * chunks)
 
@@ -111,7 +113,7 @@ def core_share(s: Convolution, grid: Grid) -> tuple[int, int, int]:
 
 
 class Run(NamedTuple):
-    """A piece of an axis: which of its runs it is in, where it begins, and its size."""
+    """A piece of an axis: the number of its run, where it begins, and its size."""
 
     run: int
     first: int
@@ -169,10 +171,13 @@ def chunk_cycles(
     ``product`` are rows, columns and depth; ``starts`` moves bring ``frames``, each of them the
     bytes of one and how many there are.
     """
-    path, gemm, (rows, columns, depth) = device.path("GM", "SM"), device.gemm, product
+    path = device.path("GM", "SM")
+    gemm = device.gemm
     assert gemm is not None  # the operator has asked for it
+    rows, columns, depth = product
     rate = gemm.rates[dtype.name]
     blocks = ceil_div(rows, rate.m) * ceil_div(columns, rate.n)
-    move = sum(n * max(size / path.rate, float(path.row_cycles)) for size, n in frames)
-    move += starts * path.startup_cycles
-    return max(float(blocks * (gemm.overhead_cycles + depth * rate.cycles)), move)
+    move = starts * path.startup_cycles
+    for size, count in frames:
+        move += Move.cycles(path, float(count * size), count, moves=0)
+    return max(float(DspGemm.cycles(gemm, rate, blocks, depth)), move)

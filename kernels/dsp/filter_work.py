@@ -1,4 +1,4 @@
-"""What a filter gradient on a DSP moves and multiplies with a tiling, and how long that takes.
+"""Moves and products of a filter gradient on a DSP with a tiling, and their time.
 
 Everything is counted core by core: pieces of axes are few and alike, and what chunks load of dy is
 added up over chunks and over taps, so that a part of both is a difference.
@@ -18,12 +18,14 @@ import numpy as np
 from npusim.kernels.dsp.filter_tiling import Run, Tiling, cut_runs, sum_elements
 from npusim.kernels.windows.windows import window_cuts
 from npusim.language import FP32, Device, DType, IntArray, ceil_div
-from npusim.machine.device.parts import CubeRate, Gemm
+from npusim.machine.device.parts import CubeRate, Gemm, Path
+from npusim.machine.isa.base import Move, transfer_cycles
+from npusim.machine.isa.dsp import DspGemm
 from npusim.problem.convolution import Convolution
 
 
 class Loads(NamedTuple):
-    """What chunks load of dy, by tap and added up over the taps before, and of x.
+    """Loads of chunks of dy, by tap and added up over the taps before, and of x.
 
     ``moves`` and ``frames`` have an entry more than there are taps.
     """
@@ -124,27 +126,20 @@ def _added(counts: IntArray) -> IntArray:
 
 
 class Share(NamedTuple):
-    """What a core has of an axis: its pieces by size, how many they are, and all together."""
+    """A core's share of an axis: its pieces by size, how many they are, and all together."""
 
     sizes: tuple[tuple[int, int], ...]  # a size, and how many pieces have it
     pieces: int
     total: int
 
 
-class Way(NamedTuple):
-    """A path: cycles of each move, of a byte, and of a frame at least."""
-
-    startup: float
-    byte: float
-    frame: float
-
-    def cycles(self, moves: int, frames: int, size: int) -> float:
-        """Moves with so many ``frames`` of ``size`` bytes in all."""
-        return moves * self.startup + frames * max(size * self.byte, self.frame)
+def _frames_cycles(path: Path, moves: int, frames: int, size: int) -> float:
+    """Cycles of moves with so many ``frames`` of ``size`` bytes in all, of means: not rounded."""
+    return float(Move.cycles(path, float(frames * size), frames, moves=moves))
 
 
 class Part(NamedTuple):
-    """What a core takes: cycles at least, and the bytes of GM that it reads and writes."""
+    """The part of a core: cycles at least, and the bytes of GM that it reads and writes."""
 
     cycles: float
     read: int
@@ -153,7 +148,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the time of a filter gradient depends on besides its tiling.
+    """A filter gradient: all that its time depends on besides its tiling.
 
     ``shape`` is the transposed layer, ``turned`` says that the channels of x are outside the taps
     in dw, and ``through`` that im2row goes through a workspace. Partial sums may take
@@ -211,7 +206,7 @@ class Gradient:
     def _part(
         self, run: RunLoads, element: int, channels: Share, tap: int, taps: Share, columns: Share
     ) -> Part:
-        """What a core takes of its share, from ``tap`` on; sums leave it as ``element`` bytes.
+        """Cycles and bytes of a core's share, from ``tap`` on; sums leave it as ``element`` bytes.
 
         A tile's way out is queued before the loads of the next one. So it waits for the tile's last
         product, and the first product of the next tile for it.
@@ -235,7 +230,7 @@ class Gradient:
         busy = (
             load + end_products + store,
             begin + products + store,
-            gaps * self.dtype.bytes * self._zeros.byte,
+            transfer_cycles(self._zeros, float(gaps * self.dtype.bytes)),
         )
         written = channels.total * taps.total * columns.total * element
         return Part(max(busy), read + through, written + through)
@@ -250,7 +245,8 @@ class Gradient:
         e, tiles = self.dtype.bytes, channels.pieces * taps.pieces
         moves, frames = loads.of_taps(tap, tap + taps.total)
         gather = sum(
-            many * self._into_sm.cycles(moves, frames, size * e) for size, many in channels.sizes
+            many * _frames_cycles(self._into_sm, moves, frames, size * e)
+            for size, many in channels.sizes
         )
         x = sum(many * self._x_cycles(loads, size) for size, many in columns.sizes)
         cycles = columns.pieces * gather + tiles * x
@@ -260,27 +256,29 @@ class Gradient:
         # Rows of im2row go out and come back.
         moves = columns.pieces * tiles * loads.chunks
         size = columns.pieces * channels.total * taps.total * loads.positions * e
-        for way in (self._into_sm, self._out_of_sm):
-            cycles += moves * way.startup + size * way.byte
+        for path in (self._into_sm, self._out_of_sm):
+            cycles += Move.cycles(path, float(size), moves=moves)
         return cycles, read * e, size
 
     def _block_cycles(self, loads: Loads) -> float:
         """Cycles of the micro-kernel for one block of sums over some chunks."""
-        return loads.chunks * self.gemm.overhead_cycles + loads.positions * self._rate.cycles
+        cycles = DspGemm.cycles(self.gemm, self._rate, 1, loads.positions, calls=loads.chunks)
+        return float(cycles)
 
     def _x_cycles(self, loads: Loads, columns: int) -> float:
         """Cycles to load so many columns of x; whole pixels of chunks are one frame."""
-        size, way = columns * self.dtype.bytes, self._into_am
+        size = columns * self.dtype.bytes
         if columns < self.shape.cin:
-            return way.cycles(loads.chunks, loads.positions, size)
-        return way.cycles(loads.chunks, 0, 0) + loads.positions * size * way.byte
+            return _frames_cycles(self._into_am, loads.chunks, loads.positions, size)
+        every = float(loads.positions * size)
+        return float(Move.cycles(self._into_am, every, moves=loads.chunks))
 
     def _store_cycles(self, channels: int, taps: int, columns: int, element: int) -> float:
         """Cycles in which a tile leaves the core."""
-        way, count = self._out_of_am, channels * taps
+        count = channels * taps
         if self.turned:
-            return way.cycles(count, count * columns, element)
-        return way.cycles(taps, count, columns * element)
+            return _frames_cycles(self._out_of_am, count, count * columns, element)
+        return _frames_cycles(self._out_of_am, taps, count, columns * element)
 
     def _adding(self, t: Tiling) -> float:
         """Cycles in which the cores meet and add up their partial sums."""
@@ -290,14 +288,12 @@ class Gradient:
         read, written = t.image_cores * FP32.bytes, self.dtype.bytes  # for an element
         into, out = self._into_am, self._out_of_am
         pieces = ceil_div(share, sum_elements(t.image_cores))
-        moves = pieces * (into.startup + out.startup) + share * (
-            read * into.byte + written * out.byte
-        )
-        blocks = ceil_div(share, rate.n)
-        adds = blocks * (self.gemm.overhead_cycles + t.image_cores * rate.cycles)
+        loads = Move.cycles(into, float(share * read), moves=pieces)
+        stores = Move.cycles(out, float(share * written), moves=pieces)
+        adds = DspGemm.cycles(self.gemm, rate, ceil_div(share, rate.n), t.image_cores)
         memory = self.elements * read / float(self.device.main_memory.read_bytes_per_cycle)
-        busy = max(moves, into.startup + adds + out.startup, memory)
-        return self.device.sync.core_barrier_cycles + busy
+        busy = max(loads + stores, into.startup_cycles + adds + out.startup_cycles, memory)
+        return float(self.device.sync.core_barrier_cycles + busy)
 
     # -- what is the same for many tilings ---------------------------------------------------
 
@@ -308,7 +304,7 @@ class Gradient:
         return self._chunks_known[rows, width]
 
     def _shares(self, size: int, runs: int, step: int, whole: int = 0) -> list[Share]:
-        """What each core along an axis has of it: see ``cut_runs``."""
+        """Shares of the cores along an axis: see ``cut_runs``."""
         key = size, runs, step, whole
         if key not in self._shares_known:
             self._shares_known[key] = [_share(run) for run in _by_run(cut_runs(*key))]
@@ -331,28 +327,24 @@ class Gradient:
         return self.gemm.rates[self.dtype.name]
 
     @cached_property
-    def _into_sm(self) -> Way:
-        return self._way("GM", "SM")
+    def _into_sm(self) -> Path:
+        return self.device.path("GM", "SM")
 
     @cached_property
-    def _out_of_sm(self) -> Way:
-        return self._way("SM", "GM")
+    def _out_of_sm(self) -> Path:
+        return self.device.path("SM", "GM")
 
     @cached_property
-    def _into_am(self) -> Way:
-        return self._way("GM", "AM")
+    def _into_am(self) -> Path:
+        return self.device.path("GM", "AM")
 
     @cached_property
-    def _out_of_am(self) -> Way:
-        return self._way("AM", "GM")
+    def _out_of_am(self) -> Path:
+        return self.device.path("AM", "GM")
 
     @cached_property
-    def _zeros(self) -> Way:
-        return self._way("IMM", "SM")
-
-    def _way(self, source: str, target: str) -> Way:
-        path = self.device.path(source, target)
-        return Way(path.startup_cycles, 1 / path.rate, float(path.row_cycles))
+    def _zeros(self) -> Path:
+        return self.device.path("IMM", "SM")
 
 
 def _by_run(pieces: list[Run]) -> list[list[Run]]:

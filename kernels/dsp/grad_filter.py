@@ -54,7 +54,7 @@ from npusim.kernels.dsp.filter_tiling import (
     sum_elements,
 )
 from npusim.kernels.dsp.filter_work import Gradient
-from npusim.kernels.dsp.parts import DspGradient, DspNest, Place
+from npusim.kernels.dsp.im2row import DspGradient, DspNest, Place
 from npusim.kernels.parts.hand_over import joined, with_meeting
 from npusim.language import (
     FP32,
@@ -112,11 +112,12 @@ class DeconvGradFilter(DspGradient):
     name: ClassVar[str] = "deconv_grad_filter"
     uses: ClassVar[Mapping[str, str]] = {"dy": "inputs", "x": "outputs", "dw": "taps"}
     ranks_by_bound: ClassVar[bool] = True
-    #: Whether the axes of channels are the other way round in dw: those of x outside the taps.
+    #: True if the axes of channels are the other way round in dw: those of x outside the taps.
     turned: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        wide, tiling = self.shape.spatial[1], self.tiling
+        wide = self.shape.spatial[1]
+        tiling = self.tiling
         if tiling.width < wide and tiling.rows > 1:
             raise ArgumentError(
                 f"tiling has {tiling.rows} rows of width {tiling.width}; the input is {wide} wide, "
@@ -127,7 +128,7 @@ class DeconvGradFilter(DspGradient):
 
     @cached_property
     def ran(self) -> Tiling:
-        """What the problem leaves of the tiling."""
+        """The tiling with the sizes that the problem leaves of it."""
         return self.tiling.clipped(self.shape)
 
     @cached_property
@@ -161,9 +162,9 @@ class DeconvGradFilter(DspGradient):
         return f"{used} of {cores} cores of the mask work: {why}"
 
     def gradient(self, device: Device) -> Gradient:
-        """What its time depends on besides its tiling."""
-        through = self.rows is not None
-        return Gradient(self.shape, self.x.dtype, device, self.turned, through, self.spare_bytes)
+        """All that its time depends on besides its tiling."""
+        workspace = self.rows is not None
+        return Gradient(self.shape, self.x.dtype, device, self.turned, workspace, self.spare_bytes)
 
     def ranked(
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
@@ -199,62 +200,84 @@ class DeconvGradFilter(DspGradient):
 
     def _chunk_tasks(self) -> Tasks[Step]:
         """The chunks of every tile, those of a core tile by tile."""
-        s, t, e = self.shape, self.ran, self.x.dtype.bytes
-        tile, chunks = self._tiles(), len(self.pieces)
-        every = s.n * chunks
+        s = self.shape
+        t = self.ran
+        tiles = self._tiles()
+        every = s.n * len(self.pieces)  # chunks of a tile
         begins = np.array([run.first for run in cut_runs(every, t.image_cores, every)])
-        i, chunk = grid(np.arange(len(tile["core"])), np.arange(every))
-        b, c = np.divmod(chunk, chunks)
+        i, chunk = grid(np.arange(len(tiles["core"])), np.arange(every))
         run = np.searchsorted(begins, chunk, side="right") - 1
+        tile = {name: column[i] for name, column in tiles.items()}
         columns = {
-            **{name: tile[name][i] for name in ("oc", "t0", "taps", "n")},
-            "pattern": np.array(self.numbered)[c],
+            "oc": tile["oc"],
+            "t0": tile["t0"],
+            "taps": tile["taps"],
+            "n": tile["n"],
+            "pattern": np.array(self.numbered)[chunk % len(self.pieces)],
             "first": np.isin(chunk, begins),
             "last": np.isin(chunk + 1, [*begins, every]),
             "adds": np.zeros(len(i), np.int64),
         }
-        channel = tile["group"] * s.cout_per_group + tile["oc0"]
-        image_x, image_dy = (h * w * n for (h, w), n in ((s.spatial, s.cin), (s.out, s.cout)))
-        places = np.array([(p.start, q.start, p.base, q.base) for p, q in self.pieces]).T
-        row, column, row_dy, column_dy = places[:, c]
-        x = b * image_x + (row * s.spatial[1] + column) * s.cin
-        x = x + (tile["group"] * s.cin_per_group + tile["n0"])[i]
-        dy = b * image_dy + (row_dy * s.out[1] + column_dy) * s.cout + channel[i]
-        sides = [(s.cout_per_group, tile["oc0"]), (s.cin_per_group, tile["n0"])]
-        (outer, first), (inner, second) = sides[::-1] if self.turned else sides
-        dw = (((tile["group"] * outer + first) * s.taps + tile["t0"]) * inner + second)[i]
-        core = run * (t.working // t.image_cores) + tile["core"][i]
-        bases = {"x": x * e, "dy": dy * e, "dw": dw * e}
+        core = run * (t.working // t.image_cores) + tile["core"]
+        return Tasks(core, Step, columns, self._bases(tile, chunk, run, core))
+
+    def _bases(
+        self, tile: dict[str, IntArray], chunk: IntArray, run: IntArray, core: IntArray
+    ) -> dict[str, IntArray]:
+        """Byte offsets of what the chunks of a run of images on a core load and store."""
+        s = self.shape
+        element = self.x.dtype.bytes
+        image, piece = np.divmod(chunk, len(self.pieces))
+        places = [(rows.start, columns.start) for rows, columns in self.pieces]
+        row, column = np.array(places).T[:, piece]
+        x = image * (prod(s.spatial) * s.cin) + (row * s.spatial[1] + column) * s.cin
+        x = x + tile["group"] * s.cin_per_group + tile["n0"]
+        read = [(rows.base, columns.base) for rows, columns in self.pieces]
+        row, column = np.array(read).T[:, piece]
+        dy = image * (prod(s.out) * s.cout) + (row * s.out[1] + column) * s.cout
+        dy = dy + tile["group"] * s.cout_per_group + tile["oc0"]
+        dw = self._place_in_dw(tile)
+        bases = {"x": x * element, "dy": dy * element, "dw": dw * element}
         if self.sums is not None:
             bases["sums"] = (run * prod(self.dw.shape) + dw) * FP32.bytes
         if self.rows is not None:
-            bases["rows"] = core * self.rows.shape[1] * e
-        return Tasks(core, Step, columns, bases)
+            bases["rows"] = core * self.rows.shape[1] * element
+        return bases
+
+    def _place_in_dw(self, tile: dict[str, IntArray]) -> IntArray:
+        """The first element of each tile in dw."""
+        s = self.shape
+        if self.turned:
+            outer = tile["group"] * s.cin_per_group + tile["n0"]
+            return (outer * s.taps + tile["t0"]) * s.cout_per_group + tile["oc0"]
+        outer = tile["group"] * s.cout_per_group + tile["oc0"]
+        return (outer * s.taps + tile["t0"]) * s.cin_per_group + tile["n0"]
 
     def _tiles(self) -> dict[str, IntArray]:
-        """Core of those that have the same images, group, first and count of all that a tile has.
+        """The tiles of cores that have the same images, core by core.
 
-        They stand core by core.
+        Each has its core, its group, and the first and count of channels, taps and columns.
         """
-        s, t = self.shape, self.ran
-        channels = np.array(cut_runs(s.cout, t.channel_cores, t.channels, s.cout_per_group)).T
-        taps = np.array(cut_runs(s.taps, t.tap_cores, t.taps)).T
-        columns = np.array(cut_runs(s.cin_per_group, t.column_cores, t.columns)).T
-        axes = channels, taps, columns
-        places = grid(*(np.arange(axis.shape[1]) for axis in axes))
-        channels, taps, columns = (axis[:, at] for axis, at in zip(axes, places, strict=True))
-        of_channels, first_channel, oc = channels
-        of_taps, t0, some_taps = taps
-        of_columns, n0, n = columns
+        s = self.shape
+        t = self.ran
+        channel_runs = np.array(cut_runs(s.cout, t.channel_cores, t.channels, s.cout_per_group))
+        tap_runs = np.array(cut_runs(s.taps, t.tap_cores, t.taps))
+        column_runs = np.array(cut_runs(s.cin_per_group, t.column_cores, t.columns))
+        channel, tap, column = grid(
+            np.arange(len(channel_runs)), np.arange(len(tap_runs)), np.arange(len(column_runs))
+        )
+        channel_run, first_channel, oc = channel_runs[channel].T
+        tap_run, t0, taps = tap_runs[tap].T
+        column_run, n0, n = column_runs[column].T
         group, oc0 = np.divmod(first_channel, s.cout_per_group)
         tiles = {
-            "core": (of_channels * t.tap_cores + of_taps) * t.column_cores + of_columns,
+            "core": (channel_run * t.tap_cores + tap_run) * t.column_cores + column_run,
             "group": group,
             "oc0": oc0,
             "t0": t0,
             "n0": n0,
             "oc": oc,
-            "taps": some_taps,
+            "taps": taps,
             "n": n,
         }
         order = np.argsort(tiles["core"], kind="stable")
@@ -264,8 +287,8 @@ class DeconvGradFilter(DspGradient):
         """The elements of dw whose partial sums each core adds up, in pieces."""
         pieces = cut_runs(prod(self.dw.shape), cores, sum_elements(self.ran.image_cores))
         core, first, size = np.array(pieces, np.int64).T
-        none = np.zeros(len(core), np.int64)
-        columns = dict.fromkeys(Step._fields, none) | {"adds": size}
+        columns = dict.fromkeys(Step._fields, np.zeros(len(core), np.int64))
+        columns["adds"] = size
         bases = {"sums": first * FP32.bytes, "dw": first * self.dw.dtype.bytes}
         return Tasks(core, Step, columns, bases)
 
@@ -295,12 +318,21 @@ class _Nest(DspNest):
 
     def __init__(self, kernel: DeconvGradFilter, k: Language) -> None:
         t = kernel.ran
-        positions, rows = t.rows * t.width, t.taps * t.channels
-        sizes = (positions, rows), (positions, t.columns), (rows, t.columns)
-        super().__init__(kernel, k, sizes, ("x", "dw"))
+        positions = t.rows * t.width
+        rows = t.taps * t.channels
+        super().__init__(
+            kernel,
+            k,
+            (positions, rows),
+            (positions, t.columns),
+            (rows, t.columns),
+            b_name="x",
+            out_name="dw",
+        )
         if kernel.sums is None:
             return
-        runs, elements = t.image_cores, sum_elements(t.image_cores)
+        runs = t.image_cores
+        elements = sum_elements(runs)
         self.ones = k.buffer("SM", (runs,), FP32, name="ones")
         self.parts = k.buffer("AM", (runs, elements), FP32, slots=2, name="parts_am")
         self.sum = k.buffer("AM", (elements,), FP32, name="sum")
@@ -315,73 +347,104 @@ class _Nest(DspNest):
         if not u.oc:
             self.k.core_barrier()
             return
-        sides, dtype = self.kernel.patterns[u.pattern], self.dtype
-        m, positions = u.taps * u.oc, sides[0].size * sides[1].size
-        a, b = self.a.next(), self.b.next()
+        sides = self.kernel.patterns[u.pattern]
+        rows, columns = sides
+        positions = rows.size * columns.size
+        m = u.taps * u.oc
+        a = self.a.next()
+        b = self.b.next()
         self._load_x(b, positions, u.n)
-        found = {tap.number: tap for tap in self.kernel.taps(sides)}
-        taps = [found.get(i, Place(i)) for i in range(u.t0, u.t0 + u.taps)]
+        reading = {tap.number: tap for tap in self.kernel.taps(sides)}
+        taps = [reading.get(i, Place(i)) for i in range(u.t0, u.t0 + u.taps)]
         self.im2row(a, u.oc, taps, sides, gaps=True)
         if self.kernel.rows is not None:
             a = self._through(self.kernel.rows, a, positions * m)
         acc = self.acc.next() if u.first else self.acc.last()
-        self.k.dsp_gemm(acc, a, b, m, positions, u.n, dtype, init=u.first, transpose_a=True)
+        self.k.dsp_gemm(acc, a, b, m, positions, u.n, self.dtype, init=u.first, transpose_a=True)
         if u.last:
             self._store(acc, u)
 
     def _add(self, elements: int) -> None:
         """The partial sums of so many elements added up, in the order of the images."""
-        k, sums, dw = self.k, self.kernel.sums, self.kernel.dw
+        k = self.k
+        sums = self.kernel.sums
+        dw = self.kernel.dw
         assert sums is not None  # no other kernel has such steps
-        runs, whole = sums.shape[0], prod(dw.shape) * FP32.bytes
+        runs = sums.shape[0]
         size = elements * FP32.bytes
-        ones, parts, total = self.ones.next(), self.parts.next(), self.sum.next()
+        ones = self.ones.next()
+        parts = self.parts.next()
+        total = self.sum.next()
         k.fill(ones, 1, FP32)
-        source = sums.at(0, size, base="sums", rows=runs, pitch=whole)
+        source = sums.at(0, size, base="sums", rows=runs, pitch=prod(dw.shape) * FP32.bytes)
         k.data_move(parts.at(0, runs * size), source, FP32)
         k.dsp_gemm(total, ones, parts, 1, runs, elements, FP32, init=True)
-        done, stored = total, elements * dw.dtype.bytes
+        result = total
         if self.dtype != FP32:
-            done = self.rounded_sum.next()
-            k.dsp_cast(done, total.at(0, size), FP32, self.dtype)
-        k.data_move(dw.at(0, stored, base="dw"), done.at(0, stored), dw.dtype)
+            result = self.rounded_sum.next()
+            k.dsp_cast(result, total.at(0, size), FP32, self.dtype)
+        stored = elements * dw.dtype.bytes
+        k.data_move(dw.at(0, stored, base="dw"), result.at(0, stored), dw.dtype)
 
     def _load_x(self, b: Slot, positions: int, n: int) -> None:
         """A chunk of x: a frame of columns per position, or one piece where that is contiguous."""
-        x, e = self.kernel.x, self.dtype.bytes
-        pitch, size = self.kernel.shape.cin * e, n * e
-        whole = size == pitch and positions * size <= DMA_FIELD * 4
-        rows, run = (1, positions * size) if whole else (positions, size)
-        self.k.data_move(b, x.at(0, run, base="x", rows=rows, pitch=pitch), x.dtype)
+        x = self.kernel.x
+        pitch = self.kernel.shape.cin * x.dtype.bytes
+        size = n * x.dtype.bytes
+        if size == pitch and positions * size <= DMA_FIELD * 4:
+            source = x.at(0, positions * size, base="x", pitch=pitch)
+        else:
+            source = x.at(0, size, base="x", rows=positions, pitch=pitch)
+        self.k.data_move(b, source, x.dtype)
 
     def _through(self, rows: Tensor, built: Slot, count: int) -> Slot:
         """Write a chunk of ``count`` elements to the workspace, and read it as the product does."""
-        read, e = self.a.next(), rows.dtype.bytes
-        step = DMA_FIELD * 4 // e  # of one descriptor
-        pieces = [(at * e, min(step, count - at) * e) for at in range(0, count, step)]
-        for at, size in pieces:
-            self.k.data_move(rows.at(at, size, base="rows"), built.at(at, size), rows.dtype)
-        for at, size in pieces:
-            self.k.data_move(read.at(at, size), rows.at(at, size, base="rows"), rows.dtype)
+        read = self.a.next()
+        element = rows.dtype.bytes
+        step = DMA_FIELD * 4 // element  # of one descriptor
+        pieces = [
+            (first * element, min(step, count - first) * element) for first in range(0, count, step)
+        ]
+        for first, size in pieces:
+            target = rows.at(first, size, base="rows")
+            self.k.data_move(target, built.at(first, size), rows.dtype)
+        for first, size in pieces:
+            source = rows.at(first, size, base="rows")
+            self.k.data_move(read.at(first, size), source, rows.dtype)
         return read
 
     def _store(self, acc: Slot, u: Step) -> None:
         """acc (taps, channels, columns) to dw, or as it is to where the partial sums are."""
-        count, sums = u.taps * u.oc * u.n, self.kernel.sums
-        if sums is None:
-            self._store_in(self.kernel.dw, "dw", self.rounded(acc, count), u)
+        target = self.kernel.sums
+        base = "sums"
+        values = acc
+        if target is None:
+            target = self.kernel.dw
+            base = "dw"
+            values = self.rounded(acc, u.taps * u.oc * u.n)
+        if self.kernel.turned:
+            self._store_turned(target, base, values, u)
         else:
-            self._store_in(sums, "sums", acc, u)
+            self._store_rows(target, base, values, u)
 
-    def _store_in(self, to: Tensor, base: str, done: Slot, u: Step) -> None:
-        """A tile to a tensor that is as dw: rows of columns, or columns of single elements."""
-        s, turned, e = self.kernel.shape, self.kernel.turned, to.dtype.bytes
-        row = (s.cout_per_group if turned else s.cin_per_group) * e
-        each, rows, count = (e, u.n, u.oc) if turned else (u.n * e, u.oc, 1)
-        for tap, channel in product(range(u.taps), range(count)):
-            offset, size = tap * row + channel * e, each * rows
-            self.k.data_move(
-                to.at(offset, each, base=base, rows=rows, pitch=s.taps * row),
-                done.at((tap * count + channel) * size, size),
-                to.dtype,
-            )
+    def _store_rows(self, target: Tensor, base: str, values: Slot, u: Step) -> None:
+        """A tile to a tensor that is as dw: tap by tap, rows of columns."""
+        s = self.kernel.shape
+        element = target.dtype.bytes
+        row = s.cin_per_group * element
+        frame = u.n * element
+        for tap in range(u.taps):
+            place = target.at(tap * row, frame, base=base, rows=u.oc, pitch=s.taps * row)
+            size = u.oc * frame
+            self.k.data_move(place, values.at(tap * size, size), target.dtype)
+
+    def _store_turned(self, target: Tensor, base: str, values: Slot, u: Step) -> None:
+        """The same turned: tap by tap and channel by channel, columns of single elements."""
+        s = self.kernel.shape
+        element = target.dtype.bytes
+        row = s.cout_per_group * element
+        size = u.n * element
+        for tap, channel in product(range(u.taps), range(u.oc)):
+            offset = tap * row + channel * element
+            place = target.at(offset, element, base=base, rows=u.n, pitch=s.taps * row)
+            self.k.data_move(place, values.at((tap * u.oc + channel) * size, size), target.dtype)

@@ -30,16 +30,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from math import prod
+from itertools import chain, product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from npusim.kernels.dsp.im2row import DspGradient, DspNest, Ends, Place, Side, Sides
 from npusim.kernels.dsp.input_tiling import Extents, Tiling
-from npusim.kernels.dsp.parts import DspGradient, DspNest, Ends, Place, Side, Sides
 from npusim.kernels.windows.windows import Cut, phase_cuts
-from npusim.language import ArgumentError, Language, Plan, Slot, Tasks, Tensor, in_pieces, in_runs
+from npusim.language import (
+    ArgumentError,
+    IntArray,
+    Language,
+    Plan,
+    Slot,
+    Tasks,
+    Tensor,
+    in_pieces,
+    in_runs,
+)
 
 __all__ = ["ConvGradInput", "DeconvGradInput", "Tiling"]
 
@@ -59,6 +68,15 @@ class Chunk(NamedTuple):
     last: bool
 
 
+class _Part(NamedTuple):
+    """``taps`` from the ``tap`` on of those that read anything, and channels from one on."""
+
+    tap: int
+    taps: int
+    channel: int
+    channels: int
+
+
 @dataclass(frozen=True)
 class DeconvGradInput(DspGradient):
     """The kernel of a transposed layer, whose gradient is an ordinary convolution of dy.
@@ -75,7 +93,8 @@ class DeconvGradInput(DspGradient):
     uses: ClassVar[Mapping[str, str]] = {"w": "taps"}
 
     def __post_init__(self) -> None:
-        s, t = self.shape, self.tiling
+        s = self.shape
+        t = self.tiling
         wide = self.extents.width
         if t.width < wide and t.rows > 1:
             raise ArgumentError(
@@ -91,84 +110,113 @@ class DeconvGradInput(DspGradient):
 
     @cached_property
     def extents(self) -> Extents:
-        """What its tiling depends on; residues modulo the stride count as images."""
+        """Sizes that its tiling depends on; residues modulo the stride count as images."""
         s = self.shape
-        rows, columns = (
-            [p for p in self.cut(axis, max(self.ends.positions)) if p.reads] for axis in (0, 1)
+        longest = max(self.ends.positions)
+        rows = [cut for cut in self.cut(0, longest) if cut.reads]
+        columns = [cut for cut in self.cut(1, longest) if cut.reads]
+        taps_h = max((len(cut.reads) for cut in rows), default=1)
+        taps_w = max((len(cut.reads) for cut in columns), default=1)
+        return Extents(
+            images=s.n * max(1, len(rows) * len(columns)),
+            height=max((cut.size for cut in rows), default=1),
+            width=max((cut.size for cut in columns), default=1),
+            groups=s.groups,
+            read=self.ends.depth,
+            made=self.ends.width,
+            taps=taps_h * taps_w,
         )
-        high, wide = (max((p.size for p in pieces), default=1) for pieces in (rows, columns))
-        taps = [max((len(p.reads) for p in pieces), default=1) for pieces in (rows, columns)]
-        images = s.n * max(1, len(rows) * len(columns))
-        return Extents(images, high, wide, s.groups, self.ends.depth, self.ends.width, prod(taps))
 
     @cached_property
     def pieces(self) -> list[tuple[Cut, Cut]]:
         """The positions of an image; of rows that read nothing as many neighbours as fit."""
-        found: list[tuple[Cut, Cut]] = []
-        t, wide = self.tiling, self.ends.positions[1]
+        t = self.tiling
+        width = self.ends.positions[1]
         columns = self.cut(1, t.width)
         room = min(t.rows, self.extents.height) * min(t.width, self.extents.width)
-        zeros = [Cut(at, min(room, wide - at), 0, 0, ()) for at in range(0, wide, room)]
+        zeros = [Cut(first, min(room, width - first), 0, 0, ()) for first in range(0, width, room)]
+        pieces: list[tuple[Cut, Cut]] = []
         for row in self.cut(0, t.rows):
-            each = [row] if row.reads else _apart(row)
-            found += product(each, columns if row.reads else zeros)
-        return found
+            if row.reads:
+                pieces += product([row], columns)
+            else:
+                pieces += product(_apart(row), zeros)
+        return pieces
 
-    def chunks(self, pattern: Sides) -> list[tuple[int, int, int, int]]:
-        """(first tap, taps, first channel, channels) of the chunks of a tile."""
-        t, (rows, columns) = self.tiling, pattern
+    def chunks(self, pattern: Sides) -> list[_Part]:
+        """The chunks of a tile."""
+        t = self.tiling
+        rows, columns = pattern
         taps = len(rows.reads) * len(columns.reads)
         if not taps:
-            return [(0, 1, 0, 1)]
+            return [_Part(0, 1, 0, 1)]
         return [
-            (tap, min(t.taps, taps - tap), o, min(t.channels, self.ends.depth - o))
-            for tap, o in product(range(0, taps, t.taps), range(0, self.ends.depth, t.channels))
+            _Part(tap, min(t.taps, taps - tap), channel, min(t.channels, self.ends.depth - channel))
+            for tap in range(0, taps, t.taps)
+            for channel in range(0, self.ends.depth, t.channels)
         ]
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
         return Plan(self._tasks(cores), _Nest(self, k).emit)
 
     def _tasks(self, cores: int) -> Tasks[Chunk]:
-        s, t, e, width = self.shape, self.tiling, self.dy.dtype.bytes, self.ends.width
-        (_, wide), (height_read, wide_read) = self.ends.positions, self.ends.read
-        pattern = np.array(self.numbered, np.int64)
-        read = np.array([r.base * wide_read + c.base for r, c in self.pieces], np.int64)
-        made = np.array([r.start * wide + c.start for r, c in self.pieces], np.int64)
-        chunks = [self.chunks(one) for one in self.patterns]
-        counts = np.array([len(one) for one in chunks], np.int64)
-        axes = (s.n, 1), (len(self.pieces), 1), (s.groups, 1), (width, t.columns)
-        (b, p, g, n0), _ = in_pieces(*axes)
-        core = np.zeros(len(p), np.int64)
-        empty = np.array([not r.reads or not c.reads for r, c in self.pieces])[p]
-        for alike in (empty, ~empty):  # every core has its part of the work and of the zeros
-            core[alike] = in_runs(int(alike.sum()), cores)
-        many = counts[pattern[p]]
-        i = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
-        b, p, g, n0, core = (np.repeat(one, many) for one in (b, p, g, n0, core))
-        begin = (np.cumsum(counts) - counts)[pattern[p]]
-        every = [chunk for one in chunks for chunk in one]
-        tap, taps, o, oc = (np.array(column)[begin + i] for column in zip(*every, strict=True))
-        channel, cin = g * self.ends.depth + o, width * s.groups
-        dy = (b * height_read * wide_read + read[p]) * (self.ends.depth * s.groups) + channel
-        dx = (b * self.ends.positions[0] * wide + made[p]) * cin + g * width + n0
-        return Tasks(
-            core,
-            Chunk,
-            {
-                "pattern": pattern[p],
-                "t0": tap,
-                "taps": taps,
-                "oc": oc,
-                "n": np.minimum(t.columns, width - n0),
-                "first": i == 0,
-                "last": i == counts[pattern[p]] - 1,
-            },
-            {
-                "dy": dy * e,
-                "w": (channel * s.taps * width + n0) * e,
-                "dx": dx * e,
-            },
+        """The chunks of every tile, those of a tile one after another on its core."""
+        s = self.shape
+        width = self.ends.width
+        (image, piece, group, n0), _ = in_pieces(
+            (s.n, 1), (len(self.pieces), 1), (s.groups, 1), (width, self.tiling.columns)
         )
+        core = self._cores(piece, cores)
+        pattern = np.array(self.numbered, np.int64)[piece]
+        chunks = [self.chunks(sides) for sides in self.patterns]
+        count = np.array([len(parts) for parts in chunks], np.int64)
+        begins = np.cumsum(count) - count
+        of_tile = count[pattern]
+        tile = np.repeat(np.arange(len(piece)), of_tile)
+        turn = np.arange(len(tile)) - (np.cumsum(of_tile) - of_tile)[tile]
+        parts = np.array([*chain.from_iterable(chunks)], np.int64)
+        tap, taps, channel, channels = parts[begins[pattern[tile]] + turn].T
+        columns = {
+            "pattern": pattern[tile],
+            "t0": tap,
+            "taps": taps,
+            "oc": channels,
+            "n": np.minimum(self.tiling.columns, width - n0[tile]),
+            "first": turn == 0,
+            "last": turn == of_tile[tile] - 1,
+        }
+        bases = self._bases(image[tile], piece[tile], group[tile], n0[tile], channel)
+        return Tasks(core[tile], Chunk, columns, bases)
+
+    def _cores(self, piece: IntArray, cores: int) -> IntArray:
+        """The core of each tile: every core has its part of the work and of the zeros."""
+        empty = np.array([not rows.reads or not columns.reads for rows, columns in self.pieces])
+        core = np.zeros(len(piece), np.int64)
+        for alike in (empty[piece], ~empty[piece]):
+            core[alike] = in_runs(int(alike.sum()), cores)
+        return core
+
+    def _bases(
+        self, image: IntArray, piece: IntArray, group: IntArray, n0: IntArray, channel: IntArray
+    ) -> dict[str, IntArray]:
+        """Byte offsets of what chunks load and store."""
+        s = self.shape
+        ends = self.ends
+        element = self.dy.dtype.bytes
+        height_read, width_read = ends.read
+        height, width = ends.positions
+        read = [rows.base * width_read + columns.base for rows, columns in self.pieces]
+        written = [rows.start * width + columns.start for rows, columns in self.pieces]
+        pixel_read = image * height_read * width_read + np.array(read, np.int64)[piece]
+        pixel = image * height * width + np.array(written, np.int64)[piece]
+        channel_read = group * ends.depth + channel
+        dy = pixel_read * (ends.depth * s.groups) + channel_read
+        dx = pixel * (ends.width * s.groups) + group * ends.width + n0
+        return {
+            "dy": dy * element,
+            "w": (channel_read * s.taps * ends.width + n0) * element,
+            "dx": dx * element,
+        }
 
 
 class ConvGradInput(DeconvGradInput):
@@ -191,52 +239,70 @@ class _Nest(DspNest):
     kernel: DeconvGradInput
 
     def __init__(self, kernel: DeconvGradInput, k: Language) -> None:
-        s, t = kernel.shape, kernel.tiling
+        t = kernel.tiling
         rows = max((r.size * c.size for r, c in kernel.pieces), default=1)
-        chunk = min(t.taps, s.taps) * min(t.channels, kernel.ends.depth)
+        depth = min(t.taps, kernel.shape.taps) * min(t.channels, kernel.ends.depth)
         columns = min(t.columns, kernel.ends.width)
-        sizes = (rows, chunk), (chunk, columns), (rows, columns)
-        super().__init__(kernel, k, sizes, ("w", "dx"))
+        super().__init__(
+            kernel,
+            k,
+            (rows, depth),
+            (depth, columns),
+            (rows, columns),
+            b_name="w",
+            out_name="dx",
+        )
 
     def emit(self, u: Chunk) -> None:
         """Load the weights, gather dy, multiply; store after the last chunk."""
-        sides = rows, columns = self.kernel.patterns[u.pattern]
-        a, b, dtype = self.a.next(), self.b.next(), self.dtype
+        sides = self.kernel.patterns[u.pattern]
+        rows, columns = sides
+        a = self.a.next()
+        b = self.b.next()
         positions = rows.size * columns.size
         # Where no tap reads anything the first stands for zeros.
         taps = (self.kernel.taps(sides) or [Place(0)])[u.t0 : u.t0 + u.taps]
         self._load_weights(b, u, taps)
         self.im2row(a, u.oc, taps, sides, gaps=False)
         acc = self.acc.next() if u.first else self.acc.last()
-        self.k.dsp_gemm(acc, a, b, positions, u.taps * u.oc, u.n, dtype, init=u.first)
+        self.k.dsp_gemm(acc, a, b, positions, u.taps * u.oc, u.n, self.dtype, init=u.first)
         if u.last:
             self._store(acc, u, rows, columns)
 
     def _load_weights(self, b: Slot, u: Chunk, taps: list[Place]) -> None:
         """Per tap, a row of columns for every channel."""
-        w, s = self.kernel.w, self.kernel.shape
-        e = w.dtype.bytes
-        row, size = self.kernel.ends.width * e, u.n * e
+        w = self.kernel.w
+        row = self.kernel.ends.width * w.dtype.bytes
+        pitch = self.kernel.shape.taps * row
+        size = u.n * w.dtype.bytes
         for i, tap in enumerate(taps):
-            source = w.at(tap.number * row, size, base="w", rows=u.oc, pitch=s.taps * row)
+            source = w.at(tap.number * row, size, base="w", rows=u.oc, pitch=pitch)
             self.k.data_move(b.at(i * u.oc * size, u.oc * size), source, w.dtype)
 
     def _store(self, acc: Slot, u: Chunk, rows: Side, columns: Side) -> None:
         """acc (positions, columns) to dx, a row of positions at a time where they are not all."""
-        kernel, dx = self.kernel, self.kernel.dx
-        count, e = rows.size * columns.size, dx.dtype.bytes
-        done = self.rounded(acc, count * u.n)
-        frame, pitch = u.n * e, kernel.ends.width * kernel.shape.groups * e
-        wide = kernel.ends.positions[1]
+        kernel = self.kernel
+        dx = kernel.dx
+        count = rows.size * columns.size
+        values = self.rounded(acc, count * u.n)
+        frame = u.n * dx.dtype.bytes
+        pitch = kernel.ends.width * kernel.shape.groups * dx.dtype.bytes
+        width = kernel.ends.positions[1]
         # One column alone still carries the hop of its phase, which rows in one move must not take.
-        whole = columns.size == wide and rows.hop == 1
-        runs = [(0, count)] if whole else [(i, columns.size) for i in range(rows.size)]
-        for row, size in runs:
-            to = dx.at(
-                *(row * rows.hop * wide * pitch, frame),
-                base="dx", rows=size, pitch=(1 if whole else columns.hop) * pitch,
-            )  # fmt: skip
-            self.k.data_move(to, done.at(row * columns.size * frame, size * frame), dx.dtype)
+        if columns.size == width and rows.hop == 1:
+            target = dx.at(0, frame, base="dx", rows=count, pitch=pitch)
+            self.k.data_move(target, values.at(0, count * frame), dx.dtype)
+            return
+        size = columns.size * frame
+        for row in range(rows.size):
+            target = dx.at(
+                row * rows.hop * width * pitch,
+                frame,
+                base="dx",
+                rows=columns.size,
+                pitch=columns.hop * pitch,
+            )
+            self.k.data_move(target, values.at(row * size, size), dx.dtype)
 
 
 def _apart(row: Cut) -> list[Cut]:

@@ -52,34 +52,42 @@ class Extents(NamedTuple):
 
 def auto_tiling(s: Extents, dtype: DType, device: Device, cores: int) -> Tiling:
     """The tiling that a closed form holds for the fastest."""
-    found = list(_fitting(s, dtype, device, cores))
-    return min(found, key=lambda tiling: _estimate(s, dtype, device, cores, tiling))
+    candidates = _fitting(s, dtype, device, cores)
+    return min(candidates, key=lambda tiling: _estimate(s, dtype, device, cores, tiling))
 
 
 def _fitting(s: Extents, dtype: DType, device: Device, cores: int) -> Iterator[Tiling]:
     """Tiles that fill half of SM with A, and AM with two slots of B and the accumulator."""
-    height, wide = s.height, s.width
+    positions = s.height * s.width
     slot = device.memory("SM").size_bytes // 2 // dtype.bytes
     for least in LEAST_POSITIONS:
-        few = min(least, height * wide, slot)
-        channels = min(s.read, slot // few)
-        chunk = min(s.taps, slot // (few * channels)) if channels == s.read else 1
-        share = max(few, ceil_div(s.images * height * wide, cores))  # so that every core has a tile
-        room = min(slot // (chunk * channels), share, DMA_FIELD)
-        rows, width = (min(height, room // wide), wide) if room >= wide else (1, room)
-        columns = columns_in(device, dtype, rows * width, chunk * channels, s.made)
+        least_rows = min(least, positions, slot)
+        channels = min(s.read, slot // least_rows)
+        taps = 1
+        if channels == s.read:
+            taps = min(s.taps, slot // (least_rows * channels))
+        depth = taps * channels
+        share = max(least_rows, ceil_div(s.images * positions, cores))  # a tile for every core
+        room = min(slot // depth, share, DMA_FIELD)
+        rows = 1
+        width = room
+        if room >= s.width:
+            rows = min(s.height, room // s.width)
+            width = s.width
+        columns = columns_in(device, dtype, rows * width, depth, s.made)
         if columns:
-            yield Tiling(rows=rows, width=width, columns=columns, taps=chunk, channels=channels)
+            yield Tiling(rows=rows, width=width, columns=columns, taps=taps, channels=channels)
     yield Tiling(rows=1, width=1, columns=1, taps=1, channels=1)
 
 
 def _estimate(s: Extents, dtype: DType, device: Device, cores: int, t: Tiling) -> float:
     """Cycles of the busiest core: the products of a chunk, or the loads that it waits for."""
-    e, count, depth = dtype.bytes, t.rows * t.width, t.taps * t.channels
+    count = t.rows * t.width
+    depth = t.taps * t.channels
     tiles = s.images * s.groups * ceil_div(s.height, t.rows) * ceil_div(s.width, t.width)
     tiles *= ceil_div(s.made, t.columns)
     chunks = ceil_div(s.taps, t.taps) * ceil_div(s.read, t.channels)
-    frames = [(t.channels * e, t.taps * count), (t.columns * e, depth)]
+    frames = [(t.channels * dtype.bytes, t.taps * count), (t.columns * dtype.bytes, depth)]
     product = count, t.columns, depth
     chunk = chunk_cycles(device, dtype, product, t.taps * (t.rows + 1), frames)
     return ceil_div(tiles, cores) * chunks * chunk

@@ -1,4 +1,4 @@
-"""What every tiling owes: sizes the instructions can take."""
+"""Checks of every tiling: sizes the instructions can take."""
 
 from __future__ import annotations
 

@@ -1,22 +1,20 @@
-"""What instructions cost on a device, in closed form and for many tilings at once."""
+"""Rates, launches and ways out that tilings share: closed forms of what is no single instruction.
+
+An instruction's cycles are a function of sizes in its class (``Move.cycles``, ``Mmad.cycles``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 
 from npusim.kernels.estimate.fit import columns_in_ub
-from npusim.language import Device, DType, Tensor
+from npusim.language import Device, Tensor
 from npusim.machine.device.parts import Path
-from npusim.machine.isa.cube import MATRICES_APART
-
-#: How many of the cores drain their tiles at the same time; fitted to simulated kernels.
-DRAINING = 0.9
-
-#: A number, or one for each candidate.
-Numbers = Any
+from npusim.machine.isa.base import Move, Numbers, transfer_cycles
+from npusim.machine.isa.cube import MATRICES_APART, UNIT_FLAG_BYTES, Mmad
+from npusim.machine.isa.vector import VecDup
 
 
 def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
@@ -25,7 +23,7 @@ def launch_cycles(device: Device, role: str, cores: Numbers) -> Numbers:
 
 
 def in_l2(device: Device, warm: Collection[str], *tensors: Tensor) -> tuple[bool, ...]:
-    """Which of the tensors of a kernel the L2 holds: those that are warm, where all have room."""
+    """Tell of each tensor of a kernel whether the L2 holds it: it is warm, and all have room."""
     size = sum(tensor.size_bytes for tensor in tensors)
     room = device.l2 is not None and size <= device.l2.size_bytes
     return tuple(room and tensor.name in warm for tensor in tensors)
@@ -59,58 +57,27 @@ def read_rate(device: Device, asked: Numbers, requests: Numbers) -> Numbers:
     return asked * device.shared_read_rate / (asked + requests * device.l2.request_bytes)
 
 
-def mmad_cycles(
-    device: Device, m: Numbers, k: Numbers, n: Numbers, rate_name: str, *, mean: bool = False
-) -> Numbers:
-    """Cycles of one mmad of so many elements; ``k`` is whole blocks, or a mean of such.
+def product_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, math: str) -> Numbers:
+    """Cycles of one mmad of so many elements, in whole blocks along m and n.
 
-    Of several at least so many on average, where ``m`` and ``n`` are a ``mean`` too.
+    ``k`` is whole blocks, or a mean of such. Where the cube has no rate for ``math`` it counts as
+    4096 multiply-adds per cycle, so that sizes can be compared.
     """
     cube = device.cube
-    if cube is None or rate_name not in cube.rates:
+    if cube is None or math not in cube.rates:
         return m * k * n / 4096
-    rate = cube.rates[rate_name]
-    along_m, along_n = m / rate.m, n / rate.n
-    if not mean:
-        along_m, along_n = np.ceil(along_m - 1e-6), np.ceil(along_n - 1e-6)
-    blocks = along_m, np.maximum(1, k / rate.k), along_n
-    cycles = cube.startup_cycles + blocks[0] * blocks[1] * blocks[2] * rate.cycles
-    if cube.odd_block_conflict and not mean:
-        odd = (blocks[0] % 2 > 0) | (blocks[2] % 2 > 0)
-        cycles = cycles + np.where((blocks[1] > 1) & odd, blocks[1] - 2, 0)
-    return cycles
+    rate = cube.rates[math]
+    high, wide = (np.ceil(size / block - 1e-6) for size, block in ((m, rate.m), (n, rate.n)))
+    return Mmad.cycles(cube, rate, high, np.maximum(1, k / rate.k), wide)
 
 
-def move_cycles(path: Path, size: Numbers, rows: Numbers = 0, unaligned: Numbers = 0) -> Numbers:
-    """Cycles of one move of ``size`` bytes, of whose rows some lie badly."""
-    work = np.maximum(size / path.rate, rows * float(path.row_cycles))
-    work = work + unaligned * float(path.unaligned_cycles)
-    return np.maximum(path.floor_cycles, path.startup_cycles + work)
-
-
-def byte_cycles(path: Path, dtype: DType) -> float:
-    """Cycles that a byte takes along a path, which may count elements too."""
-    elements = dtype.values / dtype.bytes
-    return max(1 / path.rate, elements / (path.elements_per_cycle or np.inf))
-
-
-def step(
-    device: Device,
-    into: tuple[Path, Path],
-    moves: tuple[Numbers, Numbers],
-    cycles: tuple[Numbers, Numbers, Numbers],
-) -> dict[str, Any]:
-    """One step as columns of ``pipeline.Work``: so many ``moves`` along both paths to L0, and
-    ``cycles`` of the first, of the second and of the product."""
-    cube, (a, b) = device.cube, into
-    queue = np.maximum(1, device.pipe(b.pipe).queue_depth // sum(map(np.asarray, moves)))
-    return {
-        **dict(zip(("a", "b", "m"), cycles, strict=True)),
-        "a_head": a.idle_head_cycles,
-        "m_head": cube.idle_head_cycles if cube else 0,
-        "issue": moves[0] * a.issue_cycles + moves[1] * b.issue_cycles + 1,
-        "ahead": np.minimum(device.pipe("M").queue_depth, queue),
-    }
+def mean_product_cycles(device: Device, m: Numbers, k: Numbers, n: Numbers, math: str) -> Numbers:
+    """Cycles of one mmad at least, on average over several of mean sizes."""
+    cube = device.cube
+    if cube is None or math not in cube.rates:
+        return m * k * n / 4096
+    rate = cube.rates[math]
+    return Mmad.cycles_of_blocks(cube, rate, m / rate.m, np.maximum(1, k / rate.k), n / rate.n)
 
 
 def unit_flag_lag(device: Device) -> float:
@@ -118,7 +85,7 @@ def unit_flag_lag(device: Device) -> float:
     if device.cube is None or not (device.cube.unit_flag and device.has_path("L0C", "GM")):
         return -1.0
     path = device.path("L0C", "GM")
-    return path.startup_cycles + 512 / path.rate
+    return float(path.startup_cycles + transfer_cycles(path, float(UNIT_FLAG_BYTES)))
 
 
 def way_out(device: Device) -> Path:
@@ -129,27 +96,30 @@ def way_out(device: Device) -> Path:
 def drain_cycles(
     device: Device, m: Numbers, n: Numbers, size: Numbers, lines: Numbers = 1, around: Numbers = 0
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes in pieces of
-    so many lines, positions of one following each other; after which the next can follow; and how
-    many moves wait in one queue.
+    """Cycles in which ``m`` x ``n`` sums leave the core as elements of ``size`` bytes.
+
+    They leave in pieces of so many lines, positions of one following each other. Also returned are
+    the cycles after which the next can follow, and how many moves wait in one queue.
 
     Over UB two pipes work side by side. There lines may first be put between zeros, so many
     positions ``around`` them in all, which leave at once.
     """
     if device.has_path("L0C", "GM"):
-        cycles = lines * move_cycles(device.path("L0C", "GM"), m * n * size / lines)
+        cycles = lines * Move.cycles(device.path("L0C", "GM"), m * n * size / lines)
         return cycles, cycles, lines
     into, out = device.path("L0C", "UB"), device.path("UB", "GM")
     rows = np.ceil(m / 16) * 16
     pieces = np.ceil(n / 16 / np.maximum(1, columns_in_ub(device, rows + around, size)))
     moves = pieces * np.where(around > 0, 1, lines)
-    through = pieces * into.startup_cycles + rows * n * 4 / into.rate
-    stored = moves * out.startup_cycles + np.maximum(m, around) * n * size / out.rate
+    through = Move.cycles(into, rows * n * 4, moves=pieces)
+    stored = Move.cycles(out, np.maximum(m, around) * n * size, moves=moves)
     if np.any(around):
-        copies, unit = np.where(around > 0, n / 16 * lines, 0), device.vector
-        zeros = n * around * size / unit.repeat_bytes * float(unit.ops["dup"])
-        copied = move_cycles(device.path("UB", "UB"), m / lines * 16 * size)
-        through, moves = through + zeros + copies * copied, moves + copies + pieces * (copies > 0)
+        copies = np.where(around > 0, n / 16 * lines, 0)
+        repeats = n * around * size / device.vector.repeat_bytes
+        zeros = VecDup.cycles(device.vector, "dup", repeats, instructions=0)
+        copied = Move.cycles(device.path("UB", "UB"), m / lines * 16 * size)
+        through = through + zeros + copies * copied
+        moves = moves + copies + pieces * (copies > 0)
     pace = np.maximum(through, stored)
     return pace + np.minimum(through, stored) / pieces, pace, moves
 
@@ -165,24 +135,24 @@ def scatter_cycles(
     *,
     halves: bool,
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """As ``drain_cycles`` of ``lines`` of so many positions, each ``apart`` blocks from the next.
+    """Cycles as of ``drain_cycles``, of ``lines`` of positions, each ``apart`` from the next.
 
     Blocks of other channels are a ``plane`` of positions away. Blocks that are ``halves`` of a
     column of fractals leave row by row only, two of them for each column.
     """
     blocks = np.ceil(n / 16) * (1 + halves)
     if not device.has_path("L0C", "GM"):
-        path = device.path("UB", "GM")
-        cycles = lines * (blocks * path.startup_cycles + length * blocks * block / path.rate)
-        return cycles, cycles, lines * blocks
+        line = Move.cycles(device.path("UB", "GM"), length * blocks * block, moves=blocks)
+        return lines * line, lines * line, lines * blocks
     plain, rows = device.path("L0C", "GM"), device.path("L0C", "GM", "nz2nd")
-    single = length * move_cycles(plain, blocks * block)
+    single = length * Move.cycles(plain, blocks * block)
     if halves:
         return lines * single, lines * single, lines * length
     bad = np.where(apart * block % rows.align_bytes > 0, length, 0)
-    across = blocks * move_cycles(rows, length * block, length, bad)
+    size = length * float(block)
+    across = blocks * Move.cycles(rows, size, length, unaligned=bad)
     moves = np.where(single <= across, length, blocks)
-    at_once = move_cycles(rows, *(blocks * one for one in (length * block, length, bad)))
+    at_once = Move.cycles(rows, blocks * size, blocks * length, unaligned=blocks * bad)
     at_once = np.where(plane * 16 <= MATRICES_APART, at_once, np.inf)
     best = np.minimum(single, across)
     cycles = lines * np.minimum(best, at_once)

@@ -1,4 +1,4 @@
-"""What a device's memories leave of the tiles that could be chosen."""
+"""Limits that a device's memories set to tiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def columns_in_ub(device: Device, rows: Any, element: int) -> Any:
 
 
 def holds(device: Device) -> str:
-    """What the memories of a cube core hold, for errors."""
+    """Name the sizes of the memories of a cube core, for errors."""
     sizes = cube_sizes(device)
     if not device.has_path("L0C", "GM"):
         sizes["UB"] = device.memory("UB").size_bytes
@@ -58,7 +58,7 @@ def no_product(device: Device, c0: int, dtype: DType) -> CapacityError:
 
 
 def no_filter(device: Device, c0: int) -> CapacityError:
-    """The same of a filter gradient."""
+    """The error of a filter gradient for which L1 is too small."""
     return CapacityError(
         f"{device.name}: {holds(device)}, but 16 positions of {c0} channels of both operands take "
         f"{16 * 2 * 32} B; no tiling fits"

@@ -11,12 +11,12 @@ def cores_below(cores: int) -> tuple[int, ...]:
 
     In descending order.
     """
-    found: list[int] = []
+    rungs: list[int] = []
     while cores > 1:
         quarter = max(1, (1 << (cores - 1).bit_length()) // 8)
         cores = (cores - 1) // quarter * quarter
-        found.append(cores)
-    return tuple(found)
+        rungs.append(cores)
+    return tuple(rungs)
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property
 from importlib.util import find_spec, module_from_spec
 from operator import itemgetter
 from types import ModuleType
@@ -31,9 +31,10 @@ import numpy.typing as npt
 
 from npusim.base.records import replace
 from npusim.kernels.estimate import costs
+from npusim.kernels.estimate.tile import TileWork, bound, busy_cycles, estimate
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.language import Device, IntArray
-from npusim.machine.timing import standby
+from npusim.machine.timing import compile_once
 from npusim.machine.timing.fast.jit import uncompiled
 
 #: Fields of candidates by name, one entry for each.
@@ -56,9 +57,6 @@ L0_WAYS = ((2, 1), (2, 2), (3, 1), (3, 2))
 
 #: Candidates estimated before the first look at what is left; next are four times as many.
 _AT_ONCE = 128
-
-#: Instructions on the reference that take as long as one candidate that is not compiled.
-_LIKE = 5
 
 
 def table(work: Any) -> Work:
@@ -105,8 +103,8 @@ def joined(*columns: Columns) -> Columns:
 
 def deepest(rows: Columns, k: IntArray) -> Columns:
     """Rows as candidates with steps of so much: no choice that L0 leaves takes fewer."""
-    one = np.ones_like(k)
-    return rows | {"k": k, "l0_slots": 2 * one, "l0c_slots": one, "unit_flag": 0 * one}
+    ones = np.ones_like(k)
+    return rows | {"k": k, "l0_slots": 2 * ones, "l0c_slots": ones, "unit_flag": 0 * ones}
 
 
 def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Floats, Floats]:
@@ -120,52 +118,30 @@ def uneven(mean: Floats, most: Floats, size: Floats, steps: Floats) -> tuple[Flo
     return (mean - np.where(steps > 1, left, 0)) / np.maximum(1, steps - 1), left
 
 
-def bounds(work: Work, *, sure: bool = False) -> Floats:
-    """Cycles of each candidate by its busiest pipe or memory alone, without what is beside.
-
-    As the estimate counts them; or, of work that is ``sure``, at least so many: cores then take
-    their mean share.
-    """
-    w: Any = work
-    items = w.items / w.cores if sure else np.ceil(w.items / w.cores)
-    steps = items * w.firsts * w.seconds * w.steps
-    rests = steps / w.run
-    l0 = (steps - rests) * (w.a + w.b) + rests * w.rest_l0
-    cube = (steps - rests) * w.m + rests * w.rest_m
-    turns = (items / w.first_every, items / w.second_every)
-    again, anew = turns if sure else map(np.ceil, turns)
-    firsts, seconds = w.firsts * again, w.firsts * w.seconds * anew
-    size = firsts * w.first_bytes + seconds * w.second_bytes
-    loads = firsts * w.first_start + seconds * w.second_start + size / w.rate
-    loads = np.maximum(loads, size * w.cores / w.shared)
-    most: Floats = reduce(np.maximum, (l0, cube, steps * w.issue, loads, items * w.pace, w.least))
-    return most
-
-
 def times(work: Work, few: int, *known: float, core: ModuleType | None = None) -> Floats:
     """Whole cycles of the ``few`` candidates that take least; of others they may be infinite.
 
     Candidates are estimated in the order of their bounds, until those left cannot win. Times that
-    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the one
-    that takes less time.
+    are ``known`` count among the few. ``core`` is a form of ``pipeline_core``, by default the
+    compiled one.
     """
     work = table(work)
-    least = np.asarray(bounds(work) + work.beside)
+    least = np.asarray(busy_cycles(work) + work.beside)
     best = np.sort([*known, *[np.inf] * few])[:few]
-    found, which = np.full(len(least), np.inf), np.argsort(least, kind="stable")
+    cycles = np.full(len(least), np.inf)
+    order = np.argsort(least, kind="stable")
     first, count = 0, _AT_ONCE
-    while first < len(which) and least[which[first]] <= best[-1]:
-        some = which[first : first + count]
-        form = core or _core(len(some))
-        form.estimate(work, some, least, best, found, np.empty(form.SCRATCH))
-        first, count = first + count, 4 * count
-    return np.round(found)
+    while first < len(order) and least[order[first]] <= best[-1]:
+        looked_at = order[first : first + count]
+        form = core or _compiled_core()
+        form.estimate(work, looked_at, least, best, cycles, np.empty(form.SCRATCH))
+        first += count
+        count *= 4
+    return np.round(cycles)
 
 
-def _core(candidates: int) -> ModuleType:
-    """The form of ``pipeline_core`` for so many candidates: compiled if that takes less time."""
-    if standby.allows(candidates * _LIKE):
-        return plain_core()
+def _compiled_core() -> ModuleType:
+    compile_once.require()
     from npusim.kernels.estimate import pipeline_core  # noqa: PLC0415 - it may load Numba
 
     return pipeline_core
@@ -205,7 +181,7 @@ class Space(ABC):
     @cached_property
     def of_rows(self) -> Work:
         """The work of all ``rows``, a table."""
-        return table(self.work(self.rows))
+        return table(self.estimate(self.rows))
 
     def spread(self, t: Columns) -> Columns:
         """The candidates of some rows: by default these."""
@@ -221,10 +197,8 @@ class Space(ABC):
     def with_l0(self, t: Columns, m: IntArray) -> Columns:
         """Candidates with the choices that L0 leaves: depths of a step, and how the next tile
         begins; ``m`` are the rows of each one's tile in L0C."""
-        size, unit_flag = (
-            self.device.memory("L0C").size_bytes,
-            costs.unit_flag_lag(self.device) >= 0,
-        )
+        size = self.device.memory("L0C").size_bytes
+        unit_flag = costs.unit_flag_lag(self.device) >= 0
         sums, depths = m * t["n"] * 4, [self.depth(t, *way) for way in L0_WAYS]
         which, steps, ways = [], [], []
         for slots, flag in ((2, False), (1, unit_flag)):
@@ -235,41 +209,50 @@ class Space(ABC):
                 which.append(np.flatnonzero(fits))
                 steps.append(k[which[-1]])
                 ways.append((slots, flag, l0_slots))
-        found = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
-        counts = [len(some) for some in which]
+        candidates = chosen(t, np.concatenate(which)) | {"k": np.concatenate(steps)}
+        counts = [len(places) for places in which]
         slot, flags, l0_slots = np.repeat(np.array(ways, np.int64), counts, axis=0).T
-        return found | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
+        return candidates | {"l0c_slots": slot, "unit_flag": flags, "l0_slots": l0_slots}
 
     @abstractmethod
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Of which candidates a kernel before this one clears the result."""
+        """Tell of each candidate whether a kernel before this one clears the result."""
 
     @abstractmethod
     def tiling(self, t: dict[str, int]) -> Any:
         """The tiling of the candidate with these fields."""
 
+    @property
     @abstractmethod
-    def work(self, t: Columns, *, sure: bool = False) -> Work:
-        """What the cores do under each candidate, or all of them do at least."""
+    def math(self) -> str:
+        """The rate of the cube at which it multiplies."""
 
-    def stepping(self, t: Columns, full: Columns, rest: Columns, steps: Floats) -> dict[str, Any]:
-        """Steps as columns of ``Work``: ``full`` ones, and after so many the ``rest`` of a load."""
-        rests = {"rest_l0": rest["a"] + rest["b"], "rest_m": rest["m"]}
-        return {**full, **rests, "run": steps, "step_slots": t["l0_slots"]}
+    @abstractmethod
+    def busiest(self, t: Columns) -> Any:
+        """Sizes of the tiles of the busiest core, for ``tile``."""
 
-    def draining(
-        self, t: Columns, cycles: tuple[Floats, Floats], written: Floats, *, sure: bool = False
-    ) -> dict[str, Any]:
-        """The way out of tiles as columns of ``Work``.
+    @abstractmethod
+    def mean(self, t: Columns) -> Any:
+        """Mean sizes of the tiles of all cores, for ``tile``, with delays that all have."""
 
-        ``cycles`` are those of a drain of ``written`` bytes alone, requests of atomic ones
-        included, and after which the next can follow; unless they are ``sure`` cores share the way.
-        """
-        device, shared = self.device, 0.0 if sure else costs.DRAINING * written * t["cores"]
-        drain, pace = (np.maximum(one, shared / costs.write_rate(device)) for one in cycles)
-        lag = np.where(t["unit_flag"] > 0, costs.unit_flag_lag(device), -1.0)
-        slots = {"drain_slots": t["l0c_slots"], "lag": lag}
-        return {"drain": drain, "pace": pace, "stall": 0, **slots}
+    @abstractmethod
+    def tile(self, t: Columns, sizes: Any) -> TileWork:
+        """The loads, products and drain of tiles of such sizes."""
+
+    def mean_product(self, m: Floats, k: Floats, n: Floats) -> Floats:
+        """Cycles of an mmad of mean sizes, at least."""
+        return np.asarray(costs.mean_product_cycles(self.device, m, k, n, self.math))
+
+    def estimate(self, t: Columns) -> Work:
+        """The work of the busiest core under each candidate."""
+        return estimate(self.device, self.tile(t, self.busiest(t)), self.math)
+
+    def bound(self, t: Columns) -> tuple[Floats, Floats]:
+        """Cycles that each candidate takes at least, and those of launches and kernels beside."""
+        tile = self.tile(t, self.mean(t))
+        shape = np.shape(t["cores"])
+        least, beside = bound(self.device, tile, self.mean_product), tile.beside
+        return np.broadcast_to(least, shape), np.broadcast_to(beside, shape)
 
     def missing(self, *once: Any) -> Any:
         """Bytes of the operands that the L2 does not hold, of those that each has."""
@@ -296,7 +279,7 @@ def leading(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
 
 
 def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
-    """As ``leading``, of the device as it is.
+    """Candidates as of ``leading``, of the device as it is.
 
     Those that lead on as many cores as they have tiles for are also tried on fewer, which start
     sooner and leave more of the shared memories to each.
@@ -312,7 +295,7 @@ def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any
     new = distinct(pairs[:, pairs[1] != np.tile(t["cores"], len(fewer))])
     if new.size:
         on = chosen(t, new[0]) | {"cores": new[1]}
-        more = times(space.work(on), few, *first, *known)
+        more = times(space.estimate(on), few, *first, *known)
         t, first = joined(t, on), np.concatenate([first, more])
     best = np.argsort(first, kind="stable")[:few]
     tilings = {
@@ -324,32 +307,38 @@ def leading_here(space: Space, few: int, *known: float) -> list[tuple[float, Any
 
 
 def _best(space: Space, few: int, known: Sequence[float]) -> tuple[Columns, Floats]:
-    """The ``few`` candidates with the least estimates, and these, of all but some that are
-    ``known`` already; of equal ones, as where all wait for a memory, those of fewest steps.
+    """The ``few`` candidates with the least estimates, and these.
 
-    Rows whose bound is above what candidates of others take are never spread.
+    Times that are ``known`` count among the few. Of equal estimates, as where all wait for a
+    memory, those of fewest steps lead. Rows whose bound is above what candidates of others take are
+    never spread.
     """
     rows = space.rows
-    least = bounds(space.of_rows) + space.of_rows.beside
-    left, count = np.argsort(least, kind="stable"), max(few, _FIRST_ROWS)
-    t, found, steps = chosen(rows, left[:0]), np.zeros(0), np.zeros(0)
-    while len(left):
-        look = np.sort(left[:count])
-        as_they_are = chosen(rows, look)
-        some = space.spread(as_they_are)
-        same = some is as_they_are  # a row that makes one candidate has the work of this
-        work = taken(space.of_rows, look) if same else table(space.work(some))
-        cycles = times(work, few, *found, *known)
-        keep = np.flatnonzero(np.isfinite(cycles))
-        t = joined(t, chosen(some, keep)) if len(found) else chosen(some, keep)
-        found = np.concatenate([found, cycles[keep]])
+    least = busy_cycles(space.of_rows) + space.of_rows.beside
+    remaining = np.argsort(least, kind="stable")
+    count = max(few, _FIRST_ROWS)
+    t = chosen(rows, remaining[:0])
+    estimates, steps = np.zeros(0), np.zeros(0)
+    while len(remaining):
+        looked_at = np.sort(remaining[:count])
+        as_they_are = chosen(rows, looked_at)
+        spread = space.spread(as_they_are)
+        if spread is as_they_are:  # a row that makes one candidate has the work of this
+            work = taken(space.of_rows, looked_at)
+        else:
+            work = table(space.estimate(spread))
+        cycles = times(work, few, *estimates, *known)
+        leading_ones = np.flatnonzero(np.isfinite(cycles))
+        new = chosen(spread, leading_ones)
+        t = joined(t, new) if len(estimates) else new
+        estimates = np.concatenate([estimates, cycles[leading_ones]])
         of_all = np.asarray(work.items * work.firsts * work.seconds * work.steps)
-        steps = np.append(steps, of_all[keep])
-        limit = np.sort([*known, *found, *[np.inf] * few])[few - 1]
-        left, count = left[count:], len(left)
-        left = left[least[left] <= limit]
-    best = np.lexsort((steps, found))[:few]
-    return chosen(t, best), found[best]
+        steps = np.append(steps, of_all[leading_ones])
+        limit = np.sort([*known, *estimates, *[np.inf] * few])[few - 1]
+        remaining, count = remaining[count:], len(remaining)
+        remaining = remaining[least[remaining] <= limit]
+    best = np.lexsort((steps, estimates))[:few]
+    return chosen(t, best), estimates[best]
 
 
 def records(t: Columns) -> list[dict[str, int]]:
@@ -359,7 +348,7 @@ def records(t: Columns) -> list[dict[str, int]]:
 
 
 def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
-    """Those that lead on half of the cores, where launches of the others weigh as much.
+    """Candidates that lead on half of the cores, where launches of the others weigh as much.
 
     A tiling for which few cores are enough is not among those that lead on all of them.
     """
@@ -367,14 +356,16 @@ def _on_half(space: Space, few: int, *known: float) -> list[tuple[float, Any]]:
     if space.cores < 2 or saved < _WEIGHTY * min(known):
         return []
     half = replace(space, cores=space.cores // 2)
-    found = leading(half, few, *known)
-    return [(time, replace(one, cores=one.cores or half.cores)) for time, one in found]
+    return [
+        (time, replace(tiling, cores=tiling.cores or half.cores))
+        for time, tiling in leading(half, few, *known)
+    ]
 
 
 def foreseen(space: Space, t: Columns) -> tuple[list[float], list[float]]:
     """Estimated cycles of candidates, and those each takes at least, as of ``every``."""
-    sure = bounds(table(space.work(t, sure=True)), sure=True)
-    return times(space.work(t), len(sure)).tolist(), sure.tolist()
+    least, _ = space.bound(t)
+    return times(space.estimate(t), len(least)).tolist(), least.tolist()
 
 
 def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
@@ -384,10 +375,10 @@ def every(space: Space) -> Iterator[tuple[Any, int, int, bool]]:
     it; neither that nor launches are among the cycles.
     """
     t = space.spread(space.rows)
-    work = table(space.work(t, sure=True))
-    least, clears = bounds(work, sure=True), space.clears(t)
-    whole = np.asarray(least + work.beside)
-    order = np.argsort(whole, kind="stable")
-    order = order[whole[order] <= _HOPELESS * np.min(whole, initial=np.inf)]
-    for i, one in zip(order.tolist(), records(chosen(t, order)), strict=True):
-        yield space.tiling(one), int(least[i]), one["cores"], bool(clears[i])
+    least, beside = space.bound(t)
+    clears = space.clears(t)
+    total = least + beside
+    order = np.argsort(total, kind="stable")
+    order = order[total[order] <= _HOPELESS * np.min(total, initial=np.inf)]
+    for i, candidate in zip(order.tolist(), records(chosen(t, order)), strict=True):
+        yield space.tiling(candidate), int(least[i]), candidate["cores"], bool(clears[i])

@@ -1,4 +1,4 @@
-"""On how many cores a kernel that streams through UB ends first, its launch included."""
+"""Cores on which a kernel that streams through UB ends first, its launch included."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.kernels.estimate.costs import Numbers, launch_cycles, write_rate
+from npusim.kernels.estimate.costs import launch_cycles, write_rate
 from npusim.kernels.estimate.work import Floats
 from npusim.language import Device
+from npusim.machine.isa.base import Move, Numbers
+from npusim.machine.isa.vector import VectorInstruction
 
 #: Largest piece of zeros, as the vendor's kernel has it: 255 repeats. With it 67 MB take 54.0 us on
 #: a 910, of which 54 are published.
@@ -22,7 +24,7 @@ _MUCH = 0.9
 
 
 class Stream(NamedTuple):
-    """What a vector kernel does to its data, on all of its cores together.
+    """The work of a vector kernel on its data, on all of its cores together.
 
     It moves ``read`` and ``written`` bytes, and issues ``vector`` instructions: each an entry of
     the device's ``vector.ops`` and the bytes it walks through. All of it is in equal pieces,
@@ -82,10 +84,10 @@ def working_cores(device: Device, cores: int, stream: Stream) -> int:
     share of a small tensor. Where that costs nothing it is all cores, unless their pieces are so
     badly shared out that fewer gain much.
     """
-    found = times(device, cores, stream)
-    if not device.launch.core_cycles and found.min() > _MUCH * found[-1]:
+    cycles = times(device, cores, stream)
+    if not device.launch.core_cycles and cycles.min() > _MUCH * cycles[-1]:
         return cores
-    return int(np.argmin(found)) + 1
+    return int(np.argmin(cycles)) + 1
 
 
 def spread_cycles(device: Device, cores: int, kernel: Any) -> float:
@@ -103,16 +105,15 @@ def times(device: Device, cores: int, stream: Stream) -> Floats:
     Loads, the vector unit and stores of different pieces overlap, and all cores share the memories
     behind them.
     """
-    used, unit = np.arange(1, cores + 1), device.vector
+    used = np.arange(1, cores + 1)
     load, store = device.path("GM", "UB"), device.path("UB", "GM")
-    whole = np.maximum(1, stream.tasks)
-    each = np.ceil(whole / used)
-    turning = np.zeros(cores) + sum(
-        unit.startup_cycles + size / whole / unit.repeat_bytes * float(unit.ops.get(op, 0))
-        for op, size in stream.vector
-    )
-    loading = stream.loads * load.startup_cycles + stream.read / whole / load.rate
-    storing = stream.stores * store.startup_cycles + stream.written / whole / store.rate
+    tasks = np.maximum(1, stream.tasks)
+    each = np.ceil(tasks / used)
+    turning = np.zeros(cores)
+    for op, size in stream.vector:
+        turning = turning + _vector_cycles(device, op, size / tasks)
+    loading = Move.cycles(load, stream.read / tasks, moves=stream.loads)
+    storing = Move.cycles(store, stream.written / tasks, moves=stream.stores)
     # What loads and the vector unit do in turn takes as long as both.
     apart = 1 - stream.in_turn
     shorter = np.minimum(loading, turning)
@@ -123,3 +124,11 @@ def times(device: Device, cores: int, stream: Stream) -> Floats:
     shared = max(stream.read / reading, stream.written / write_rate(device))
     launched = used * device.launch.core_cycles
     return np.asarray(launched + (alone**4 + shared**4) ** 0.25, np.float64)
+
+
+def _vector_cycles(device: Device, op: str, size: Numbers) -> Numbers:
+    """Cycles of a vector instruction over ``size`` bytes; a device may lack its price."""
+    unit = device.vector
+    if op not in unit.ops:
+        return unit.startup_cycles
+    return VectorInstruction.cycles(unit, op, size / unit.repeat_bytes)

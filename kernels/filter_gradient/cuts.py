@@ -1,4 +1,4 @@
-"""How a filter gradient may cut the output plane into slabs, and what estimates need of each."""
+"""Cuts of the output plane of a filter gradient into slabs, with what estimates need of each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from npusim.kernels.implicit_gemm.cuts import even_cuts, fetches
 from npusim.kernels.implicit_gemm.geometry import window
 from npusim.kernels.parts.plane import Plane
 from npusim.language import Window, round_up
+from npusim.machine.isa.dma import Fetcher
+from npusim.problem.axis import Reading
 from npusim.problem.convolution import Convolution
 
 #: Most positions of a slab.
@@ -47,13 +49,13 @@ class Cut(NamedTuple):
 
 @lru_cache(maxsize=32)
 def cuts(
-    s: Convolution, form: str, window_bytes: int, dy_bytes: int, widest: tuple[int, int]
+    s: Convolution, form: str, of_x: Fetcher, of_dy: Fetcher | None, widest: tuple[int, int]
 ) -> tuple[Cut, ...]:
     """Even cuts of the output plane into whole rows or parts of rows.
 
     ``widest`` are the most rows and columns of the filter in a band of the form "bands".
-    Loads of x fetch so many bytes at once, those of dy ``dy_bytes``: 0 where columns of dy may not
-    lie in L1 without rows between them.
+    img2col fetches columns ``of_x`` and ``of_dy``: None where columns of dy may not lie in L1
+    without rows between them.
     """
     height, width = (s.axis(i).longest(form) for i in (1, 2))
     found: list[Cut] = []
@@ -64,11 +66,13 @@ def cuts(
             continue
         plane = cut_plane(s, slab_k, form=form, widest=widest)
         if plane.slabs:
-            found.append(_cut(s, form, slab_k, plane, window_bytes))
+            found.append(_cut(s, form, slab_k, plane, of_x))
             if form not in ("taps", "bands") and comes_whole(s, plane):
-                some = _of_images(s, form, found[-1], plane)
-                on, windows = dy_bytes and runs_on(s, form), (window_bytes, dy_bytes)
-                found += [_run(s, one, windows) for one in some] if on else some
+                of_images = _of_images(s, form, found[-1], plane)
+                if of_dy is not None and runs_on(s, form):
+                    found += [_run(s, cut, of_x, of_dy) for cut in of_images]
+                else:
+                    found += of_images
     return tuple(found)
 
 
@@ -84,15 +88,14 @@ def _of_images(s: Convolution, form: str, one: Cut, plane: Plane) -> list[Cut]:
     return [one._replace(images=count, runs=count, x_moves=float(count)) for count in counts]
 
 
-def _run(s: Convolution, one: Cut, windows: tuple[int, int]) -> Cut:
-    """The same images, with steps that go on from one to the next."""
-    pixels, each = one.most_pixels, s.out[1] * s.out[2]
-    count = round_up(one.images * each, 16)
-    fetch, dy_fetch = (
-        Window(one.images, wide, stride_w=step).fetches(0, count, size) / count
-        for wide, step, size in zip((pixels, each), (s.step(2), 1), windows, strict=True)
-    )
-    return one._replace(
+def _run(s: Convolution, cut: Cut, of_x: Fetcher, of_dy: Fetcher) -> Cut:
+    """The cut of the same images, with steps that go on from one to the next."""
+    pixels, each = cut.most_pixels, s.out[1] * s.out[2]
+    count = round_up(cut.images * each, 16)
+    x_window = Window(cut.images, pixels, stride_w=s.step(2))
+    fetch = x_window.fetches(0, count, of_x) / count
+    dy_fetch = Window(cut.images, each).fetches(0, count, of_dy) / count
+    return cut._replace(
         runs=1,
         positions=float(count),
         most_positions=count,
@@ -103,35 +106,57 @@ def _run(s: Convolution, one: Cut, windows: tuple[int, int]) -> Cut:
     )
 
 
-def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, window_bytes: int) -> Cut:
+def _cut(s: Convolution, form: str, slab_k: int, plane: Plane, fetcher: Fetcher) -> Cut:
+    """The slabs of an output plane that is cut so."""
     rows, columns = plane.rows, plane.columns
     positions = np.outer(rows.count, columns.count)
-    p16 = -(-positions // 16) * 16
+    padded = -(-positions // 16) * 16
     # The slab in the middle stands for all.
     h, w = (axis.readings[0][axis.readings[1][len(axis) // 2]] for axis in (rows, columns))
     over, count = window(h, w), h.outputs * w.outputs
     plain = form == "taps" or over.plain  # of single taps just the pixels that they read come
-    whole = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
-    single = w.inputs_apart > 1 and w.size > 1
-    partial = w.outputs < s.out[2] and h.outputs > 1
     places = {"taps": s.taps, "bands": len(rows.parts) * len(columns.parts)}.get(form, 1)
     taps = s.taps / places if form == "bands" else s.taps
+    moves = _moves(s, plane, h, w)
     return Cut(
         form=form,
         slab_k=slab_k,
         slabs=plane.reads / places,
         real=float(positions.mean()),
-        positions=float(p16.mean()),
-        most_positions=int(p16.max()),
+        positions=float(padded.mean()),
+        most_positions=int(padded.max()),
         pixels=plane.pixels / plane.reads,
         most_pixels=plane.most_pixels,
-        fetch=0.0 if plain else over.fetches(0, count, window_bytes) / count,
-        mean_fetch=fetches(plane, window_bytes) / taps / p16.sum(),
-        x_moves=float(whole),
-        x_plane_moves=0.0 if whole else float(h.size if single else 1),
-        x_pieces=1.0
-        if whole and h.inputs_apart == 1
-        else float(h.size * (w.size if single else 1)),
-        dy_plane_moves=float(partial),
+        fetch=0.0 if plain else over.fetches(0, count, fetcher) / count,
+        mean_fetch=fetches(plane, fetcher) / taps / padded.sum(),
+        x_moves=moves.x,
+        x_plane_moves=moves.x_plane,
+        x_pieces=moves.x_pieces,
+        dy_plane_moves=moves.dy_plane,
+        dy_pieces=moves.dy_pieces,
+    )
+
+
+class _SlabMoves(NamedTuple):
+    """Moves of x to L1, more for each plane, and rows in GM of a plane; the same of dy."""
+
+    x: float
+    x_plane: float
+    x_pieces: float
+    dy_plane: float
+    dy_pieces: float
+
+
+def _moves(s: Convolution, plane: Plane, h: Reading, w: Reading) -> _SlabMoves:
+    """The moves of a slab that reads so."""
+    full_rows = w.size == s.spatial[2] and (h.inputs_apart == 1 or rows_follow(s, plane))
+    single = w.inputs_apart > 1 and w.size > 1
+    partial = w.outputs < s.out[2] and h.outputs > 1
+    one_piece = full_rows and h.inputs_apart == 1
+    return _SlabMoves(
+        x=float(full_rows),
+        x_plane=0.0 if full_rows else float(h.size if single else 1),
+        x_pieces=1.0 if one_piece else float(h.size * (w.size if single else 1)),
+        dy_plane=float(partial),
         dy_pieces=float(h.outputs) if partial else 1.0,
     )

@@ -160,7 +160,7 @@ class Tiling:
 
 
 def comes_whole(shape: Convolution, plane: Plane) -> bool:
-    """Whether the only slab of ``plane`` reads a plane of x from its corner on, one per image.
+    """Tell whether the only slab of ``plane`` reads a plane of x from its corner on, one per image.
 
     Then those of several images lie equally far apart in x and in dy.
     """
@@ -177,7 +177,7 @@ def comes_whole(shape: Convolution, plane: Plane) -> bool:
 
 
 def rows_follow(shape: Convolution, plane: Plane) -> bool:
-    """Whether the rows of x that the only slab reads lie evenly apart through all planes.
+    """Tell whether the rows of x that the only slab reads lie evenly apart through all planes.
 
     Then one move brings those of all. Rows are of one tap each.
     """
@@ -186,7 +186,7 @@ def rows_follow(shape: Convolution, plane: Plane) -> bool:
 
 
 def runs_on(shape: Convolution, form: str) -> bool:
-    """Whether steps of K may go on from one whole plane to the next.
+    """Tell whether steps of K may go on from one whole plane to the next.
 
     Then the pixels of a plane are one row of an img2col map whose filter rows are channel blocks:
     each position reads one pixel, pixels of positions lie evenly apart, and nothing is padded.

@@ -1,11 +1,11 @@
-"""What the cores do under tilings of a filter gradient: the columns that estimates need."""
+"""The tiles of a filter gradient: loads, products and drains, for estimates and bounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,58 @@ from npusim.base.records import replace
 from npusim.kernels.estimate import costs
 from npusim.kernels.estimate.pipeline import Columns, Space, as_columns, chosen, uneven
 from npusim.kernels.estimate.streams import clear_cycles, sum_cycles
-from npusim.kernels.estimate.work import Floats, Work
+from npusim.kernels.estimate.tile import (
+    CubeStep,
+    OperandLoads,
+    SharedBytes,
+    TileWork,
+    WayOut,
+    step_of,
+    swapped,
+)
+from npusim.kernels.estimate.work import Floats
 from npusim.kernels.filter_gradient.cuts import Cut, cuts
 from npusim.language import IntArray
+from npusim.machine.device.parts import Path
+from npusim.machine.isa.base import Move
+from npusim.machine.isa.dma import Fetcher
 from npusim.problem.axis import WIDEST_FILTER
 from npusim.problem.convolution import Convolution
 
 #: How dy comes to L0A by img2col, on devices that can.
 _OF_DY = ("L1", "L0A", "load3d_transpose")
+
+
+class GradientSizes(NamedTuple):
+    """Sizes of a tile, and how often its operands come.
+
+    ``items`` tiles of ``m`` rows and ``n`` columns are summed over ``slabs``, each of so many
+    ``steps`` of ``k`` positions, the last of which has the ``rest``. Loads to L1 are of ``x_moves``
+    and ``dy_moves``. Steps bring dy to L0A in ``step_moves``, or ``rest_moves``, and fetch columns
+    of img2col in ``x_fetch`` and ``dy_fetch`` cycles per position. What comes first comes anew
+    after ``first_every`` items. Slots of L1 have ``shared`` banks.
+    """
+
+    items: IntArray
+    m: Floats
+    n: Floats
+    slabs: Floats
+    steps: Floats
+    k: Floats
+    rest: Floats
+    x_moves: Any
+    dy_moves: Any
+    step_moves: Any
+    rest_moves: Any
+    x_fetch: Floats
+    dy_fetch: Floats
+    first_every: IntArray
+    second_every: Any
+    shared: npt.NDArray[np.bool_]
+
+
+#: Columns of cuts that say how operands come to L1.
+_OF_LOADS = ("images", "runs", "real", "pixels", "x_pieces", "dy_pieces")
 
 
 @dataclass(frozen=True)
@@ -39,11 +83,11 @@ class Gradient(Space):
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
         """Every way to cut the output plane that is worth comparing."""
-        path = self.device.path("L1", "L0B", "load3d")
         # Layers of other channels have the same.
         flat = replace(self.shape, cin=1, cout=1, groups=1)
-        dy = self.device.path(*_OF_DY).window_bytes if self.device.has_path(*_OF_DY) else 0
-        return cuts(flat, self.form, path.window_bytes, dy, self.widest)
+        of_x = Fetcher.of(self.device.path("L1", "L0B", "load3d"))
+        of_dy = Fetcher.of(self._into_l0a) if self.device.has_path(*_OF_DY) else None
+        return cuts(flat, self.form, of_x, of_dy, self.widest)
 
     @cached_property
     def of_cut(self) -> Columns:
@@ -72,7 +116,7 @@ class Gradient(Space):
 
     @property
     def _runs(self) -> tuple[int, int]:
-        """How many runs of columns the tiles of a place are cut out of, and columns of each."""
+        """Runs of columns that the tiles of a place are cut out of, and columns of each."""
         planes, c0 = self.shape.plan.cin1_g, self.shape.c0
         if self.form == "bands":  # a tile is of one plane
             return planes, self.taps * c0
@@ -89,75 +133,170 @@ class Gradient(Space):
         tiles = s.plan.real_groups * s.kernel[0] * -(-s.plan.cout_g // t["m"]) * along_n
         return np.asarray(tiles, np.int64)
 
-    def work(self, t: Columns, *, sure: bool = False) -> Work:
+    @property
+    def math(self) -> str:
         """See ``pipeline.Space``."""
-        s, device = self.shape, self.device
-        of = chosen(self.of_cut, t["cut"])
-        if sure:
-            of |= {"fetch": of["mean_fetch"], "dy_fetch": 0 * of["fetch"]}
-        if sure:
-            t = t | {"items": np.asarray(self._tiles(t) * t["parts"] * t["passes"])}
-        (m, n), port = self._extents(t, sure=sure), device.path("GM", "L1")
-        images, runs = of["images"], of["runs"]
-        slabs = self._slabs(t, of, sure=sure)
-        most, steps = of["most_positions"], np.ceil(of["most_positions"] / t["k"])
+        return self.rate
+
+    def busiest(self, t: Columns) -> GradientSizes:
+        """See ``pipeline.Space``."""
+        s, of = self.shape, chosen(self.of_cut, t["cut"])
+        m, n = np.minimum(t["m"], s.plan.cout_g), t["n"]
+        most = of["most_positions"]
+        steps = np.ceil(most / t["k"])
         k, rest = uneven(of["positions"], most, t["k"], steps)
-        if sure:  # as few steps as there are, all of the mean
-            alone = of["real"] * of["images"] / of["runs"]  # of 16 channels more are padded
-            positions = of["positions"] if s.c0 == 16 else alone
-            steps = np.maximum(1, positions / t["k"])
-            k = rest = positions / steps
-        full_step, rest_step = (self._step(t, of, (m, n, size), sure=sure) for size in (k, rest))
-        x_bytes = images * t["planes"] * of["pixels"] * 32
-        dy_bytes, dy_planes = images * of["real"] * m * self.element, m * self.element / 32
-        x_rows, dy_rows = t["planes"] * of["x_pieces"], dy_planes * of["dy_pieces"]
-        together = images * (x_rows if self.form == "rows" else 1)
-        x_rows = np.where(images > 1, together, x_rows)
-        dy_rows = np.where(images > 1, images, dy_rows)
-        # Of a group that shares one operand this comes once.
-        x_every, dy_every = (np.where(t["of_x"] == of_x, t["group"], 1) for of_x in (1, 0))
-        requests = (x_rows / x_every + dy_rows / dy_every) * slabs * t["items"]
-        asked = (x_bytes / x_every + dy_bytes / dy_every) * slabs * t["items"]
-        x_moves, dy_moves = (1, 1) if sure else self._moves(t, of, dy_planes)
-        once = s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
-        missing = self.missing(*once)
-        drain, stored = self._out(t, (m, n), sure=sure)
-        lacks = self._lacking(t, (x_bytes * slabs, dy_bytes * slabs), (x_every, dy_every), once)
-        # The only slab may stay for the next tile, which estimates leave out.
-        rounds, stays = -(-t["items"] // t["cores"]), (slabs < 2) & sure
-        # What stays in L1 for several tiles comes first.
-        swap = (t["group"] > 1) & (t["of_x"] == 0)
-        pairs = lacks | {
-            "start": (x_moves * port.startup_cycles, dy_moves * port.startup_cycles),
-            "bytes": (x_bytes, dy_bytes),
-        }
-        first, second = (
-            {f"{name}_{what}": np.where(swap, other, one) for what, (one, other) in some.items()}
-            for name, some in (
-                ("first", pairs),
-                ("second", {what: pair[::-1] for what, pair in pairs.items()}),
-            )
-        )
-        return Work(
-            cores=t["cores"],
+        slabs = np.ceil(s.n * s.out[0] * of["slabs"] / t["parts"])
+        x_moves, dy_moves = self._moves(t, of, m * self.element / 32)
+        return GradientSizes(
             items=t["items"],
-            firsts=slabs,
-            seconds=1,
-            steps=steps * runs,
-            **first,
-            **second,
+            m=m,
+            n=n,
+            slabs=np.ceil(slabs / of["images"] / t["passes"]),
+            steps=steps,
+            k=k,
+            rest=rest,
+            x_moves=x_moves,
+            dy_moves=dy_moves,
+            step_moves=self._moves_to_l0a(t, of, m, k),
+            rest_moves=self._moves_to_l0a(t, of, m, rest),
+            x_fetch=of["fetch"],
+            dy_fetch=of["dy_fetch"],
+            first_every=t["group"],
+            second_every=1,
+            shared=t["slots"] > 1,
+        )
+
+    def mean(self, t: Columns) -> GradientSizes:
+        """See ``pipeline.Space``."""
+        s, of = self.shape, chosen(self.of_cut, t["cut"])
+        items = self._tiles(t) * t["parts"] * t["passes"]
+        high, wide = s.plan.cout_g, self._mean_columns
+        depth = sum(self._depths) / len(self._depths)
+        slabs = s.n * depth * of["slabs"] / t["parts"] / of["images"] / t["passes"]
+        # Of 16 channels more positions are padded.
+        alone = of["real"] * of["images"] / of["runs"]
+        positions = of["positions"] if s.c0 == 16 else alone
+        steps = np.maximum(1, positions / t["k"])  # as few as there are, all of the mean
+        k = positions / steps
+        # The only slab may stay for the next tile, which estimates leave out.
+        stays = slabs < 2
+        rounds = -(-items // t["cores"])
+        several = (t["group"] == 1) | (t["stay"] > 1)
+        return GradientSizes(
+            items=items,
+            m=high / -(-high // t["m"]),
+            n=wide / -(-wide // t["n"]),
+            slabs=slabs,
+            steps=steps,
+            k=k,
+            rest=k,
+            x_moves=1,
+            dy_moves=1,
+            step_moves=1,
+            rest_moves=1,
+            x_fetch=of["mean_fetch"],
+            dy_fetch=0 * of["fetch"],
             first_every=np.where(stays, rounds, t["group"]),
             second_every=np.where(stays, rounds, 1),
-            first_slots=np.where(t["group"] > 1, t["stay"], t["slots"]),
-            second_slots=t["slots"],
-            **self.stepping(t, full_step, rest_step, steps),
-            **drain,
-            rate=port.rate,
-            shared=costs.read_rate(device, asked, requests),
-            main=device.main_read_rate,
-            least=np.maximum(stored, missing / device.main_read_rate),
-            beside=costs.launch_cycles(device, "cube", t["cores"]) + self._besides(t),
+            shared=(t["slots"] > 1) & several,
         )
+
+    def tile(self, t: Columns, sizes: GradientSizes) -> TileWork:
+        """See ``pipeline.Space``."""
+        of = {name: self.of_cut[name][t["cut"]] for name in _OF_LOADS}
+        x, dy = self._loads(t, sizes, of)
+        # What stays in L1 for several tiles comes first.
+        first, second = swapped((t["group"] > 1) & (t["of_x"] == 0), x, dy)
+        slots = np.where(t["group"] > 1, t["stay"], t["slots"])
+        return TileWork(
+            cores=t["cores"],
+            items=sizes.items,
+            firsts=sizes.slabs,
+            seconds=1,
+            steps=sizes.steps * of["runs"],
+            run=sizes.steps,
+            first=first._replace(every=sizes.first_every, slots=slots),
+            second=second._replace(every=sizes.second_every),
+            step=self._step(sizes, sizes.k, sizes.step_moves),
+            rest=self._step(sizes, sizes.rest, sizes.rest_moves),
+            drain=self._drain(t, sizes),
+            traffic=self._traffic(t, sizes, x, dy, of),
+            rate=self._port.rate,
+            step_slots=t["l0_slots"],
+            drain_slots=t["l0c_slots"],
+            unit_flag=t["unit_flag"],
+            beside=costs.launch_cycles(self.device, "cube", t["cores"]) + self._besides(t),
+        )
+
+    @property
+    def _port(self) -> Path:
+        """The way of operands to L1."""
+        return self.device.path("GM", "L1")
+
+    @property
+    def _operand_bytes(self) -> tuple[float, float]:
+        """Bytes of x, whole sectors of what is read, and of dy."""
+        s = self.shape
+        return s.n * s.cin1 * self._fetched, float(s.n * 32 * s.cout1 * prod(s.out))
+
+    def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
+        """Tiles of a core for which x and dy come once: of a group one is shared."""
+        x_every = np.where(t["of_x"] == 1, t["group"], 1)
+        return x_every, np.where(t["of_x"] == 0, t["group"], 1)
+
+    def _loads(
+        self, t: Columns, sizes: GradientSizes, of: Columns
+    ) -> tuple[OperandLoads, OperandLoads]:
+        """The loads of x and dy to L1, each as if it came for every tile."""
+        x_bytes = of["images"] * t["planes"] * of["pixels"] * 32
+        dy_bytes = of["images"] * of["real"] * sizes.m * self.element
+        x_missing, dy_missing = self._lacking(t, sizes, x_bytes, dy_bytes)
+        x = OperandLoads(
+            start=sizes.x_moves * self._port.startup_cycles,
+            size=x_bytes,
+            slots=t["slots"],
+            **x_missing,
+        )
+        dy = OperandLoads(
+            start=sizes.dy_moves * self._port.startup_cycles,
+            size=dy_bytes,
+            slots=t["slots"],
+            **dy_missing,
+        )
+        return x, dy
+
+    def _traffic(
+        self, t: Columns, sizes: GradientSizes, x: OperandLoads, dy: OperandLoads, of: Columns
+    ) -> SharedBytes:
+        """Bytes that all cores move."""
+        images = of["images"]
+        x_rows = t["planes"] * of["x_pieces"]
+        together = images * (x_rows if self.form == "rows" else 1)
+        x_rows = np.where(images > 1, together, x_rows)
+        dy_rows = np.where(images > 1, images, sizes.m * self.element / 32 * of["dy_pieces"])
+        x_every, dy_every = self._every(t)
+        split = t["parts"] > 1
+        stored = self._written * np.where(split, t["parts"] * self._atomic_factor, t["passes"])
+        return SharedBytes(
+            asked=(x.size / x_every + dy.size / dy_every) * sizes.slabs * sizes.items,
+            requests=(x_rows / x_every + dy_rows / dy_every) * sizes.slabs * sizes.items,
+            missing=self.missing(*self._operand_bytes),
+            stored=stored / costs.write_rate(self.device),
+            main=self.device.main_read_rate,
+        )
+
+    @property
+    def _atomic_factor(self) -> int:
+        """Times that parts of K write an element, as they add to it."""
+        if self.deterministic or not self.device.l2:
+            return 1
+        return self.device.l2.atomic_factor
+
+    def _drain(self, t: Columns, sizes: GradientSizes) -> WayOut:
+        """The way out of a tile."""
+        cycles, pace, _ = costs.drain_cycles(self.device, sizes.m, sizes.n, 4)
+        factor = np.where(t["parts"] > 1, self._atomic_factor, 1)
+        return WayOut(cycles=cycles, pace=pace, written=sizes.m * sizes.n * 4 * factor)
 
     @cached_property
     def _depths(self) -> list[int]:
@@ -168,14 +307,6 @@ class Gradient(Space):
             for kd in range(axis.kernel)
         ]
         return [depth for depth in depths if depth] or [0]
-
-    def _slabs(self, t: Columns, of: Columns, *, sure: bool) -> Floats:
-        """Slabs of an item, of all images that come together; on average if that is ``sure``."""
-        depth = sum(self._depths) / len(self._depths) if sure else self.shape.out[0]
-        slabs = self.shape.n * depth * of["slabs"] / t["parts"]
-        if sure:
-            return np.asarray(slabs / of["images"] / t["passes"])
-        return np.ceil(np.ceil(slabs) / of["images"] / t["passes"])
 
     def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
         """Moves that bring x to L1, and so many ``planes`` of dy."""
@@ -198,29 +329,19 @@ class Gradient(Space):
         sums = [sum_cycles(self.device, self._written, int(n)) for n in counts]
         return np.where(t["parts"] > 1, np.array(sums)[which.reshape(-1)], 0)
 
-    def _out(
-        self, t: Columns, size: tuple[Floats, Floats], *, sure: bool
-    ) -> tuple[dict[str, Floats], Floats]:
-        """Cycles of the drains of tiles, and of all writes together."""
-        device, split = self.device, t["parts"] > 1
-        cycles = costs.drain_cycles(device, *size, 4)[:2]
-        atomic = device.l2.atomic_factor if device.l2 else 1
-        factor = 1 if self.deterministic else atomic
-        stored = self._written * np.where(split, t["parts"] * factor, t["passes"])
-        each = size[0] * size[1] * 4 * np.where(split, factor, 1)
-        return self.draining(t, cycles, each, sure=sure), stored / costs.write_rate(device)
-
     @property
     def _all_held(self) -> bool:
-        """Whether the L2 has room for both operands."""
-        s, l2 = self.shape, self.device.l2
-        once = s.n * s.cin1 * self._fetched + s.n * 32 * s.cout1 * prod(s.out)
-        return l2 is not None and once <= l2.size_bytes
+        """Tell whether the L2 has room for both operands."""
+        l2 = self.device.l2
+        return l2 is not None and sum(self._operand_bytes) <= l2.size_bytes
 
-    def _periods(self, t: Columns) -> tuple[IntArray, IntArray]:
-        """Of which items of a core the L2 lacks x and dy: each so many-th, as others follow those
-        that read the same: tiles along M, and along N those of other taps of its planes."""
-        rounds, tiles, s = -(-t["items"] // t["cores"]), self._tiles(t), self.shape
+    def _periods(self, t: Columns, rounds: IntArray) -> tuple[IntArray, IntArray]:
+        """Items of a core, out of so many ``rounds``, from one that lacks x in L2 to the next.
+
+        Others follow those that read the same: tiles along M, and along N those of other taps of
+        its planes. The same of dy.
+        """
+        tiles, s = self._tiles(t), self.shape
         along = -(-s.plan.cout_g // t["m"])
         of_planes = tiles // s.plan.real_groups // s.kernel[0] // along * t["planes"]
         x = np.minimum(rounds, along * np.maximum(1, of_planes // s.plan.cin1_g))
@@ -229,35 +350,35 @@ class Gradient(Space):
         return np.where(alone, x, 1), np.where(alone, dy, 1)
 
     def _lacking(
-        self,
-        t: Columns,
-        size: tuple[Floats, Floats],
-        every: tuple[IntArray, IntArray],
-        once: tuple[float, float],
-    ) -> dict[str, tuple[Floats, Floats]]:
-        """Until which item the L2 lacks x and dy, of which, and how many cores ask at once.
+        self, t: Columns, sizes: GradientSizes, x_bytes: Floats, dy_bytes: Floats
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Fields of ``OperandLoads`` on what the L2 lacks, of x and dy.
 
-        ``size`` are the bytes of all loads for an item, which come for each ``every``-th, ``once``
-        those of the operands.
+        Given are the bytes of a load of each.
         """
-        rounds, tiles, periods = -(-t["items"] // t["cores"]), self._tiles(t), self._periods(t)
-        alone, held = t["group"] == 1, self._all_held
+        rounds, tiles = -(-sizes.items // t["cores"]), self._tiles(t)
+        x_period, dy_period = self._periods(t, rounds)
+        x_every, dy_every = self._every(t)
+        x_size, dy_size = self._operand_bytes
+        alone, all_held = t["group"] == 1, self._all_held
         along = np.where(alone, np.minimum(rounds, -(-self.shape.plan.cout_g // t["m"])), 1)
         # Each tile goes through all positions: what the L2 does not hold comes anew for the next.
-        until = np.where((rounds <= tiles) & alone, along, rounds) if held else rounds
-        passes = 1 if held else rounds
-        loads = (
-            -(-last // np.where(alone, period, stays))
-            for last, period, stays in zip((rounds, until), periods, every, strict=True)
-        )
-        copies = (
-            np.maximum(1, t["cores"] * count * some / of_all / passes)
-            for count, some, of_all in zip(loads, size, once, strict=True)
-        )
-        x, dy = (
-            np.where(held, 0, last) for held, last in zip(self.held, (rounds, until), strict=True)
-        )
-        return {"until": (x, dy), "copies": tuple(copies), "period": periods}
+        until = np.where((rounds <= tiles) & alone, along, rounds) if all_held else rounds
+        passes = 1 if all_held else rounds
+        x_loads = -(-rounds // np.where(alone, x_period, x_every))
+        dy_loads = -(-until // np.where(alone, dy_period, dy_every))
+        x_copies = t["cores"] * x_loads * (x_bytes * sizes.slabs) / x_size / passes
+        dy_copies = t["cores"] * dy_loads * (dy_bytes * sizes.slabs) / dy_size / passes
+        x_held, dy_held = self.held
+        return {
+            "period": x_period,
+            "until": np.where(x_held, 0, rounds),
+            "copies": np.maximum(1, x_copies),
+        }, {
+            "period": dy_period,
+            "until": np.where(dy_held, 0, until),
+            "copies": np.maximum(1, dy_copies),
+        }
 
     @property
     def _fetched(self) -> float:
@@ -270,36 +391,43 @@ class Gradient(Space):
         even = row % l2.sector_bytes == 0
         return size * min(1.0, (row + (0 if even else l2.sector_bytes - 32)) / pitch)
 
-    def _extents(self, t: Columns, *, sure: bool) -> tuple[Floats, Floats]:
-        """Rows and columns of a tile that is no rest; of ``sure`` ones the mean."""
-        s = self.shape
-        high, (_, wide) = s.plan.cout_g, self._runs
-        if self.form == "bands":  # of bands that are not quite equal the mean
-            wide = s.taps * s.c0 // self.places
-        if sure:
-            return high / -(-high // t["m"]), wide / -(-wide // t["n"])
-        return np.minimum(t["m"], high), t["n"]
+    @property
+    def _mean_columns(self) -> int:
+        """Columns of a run that tiles are cut out of; of bands that are not equal the mean."""
+        if self.form == "bands":
+            return self.shape.taps * self.shape.c0 // self.places
+        return self._runs[1]
 
-    def _step(
-        self, t: Columns, of: Columns, size: tuple[Floats, ...], *, sure: bool = False
-    ) -> dict[str, Any]:
-        """Cycles of the loads to L0 and the product of one step, ``sure`` without delays."""
-        device, s, (m, n, k) = self.device, self.shape, size
-        direct = device.has_path(*_OF_DY)
-        into_a = device.path(*_OF_DY) if direct else device.path("L1", "L0A", "transpose")
-        into_b, two = device.path("L1", "L0B", "load3d"), t["slots"] > 1
-        if sure:
-            two = two & ((t["group"] == 1) | (t["stay"] > 1))
-        apart = (t.get("k", k) >= of["most_positions"]) | (t.get("k", k) <= 16)
-        moves = np.where(direct or sure or apart & (m / s.c0 * k <= 4080), 1, np.ceil(m / s.c0))
-        sizes = [side * k * self.element for side in (m, n)]
-        a, b = (size / path.rate for size, path in zip(sizes, (into_a, into_b), strict=True))
-        clash_a, clash_b = (
-            np.where(two, size / 512 * float(path.conflict_cycles), 0)
-            for size, path in zip(sizes, (into_a, into_b), strict=True)
+    @property
+    def _into_l0a(self) -> Path:
+        """The way of dy to L0A: by img2col where the device can, else transposed."""
+        if self.device.has_path(*_OF_DY):
+            return self.device.path(*_OF_DY)
+        return self.device.path("L1", "L0A", "transpose")
+
+    def _moves_to_l0a(self, t: Columns, of: Columns, m: Floats, k: Floats) -> Any:
+        """Moves that bring dy to L0A for a step of ``k`` positions."""
+        if self.device.has_path(*_OF_DY):
+            return 1
+        planes = m / self.shape.c0
+        apart = (t["k"] >= of["most_positions"]) | (t["k"] <= 16)
+        return np.where(apart & (planes * k <= 4080), 1, np.ceil(planes))
+
+    def _step(self, sizes: GradientSizes, k: Floats, moves: Any) -> CubeStep:
+        """The loads to L0 and the product of a step of ``k`` positions."""
+        device, c0, m, n = self.device, self.shape.c0, sizes.m, sizes.n
+        into_a, into_b = self._into_l0a, device.path("L1", "L0B", "load3d")
+        a = Move.cycles(
+            into_a,
+            m * k * self.element,
+            moves=moves,
+            fetch=m / c0 * k * sizes.dy_fetch,
+            conflict=sizes.shared,
         )
-        a = np.maximum(a, m / s.c0 * k * of["dy_fetch"]) + clash_a
-        b = np.maximum(b, n / s.c0 * k * of["fetch"]) + clash_b
-        a, b = moves * into_a.startup_cycles + a, into_b.startup_cycles + b
-        mmad = costs.mmad_cycles(device, m, k, n, self.rate, mean=sure)
-        return costs.step(device, (into_a, into_b), (moves, 1), (a, b, mmad))
+        b = Move.cycles(
+            into_b,
+            n * k * self.element,
+            fetch=n / c0 * k * sizes.x_fetch,
+            conflict=sizes.shared,
+        )
+        return step_of(device, (into_a, into_b), (moves, 1), (a, b), (m, k, n))

@@ -1,4 +1,4 @@
-"""How the plane of a product may be cut, and its operands brought to L1: the axes of its tilings.
+"""Cuts of a product's plane, and ways of its operands to L1: the axes of its tilings.
 
 What is listed follows from the problem alone, but for tiles that no memory holds.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from npusim.kernels.implicit_gemm.geometry import (
 )
 from npusim.kernels.parts.plane import Plane, cut_plane
 from npusim.language import IntArray, Window, ceil_div, round_up
+from npusim.machine.isa.dma import Fetcher
 from npusim.problem.axis import Reading, Runs
 
 #: Most positions of a tile, and most images whose positions share one.
@@ -73,7 +74,7 @@ class Cut(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How operands come to L1: ``planes`` of the input at once; weights of ``w_planes`` planes, or
+    """A way of operands to L1: ``planes`` of the input at once; weights of ``w_planes`` planes, or
     of one plane in ``parts``; slots of both, and which of them stays."""
 
     planes: int
@@ -86,7 +87,7 @@ class Way(NamedTuple):
 
 
 def ways_of(g: Geometry) -> list[Way]:
-    """How operands may come to L1, of all planes in equal loads."""
+    """Ways of operands to L1, of all planes in equal loads."""
     sizes = list(dict.fromkeys(ceil_div(g.planes_in, loads) for loads in _LOADS))
     every = g.planes_in
     ways = [Way(p, p, 1, *slots) for p in sizes for slots in ((2, 2), (2, 1), (1, 1))]
@@ -102,78 +103,98 @@ def ways_of(g: Geometry) -> list[Way]:
     return ways
 
 
-def cuts_of(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
+def cuts_of(g: Geometry, form: str, most: int, fetcher: Fetcher) -> tuple[Cut, ...]:
     """Even cuts of the plane into whole rows or parts of rows, and images taken together."""
     # Layers of other channels have the same.
     flat = replace(g, groups=1, planes_in=1, planes_out=1, all_in=1, all_out=1)
-    return _cuts(flat, form, most, window_bytes)
+    return _cuts(flat, form, most, fetcher)
 
 
 @lru_cache(maxsize=32)
-def _cuts(g: Geometry, form: str, most: int, window_bytes: int) -> tuple[Cut, ...]:
+def _cuts(g: Geometry, form: str, most: int, fetcher: Fetcher) -> tuple[Cut, ...]:
     height, width = g.h.longest(form), g.w.longest(form)
-    turns = [axis.terms(form) for axis in (g.h, g.w)]
-    found: list[Cut] = []
+    cuts: list[Cut] = []
     for base_m in even_cuts(height, width, _MOST_M):
-        # A huge plane in tiny slabs is never good, and listing them would take longer than running.
-        runs = ceil_div(height, max(1, base_m // width)) * turns[0]
-        runs += ceil_div(width, base_m) * turns[1]
-        if base_m > most or (runs > _MOST_RUNS and found):
+        if base_m > most or (cuts and _runs(g, form, base_m) > _MOST_RUNS):
             continue
         plane = cut_plane(g.h, g.w, base_m, form=form).live()
-        if not plane.slabs or (plane.slabs > _MOST_SLABS and found):
+        if not plane.slabs or (cuts and plane.slabs > _MOST_SLABS):
             continue
-        axes = (plane.rows, plane.columns)
-        whole = form != "taps" and all(len(a) == len(a.parts) == a.slabs for a in axes)
-        together = g.images if whole and (form == "phases" or g.h.insert == 1 == g.w.insert) else 1
+        together = g.images if _may_stack(g, form, plane) else 1
         count = min(together, _MOST_IMAGES, max(1, most // base_m))
-        found += [_cut(g, form, base_m, n + 1, plane, window_bytes) for n in range(count)]
-    return tuple(found)
+        cuts += [_cut(g, form, base_m, n + 1, plane, fetcher) for n in range(count)]
+    return tuple(cuts)
 
 
-def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, window_bytes: int) -> Cut:
+def _runs(g: Geometry, form: str, base_m: int) -> int:
+    """Runs of rows and columns that a plane is cut into.
+
+    A huge plane in tiny slabs is never good, and listing them would take longer than running.
+    """
+    height, width = g.h.longest(form), g.w.longest(form)
+    rows = ceil_div(height, max(1, base_m // width)) * g.h.terms(form)
+    return rows + ceil_div(width, base_m) * g.w.terms(form)
+
+
+def _may_stack(g: Geometry, form: str, plane: Plane) -> bool:
+    """Tell whether the positions of several images may share a tile: planes are not cut."""
+    axes = (plane.rows, plane.columns)
+    uncut = form != "taps" and all(len(a) == len(a.parts) == a.slabs for a in axes)
+    return uncut and (form == "phases" or g.h.insert == 1 == g.w.insert)
+
+
+def _cut(g: Geometry, form: str, base_m: int, images: int, plane: Plane, fetcher: Fetcher) -> Cut:
+    """The slabs of a plane that are cut so, of several images together."""
     rows, columns = plane.rows, plane.columns
     stacks = [stack(h, images).h for h in rows.readings[0]]
-    (tall, h), (wide, w) = _outputs(rows, stacks), _outputs(columns, columns.readings[0])
-    m = np.outer(tall, wide)
-    m16 = -(-m // 16) * 16
-    over = window(stack(h, images).h, w)
+    heights, h = _outputs(rows, stacks)
+    widths, w = _outputs(columns, columns.readings[0])
+    m = np.outer(heights, widths)
+    padded_m = -(-m // 16) * 16
     plain = images > 1 and pixel_by_pixel(h, w, (g.h.size, g.w.size))
-    over = Window(images, h.size * w.size) if plain else over
-    fetch = over.fetches(0, int(np.median(m)), window_bytes) if plain or not over.plain else 0
+    over = Window(images, h.size * w.size) if plain else window(stack(h, images).h, w)
+    fetched = plain or not over.plain
     moves, plane_moves, pieces = _moves(g.w.size, h, w, images)
     taps = plane.products / plane.positions / (plane.reads / plane.slabs)
     partial = h.kernel * w.kernel < g.taps
-    lines = h.outputs if w.outputs_apart > 1 or h.outputs_apart > 1 else 1
-    gaps, live = plane.positions < g.h.out * g.w.out, all(g.live)
-    filled = gaps and live and images == 1 and plane.filled(g.h.out)
+    mean_fetch = fetches(plane, fetcher) / plane.reads / taps if images == 1 else 0.0
     return Cut(
         form=form,
         base_m=base_m,
         images=images,
         slabs=plane.slabs,
-        m=float(m16.mean()),
-        most_m=int(m16.max()),
+        m=float(padded_m.mean()),
+        most_m=int(padded_m.max()),
         reads=plane.reads / plane.slabs,
         pixels=plane.pixels / plane.reads,
         most_pixels=max(h.size for h in stacks) * max(1, columns.most("size")),
         taps=taps,
         most_taps=plane.most_taps,
-        fetch=fetch,
-        mean_fetch=fetches(plane, window_bytes) / plane.reads / taps if images == 1 else 0.0,
+        fetch=over.fetches(0, int(np.median(m)), fetcher) if fetched else 0,
+        mean_fetch=mean_fetch,
         moves=moves,
         plane_moves=plane_moves,
         pieces=pieces,
         tap_moves=taps if partial else 1,
         tap_rows=h.kernel if partial else 1,
         band_moves=_band_moves(g, h, w, form),
-        lines=lines * images,
-        length=h.outputs * w.outputs // lines,
-        apart=w.outputs_apart,
-        dead=gaps or not live,
-        around=g.spread(h) if filled else 0,
+        **_way_out(g, plane, h, w, images),
         side_by_side=plain,
     )
+
+
+def _way_out(g: Geometry, plane: Plane, h: Reading, w: Reading, images: int) -> dict[str, Any]:
+    """The fields of ``Cut`` on how tiles leave, and on outputs that read nothing."""
+    lines = h.outputs if w.outputs_apart > 1 or h.outputs_apart > 1 else 1
+    gaps, live = plane.positions < g.h.out * g.w.out, all(g.live)
+    filled = gaps and live and images == 1 and plane.filled(g.h.out)
+    return {
+        "lines": lines * images,
+        "length": h.outputs * w.outputs // lines,
+        "apart": w.outputs_apart,
+        "dead": gaps or not live,
+        "around": g.spread(h) if filled else 0,
+    }
 
 
 def _band_moves(g: Geometry, h: Reading, w: Reading, form: str) -> int:
@@ -183,14 +204,14 @@ def _band_moves(g: Geometry, h: Reading, w: Reading, form: str) -> int:
     return len(equally_spaced(filter_places(h, w, g.w.kernel)))
 
 
-def fetches(plane: Plane, window_bytes: int) -> int:
+def fetches(plane: Plane, fetcher: Fetcher) -> int:
     """Cycles to fetch one column of img2col for each tap of all reads; none for mere copies."""
     (tall, down), (wide, across) = (axis.readings for axis in (plane.rows, plane.columns))
     total = 0
     for (i, h), (j, w) in product(enumerate(tall), enumerate(wide)):
         over, times = window(h, w), int((down == i).sum()) * int((across == j).sum())
         if not over.plain:
-            cycles = over.fetches(0, h.outputs * w.outputs, window_bytes)
+            cycles = over.fetches(0, h.outputs * w.outputs, fetcher)
             total += times * h.kernel * w.kernel * cycles
     return total
 

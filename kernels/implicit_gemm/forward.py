@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
+from npusim.kernels.parts.transposed import MOST_FRACTALS
 from npusim.language import Language, Slot, ceil_div
 
 
@@ -28,11 +29,12 @@ class ConvForward(ImplicitGemm):
     rotated: ClassVar[bool] = False
 
     def feed_weights(
-        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int
+        self, k: Language, b: Slot, b1: Slot, n: int, columns: range, step: range, taps: int
     ) -> None:
-        (b, b1), (columns, now) = slots, at
         n1 = ceil_div(n * self.geometry.c0, 16)
-        total, first = len(now) * n1, (now.start - columns.start) * n1
-        for done in range(0, total, 255):
-            count = min(255, total - done)
-            k.load2d(b.fractals(done, count), b1.fractals(first + done, count), self.x.dtype)
+        total = len(step) * n1
+        first = (step.start - columns.start) * n1
+        for start in range(0, total, MOST_FRACTALS):
+            count = min(MOST_FRACTALS, total - start)
+            source = b1.fractals(first + start, count)
+            k.load2d(b.fractals(start, count), source, self.x.dtype)

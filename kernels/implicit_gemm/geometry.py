@@ -1,4 +1,4 @@
-"""The sizes of an implicit matrix product, and how operands and results move where taps are few."""
+"""Sizes of an implicit matrix product, and moves of its operands and results."""
 
 from __future__ import annotations
 
@@ -40,16 +40,20 @@ class Geometry(Struct, frozen=True, kw_only=True):
     def forms(self) -> tuple[str, ...]:
         """The forms in which it may read its input, single taps only where others do not fit."""
         axes = (self.h, self.w)
-        window = all(axis.fits_window() for axis in axes)
+        forms = []
+        if all(axis.fits_window() for axis in axes):
+            forms.append("window")
         phases = any(axis.insert > 1 or axis.sparse for axis in axes)
-        phases = phases and all(axis.insert > 1 or axis.fits_window() for axis in axes)
-        single = phases and any(axis.lone for axis in axes)
-        taps = any(axis.wide or axis.sparse for axis in axes)
-        found = {"window": window, "phases": phases, "single": single, "taps": taps}
-        return tuple(form for form, fits in found.items() if fits)
+        if phases and all(axis.insert > 1 or axis.fits_window() for axis in axes):
+            forms.append("phases")
+            if any(axis.lone for axis in axes):
+                forms.append("single")
+        if any(axis.wide or axis.sparse for axis in axes):
+            forms.append("taps")
+        return tuple(forms)
 
     def adds_up(self, form: str) -> bool:
-        """Whether an output is the sum of several products of the ``form``: of taps, or bands."""
+        """True if an output is the sum of several products of the ``form``: of taps, or bands."""
         return max(axis.terms(form) for axis in (self.h, self.w)) > 1
 
     def spread(self, h: Reading) -> int:
@@ -57,12 +61,15 @@ class Geometry(Struct, frozen=True, kw_only=True):
         return h.outputs * h.outputs_apart * self.w.out
 
     def output_lines(self, images: int, h: Reading, w: Reading, block: int) -> list[Line]:
-        """Where a slab's outputs of ``block`` bytes go, behind the place of the very first."""
-        pitch, apart = h.outputs_apart * self.w.out * block, w.outputs_apart * block
-        count = h.outputs * w.outputs
-        lines = [Line(i * w.outputs, w.outputs, i * pitch, apart) for i in range(h.outputs)]
-        if w.outputs == 1 or h.outputs == 1 or pitch == w.outputs * apart:  # all equally far apart
-            lines = [Line(0, count, 0, pitch if w.outputs == 1 else apart)]
+        """Places of a slab's outputs of ``block`` bytes, behind that of the very first."""
+        pitch = h.outputs_apart * self.w.out * block
+        apart = w.outputs_apart * block
+        if w.outputs == 1:
+            lines = [Line(0, h.outputs, 0, pitch)]
+        elif h.outputs == 1 or pitch == w.outputs * apart:  # all equally far apart
+            lines = [Line(0, h.outputs * w.outputs, 0, apart)]
+        else:
+            lines = [Line(i * w.outputs, w.outputs, i * pitch, apart) for i in range(h.outputs)]
         image = self.depth_out * self.all_out * self.h.out * self.w.out * block
         positions = stack(h, images).outputs * w.outputs
         return [
@@ -75,32 +82,40 @@ class Geometry(Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=64)  # candidates of tilings ask for the same product by the dozen
 def product_of(s: Convolution, *, gradient: bool) -> Geometry:
     """The product that a forward pass or the input gradient of a convolution is."""
-    plan, taps = s.plan, s.kernel[0]
-    depth, h, w = ((s.gradient_axis if gradient else s.axis)(i) for i in range(3))
-    live = [
-        [(kd, depth.real(at, taps - 1 - kd if gradient else kd)) for kd in range(taps)]
-        for at in range(depth.out)
-    ]
-    sides = [
-        (s.spatial[0], plan.cin1_g, s.cin1),
-        (s.out[0], plan.cout_g // s.c0, ceil_div(s.cout, s.c0)),
-    ]
-    read, made = sides[::-1] if gradient else sides
+    plan = s.plan
+    taps = s.kernel[0]
+    axis = s.gradient_axis if gradient else s.axis
+    depth = axis(0)
+    live = []
+    for output in range(depth.out):
+        reads = [(kd, depth.real(output, taps - 1 - kd if gradient else kd)) for kd in range(taps)]
+        live.append(tuple((kd, read) for kd, read in reads if read is not None))
+    inputs = _Map(s.spatial[0], plan.cin1_g, s.cin1)
+    outputs = _Map(s.out[0], plan.cout_g // s.c0, ceil_div(s.cout, s.c0))
+    source, target = (outputs, inputs) if gradient else (inputs, outputs)
     return Geometry(
         images=s.n,
-        depth_in=read[0],
-        depth_out=made[0],
-        h=h,
-        w=w,
+        depth_in=source.depth,
+        depth_out=target.depth,
+        h=axis(1),
+        w=axis(2),
         kernel_d=taps,
-        live=tuple(tuple((kd, at) for kd, at in pairs if at is not None) for pairs in live),
+        live=tuple(live),
         groups=plan.real_groups,
         c0=s.c0,
-        planes_in=read[1],
-        planes_out=made[1],
-        all_in=read[2],
-        all_out=made[2],
+        planes_in=source.planes,
+        planes_out=target.planes,
+        all_in=source.all_planes,
+        all_out=target.all_planes,
     )
+
+
+class _Map(NamedTuple):
+    """A feature map: its depth, and channel blocks of a real group and in all."""
+
+    depth: int
+    planes: int
+    all_planes: int
 
 
 def weight_loads(
@@ -113,7 +128,9 @@ def weight_loads(
     of one plane's taps.
     """
     chunk, step, taps = steps
-    first, last, total = plane * taps, (plane + planes) * taps, all_planes * taps
+    first = plane * taps
+    last = (plane + planes) * taps
+    total = all_planes * taps
     if step >= min(total, 2 * chunk):
         size = total if step >= total else step // chunk * chunk
         start = first // size * size
@@ -137,7 +154,8 @@ def channel_tiles(planes: int, step: int, c0: int, *, even: bool) -> list[tuple[
     """
     if not even:
         return [(n0, min(step, planes - n0)) for n0 in range(0, planes, step)]
-    unit, count = max(1, 16 // c0), ceil_div(planes, step)
+    unit = max(1, 16 // c0)
+    count = ceil_div(planes, step)
     ends = [min(planes, i * ceil_div(planes, unit) // count * unit) for i in range(count + 1)]
     return [(first, end - first) for first, end in pairwise(ends)]
 
@@ -159,7 +177,8 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
     count them, rows of the weights all.
     """
     used = len(places)
-    first, planes = columns.start // used, ceil_div(columns.stop, used) - columns.start // used
+    first = columns.start // used
+    planes = ceil_div(columns.stop, used) - first
     if planes == 1:
         chosen = places[columns.start - first * used : columns.stop - first * used]
         return [
@@ -170,7 +189,9 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
     if len(pieces) == 1 and _step(places) * used == taps:
         return [Rows(planes * used, first * taps + places[0], _step(places), 0, 1)]
     if used <= planes * len(pieces):  # place by place
-        return [Rows(planes, first * taps + at, taps, l1, used) for l1, at in enumerate(places)]
+        return [
+            Rows(planes, first * taps + place, taps, l1, used) for l1, place in enumerate(places)
+        ]
     return [
         Rows(len(run), (first + plane) * taps + run[0], _step(run), plane * used + l1, 1)
         for plane in range(planes)
@@ -180,14 +201,15 @@ def weight_rows(places: Sequence[int], columns: range, taps: int) -> list[Rows]:
 
 def equally_spaced(places: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
     """Runs of equally spaced numbers, with the index of their first."""
-    found, start = [], 0
+    runs = []
+    start = 0
     while start < len(places):
         stop = min(start + 2, len(places))
         while stop < len(places) and places[stop] - places[stop - 1] == _step(places[start:stop]):
             stop += 1
-        found.append((start, places[start:stop]))
+        runs.append((start, places[start:stop]))
         start = stop
-    return found
+    return runs
 
 
 def _step(places: Sequence[int]) -> int:
@@ -215,19 +237,20 @@ class Stack(NamedTuple):
 def stack(h: Reading, images: int) -> Stack:
     """So many images of the rows ``h``; outputs that read rows of two belong to neither."""
     pitch = round_up(h.size + max(h.before, h.after), h.stride)
-    more, apart = images - 1, pitch // h.stride
+    more = images - 1
+    apart = pitch // h.stride
     tall = h._replace(size=more * pitch + h.size, outputs=more * apart + h.outputs)
     return Stack(tall, pitch, apart)
 
 
 def pixel_by_pixel(h: Reading, w: Reading, plane: tuple[int, int]) -> bool:
-    """Whether outputs read the pixels of a whole ``plane`` one after another, one each."""
+    """True if outputs read the pixels of a whole ``plane`` one after another, one each."""
     return all(
-        one.kernel == one.stride == one.insert == one.inputs_apart == 1
-        and not one.before
-        and not one.after
-        and one.size == size
-        for one, size in zip((h, w), plane, strict=True)
+        axis.kernel == axis.stride == axis.insert == axis.inputs_apart == 1
+        and not axis.before
+        and not axis.after
+        and axis.size == size
+        for axis, size in zip((h, w), plane, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""What forward convolution and input gradient share: img2col of one operand times weights.
+"""An implicit matrix product, img2col of one operand times weights: forward and input gradient.
 
     out[o, q] = sum over kd, c1, kh, kw, c0 of  in[v(o, tap), c] * w[tap, c, q]
 
@@ -53,6 +53,7 @@ from npusim.language import (
     FP32,
     FRACTAL_BYTES,
     ArgumentError,
+    BufferHandle,
     Device,
     IntArray,
     Kernel,
@@ -62,10 +63,10 @@ from npusim.language import (
     Slot,
     SlotRegion,
     Tensor,
+    Window,
     ceil_div,
     round_up,
 )
-from npusim.problem.axis import Reading
 from npusim.problem.convolution import Convolution
 
 __all__ = ["Epilogue", "ImplicitGemm", "Tiling"]
@@ -87,7 +88,7 @@ class ImplicitGemm(Tiled):
     hf32: bool = False
     epilogue: Epilogue | None = None
 
-    #: Whether columns of img2col meet the filter's taps backwards.
+    #: True if columns of img2col meet the filter's taps backwards.
     rotated: ClassVar[bool]
 
     def __post_init__(self) -> None:
@@ -97,7 +98,20 @@ class ImplicitGemm(Tiled):
                 "tiling form is 'window', but img2col loads know strides to 63, and padding and "
                 "dilation to 255; use form 'taps' or 'phases', or tiling 'auto'"
             )
-        planes = g.planes_in
+        self._check_resident()
+        self._check_sums()
+        self._check_images()
+        if self.epilogue:
+            self.epilogue.check_over(self.name, self.y, g.all_out * g.c0)
+            if self.needs_clear or self.zeros:
+                raise ArgumentError(
+                    f"{self.name}: some outputs are reached by no input and cleared before, so "
+                    "that they would miss the epilogue; launch it as an element-wise kernel"
+                )
+
+    def _check_resident(self) -> None:
+        """Raise ``ArgumentError`` where operands that stay in L1 do not come at once."""
+        planes = self.geometry.planes_in
         if self.tiling.resident:  # to cut a huge plane takes time
             columns = planes * self.plane.live().most_taps
             if self.tiling.step_columns < columns:
@@ -110,31 +124,34 @@ class ImplicitGemm(Tiled):
                 f"tiling is resident_input with step_planes {self.tiling.step_planes}; a slab that "
                 f"stays in L1 is loaded at once, all {planes} planes"
             )
-        several = g.adds_up(self.tiling.form)
-        if (g.kernel_d > 1 or several) and self.tiling.step_m * self.tiling.step_n > 1:
-            parts = "single taps" if self.tiling.form == "taps" else "bands of a wide filter"
-            what = parts if several else "filter depths"
+
+    def _check_sums(self) -> None:
+        """Raise ``ArgumentError`` for several tiles in L1 where several products add up in one."""
+        g = self.geometry
+        t = self.tiling
+        several = g.adds_up(t.form)
+        if (g.kernel_d > 1 or several) and t.step_m * t.step_n > 1:
+            terms = "filter depths"
+            if several:
+                terms = "single taps" if t.form == "taps" else "bands of a wide filter"
             raise ArgumentError(
-                f"tiling has {self.tiling.step_m} x {self.tiling.step_n} tiles in L1, but {what} "
+                f"tiling has {t.step_m} x {t.step_n} tiles in L1, but {terms} "
                 "add up in one tile at a time; leave step_m and step_n at 1"
             )
-        if self.epilogue:
-            self.epilogue.check_over(self.name, self.y, g.all_out * g.c0)
-            if self.needs_clear or self.zeros:
-                raise ArgumentError(
-                    f"{self.name}: some outputs are reached by no input and cleared before, so "
-                    "that they would miss the epilogue; launch it as an element-wise kernel"
-                )
-        if self.tiling.images > 1 and several:
+
+    def _check_images(self) -> None:
+        """Raise ``ArgumentError`` for several images in a slab where each is loaded by itself."""
+        g = self.geometry
+        t = self.tiling
+        if t.images > 1 and g.adds_up(t.form):
             raise ArgumentError(
-                f"tiling images is {self.tiling.images}, but a filter of {g.h.kernel} x "
-                f"{g.w.kernel} adds up in bands, each of which reads other rows or columns of an "
-                "image; set images=1"
+                f"tiling images is {t.images}, but a filter of {g.h.kernel} x {g.w.kernel} adds "
+                "up in bands, each of which reads other rows or columns of an image; set images=1"
             )
-        if self.tiling.images > 1 and not self._dense:
+        if t.images > 1 and not self._dense:
             raise ArgumentError(
-                f"tiling images is {self.tiling.images}, but form {self.tiling.form!r} brings rows "
-                "or columns to L1 with gaps between them; set images=1, or form='phases'"
+                f"tiling images is {t.images}, but form {t.form!r} brings rows or columns to L1 "
+                "with gaps between them; set images=1, or form='phases'"
             )
 
     @classmethod
@@ -157,24 +174,25 @@ class ImplicitGemm(Tiled):
         self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
         """L1 <- weights of ``columns`` (c1 * taps + tap of ``places``) for output blocks ``n``."""
-        c0, rows = self.geometry.c0, weight_rows(places, columns, self.geometry.taps)
+        c0 = self.geometry.c0
+        rows = weight_rows(places, columns, self.geometry.taps)
         size = ceil_div(len(n) * c0, 16) * FRACTAL_BYTES
         self.load_rows(k, b1, rows, n.start * c0 // 16 * FRACTAL_BYTES, size)
 
-    def load_rows(self, k: Language, b1: Slot, rows: list[Rows], at: int, size: int) -> None:
-        """L1 <- the ``size`` bytes of each row of the weights that lie ``at`` bytes in it."""
+    def load_rows(self, k: Language, b1: Slot, rows: list[Rows], offset: int, size: int) -> None:
+        """L1 <- of each row of the weights the ``size`` bytes from ``offset`` on."""
         row = self.weight_row
         for r in rows:
             pitch = r.gm_pitch * row
-            source = self.w.at(r.gm * row + at, size, base="w", rows=r.number, pitch=pitch)
+            source = self.w.at(r.gm * row + offset, size, base="w", rows=r.number, pitch=pitch)
             target = b1.at(r.l1 * size, size, rows=r.number, pitch=r.l1_pitch * size)
             k.data_move(target, source, self.x.dtype)
 
     @abstractmethod
     def feed_weights(
-        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int
+        self, k: Language, b: Slot, b1: Slot, n: int, columns: range, step: range, taps: int
     ) -> None:
-        """L0B <- the columns ``at[1]`` of the L1 slot that holds the columns ``at[0]``."""
+        """L0B <- the columns ``step``, of ``n`` output blocks, of the L1 slot with ``columns``."""
 
     @property
     def useful_macs(self) -> int:
@@ -182,30 +200,33 @@ class ImplicitGemm(Tiled):
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
-        every = (self.x, self.w, self.y, *(self.epilogue.tensors if self.epilogue else ()))
-        return tuple(dict.fromkeys(every))
+        operands = [self.x, self.w, self.y]
+        if self.epilogue:
+            operands += self.epilogue.tensors
+        return tuple(dict.fromkeys(operands))
 
     @cached_property
     def geometry(self) -> Geometry:
-        """The sizes of the product."""
+        """Sizes of the product."""
         return self.geometry_of(self.shape)
 
     @cached_property
     def plane(self) -> Plane:
         """The slabs of an output plane."""
-        t, g = self.tiling, self.geometry
+        t = self.tiling
+        g = self.geometry
         return cut_plane(g.h, g.w, t.base_m * t.step_m, self.height, form=t.form)
 
     @property
     def _dense(self) -> bool:
-        """Whether neither rows nor columns of the input lie apart, in L1 or in GM."""
+        """True if neither rows nor columns of the input lie apart, in L1 or in GM."""
         axes = (self.plane.rows, self.plane.columns)
         readings = [reading for axis in axes for reading in axis.readings[0]]
         return all(r.insert == 1 == r.inputs_apart for r in readings)
 
     @property
     def zeros(self) -> bool:
-        """Whether zeros between positions are stored with them, in whole rows of one phase."""
+        """True if zeros between positions are stored with them, in whole rows of one phase."""
         return self.tiling.zeros and self.plane.live().filled(self.geometry.h.out)
 
     @property
@@ -227,10 +248,14 @@ class ImplicitGemm(Tiled):
     @cached_property
     def ran(self) -> Tiling:
         """The tiling with the sizes that the shape leaves of it."""
-        t, g = self.tiling, self.geometry
-        columns = min(t.step_columns, g.planes_in * self.plane.live().most_taps)
-        positions, channels = self.plane.live().most_positions, round_up(g.planes_out * g.c0, 16)
-        base_m, base_n = min(t.base_m, max(1, positions)), min(t.base_n, channels)
+        t = self.tiling
+        g = self.geometry
+        live = self.plane.live()
+        columns = min(t.step_columns, g.planes_in * live.most_taps)
+        positions = live.most_positions
+        channels = round_up(g.planes_out * g.c0, 16)
+        base_m = min(t.base_m, max(1, positions))
+        base_n = min(t.base_n, channels)
         return replace(
             t,
             base_m=base_m,
@@ -246,7 +271,7 @@ class ImplicitGemm(Tiled):
 
     @property
     def needs_clear(self) -> bool:
-        """Whether some outputs are reached by no input and must be cleared before."""
+        """True if some outputs are reached by no input and must be cleared before."""
         g = self.geometry
         if not self.shape.reads_any:
             return True
@@ -260,15 +285,24 @@ class ImplicitGemm(Tiled):
 
     def spaces(self, device: Device, cores: int, held: tuple[bool, ...]) -> list[Products]:
         """The tilings to choose from: single taps only where no other form fits."""
-        g, rate = self.geometry, "hf32" if self.hf32 else self.x.dtype.name
-        for some in (g.forms, ("taps",)):
-            space = Products(device, cores, held[:2], g, self.x.dtype, rate, self.rotated, some)
-            if some and len(space.rows["cut"]):
+        g = self.geometry
+        rate = "hf32" if self.hf32 else self.x.dtype.name
+        for forms in (g.forms, ("taps",)):
+            space = Products(device, cores, held[:2], g, self.x.dtype, rate, self.rotated, forms)
+            if forms and len(space.rows["cut"]):
                 return [space]
         raise no_product(device, g.c0, self.x.dtype)
 
     def plan(self, k: Language, cores: int) -> Plan[Step]:
         return Plan(Walk(self).tasks(min(cores, self.tiling.cores or cores)), _Nest(self, k).emit)
+
+
+class _Slab(NamedTuple):
+    """A slab of ``images``, with the numbers of the readings of its rows and columns."""
+
+    h: int
+    w: int
+    images: int
 
 
 class _Tile(NamedTuple):
@@ -279,120 +313,202 @@ class _Tile(NamedTuple):
     c: Slot
 
 
+class _Operands(NamedTuple):
+    """The operands in L1: ``planes`` of a slab's input, and weights of ``columns``.
+
+    Columns count from the first of these planes.
+    """
+
+    slab: _Slab
+    planes: int
+    x: SlotRegion
+    w: Slot
+    columns: range
+
+
 class _Nest:
     """The program of a step, on the buffers of one core."""
 
     def __init__(self, kernel: ImplicitGemm, k: Language) -> None:
-        self.kernel, self.k = kernel, k
-        t, dtype, n, base_k = kernel.ran, kernel.x.dtype, kernel.ran.base_n, kernel.ran.base_k
+        self.kernel = kernel
+        self.k = k
+        t = kernel.ran
+        dtype = kernel.x.dtype
         live = kernel.plane.live()
-        self.readings = (live.rows.readings[0], live.columns.readings[0])
-        stacks = [stack(h, t.images).h for h in self.readings[0]]
-        wide, columns = (live.columns.most(name) for name in ("size", "count"))
-        pixels = max([1, *(h.size for h in stacks)]) * max(1, wide)
-        m = max([1, *(h.outputs for h in stacks)]) * max(1, columns)
-        m = round_up(m if t.step_m == 1 else min(m, t.base_m), 16)
+        self.rows = live.rows.readings[0]
+        self.columns = live.columns.readings[0]
+        pixels = self._most_rows("size") * max(1, live.columns.most("size"))
+        positions = self._most_rows("outputs") * max(1, live.columns.most("count"))
+        if t.step_m > 1:
+            positions = min(positions, t.base_m)
+        m = round_up(positions, 16)
+        n = t.base_n
         x_l1 = (t.step_planes, pixels, 32 // dtype.bytes)
         w_l1 = (t.step_columns, n * t.step_n, kernel.geometry.c0)
         self.x1 = k.buffer("L1", x_l1, dtype, slots=t.l1_slots, name="x_l1")
         self.w1 = k.buffer("L1", w_l1, dtype, slots=t.weight_slots, name="w_l1")
-        self.a = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="x_l0a")
-        self.b = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="w_l0b")
+        self.a = k.buffer("L0A", (m, t.base_k), dtype, slots=t.l0_slots, name="x_l0a")
+        self.b = k.buffer("L0B", (t.base_k, n), dtype, slots=t.l0_slots, name="w_l0b")
         self.c = k.buffer(
             "L0C", (m, n), FP32, slots=t.l0c_slots, name="y_l0c", unit_flag=t.unit_flag
         )
-        self.staging = self.epilogue = self.picture = None
-        if kernel.epilogue:
-            g, pairs = kernel.geometry, product(*self.readings)
-            lines = max(len(g.output_lines(t.images, *pair, kernel.block)) for pair in pairs)
-            self.epilogue = EpilogueStore(k, kernel.epilogue, kernel.y, (m, n // 16), lines)
-            return
-        count, y = n // 16, kernel.y.dtype
-        if kernel.zeros:
-            if k.has_path("L0C", "GM"):
-                raise ArgumentError(
-                    f"tiling zeros: L0C of {k.device_name} drains to global memory; zeros are "
-                    "stored with other positions in UB only: leave it out"
-                )
-            around = max(map(kernel.geometry.spread, self.readings[0]))
-            count = min(count, columns_in_ub(k.device, m + around, y.bytes)) or 1
-            self.picture = k.buffer("UB", (count, around * 16), y, slots=2, name="picture_ub")
-        self.staging = k.fixpipe_staging(m, y, columns=count)
+        self.epilogue = self._epilogue(m, n)
+        self.picture = None
+        self.staging = None
+        if not self.epilogue:
+            if kernel.zeros:
+                self.picture = self._picture(m, n)
+            self.staging = self._staging(m, n)
+
+    def _most_rows(self, name: str) -> int:
+        """The most rows that slabs read ("size") or write ("outputs"), of stacked images."""
+        stacks = [stack(h, self.kernel.ran.images).h for h in self.rows]
+        most: int = max([1, *(getattr(h, name) for h in stacks)])
+        return most
+
+    def _epilogue(self, m: int, n: int) -> EpilogueStore | None:
+        """The epilogue's way out of L0C for tiles of ``m`` positions and ``n`` channels."""
+        kernel = self.kernel
+        if not kernel.epilogue:
+            return None
+        images = kernel.ran.images
+        lines = max(
+            len(kernel.geometry.output_lines(images, h, w, kernel.block))
+            for h, w in product(self.rows, self.columns)
+        )
+        return EpilogueStore(self.k, kernel.epilogue, kernel.y, (m, n // 16), lines)
+
+    def _picture_rows(self) -> int:
+        """Positions of a slab's rows and of those behind each, of the slab that has most."""
+        return max(map(self.kernel.geometry.spread, self.rows))
+
+    def _blocks_in_ub(self, m: int, n: int) -> int:
+        """Blocks of 16 channels that are drained to UB at once."""
+        if not self.kernel.zeros:
+            return n // 16
+        rows = m + self._picture_rows()
+        fit = columns_in_ub(self.k.device, rows, self.kernel.y.dtype.bytes)
+        return min(n // 16, fit) or 1
+
+    def _picture(self, m: int, n: int) -> BufferHandle:
+        """The buffer in which outputs get the zeros between them."""
+        k = self.k
+        if k.has_path("L0C", "GM"):
+            raise ArgumentError(
+                f"tiling zeros: L0C of {k.device_name} drains to global memory; zeros are "
+                "stored with other positions in UB only: leave it out"
+            )
+        shape = (self._blocks_in_ub(m, n), self._picture_rows() * 16)
+        return k.buffer("UB", shape, self.kernel.y.dtype, slots=2, name="picture_ub")
+
+    def _staging(self, m: int, n: int) -> BufferHandle | None:
+        """The buffer through which tiles are drained where L0C has no way to GM."""
+        return self.k.fixpipe_staging(m, self.kernel.y.dtype, columns=self._blocks_in_ub(m, n))
 
     def emit(self, u: Step) -> None:
         """One filter depth of the tiles of one slab and load of weights, through some taps."""
-        t, (h, w) = self.kernel.tiling, self._reading(u.h, u.w)
-        positions = stack(h, u.images).h.outputs * w.outputs
-        rows = positions if t.step_m == 1 else t.base_m
-        for n, m in product(self._tiles_n(u), range(0, positions, rows)):
+        t = self.kernel.tiling
+        slab = _Slab(u.h, u.w, u.images)
+        positions = stack(self.rows[u.h], u.images).h.outputs * self.columns[u.w].outputs
+        base_m = positions if t.step_m == 1 else t.base_m
+        for n, m in product(self._tiles_n(u), range(0, positions, base_m)):
             c = self.c.next() if u.first else self.c.last()
-            tile = _Tile(range(m, min(m + rows, positions)), n, c)
-            self._sum(u, tile, again=n.start + m > 0)
+            tile = _Tile(range(m, min(m + base_m, positions)), n, c)
+            self._sum(u, slab, tile, again=n.start + m > 0)
             if u.last:
-                self.k.once(self._store, u[:3], tile)
+                self.k.once(self._store, slab, tile)
 
-    def _reading(self, h: int, w: int) -> tuple[Reading, Reading]:
-        """How rows and columns of a slab read the input, by the numbers of a step."""
-        return self.readings[0][h], self.readings[1][w]
+    def _sum(self, u: Step, slab: _Slab, tile: _Tile, *, again: bool) -> None:
+        """All products of a tile.
 
-    def _sum(self, u: Step, tile: _Tile, *, again: bool) -> None:
-        """All products of a tile; operands complete in K that came for one before are there."""
-        t, g, (h, w) = self.kernel.tiling, self.kernel.geometry, self._reading(u.h, u.w)
-        taps = h.kernel * w.kernel
-        started, steps = not u.first, (t.step_planes * taps, t.step_columns, taps)
-        for plane in range(0, u.planes, t.step_planes):
-            planes = min(t.step_planes, u.planes - plane)
-            part = Part(h, w, u.images, plane, planes)
-            there = u.held or (again and planes == u.planes)
-            x1 = self.x1.last() if there else self.x1.next()
-            if not there:
-                load_input(self.k, x1, self.kernel.x, g, part)
-            held = x1.at(0, planes * stack(h, u.images).h.size * w.size * 32)
-            for columns, used in weight_loads(plane, planes, u.planes, steps):
-                there = u.kept or (again and len(columns) == u.planes * taps)
-                w1 = self.w1.last() if there else self._load_weights(u, columns, used)
-                first = plane * taps
-                at = tuple(range(r.start - first, r.stop - first) for r in (columns, used))
-                operands = held, self._behind(w1, columns, tile.n)
-                self.k.once(self._products, (*u[:3], planes), tile, operands, at, not started)
-                started = True
-
-    def _products(
-        self,
-        loaded: tuple[int, int, int, int],
-        tile: _Tile,
-        operands: tuple[SlotRegion, Slot],
-        columns: tuple[range, range],
-        init: bool,
-    ) -> None:
-        """The products of what lies in L1: of a load of weights those columns that are used.
-
-        ``loaded`` are the numbers of the readings, images and planes; columns count from the first
-        plane of the input that is loaded.
+        Operands complete in K that came for a tile before are there ``again``.
         """
-        (h, w), (images, planes), g = self._reading(*loaded[:2]), loaded[2:], self.kernel.geometry
-        over = window(stack(h, images).h, w)
-        if side_by_side(g, Part(h, w, images, 0, planes)):
-            over = images_window(images, planes, h.size * w.size)
-        k, dtype, (x1, w1), (held, used) = self.k, self.kernel.x.dtype, operands, columns
-        rows, n, taps = len(tile.m), len(tile.n), h.kernel * w.kernel
-        step = max(1, self.kernel.tiling.base_k // g.c0)
+        t = self.kernel.tiling
+        h = self.rows[u.h]
+        w = self.columns[u.w]
+        taps = h.kernel * w.kernel
+        steps = (t.step_planes * taps, t.step_columns, taps)
+        plane_bytes = stack(h, u.images).h.size * w.size * 32
+        init = u.first
+        for plane in range(0, u.planes, t.step_planes):
+            part = Part(h, w, u.images, plane, min(t.step_planes, u.planes - plane))
+            in_l1 = u.input_stays or (again and part.planes == u.planes)
+            x1 = self.x1.last() if in_l1 else self._load_input(part)
+            first = plane * taps
+            for columns, used in weight_loads(plane, part.planes, u.planes, steps):
+                in_l1 = u.weights_stay or (again and len(columns) == u.planes * taps)
+                w1 = self.w1.last() if in_l1 else self._load_weights(u, columns, used)
+                operands = _Operands(
+                    slab,
+                    part.planes,
+                    x1.at(0, part.planes * plane_bytes),
+                    self._behind(w1, columns, tile.n),
+                    _shifted(columns, -first),
+                )
+                self.k.once(self._products, tile, operands, _shifted(used, -first), init)
+                init = False
+
+    def _load_input(self, part: Part) -> Slot:
+        """The next L1 slot of the input, with a part loaded into it."""
+        x1 = self.x1.next()
+        load_input(self.k, x1, self.kernel.x, self.kernel.geometry, part)
+        return x1
+
+    def _products(self, tile: _Tile, operands: _Operands, used: range, init: bool) -> None:
+        """The products of the columns that are ``used`` of what lies in L1.
+
+        With ``init`` the sums of the tile begin with the first of them.
+        """
+        k = self.k
+        kernel = self.kernel
+        c0 = kernel.geometry.c0
+        h = self.rows[operands.slab.h]
+        w = self.columns[operands.slab.w]
+        taps = h.kernel * w.kernel
+        window = self._window(operands)
+        rows = len(tile.m)
+        n = len(tile.n)
+        step = max(1, kernel.tiling.base_k // c0)
         for j in range(used.start, used.stop, step):
-            now, first = range(j, min(j + step, used.stop)), init and j == used.start
-            kk, a, b = len(now) * g.c0, self.a.next(), self.b.next()
-            k.load3d(a, x1, over, dtype, m=(tile.m.start, rows), k=(j * g.c0, kk))
-            self.kernel.feed_weights(k, n, (b, w1), (held, now), taps)
-            k.mmad(tile.c, a, b, rows, kk, n * g.c0, dtype, init=first, hf32=self.kernel.hf32)
+            columns = range(j, min(j + step, used.stop))
+            depth = len(columns) * c0
+            a = self.a.next()
+            b = self.b.next()
+            k.load3d(
+                a, operands.x, window, kernel.x.dtype, m=(tile.m.start, rows), k=(j * c0, depth)
+            )
+            kernel.feed_weights(k, b, operands.w, n, operands.columns, columns, taps)
+            k.mmad(
+                tile.c,
+                a,
+                b,
+                rows,
+                depth,
+                n * c0,
+                kernel.x.dtype,
+                init=init and j == used.start,
+                hf32=kernel.hf32,
+            )
+
+    def _window(self, operands: _Operands) -> Window:
+        """The img2col geometry of the input in L1."""
+        slab = operands.slab
+        h = self.rows[slab.h]
+        w = self.columns[slab.w]
+        if side_by_side(self.kernel.geometry, Part(h, w, slab.images, 0, operands.planes)):
+            return images_window(slab.images, operands.planes, h.size * w.size)
+        return window(stack(h, slab.images).h, w)
 
     def _load_weights(self, u: Step, columns: range, used: range) -> Slot:
         """The L1 slot with the task's weights of ``columns``, loaded unless it has them."""
         if used.start != columns.start:
             return self.w1.last()
-        w1, (h, w) = self.w1.next(), self._reading(u.h, u.w)
-        places = filter_places(h, w, self.kernel.geometry.w.kernel)
+        w1 = self.w1.next()
+        row = self.kernel.geometry.w.kernel
+        places = filter_places(self.rows[u.h], self.columns[u.w], row)
         for n in self._tiles_n(u):
-            at = self._behind(w1, columns, n)
-            self.kernel.load_weights(self.k, n, at, columns, places)
+            target = self._behind(w1, columns, n)
+            self.kernel.load_weights(self.k, n, target, columns, places)
         return w1
 
     def _tiles_n(self, u: Step) -> list[range]:
@@ -401,28 +517,51 @@ class _Nest:
         return [range(n, min(n + step, u.n)) for n in range(0, u.n, step)]
 
     def _behind(self, w1: Slot, columns: range, n: range) -> Slot:
-        """Where the weights of a tile lie: those of one tile behind those of another."""
+        """The weights of a tile in a slot: those of one tile lie behind those of another."""
         return w1.behind(len(columns) * n.start * self.kernel.geometry.c0 * 32)
 
-    def _store(self, slab: tuple[int, int, int], tile: _Tile) -> None:
-        """Y <- the tile, one piece where its outputs follow each other.
-
-        ``slab`` are the numbers of its readings and images.
-        """
-        k, g, y, c0 = self.k, self.kernel.geometry, self.kernel.y, self.kernel.c0_out
-        block, n, m = self.kernel.block, len(tile.n) * g.c0, len(tile.m)
-        (h, w, images), plane = slab, g.h.out * g.w.out * block
-        lines = g.output_lines(images, *self._reading(h, w), block)
-        at = tile.n.start * g.c0 // c0 * plane + tile.m.start * block
-        whole = len(lines) == 1 and (m == 1 or lines[0].pitch == block)
+    def _store(self, slab: _Slab, tile: _Tile) -> None:
+        """Y <- the tile, one piece where its outputs follow each other."""
+        kernel = self.kernel
+        g = kernel.geometry
+        block = kernel.block
+        h = self.rows[slab.h]
+        plane = g.h.out * g.w.out * block
+        m = len(tile.m)
+        n = len(tile.n) * g.c0
+        first_channel = tile.n.start * g.c0
+        lines = g.output_lines(slab.images, h, self.columns[slab.w], block)
+        offset = first_channel // kernel.c0_out * plane + tile.m.start * block
+        in_one_piece = len(lines) == 1 and (m == 1 or lines[0].pitch == block)
         if self.epilogue:
-            lines = [Line(0, m, 0, block)] if whole else lines
-            self.epilogue.store(Target(at, plane, lines, tile.n.start * g.c0 * 4), tile.c, m, n)
+            if in_one_piece:
+                lines = [Line(0, m, 0, block)]
+            self.epilogue.store(Target(offset, plane, lines, first_channel * 4), tile.c, m, n)
             return
-        if whole and not self.picture:
-            out = y.at(at, m * block, base="y", rows=n // c0, pitch=plane)
-            k.fixpipe(out, tile.c, m, n, y.dtype, staging=self.staging, c0=c0)
+        size = block
+        if in_one_piece and not self.picture:
+            size = m * block
+        elif self.picture:
+            size = g.spread(h) * block
+        out = kernel.y.at(offset, size, base="y", rows=n // kernel.c0_out, pitch=plane)
+        if in_one_piece and not self.picture:
+            self.k.fixpipe(
+                out, tile.c, m, n, kernel.y.dtype, staging=self.staging, c0=kernel.c0_out
+            )
             return
-        size = g.spread(self._reading(h, w)[0]) * block if self.picture else block
-        out, ub = y.at(at, size, base="y", rows=n // c0, pitch=plane), self.staging
-        k.fixpipe_scatter(out, lines, tile.c, m, n, y.dtype, ub, self.picture, c0=c0)
+        self.k.fixpipe_scatter(
+            out,
+            lines,
+            tile.c,
+            m,
+            n,
+            kernel.y.dtype,
+            self.staging,
+            self.picture,
+            c0=kernel.c0_out,
+        )
+
+
+def _shifted(columns: range, by: int) -> range:
+    """The range of numbers that lie ``by`` higher."""
+    return range(columns.start + by, columns.stop + by)

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from npusim.kernels.implicit_gemm.geometry import weight_rows
+from npusim.kernels.implicit_gemm.geometry import Rows, weight_rows
 from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
 from npusim.language import FRACTAL_BYTES, IntArray, Language, Slot, ceil_div
 
@@ -42,7 +42,7 @@ class ConvBackpropInput(ImplicitGemm):
 
     @property
     def exchanged(self) -> bool:
-        """Whether the weights come with the roles of their channel axes exchanged."""
+        """True if the weights come with the roles of their channel axes exchanged."""
         return self.x.dtype.bytes == 4
 
     def weight_base(self, group: IntArray, kd: IntArray, n0: IntArray) -> IntArray:
@@ -59,42 +59,34 @@ class ConvBackpropInput(ImplicitGemm):
     def load_weights(
         self, k: Language, n: range, b1: Slot, columns: range, places: Sequence[int]
     ) -> None:
-        taps, all_taps = len(places), self.geometry.taps
-        first, last = columns.start // taps, (columns.stop - 1) // taps
-        used, low = len(columns) // (last - first + 1), _least_tap(columns, taps)
+        taps = len(places)
+        load = _Load.of(columns, taps)
         if self.exchanged:
-            start = first * taps + low
+            start = load.plane * taps + load.low
             super().load_weights(k, n, b1, range(start, start + len(columns)), places)
             return
-        if used == taps:  # whole planes: the rows of all input-channel blocks follow each other
+        all_taps = self.geometry.taps
+        if load.taps == taps:  # whole planes: rows of all input-channel blocks follow each other
             rows = weight_rows(places, range(len(n) * taps), all_taps)
         else:
-            rows = [
-                r._replace(l1=b * used + r.l1)
-                for b in range(len(n))
-                for r in weight_rows(
-                    places[low : low + used], range(b * used, (b + 1) * used), all_taps
-                )
-            ]
-        at = first * FRACTAL_BYTES + n.start * all_taps * self.weight_row
-        self.load_rows(k, b1, rows, at, (last - first + 1) * FRACTAL_BYTES)
+            rows = _rows_of_part(places[load.low : load.low + load.taps], len(n), all_taps)
+        offset = load.plane * FRACTAL_BYTES + n.start * all_taps * self.weight_row
+        self.load_rows(k, b1, rows, offset, load.planes * FRACTAL_BYTES)
 
     def feed_weights(
-        self, k: Language, n: int, slots: tuple[Slot, Slot], at: tuple[range, range], taps: int
+        self, k: Language, b: Slot, b1: Slot, n: int, columns: range, step: range, taps: int
     ) -> None:
-        (b, b1), (columns, now) = slots, at
         n1 = ceil_div(n * self.geometry.c0, 16)
-        first = columns.start // taps
-        planes = (columns.stop - 1) // taps - first + 1
-        used = len(columns) // planes
-        low = _least_tap(columns, taps)
-        base = first * taps + low
-        for i, j in enumerate(now):
+        load = _Load.of(columns, taps)
+        for i, column in enumerate(step):
+            row = _rotated(column, taps)
             if self.exchanged:
-                start, stride = (_rotated(j, taps) - base) * n1, 1
+                start = (row - load.plane * taps - load.low) * n1
+                stride = 1
             else:
-                tap = _rotated(j, taps) % taps - low
-                start, stride = tap * planes + j // taps - first, used * planes
+                tap = row % taps - load.low
+                start = tap * load.planes + column // taps - load.plane
+                stride = load.taps * load.planes
             k.load2d(
                 b.fractals(i * n1, n1),
                 b1.fractals(start, n1, stride=stride),
@@ -109,9 +101,31 @@ def _rotated(column: int, taps: int) -> int:
     return plane * taps + taps - 1 - tap
 
 
-def _least_tap(columns: range, taps: int) -> int:
-    """The first weights' row, in its plane, of a load: the last column's, taps run backwards.
+class _Load(NamedTuple):
+    """A load of weights, whole planes or part of one: of ``planes`` some ``taps``.
 
-    A load is whole planes or part of one.
+    ``plane`` is the first, ``low`` the first row of the weights in it.
     """
-    return taps - 1 - (columns.stop - 1) % taps
+
+    plane: int
+    planes: int
+    taps: int
+    low: int
+
+    @classmethod
+    def of(cls, columns: range, taps: int) -> _Load:
+        """The load of img2col ``columns``; taps run backwards, so the last has the first row."""
+        first = columns.start // taps
+        last = (columns.stop - 1) // taps
+        planes = last - first + 1
+        return cls(first, planes, len(columns) // planes, taps - 1 - (columns.stop - 1) % taps)
+
+
+def _rows_of_part(places: Sequence[int], blocks: int, taps: int) -> list[Rows]:
+    """Rows of some ``places`` of the filter for so many input-channel blocks, block by block."""
+    used = len(places)
+    return [
+        rows._replace(l1=block * used + rows.l1)
+        for block in range(blocks)
+        for rows in weight_rows(places, range(block * used, (block + 1) * used), taps)
+    ]

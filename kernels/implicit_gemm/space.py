@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,15 +28,66 @@ from npusim.kernels.estimate.pipeline import (
     uneven,
 )
 from npusim.kernels.estimate.streams import clear_cycles
-from npusim.kernels.estimate.work import Floats, Work
+from npusim.kernels.estimate.tile import (
+    CubeStep,
+    OperandLoads,
+    SharedBytes,
+    TileWork,
+    WayOut,
+    step_of,
+)
+from npusim.kernels.estimate.work import Floats
 from npusim.kernels.implicit_gemm.cuts import Cut, Way, cuts_of, ways_of
 from npusim.kernels.implicit_gemm.geometry import Geometry
 from npusim.kernels.implicit_gemm.tiling import Tiling
 from npusim.kernels.parts.transposed import MOST_BLOCKS
 from npusim.language import DType, IntArray, round_up
+from npusim.machine.device.parts import Path
+from npusim.machine.isa.base import Move
+from npusim.machine.isa.dma import Fetcher
 
 #: Most output channels of a tile.
 _MOST_N = 512
+
+
+class GemmSizes(NamedTuple):
+    """Sizes of a tile, and how often its operands come.
+
+    It has ``m`` positions and ``n`` output channels, which the cube takes as ``wide``. An item has
+    so many ``reads``, made as ``firsts`` loads, of so many ``planes`` of ``pixels`` each out of
+    ``planes_in``. Of the weights for ``taps`` of these there are ``seconds`` loads, each for so
+    many ``steps`` of ``k`` columns of C0 channels and one that is the ``rest``; to L0 weights take
+    ``step_moves`` and ``rest_moves``, a column of the input ``fetch`` cycles for its
+    positions. Loads to L1 are of ``x_moves``, of ``x_rows`` in GM, and ``w_moves``; they
+    come anew after ``x_every`` and ``w_every`` items. ``lines`` of ``length`` positions leave, each
+    position ``apart`` from the next, with zeros ``around`` them.
+    """
+
+    m: Floats
+    n: Floats
+    wide: Any
+    taps: Floats
+    pixels: Floats
+    planes_in: float
+    planes: Floats
+    reads: Floats
+    firsts: Floats
+    seconds: Floats
+    steps: Floats
+    k: Floats
+    rest: Floats
+    step_moves: Floats
+    rest_moves: Floats
+    fetch: Floats
+    x_moves: Floats
+    x_rows: Floats
+    w_moves: Any
+    x_every: IntArray
+    w_every: IntArray
+    lines: Any
+    length: Any
+    apart: Any
+    around: Any
 
 
 @dataclass(frozen=True)
@@ -59,7 +110,7 @@ class Products(Space):
         return [
             cut
             for form in self.forms
-            for cut in cuts_of(self.geometry, form, highest, path.window_bytes)
+            for cut in cuts_of(self.geometry, form, highest, Fetcher.of(path))
         ]
 
     @cached_property
@@ -75,22 +126,7 @@ class Products(Space):
     @cached_property
     def rows(self) -> Columns:
         """Fields of all that fits the device's buffers, one entry for each."""
-        g, size, element = self.geometry, cube_sizes(self.device), self.dtype.bytes
-        wide = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
-        wide = distinct(round_up(wide, 16))
-        ways: Columns = dict(zip(Way._fields, np.array(ways_of(g), np.int64).T, strict=True))
-        axes = (len(self.cuts), len(wide), len(ways["planes"]))
-        cut, at_n, way = np.indices(axes).reshape(3, -1)
-        t = {name: column[way] for name, column in ways.items()} | {"cut": cut, "n": wide[at_n]}
-        taps, m = self.of_cut["most_taps"][cut], self.of_cut["most_m"][cut]
-        t["columns"] = np.where(t["parts"] > 1, -(-taps // t["parts"]), t["w_planes"] * taps)
-        x = t["l1_slots"] * t["planes"] * self.of_cut["most_pixels"][cut] * 32
-        w = t["weight_slots"] * t["columns"] * t["n"] * g.c0 * element
-        most = np.minimum(size["L0A"] // m, size["L0B"] // t["n"]) // 2 // element // g.c0
-        t["most_k"] = np.minimum(np.minimum(most, t["columns"]), 4080 // g.c0)
-        fits = (x + w <= size["L1"]) & (t["most_k"] > 0) & (m * t["n"] * 4 <= size["L0C"])
-        fits &= (t["parts"] == 1) | (t["parts"] <= taps)
-        t = chosen(t, np.flatnonzero(fits))
+        g, t = self.geometry, self._loads_in_l1()
         t["tiles_n"] = -(-g.planes_out * g.c0 // t["n"])
         images = -(-g.images // self.of_cut["images"][t["cut"]])
         depths = sum(1 for pairs in g.live if pairs) * g.groups
@@ -98,6 +134,38 @@ class Products(Space):
         rounds = -(-t["items"] // self.cores)
         t["cores"] = -(-t["items"] // np.maximum(1, rounds))
         return deepest(t, t["most_k"])
+
+    def _loads_in_l1(self) -> Columns:
+        """Cuts, output channels, and ways of operands to L1 that have room there."""
+        c0, element = self.geometry.c0, self.dtype.bytes
+        size = cube_sizes(self.device)
+        t = self._all_loads()
+        taps = self.of_cut["most_taps"][t["cut"]]
+        m = self.of_cut["most_m"][t["cut"]]
+        of_parts = -(-taps // t["parts"])
+        t["columns"] = np.where(t["parts"] > 1, of_parts, t["w_planes"] * taps)
+        pixels = self.of_cut["most_pixels"][t["cut"]]
+        x_bytes = t["l1_slots"] * t["planes"] * pixels * 32
+        w_bytes = t["weight_slots"] * t["columns"] * t["n"] * c0 * element
+        most = np.minimum(size["L0A"] // m, size["L0B"] // t["n"])
+        most = np.minimum(most // 2 // element // c0, t["columns"])
+        t["most_k"] = np.minimum(most, 4080 // c0)
+        fits = x_bytes + w_bytes <= size["L1"]
+        fits &= t["most_k"] > 0
+        fits &= m * t["n"] * 4 <= size["L0C"]
+        fits &= (t["parts"] == 1) | (t["parts"] <= taps)
+        return chosen(t, np.flatnonzero(fits))
+
+    def _all_loads(self) -> Columns:
+        """All cuts with all numbers of output channels and all ways of operands to L1."""
+        g = self.geometry
+        even = np.array(even_parts(g.planes_out, max(1, _MOST_N // g.c0))) * g.c0
+        wide = distinct(round_up(even, 16))
+        ways = np.array(ways_of(g), np.int64).T
+        axes = (len(self.cuts), len(wide), ways.shape[1])
+        cut, column, way = np.indices(axes).reshape(3, -1)
+        t = {name: fields[way] for name, fields in zip(Way._fields, ways, strict=True)}
+        return t | {"cut": cut, "n": wide[column]}
 
     def spread(self, t: Columns) -> Columns:
         """See ``pipeline.Space``."""
@@ -118,7 +186,7 @@ class Products(Space):
         return -(-columns // np.minimum(whole * split, columns)), fits
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether some outputs read nothing, which a kernel before this one clears."""
+        """Tell whether some outputs read nothing, which a kernel before this one clears."""
         return np.asarray((self.of_cut["dead"] & (self.of_cut["around"] == 0))[t["cut"]])
 
     def tiling(self, t: dict[str, int]) -> Tiling:
@@ -145,98 +213,218 @@ class Products(Space):
             cores=t["cores"] if t["cores"] < self.cores else 0,
         )
 
-    def work(self, t: Columns, *, sure: bool = False) -> Work:
+    @property
+    def math(self) -> str:
         """See ``pipeline.Space``."""
-        g, device, element = self.geometry, self.device, self.dtype.bytes
-        of = chosen(self.of_cut, t["cut"])
-        if sure:  # the last images may be fewer
-            share = g.images / of["images"] / np.ceil(g.images / of["images"])
-            means = {name: of[name] * share for name in ("m", "pixels")}
-            of |= means | {"fetch": of["mean_fetch"]}
-        n, port, rounds = self._mean_n(t, sure=sure), device.path("GM", "L1"), self._rounds(t)
-        # In one round the core with the largest slab is the last; in several they even out.
-        m = np.where((rounds == 1) & (not sure), of["most_m"], of["m"])
-        taps = of["taps"] + (0 if sure else (of["most_taps"] - of["taps"]) / rounds)
-        # The last planes of an odd number are padding that fills a fractal, and are not loaded.
-        planes_in = g.all_in / -(-g.all_in // g.planes_in) if sure else g.planes_in
-        chunks = np.ceil(planes_in / t["planes"])
-        planes = planes_in / chunks
-        parts = t["parts"] > 1
-        each = np.maximum(1, taps / t["columns"]) if sure else t["parts"]
-        seconds = np.where(parts, each, np.ceil(planes / np.maximum(1, t["w_planes"])))
-        columns = planes * taps
-        largest = taps * np.minimum(t["planes"], planes_in)
-        steps = np.maximum(1, np.ceil(largest / seconds / t["k"] - 1e-6))
-        k, rest = uneven(columns / seconds, largest / seconds, t["k"], steps)
-        if sure:  # as few steps as there are, all of the mean
-            steps = np.maximum(1, columns / seconds / t["k"])
-            k = rest = columns / seconds / steps
-        x_bytes = planes * of["pixels"] * of["images"] * 32
-        w_bytes = columns / seconds * g.c0 * n * element
-        firsts = self._mean_depth * of["reads"] * chunks
-        firsts = firsts if sure else np.maximum(1, np.rint(firsts))
-        every_n, every_m = self._every(t, sure=sure)
-        x_moves, x_rows = self._moves(t, of, planes)
-        w_moves = self._weight_moves(t, of, n)
-        if sure:  # what stays, and what few taps need of it, may come in one load
-            several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
-            x_moves, w_moves = np.ones(1), np.where(several, 0, 1)
-        w_rows = n / g.c0 * taps if self.rotated and element == 2 else columns / seconds
-        reads = self._mean_depth * of["reads"] * chunks * t["items"]
-        asked = (x_bytes / every_n + seconds * w_bytes / every_m) * reads
-        requests = (x_rows / every_n + seconds * w_rows / every_m) * reads
-        x_once = g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
-        w_once = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out * g.c0**2 * element
-        missing = self.missing(x_once * self._fetched(t, x_once), w_once)
-        stored = self._written / costs.write_rate(device)
-        # Phases write the same sectors, one after another.
-        main = costs.main_rate(device, missing, 0 if sure else self._written * of["apart"])
-        full_step, rest_step = (
-            self._step(t, of, (m, n, size * g.c0), sure=sure) for size in (k, rest)
-        )
-        return Work(
-            cores=t["cores"],
-            items=t["items"],
-            firsts=firsts,
+        return self.rate
+
+    def busiest(self, t: Columns) -> GemmSizes:
+        """See ``pipeline.Space``."""
+        g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
+        n, taps = self._most_n(t), of["taps"] + (of["most_taps"] - of["taps"]) / rounds
+        chunks = np.ceil(g.planes_in / t["planes"])
+        planes = g.planes_in / chunks
+        seconds = np.where(t["parts"] > 1, t["parts"], self._weight_loads(t, planes))
+        largest = taps * np.minimum(t["planes"], g.planes_in) / seconds
+        steps = np.maximum(1, np.ceil(largest / t["k"] - 1e-6))
+        k, rest = uneven(planes * taps / seconds, largest, t["k"], steps)
+        reads = self._mean_depth * of["reads"] * chunks
+        x_every, w_every = self._every(t)
+        return GemmSizes(
+            # In one round the core with the largest slab is the last; in several they even out.
+            m=np.where(rounds == 1, of["most_m"], of["m"]),
+            n=n,
+            wide=round_up(np.ceil(n).astype(np.int64), 16),
+            taps=taps,
+            pixels=of["pixels"],
+            planes_in=g.planes_in,
+            planes=planes,
+            reads=reads,
+            firsts=np.maximum(1, np.rint(reads)),
             seconds=seconds,
             steps=steps,
-            first_start=x_moves * port.startup_cycles,
-            first_bytes=x_bytes,
-            second_start=w_moves * port.startup_cycles,
-            second_bytes=w_bytes,
-            first_every=every_n,
-            second_every=every_m,
-            first_slots=t["l1_slots"],
-            second_slots=t["weight_slots"],
-            **self.stepping(t, full_step, rest_step, steps),
-            **self._out(t, of, (m, n), sure=sure),
-            rate=port.rate,
-            shared=costs.read_rate(device, asked, requests),
-            main=main,
-            **self._lacking(t, x_bytes * firsts, w_bytes * seconds * firsts, (x_once, w_once)),
-            least=np.maximum(stored, missing / main),
-            beside=costs.launch_cycles(device, "cube", t["cores"])
-            + np.where(self.clears(t), clear_cycles(device, self._written), 0),
+            k=k,
+            rest=rest,
+            step_moves=k if self.rotated else np.maximum(1, np.ceil(_fractal_loads(k, n))),
+            rest_moves=rest if self.rotated else np.maximum(1, np.ceil(_fractal_loads(rest, n))),
+            fetch=of["fetch"],
+            x_moves=self._input_moves(t, of, planes),
+            x_rows=self._input_rows(t, of, planes),
+            w_moves=self._weight_moves(t, of, n),
+            x_every=x_every,
+            w_every=w_every,
+            lines=of["lines"],
+            length=of["length"],
+            apart=of["apart"],
+            around=of["around"],
         )
 
-    def _out(
-        self, t: Columns, of: Columns, size: tuple[Floats, Floats], *, sure: bool
-    ) -> dict[str, Any]:
-        """How tiles of ``size`` leave."""
-        if sure:
-            alone = dict.fromkeys(("lines", "apart"), np.ones(1))
-            of = of | alone | {"length": size[0], "around": np.zeros(1)}
-        device, (m, n) = self.device, size
-        cycles, pace, drains = self._drain(of, n)
-        written, queue = m * n * self.dtype.bytes, device.pipe(costs.way_out(device).pipe)
-        out = self.draining(t, (cycles, pace), written, sure=sure)
-        drain = out["drain"]
-        # Under the unit flag the next tile follows the last of several drains.
-        lag = costs.unit_flag_lag(device) + drain - drain / drains
-        return out | {
-            "stall": drain * np.maximum(0, 1 - queue.queue_depth / drains),
-            "lag": np.where(t["unit_flag"] > 0, lag, -1.0),
-        }
+    def mean(self, t: Columns) -> GemmSizes:
+        """See ``pipeline.Space``."""
+        g, of, rounds = self.geometry, chosen(self.of_cut, t["cut"]), self._rounds(t)
+        # The last images may be fewer.
+        share = g.images / of["images"] / np.ceil(g.images / of["images"])
+        m, n, taps = of["m"] * share, self._mean_n(t), of["taps"]
+        # The last planes of an odd number are padding that fills a fractal, and are not loaded.
+        planes_in = g.all_in / -(-g.all_in // g.planes_in)
+        chunks = np.ceil(planes_in / t["planes"])
+        planes = planes_in / chunks
+        parts = np.maximum(1, taps / t["columns"])
+        seconds = np.where(t["parts"] > 1, parts, self._weight_loads(t, planes))
+        columns = planes * taps / seconds
+        steps = np.maximum(1, columns / t["k"])  # as few as there are, all of the mean
+        k = columns / steps
+        moves = k if self.rotated else np.maximum(1, _fractal_loads(k, n))
+        reads = self._mean_depth * of["reads"] * chunks
+        # What stays, and what few taps need of it, may come in one load.
+        several = (t["resident"] > 0) | (self._phases[t["cut"]] > 1)
+        single = np.ones(1)
+        return GemmSizes(
+            m=m,
+            n=n,
+            wide=n,
+            taps=taps,
+            pixels=of["pixels"] * share,
+            planes_in=planes_in,
+            planes=planes,
+            reads=reads,
+            firsts=reads,
+            seconds=seconds,
+            steps=steps,
+            k=k,
+            rest=k,
+            step_moves=moves,
+            rest_moves=moves,
+            fetch=of["mean_fetch"],
+            x_moves=single,
+            x_rows=self._input_rows(t, of, planes),
+            w_moves=np.where(several, 0, 1),
+            x_every=np.where(t["resident_input"] > 0, rounds, 1),
+            w_every=np.where(t["resident"] > 0, rounds, 1),
+            lines=single,
+            length=m,
+            apart=single,
+            around=np.zeros(1),
+        )
+
+    def tile(self, t: Columns, sizes: GemmSizes) -> TileWork:
+        """See ``pipeline.Space``."""
+        x, w = self._loads(t, sizes)
+        return TileWork(
+            cores=t["cores"],
+            items=t["items"],
+            firsts=sizes.firsts,
+            seconds=sizes.seconds,
+            steps=sizes.steps,
+            run=sizes.steps,
+            first=x,
+            second=w,
+            step=self._step(t, sizes, sizes.k, sizes.step_moves),
+            rest=self._step(t, sizes, sizes.rest, sizes.rest_moves),
+            drain=self._drain(sizes),
+            traffic=self._traffic(t, sizes, x, w),
+            rate=self._port.rate,
+            step_slots=t["l0_slots"],
+            drain_slots=t["l0c_slots"],
+            unit_flag=t["unit_flag"],
+            beside=self._beside(t),
+        )
+
+    @property
+    def _port(self) -> Path:
+        """The way of operands to L1."""
+        return self.device.path("GM", "L1")
+
+    @property
+    def _input_bytes(self) -> int:
+        """Bytes of the input."""
+        g = self.geometry
+        return g.images * 32 * g.depth_in * g.all_in * g.h.size * g.w.size
+
+    def _weight_bytes(self, planes_in: float) -> float:
+        """Bytes of the weights of so many input planes."""
+        g = self.geometry
+        columns = g.groups * g.kernel_d * planes_in * g.taps * g.planes_out
+        return columns * g.c0**2 * self.dtype.bytes
+
+    def _weight_loads(self, t: Columns, planes: Floats) -> Floats:
+        """Loads of weights of whole planes for a load of so many planes of the input."""
+        return np.asarray(np.ceil(planes / np.maximum(1, t["w_planes"])))
+
+    def _loads(self, t: Columns, sizes: GemmSizes) -> tuple[OperandLoads, OperandLoads]:
+        """The loads of input and weights to L1."""
+        images = self.of_cut["images"][t["cut"]]
+        columns = sizes.planes * sizes.taps / sizes.seconds
+        x = OperandLoads(
+            start=sizes.x_moves * self._port.startup_cycles,
+            size=sizes.planes * sizes.pixels * images * 32,
+            slots=t["l1_slots"],
+            every=sizes.x_every,
+        )
+        w = OperandLoads(
+            start=sizes.w_moves * self._port.startup_cycles,
+            size=columns * self.geometry.c0 * sizes.n * self.dtype.bytes,
+            slots=t["weight_slots"],
+            every=sizes.w_every,
+        )
+        x_missing, w_missing = self._lacking(t, sizes, x.size, w.size)
+        return x._replace(**x_missing), w._replace(**w_missing)
+
+    def _traffic(
+        self, t: Columns, sizes: GemmSizes, x: OperandLoads, w: OperandLoads
+    ) -> SharedBytes:
+        """Bytes that all cores move."""
+        g, device = self.geometry, self.device
+        columns = sizes.planes * sizes.taps / sizes.seconds
+        w_rows = sizes.n / g.c0 * sizes.taps if self._transposes else columns
+        reads = sizes.reads * t["items"]
+        missing = self.missing(
+            self._input_bytes * self._fetched(t), self._weight_bytes(sizes.planes_in)
+        )
+        return SharedBytes(
+            asked=(x.size / x.every + sizes.seconds * w.size / w.every) * reads,
+            requests=(sizes.x_rows / x.every + sizes.seconds * w_rows / w.every) * reads,
+            missing=missing,
+            stored=self._written / costs.write_rate(device),
+            # Phases write the same sectors, one after another.
+            main=costs.main_rate(device, missing, self._written * sizes.apart),
+        )
+
+    def _beside(self, t: Columns) -> Floats:
+        """Cycles of the launch, and of the kernel that clears what no input reaches."""
+        launch = costs.launch_cycles(self.device, "cube", t["cores"])
+        cleared = np.where(self.clears(t), clear_cycles(self.device, self._written), 0)
+        return np.asarray(launch + cleared)
+
+    def _drain(self, sizes: GemmSizes) -> WayOut:
+        """The way out of a tile: its lines in one move each, or position by position."""
+        g, device, element = self.geometry, self.device, self.dtype.bytes
+        n, lines, length, apart = sizes.n, sizes.lines, sizes.length, sizes.apart
+        cycles, pace, moves = costs.drain_cycles(
+            device, lines * length, n, element, lines, sizes.around
+        )
+        if (apart > 1).any():
+            singly = costs.scatter_cycles(
+                device,
+                length,
+                n,
+                g.c0 * element,
+                apart,
+                lines,
+                g.h.out * g.w.out,
+                halves=g.c0 == 8 and g.planes_out > 1,
+            )
+            cycles = np.where(apart > 1, singly[0], cycles)
+            pace = np.where(apart > 1, singly[1], pace)
+            moves = np.where(apart > 1, singly[2], moves)
+        queue = device.pipe(costs.way_out(device).pipe)
+        return WayOut(
+            cycles=cycles,
+            pace=pace,
+            written=sizes.m * n * element,
+            moves=moves,
+            blocked=np.maximum(0, 1 - queue.queue_depth / moves),
+        )
 
     @property
     def _written(self) -> int:
@@ -250,21 +438,36 @@ class Products(Space):
         depths = [len(pairs) for pairs in self.geometry.live if pairs]
         return sum(depths) / max(1, len(depths))
 
-    def _mean_n(self, t: Columns, *, sure: bool) -> Floats:
-        """What the tiles of the core with most of N have of it on average, or those of all."""
+    def _mean_n(self, t: Columns) -> Floats:
+        """Output channels of a tile on average."""
+        return np.asarray(self.geometry.planes_out * self.geometry.c0 / t["tiles_n"])
+
+    def _most_n(self, t: Columns) -> Floats:
+        """Output channels that tiles of the core with most of them have on average."""
         rounds, g = self._rounds(t), self.geometry
-        if sure:
-            return np.asarray(g.planes_out * g.c0 / t["tiles_n"])
         # Tiles of one core are of all columns, or where N is slowest of some that are neighbours.
         tiles = np.where(self._slow(t), -(-rounds * t["tiles_n"] // t["items"]), rounds)
         most = np.ceil(tiles * -(-g.planes_out * g.c0 // 16) / t["tiles_n"])
         return np.asarray(np.minimum(t["n"], most / tiles * 16), np.float64)
 
-    def _moves(self, t: Columns, of: Columns, planes: Floats) -> tuple[Floats, Floats]:
-        """Moves that bring so many planes of a read to L1, and rows in GM of all of them."""
-        at_once = of["side_by_side"] & (t["planes"] <= MOST_BLOCKS)
-        moves = np.where(at_once, 1, of["moves"] + planes * of["plane_moves"])
-        return moves, np.where(at_once, 1, planes * of["pieces"]) * of["images"]
+    def _side_by_side(self, t: Columns, of: Columns) -> npt.NDArray[np.bool_]:
+        """Tell whether images of few planes come with one move, of one row each."""
+        return np.asarray(of["side_by_side"] & (t["planes"] <= MOST_BLOCKS))
+
+    def _input_moves(self, t: Columns, of: Columns, planes: Floats) -> Floats:
+        """Moves that bring so many planes of a read to L1."""
+        apart = of["moves"] + planes * of["plane_moves"]
+        return np.where(self._side_by_side(t, of), 1, apart)
+
+    def _input_rows(self, t: Columns, of: Columns, planes: Floats) -> Floats:
+        """Rows in GM of so many planes of a read."""
+        rows = np.where(self._side_by_side(t, of), 1, planes * of["pieces"])
+        return np.asarray(rows * of["images"])
+
+    @property
+    def _transposes(self) -> bool:
+        """Tell whether weights are transposed on their way to L0B, in columns of a few bytes."""
+        return self.rotated and self.dtype.bytes == 2
 
     def _weight_moves(self, t: Columns, of: Columns, n: Floats) -> Floats:
         """Moves that bring one load of weights to L1: place by place where not all taps are used.
@@ -275,7 +478,7 @@ class Products(Space):
         if banded.any():
             pieces = np.maximum(1, np.maximum(1, t["w_planes"]) * of["band_moves"] / t["parts"])
             moves = np.where(banded, np.minimum(moves, pieces), moves)
-        if not (self.rotated and self.dtype.bytes == 2):
+        if not self._transposes:
             return np.asarray(moves, np.float64)
         # Turned: place by place, or row by row of each output plane.
         blocks = n / self.geometry.c0
@@ -287,26 +490,26 @@ class Products(Space):
         """Items of a core, at most."""
         return np.asarray(-(-t["items"] // t["cores"]))
 
-    def _every(self, t: Columns, *, sure: bool) -> tuple[IntArray, IntArray]:
-        """After how many items of a core its input and its weights come anew.
+    def _every(self, t: Columns) -> tuple[IntArray, IntArray]:
+        """Items of a core after which its input and its weights come anew.
 
         Under a form by phases each core has tiles of every phase, and each phase has weights and
         slabs of its own.
         """
-        rounds, phases = self._rounds(t), self._phases[t["cut"]]
-        if sure:
-            input_stays, weights_stay = t["resident_input"] > 0, t["resident"] > 0
-            return np.where(input_stays, rounds, 1), np.where(weights_stay, rounds, 1)
-        run = np.where(phases > 1, np.maximum(1, t["items"] // phases // t["cores"]), t["items"])
+        phases = self._phases[t["cut"]]
+        of_phase = np.maximum(1, t["items"] // phases // t["cores"])
+        run = np.where(phases > 1, of_phase, t["items"])
         tiles_m = np.maximum(1, t["items"] // np.maximum(1, t["tiles_n"]))
         weights = np.minimum(np.maximum(1, tiles_m // phases), run)
-        every_n = np.where(t["resident_input"] > 0, np.minimum(t["tiles_n"], run), 1)
-        return every_n, np.where(t["resident"] > 0, weights, 1)
+        x_every = np.where(t["resident_input"] > 0, np.minimum(t["tiles_n"], run), 1)
+        return x_every, np.where(t["resident"] > 0, weights, 1)
 
-    def _lacking(self, t: Columns, x: Floats, w: Floats, once: tuple[int, float]) -> Columns:
-        """Of which items the L2 lacks the operands, and how many cores ask for them at once.
+    def _lacking(
+        self, t: Columns, sizes: GemmSizes, x_bytes: Floats, w_bytes: Floats
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Fields of ``OperandLoads`` on what the L2 lacks, of input and weights.
 
-        ``x`` and ``w`` are the bytes of all loads for an item, ``once`` those of the operands.
+        Given are the bytes of a load of each.
         """
         rounds, tiles_n = self._rounds(t), np.minimum(t["tiles_n"], t["items"])
         phases, stays = self._phases[t["cut"]], t["resident"] + t["resident_input"] > 0
@@ -314,23 +517,27 @@ class Products(Space):
         # Tiles of one slab follow each other on a core, or are those of several at a time.
         follow = ~slow & ((phases == 1) | stays)
         period = np.where(follow, np.minimum(tiles_n, rounds), 1)
-        passes = self._passes(t)
-        times = self._fetched(t, once[0])
-        until = -(-rounds // passes) * times
+        times = self._fetched(t)
+        until = -(-rounds // self._passes(t)) * times
         asked = -(-until // period) / times
         weights = np.where(slow, rounds, np.minimum(tiles_n * phases, rounds))
         loads = np.where(t["resident"] > 0, np.minimum(phases, rounds), weights)
+        x_copies = t["cores"] * asked * (x_bytes * sizes.firsts) / self._input_bytes
+        of_item = w_bytes * sizes.seconds * sizes.firsts
+        w_copies = t["cores"] * loads * of_item / self._weight_bytes(sizes.planes_in)
+        x_held, w_held = self.held
         return {
-            "first_period": period,
-            "first_until": np.where(self.held[0], 0, until),
-            "first_copies": np.maximum(1, t["cores"] * asked * x / once[0]),
-            "second_period": np.ones_like(weights),
-            "second_until": np.where(self.held[1], 0, weights),
-            "second_copies": np.maximum(1, t["cores"] * loads * w / once[1]),
+            "period": period,
+            "until": np.where(x_held, 0, until),
+            "copies": np.maximum(1, x_copies),
+        }, {
+            "period": np.ones_like(weights),
+            "until": np.where(w_held, 0, weights),
+            "copies": np.maximum(1, w_copies),
         }
 
     def _passes(self, t: Columns) -> IntArray:
-        """How often the cores go over the input: for each phase, and for columns that are slowest.
+        """Passes of the cores over the input: for each phase, and for columns that are slowest.
 
         Cores at the same slabs of other columns read the same, if any are.
         """
@@ -339,15 +546,17 @@ class Products(Space):
         return self._phases[t["cut"]] * times
 
     def _slow(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether cores go through all slabs for some columns before the next columns."""
+        """Tell whether cores go through all slabs for some columns before the next columns."""
         return (t["resident"] > 0) & (t["tiles_n"] > 1)
 
-    def _fetched(self, t: Columns, once: int) -> IntArray:
-        """How often the input of ``once`` bytes comes from main memory: with each of the passes
-        over it where the L2 has lost it when the next one comes."""
+    def _fetched(self, t: Columns) -> IntArray:
+        """Times that the input comes from main memory.
+
+        It does with each of the passes over it where the L2 has lost it when the next one comes.
+        """
         l2, passes = self.device.l2, self._passes(t)
         size = l2.size_bytes if l2 is not None else 0
-        return np.where(once + self._written / passes > size, passes, 1)
+        return np.where(self._input_bytes + self._written / passes > size, passes, 1)
 
     @cached_property
     def _phases(self) -> IntArray:
@@ -356,37 +565,26 @@ class Products(Space):
         count = prod(min(axis.insert, axis.kernel) for axis in axes)
         return np.array([1 if cut.form == "window" else count for cut in self.cuts], np.int64)
 
-    def _step(
-        self, t: Columns, of: Columns, size: tuple[Floats, ...], *, sure: bool = False
-    ) -> dict[str, Floats]:
-        """Cycles of the loads to L0 and the product of one step, ``sure`` without delays."""
-        (m, n, k), device, g = size, self.device, self.geometry
-        element, path = self.dtype.bytes, device.path("L1", "L0A", "load3d")
-        turned = self.rotated and element == 2
-        into_b = device.path("L1", "L0B", "transpose" if turned else "")
-        # Transposed weights come column by column, others at once.
-        moves = k / g.c0 * n / 16 / 255
-        moves = k / g.c0 if self.rotated else np.maximum(1, moves if sure else np.ceil(moves))
-        a = m * k * element / path.rate
-        b = moves * into_b.startup_cycles + n * k * element / into_b.rate
-        a = np.maximum(a, k / g.c0 * of["fetch"])
-        clash = m * k * element / 512 * float(path.conflict_cycles)
-        a = a + np.where(t["l1_slots"] > 1, clash, 0)
-        clash = n * k * element / 512 * float(into_b.conflict_cycles)
-        b = b + np.where(t["weight_slots"] > 1, clash, 0)
-        wide = n if sure else round_up(np.ceil(n).astype(np.int64), 16)
-        product = costs.mmad_cycles(device, m, k, wide, self.rate, mean=sure) * n / wide
-        return costs.step(device, (path, into_b), (1, moves), (a + path.startup_cycles, b, product))
+    def _step(self, t: Columns, sizes: GemmSizes, columns: Floats, moves: Floats) -> CubeStep:
+        """The loads to L0 and the product of a step of so many columns of C0 channels.
 
-    def _drain(self, of: Columns, n: Any) -> tuple[Floats, ...]:
-        """Cycles in which a tile leaves, and after which the next can follow; in how many moves."""
-        lines, length, size = of["lines"], of["length"], self.dtype.bytes
-        out = costs.drain_cycles(self.device, lines * length, n, size, lines, of["around"])
-        if not (of["apart"] > 1).any():
-            return out
-        g, apart = self.geometry, of["apart"]
-        halves = g.c0 == 8 and g.planes_out > 1
-        singly = costs.scatter_cycles(
-            *(self.device, length, n, g.c0 * size, apart, lines, g.h.out * g.w.out), halves=halves
+        ``moves`` bring its weights to L0B: transposed ones column by column, others at once.
+        """
+        device, g, element = self.device, self.geometry, self.dtype.bytes
+        into_a = device.path("L1", "L0A", "load3d")
+        into_b = device.path("L1", "L0B", "transpose" if self._transposes else "")
+        k = columns * g.c0
+        a = Move.cycles(
+            into_a,
+            sizes.m * k * element,
+            fetch=columns * sizes.fetch,
+            conflict=t["l1_slots"] > 1,
         )
-        return tuple(np.where(apart > 1, *pair) for pair in zip(singly, out, strict=True))
+        b = Move.cycles(into_b, sizes.n * k * element, moves=moves, conflict=t["weight_slots"] > 1)
+        product = (sizes.m, k, sizes.wide)
+        return step_of(device, (into_a, into_b), (1, moves), (a, b), product, used=sizes.n)
+
+
+def _fractal_loads(columns: Floats, n: Floats) -> Floats:
+    """Loads of weights to L0B for a step of so many columns, of up to 255 fractals each."""
+    return columns * n / 16 / 255

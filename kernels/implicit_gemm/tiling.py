@@ -96,7 +96,7 @@ class Tiling:
 
     @property
     def _switches(self) -> dict[str, bool]:
-        """What reports say of the switches that are on."""
+        """Words of reports for the switches that are on."""
         return {
             "weights stay": self.resident,
             "input stays": self.resident_input,

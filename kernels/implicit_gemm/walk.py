@@ -1,4 +1,4 @@
-"""Who computes which tile of an implicit matrix product, and when."""
+"""The order of tiles of an implicit matrix product: the core and the turn of each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Step(NamedTuple):
     """One filter depth of a slab's tile through some taps: ``n`` output, ``planes`` input blocks.
 
     ``h`` and ``w`` are numbers of readings: how the slab's rows and columns read the input.
-    ``first`` and ``last`` begin and end the tile's sums; ``kept`` weights and a ``held`` slab of
-    the input are in L1 already. The tile has the positions of ``images``.
+    ``first`` and ``last`` begin and end the tile's sums; weights or input that ``stay`` are in L1
+    already. The tile has the positions of ``images``.
     """
 
     h: int
@@ -30,45 +30,77 @@ class Step(NamedTuple):
     planes: int
     first: bool
     last: bool
-    kept: bool
-    held: bool
+    weights_stay: bool
+    input_stays: bool
+
+
+class _Terms(NamedTuple):
+    """The products that add up to each item: of filter depths, and of runs of rows and columns."""
+
+    depths: IntArray
+    rows: IntArray
+    columns: IntArray
+
+    @property
+    def total(self) -> IntArray:
+        """Products of each item."""
+        return self.depths * self.rows * self.columns
+
+
+class _Reads(NamedTuple):
+    """For each product its run of rows and of columns, filter depth and input depth."""
+
+    row: IntArray
+    column: IntArray
+    kd: IntArray
+    depth_in: IntArray
+
+
+class _ChannelTile(NamedTuple):
+    """``n`` output blocks of a group from block ``n0`` on, summed over ``planes`` input blocks.
+
+    ``block`` is the first output block of the part of the channels that one core takes.
+    """
+
+    group: int
+    n0: int
+    n: int
+    planes: int
+    block: int
 
 
 class Walk:
     """The tiles of a ``kernel``'s product: slabs of its plane that read input, and channels."""
 
     def __init__(self, kernel: Any) -> None:
-        self.kernel, self.geometry = kernel, cast(Geometry, kernel.geometry)
-        self.tiling, self.plane = cast(Tiling, kernel.tiling), cast(Plane, kernel.plane.live())
+        self.kernel = kernel
+        self.geometry = cast(Geometry, kernel.geometry)
+        self.tiling = cast(Tiling, kernel.tiling)
+        self.plane = cast(Plane, kernel.plane.live())
 
     def tasks(self, cores: int) -> Tasks[Step]:
         """One row per (item, filter depth, part of the taps)."""
-        g, plane = self.geometry, self.plane
-        item = self._items(plane)
-        # How many terms add up to an item, and which of them each row is.
-        depths = np.array([len(pairs) for pairs in g.live])
-        rows, columns = (np.bincount(axis.sums) for axis in (plane.rows, plane.columns))
-        along_h, along_w = rows[item["row"]], columns[item["column"]]
-        terms = depths[item["depth"]] * along_h * along_w
-        item["core"] = self._cores(item, terms, cores)
-        require_table(int(terms.sum()))
-        row = np.repeat(np.arange(len(terms)), terms)
-        turn = np.arange(len(row)) - np.repeat(np.cumsum(terms) - terms, terms)
-        table = {name: column[row] for name, column in item.items()}
-        along_h, along_w = along_h[row], along_w[row]
-        r = (np.cumsum(rows) - rows)[table["row"]] + turn // along_w % along_h
-        c = (np.cumsum(columns) - columns)[table["column"]] + turn % along_w
-        pairs = np.array([p for pairs in g.live for p in pairs]).reshape(-1, 2)
-        at = (np.cumsum(depths) - depths)[table["depth"]] + turn // (along_h * along_w)
-        kd, depth_in = pairs[at].T
-        bases = self._bases(table, (plane.rows, r), (plane.columns, c), kd, depth_in)
-        h, w = plane.rows.readings[1][r], plane.columns.readings[1][c]
-        kept, held = np.zeros((2, len(row)), np.bool_)
+        items = self._items()
+        terms = self._terms(items)
+        count = terms.total
+        items["core"] = self._cores(items, count, cores)
+        require_table(int(count.sum()))
+        item = np.repeat(np.arange(len(count)), count)
+        turn = np.arange(len(item)) - _begins(count)[item]
+        table = {name: column[item] for name, column in items.items()}
+        reads = self._reads(table, turn, terms.rows[item], terms.columns[item])
+        bases = self._bases(table, reads)
+        h = self.plane.rows.readings[1][reads.row]
+        w = self.plane.columns.readings[1][reads.column]
+        core = table["core"]
+        weights_stay = np.zeros(len(item), np.bool_)
+        input_stays = np.zeros(len(item), np.bool_)
         if self.tiling.resident:
-            taps = plane.rows.kernel[r] * (g.w.kernel + 1) + plane.columns.kernel[c]
-            kept[1:] = _repeats(table["core"], bases["w"], taps, table["n"])
+            taps = self.plane.rows.kernel[reads.row] * (self.geometry.w.kernel + 1)
+            taps = taps + self.plane.columns.kernel[reads.column]
+            weights_stay[1:] = _repeats(core, bases["w"], taps, table["n"])
         if self.tiling.resident_input:
-            held[1:] = _repeats(table["core"], bases["x"], h, w)
+            input_stays[1:] = _repeats(core, bases["x"], h, w)
         steps = {
             "h": h,
             "w": w,
@@ -76,52 +108,71 @@ class Walk:
             "n": table["n"],
             "planes": table["planes"],
             "first": turn == 0,
-            "last": turn == terms[row] - 1,
-            "kept": kept,
-            "held": held,
+            "last": turn == count[item] - 1,
+            "weights_stay": weights_stay,
+            "input_stays": input_stays,
         }
-        return Tasks(table["core"], Step, steps, bases)
+        return Tasks(core, Step, steps, bases)
 
-    def _cores(self, item: dict[str, IntArray], terms: IntArray, cores: int) -> IntArray:
+    def _terms(self, items: dict[str, IntArray]) -> _Terms:
+        """The products that add up to each item."""
+        depths = np.array([len(pairs) for pairs in self.geometry.live])
+        rows = np.bincount(self.plane.rows.sums)
+        columns = np.bincount(self.plane.columns.sums)
+        return _Terms(depths[items["depth"]], rows[items["row"]], columns[items["column"]])
+
+    def _reads(
+        self, table: dict[str, IntArray], turn: IntArray, along_h: IntArray, along_w: IntArray
+    ) -> _Reads:
+        """The reads of each product of an item, where the plane has so many along both axes."""
+        rows = np.bincount(self.plane.rows.sums)
+        columns = np.bincount(self.plane.columns.sums)
+        row = _begins(rows)[table["row"]] + turn // along_w % along_h
+        column = _begins(columns)[table["column"]] + turn % along_w
+        depths = np.array([len(pairs) for pairs in self.geometry.live])
+        pair = _begins(depths)[table["depth"]] + turn // (along_h * along_w)
+        pairs = np.array([p for pairs in self.geometry.live for p in pairs]).reshape(-1, 2)
+        kd, depth_in = pairs[pair].T
+        return _Reads(row, column, kd, depth_in)
+
+    def _cores(self, items: dict[str, IntArray], terms: IntArray, cores: int) -> IntArray:
         """Core of each item: shares in contiguous runs; where items differ, runs of equal ones.
 
         Of each kind every core takes as many, the largest kind first; what is over goes to the
         cores that have least so far. Items without operands that stay are dealt out one by one.
         """
-        share, t = item["share"], self.tiling
+        share = items["share"]
+        t = self.tiling
         if t.form == "window" or t.single_core_n or not len(share):
-            return in_runs(int(share[-1]) + 1 if len(share) else 0, cores)[share]
-        axes = (self.plane.rows, self.plane.columns)
-        taps = [np.bincount(axis.sums, axis.count * axis.kernel) for axis in axes]
-        size = terms * taps[0][item["row"]] * taps[1][item["column"]] * item["n"]
+            shares = int(share[-1]) + 1 if len(share) else 0
+            return in_runs(shares, cores)[share]
+        rows = self.plane.rows
+        columns = self.plane.columns
+        taps_h = np.bincount(rows.sums, rows.count * rows.kernel)[items["row"]]
+        taps_w = np.bincount(columns.sums, columns.count * columns.kernel)[items["column"]]
+        size = terms * taps_h * taps_w * items["n"]
         stays = t.resident or t.resident_input
-        kind = self._parts()[item["row"] * axes[1].slabs + item["column"]] if stays else size
+        kind = self._parts()[items["row"] * columns.slabs + items["column"]] if stays else size
         _, which, count = np.unique(kind, return_inverse=True, return_counts=True)
-        places = np.split(np.argsort(which.reshape(-1), kind="stable"), np.cumsum(count)[:-1])
-        core, load = np.empty_like(share), np.zeros(cores)
-        for of_kind in sorted(places, key=lambda of_kind: -float(size[of_kind].mean())):
-            each, over = divmod(len(of_kind), cores)
-            spread = np.diff(np.arange(cores + 1) * over // cores)
-            least = np.lexsort((-spread, load))
-            if stays:
-                some = np.full(cores, each)
-                some[least[:over]] += 1
-                core[of_kind] = np.repeat(np.arange(cores), some)
-            else:
-                core[of_kind] = least[np.arange(len(of_kind)) % cores]
-            load += np.bincount(core[of_kind], size[of_kind], cores)
+        by_kind = np.split(np.argsort(which.reshape(-1), kind="stable"), np.cumsum(count)[:-1])
+        core = np.empty_like(share)
+        load = np.zeros(cores)
+        for alike in sorted(by_kind, key=lambda alike: -float(size[alike].mean())):
+            core[alike] = _dealt(len(alike), load, in_a_run=stays)
+            load += np.bincount(core[alike], size[alike], cores)
         return core
 
     def _parts(self) -> IntArray:
         """The part of the plane that each slab is of, as a number."""
-        axes = (self.plane.rows, self.plane.columns)
-        row, column = (axis.part[np.diff(axis.first, prepend=-1) != 0] for axis in axes)
-        parts: IntArray = np.add.outer(row * len(axes[1].parts), column).reshape(-1)
+        rows = _part_of_slabs(self.plane.rows)
+        columns = _part_of_slabs(self.plane.columns)
+        parts: IntArray = np.add.outer(rows * len(self.plane.columns.parts), columns).reshape(-1)
         return parts
 
     def _place(self, slab: IntArray, row: IntArray, image: IntArray) -> IntArray:
-        """Where slabs of images come in order, as numbers that ascend."""
-        count, height = self.geometry.images, int(self.kernel.height)
+        """Numbers that ascend in the order in which slabs of images come."""
+        count = self.geometry.images
+        height = int(self.kernel.height)
         if height:
             return self.plane.rows.begins[row] // height * count + image
         # Slabs of one part of the plane follow each other, as they need the same weights, and of
@@ -129,67 +180,85 @@ class Walk:
         place: IntArray = (self._parts()[slab] * count + image) * self.plane.slabs + slab
         return place
 
-    def _items(self, plane: Plane) -> dict[str, IntArray]:
+    def _channel_tiles(self) -> list[_ChannelTile]:
+        """The tiles along the channels of all groups."""
+        g = self.geometry
+        t = self.tiling
+        step = t.base_n * t.step_n // g.c0
+        most = t.single_core_n // g.c0 or g.planes_out
+        tiles: list[_ChannelTile] = []
+        for group in range(g.groups):
+            planes_in = min(g.planes_in, g.all_in - group * g.planes_in)
+            planes_out = min(g.planes_out, g.all_out - group * g.planes_out)
+            if planes_in <= 0:
+                continue
+            for block in range(0, planes_out, most):
+                cut = channel_tiles(min(most, planes_out - block), step, g.c0, even=t.even_n)
+                tiles += [_ChannelTile(group, block + n0, n, planes_in, block) for n0, n in cut]
+        return tiles
+
+    def _items(self) -> dict[str, IntArray]:
         """(row and column of the slab, image, depth, group, output and input planes), and share.
 
         Items of one share are one core's; shares come in order from 0.
         """
-        g, t = self.geometry, self.tiling
+        g = self.geometry
+        t = self.tiling
         depths = [d for d in range(g.depth_out) if g.live[d]]
-        step, most = t.base_n * t.step_n // g.c0, t.single_core_n // g.c0 or g.planes_out
-        tiles = [
-            (group, block + n0, n, min(g.planes_in, g.all_in - group * g.planes_in), block)
-            for group in range(g.groups)
-            for planes in [min(g.planes_out, g.all_out - group * g.planes_out)]
-            for block in range(0, planes, most)
-            for n0, n in channel_tiles(min(most, planes - block), step, g.c0, even=t.even_n)
-            if group * g.planes_in < g.all_in
-        ]
-        images = np.arange(0, g.images, self.tiling.images)
-        axes = (np.arange(plane.slabs), images, depths, np.arange(len(tiles)))
-        slab, image, depth, tile = grid(*(np.asarray(axis, np.int64) for axis in axes))
-        row, column = np.divmod(slab, plane.columns.slabs)
+        tiles = self._channel_tiles()
+        slab, image, depth, tile = grid(
+            np.arange(self.plane.slabs, dtype=np.int64),
+            np.arange(0, g.images, t.images, dtype=np.int64),
+            np.array(depths, np.int64),
+            np.arange(len(tiles), dtype=np.int64),
+        )
+        row, column = np.divmod(slab, self.plane.columns.slabs)
+        group, n0, n, planes, block = np.array(tiles, np.int64).reshape(-1, 5)[tile].T
         place = self._place(slab, row, image) * g.depth_out + depth
-        if self.tiling.n_slowest:
+        if t.n_slowest:
             place = place + tile * (int(place.max(initial=0)) + 1)
         else:
             place = place * max(1, len(tiles)) + tile
-        group, n0, n, planes, block = np.array(tiles, np.int64).reshape(-1, 5)[tile].T
         share = place
         if t.single_core_n:
-            part = plane.rows.begins[row] // (self.kernel.height or g.h.out)
+            part = self.plane.rows.begins[row] // (self.kernel.height or g.h.out)
             share = numbered(part, image // t.single_core_images, group, block)
-            inside = (n0, image, slab) if t.n_slowest else (image, slab, n0)
-            place = numbered(share, depth, *inside)
+            loops = (n0, image, slab) if t.n_slowest else (image, slab, n0)
+            place = numbered(share, depth, *loops)
         order = np.argsort(place, kind="stable")
-        share = np.unique(share[order], return_inverse=True)[1].reshape(-1)
-        names = ("row", "column", "image", "depth", "group", "n0", "n", "planes")
-        columns = (row, column, image, depth, group, n0, n, planes)
-        items = {name: one[order] for name, one in zip(names, columns, strict=True)}
-        images = np.minimum(self.tiling.images, g.images - items["image"])
-        return items | {"images": images, "share": share}
+        return {
+            "row": row[order],
+            "column": column[order],
+            "image": image[order],
+            "depth": depth[order],
+            "group": group[order],
+            "n0": n0[order],
+            "n": n[order],
+            "planes": planes[order],
+            "images": np.minimum(t.images, g.images - image[order]),
+            "share": np.unique(share[order], return_inverse=True)[1].reshape(-1),
+        }
 
-    def _bases(
-        self,
-        table: dict[str, IntArray],
-        rows: tuple[Runs, IntArray],
-        columns: tuple[Runs, IntArray],
-        kd: IntArray,
-        depth_in: IntArray,
-    ) -> dict[str, IntArray]:
-        """Byte offsets of what steps load and store, given their runs of rows and columns."""
-        g, image, group = self.geometry, table["image"], table["group"]
-        (h, r), (w, c) = rows, columns
-        plane_in = (image * g.depth_in + depth_in) * g.all_in + group * g.planes_in
+    def _bases(self, table: dict[str, IntArray], reads: _Reads) -> dict[str, IntArray]:
+        """Byte offsets of what steps load and store."""
+        g = self.geometry
+        image = table["image"]
+        group = table["group"]
+        rows = self.plane.rows
+        columns = self.plane.columns
+        plane_in = (image * g.depth_in + reads.depth_in) * g.all_in + group * g.planes_in
         plane_out = (image * g.depth_out + table["depth"]) * g.all_out
         plane_out = plane_out + group * g.planes_out + table["n0"]
-        x = (plane_in * g.h.size + h.first_real[r]) * g.w.size + w.first_real[c]
-        y = (plane_out * g.h.out + h.first[r]) * g.w.out + w.first[c]
-        place = self._first_place(h, g.h.kernel)[r] * g.w.kernel
-        place = place + self._first_place(w, g.w.kernel)[c]
+        x = (plane_in * g.h.size + rows.first_real[reads.row]) * g.w.size
+        x = x + columns.first_real[reads.column]
+        y = (plane_out * g.h.out + rows.first[reads.row]) * g.w.out
+        y = y + columns.first[reads.column]
+        place = self._first_place(rows, g.h.kernel)[reads.row] * g.w.kernel
+        place = place + self._first_place(columns, g.w.kernel)[reads.column]
+        weights = self.kernel.weight_base(group, reads.kd, table["n0"])
         return {
             "x": x * 32,
-            "w": self.kernel.weight_base(group, kd, table["n0"]) + place * self.kernel.weight_row,
+            "w": weights + place * self.kernel.weight_row,
             "y": y * self.kernel.block,
             "bits": y * g.c0 // 8,
             "channel": (group * g.planes_out + table["n0"]) * g.c0 * 4,
@@ -203,7 +272,37 @@ class Walk:
         return kernel - 1 - runs.tap - (runs.kernel - 1) * apart
 
 
+def _begins(count: IntArray) -> IntArray:
+    """The place of the first of each run of so many."""
+    begins: IntArray = np.cumsum(count) - count
+    return begins
+
+
+def _part_of_slabs(runs: Runs) -> IntArray:
+    """The part of its axis that each slab is of."""
+    part: IntArray = runs.part[np.diff(runs.first, prepend=-1) != 0]
+    return part
+
+
+def _dealt(count: int, load: npt.NDArray[np.float64], *, in_a_run: bool) -> IntArray:
+    """Core of each of ``count`` equal items, where cores have a ``load`` already.
+
+    All cores take as many, those with the least load what is over; each a contiguous run of items,
+    or one after another.
+    """
+    cores = len(load)
+    each, over = divmod(count, cores)
+    # Of equal loads what is over is spread over the cores.
+    even = np.diff(np.arange(cores + 1) * over // cores)
+    least_first = np.lexsort((-even, load))
+    if not in_a_run:
+        return least_first[np.arange(count) % cores]
+    shares = np.full(cores, each)
+    shares[least_first[:over]] += 1
+    return np.repeat(np.arange(cores), shares)
+
+
 def _repeats(*columns: IntArray) -> npt.NDArray[np.bool_]:
-    """Of each row but the first, whether it agrees with the row before in all columns."""
+    """For each row but the first: true if it agrees with the row before in all columns."""
     same: npt.NDArray[np.bool_] = np.all([np.diff(column) == 0 for column in columns], axis=0)
     return same

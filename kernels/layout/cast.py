@@ -19,7 +19,7 @@ from npusim.language import ArgumentError, Tensor
 
 @dataclass(frozen=True)
 class Cast(Elementwise):
-    """What ``cast`` makes."""
+    """The kernel that ``cast`` makes."""
 
     name: ClassVar[str] = "cast"
     library: ClassVar[tuple[str, ...]] = ("Cast",)

@@ -31,6 +31,7 @@ from npusim.language import (
     IntArray,
     Language,
     Plan,
+    Slot,
     Tasks,
     Tensor,
     ceil_div,
@@ -78,20 +79,20 @@ class Concat(Spread):
 
     def __post_init__(self) -> None:
         whole = self.whole
-        for one, box in zip(self.parts, self.boxes(), strict=False):
-            alike = (one.dtype, len(one.shape), len(box.first))
-            ends = zip(box.first, one.shape, whole.shape, strict=False)
+        for part, box in zip(self.parts, self.boxes(), strict=False):
+            alike = (part.dtype, len(part.shape), len(box.first))
+            ends = zip(box.first, part.shape, whole.shape, strict=False)
             if (
                 alike != (whole.dtype, len(whole.shape), len(whole.shape))
-                or (not one.size_bytes or one.role == whole.role)
+                or (not part.size_bytes or part.role == whole.role)
                 or any(not 0 <= first <= end - size for first, size, end in ends)
             ):
                 raise ArgumentError(
-                    f"concat: {one.name} is {one.dtype} of shape {one.shape} ({one.role}), "
+                    f"concat: {part.name} is {part.dtype} of shape {part.shape} ({part.role}), "
                     f"{whole.name} {whole.dtype} of {whole.shape} ({whole.role}); from {box.first} "
                     "on it must lie in it, of one type, not empty, one read and the other written"
                 )
-        total = sum(one.size_bytes for one in self.parts)
+        total = sum(part.size_bytes for part in self.parts)
         if total != whole.size_bytes and not (self.place and len(self.parts) == 1):
             raise ArgumentError(
                 f"concat: {len(self.parts)} parts have {total} B along axis {self.axis}, "
@@ -100,52 +101,56 @@ class Concat(Spread):
             )
 
     def boxes(self) -> Iterator[Box]:
-        """What is moved: the parts, and what is zero around one, axis by axis."""
-        shape, at = self.whole.shape, 0
+        """The boxes that are moved: the parts, and what is zero around one, axis by axis."""
+        shape = self.whole.shape
         if not self.place:
-            for number, one in enumerate(self.parts):
-                behind = (0,) * len(shape[self.axis + 1 :])
-                yield Box(number, (*(0,) * self.axis, at, *behind), one.shape)
-                at += one.shape[self.axis]
+            start = 0
+            for number, part in enumerate(self.parts):
+                outer = (0,) * self.axis
+                inner = (0,) * len(shape[self.axis + 1 :])
+                yield Box(number, (*outer, start, *inner), part.shape)
+                start += part.shape[self.axis]
             return
-        part = self.parts[0].shape
-        yield Box(0, self.place, part)
+        part_shape = self.parts[0].shape
+        yield Box(0, self.place, part_shape)
         if self.whole.role == "in":
             return
-        for axis, (at, size, end) in enumerate(zip(self.place, part, shape, strict=True)):
-            for first, extent in ((0, at), (at + size, end - at - size)):
+        for axis, end in enumerate(shape):
+            behind = self.place[axis] + part_shape[axis]
+            for first, extent in ((0, self.place[axis]), (behind, end - behind)):
                 if extent:
                     begin = (*self.place[:axis], first, *(0,) * len(shape[axis + 1 :]))
-                    yield Box(_ZEROS, begin, (*part[:axis], extent, *shape[axis + 1 :]))
+                    yield Box(_ZEROS, begin, (*part_shape[:axis], extent, *shape[axis + 1 :]))
 
     def stream(self, device: Device, cores: int) -> Stream:
-        read = sum(one.size_bytes for one in self.parts)
+        read = sum(part.size_bytes for part in self.parts)
         written = read if self.whole.role == "in" else self.whole.size_bytes
         tasks = np.maximum(np.arange(1, cores + 1), ceil_div(written, _PIECE))
         return Stream(read, written, tasks, ())
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
-        whole, dtype = self.whole, self.whole.dtype
+        dtype = self.whole.dtype
         boxes = list(self.boxes())
         share = ceil_div(sum(prod(box.shape) for box in boxes) * dtype.bytes, cores)
         most = min(_PIECE, round_up(share, BLOCK_BYTES))
         most = piece(k, self.name, most, 2, multiple=BLOCK_BYTES)
-        held = k.buffer("UB", (most // dtype.bytes,), dtype, slots=2, name="piece")
+        buffer = k.buffer("UB", (most // dtype.bytes,), dtype, slots=2, name="piece")
+        return Plan(self._tasks(boxes, most, cores), lambda u: self._emit(k, buffer.next(), u))
 
-        def emit(u: Piece) -> None:
-            line = round_up(u.size, BLOCK_BYTES)
-            slot = held.next()
-            tile = slot.at(0, u.size, rows=u.rows, pitch=line)
-            target = whole.at(0, u.size, base="whole", rows=u.rows, pitch=u.pitch)
-            if u.part == _ZEROS:
-                k.vec_dup(slot.at(0, u.rows * line), 0.0, dtype)
-            else:
-                part = self.parts[u.part].at(0, u.size, base="part", rows=u.rows, pitch=u.size)
-                source, target = (target, part) if whole.role == "in" else (part, target)
-                k.data_move(tile, source, dtype)
-            k.data_move(target, tile, dtype)
-
-        return Plan(self._tasks(boxes, most, cores), emit)
+    def _emit(self, k: Language, slot: Slot, u: Piece) -> None:
+        """Load rows of one side, or make zeros, and store them on the other."""
+        dtype = self.whole.dtype
+        line = round_up(u.size, BLOCK_BYTES)
+        tile = slot.at(0, u.size, rows=u.rows, pitch=line)
+        whole = self.whole.at(0, u.size, base="whole", rows=u.rows, pitch=u.pitch)
+        if u.part == _ZEROS:
+            k.vec_dup(slot.at(0, u.rows * line), 0.0, dtype)
+            k.data_move(whole, tile, dtype)
+            return
+        part = self.parts[u.part].at(0, u.size, base="part", rows=u.rows, pitch=u.size)
+        source, target = (whole, part) if self.whole.role == "in" else (part, whole)
+        k.data_move(tile, source, dtype)
+        k.data_move(target, tile, dtype)
 
     def _tasks(self, boxes: list[Box], most: int, cores: int) -> Tasks[Piece]:
         """The pieces of all boxes, in runs by bytes."""
@@ -163,21 +168,25 @@ def _pieces(box: Box, whole: Tensor, most: int) -> list[IntArray]:
     A row goes from the last axis that is not all of the whole on, and rows equally far apart from
     the one before it on. They are moved together where they are small, else each in pieces.
     """
-    shape, part = (1, *whole.shape), (1, *box.shape)
+    element = whole.dtype.bytes
+    shape = (1, *whole.shape)
+    part = (1, *box.shape)
     cut = [axis for axis in range(len(shape)) if part[axis] != shape[axis]]
     outer, inner = (1, 1, *cut)[-2:]
-    row, pitch = (prod(one[inner:]) * whole.dtype.bytes for one in (part, shape))
+    row = prod(part[inner:]) * element
+    pitch = prod(shape[inner:]) * element
     lines = prod(part[outer:inner])
     run = max(1, min(lines, most // round_up(row, BLOCK_BYTES)))
-    steps = (prod(part[:outer]), 1), (lines, run), (row, most)
-    (block, line, at), (_, rows, size) = in_pieces(*steps)
+    (block, line, column), (_, rows, size) = in_pieces(
+        (prod(part[:outer]), 1), (lines, run), (row, most)
+    )
     place = np.ravel_multi_index(np.unravel_index(block, part[:outer]), shape[:outer])
-    origin = np.ravel_multi_index((0, *box.first), shape) * whole.dtype.bytes
+    origin = np.ravel_multi_index((0, *box.first), shape) * element
     return [
-        np.full(len(at), box.part),
+        np.full(len(column), box.part),
         rows,
         size,
-        np.full(len(at), pitch),
-        (block * lines + line) * row + at,
-        origin + (place * prod(shape[outer:inner]) + line) * pitch + at,
+        np.full(len(column), pitch),
+        (block * lines + line) * row + column,
+        origin + (place * prod(shape[outer:inner]) + line) * pitch + column,
     ]

@@ -1,4 +1,4 @@
-"""What the layout conversions share: the problem, strided moves, and cutting work into tasks."""
+"""Parts that layout conversions share: the problem, strided moves, and cutting work into tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL_SHARE = 4 * 1024
 
 
 class Conversion(Struct, frozen=True, kw_only=True):
-    """What to convert: one of ``KINDS``, with ``c0`` elements per block; groups of the weight."""
+    """A conversion: one of ``KINDS``, with ``c0`` elements per block; groups of the weight."""
 
     kind: str
     c0: int
@@ -36,12 +36,12 @@ class Conversion(Struct, frozen=True, kw_only=True):
 
     @property
     def loads_plain(self) -> bool:
-        """Whether the source is the plain tensor."""
+        """True if the source is the plain tensor."""
         return self.kind.startswith("to_")
 
     @property
     def maps(self) -> bool:
-        """Whether feature maps are converted, not weights."""
+        """True if feature maps are converted, not weights."""
         return self.kind.endswith("blocked")
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ def most_in_task(size: int, total: int, slot_bytes: int, cores: int) -> int:
 
 
 def unit_counts(total: int, slot_bytes: int, cores: int) -> IntArray:
-    """How many such tasks ``total`` bytes are, about, for 1, 2, ... ``cores`` cores."""
+    """About the number of such tasks of ``total`` bytes, for 1, 2, ... ``cores`` cores."""
     share = np.maximum(SMALL_SHARE, total // np.arange(1, cores + 1))
     wanted = np.maximum(share // 4, np.minimum(share, SMALL_TASK))
     counts: IntArray = -(-total // np.minimum(slot_bytes, wanted))

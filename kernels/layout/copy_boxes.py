@@ -71,7 +71,8 @@ class CopyBoxes(Spread):
     name: ClassVar[str] = "copy_boxes"
 
     def __post_init__(self) -> None:
-        source, target = self.source, self.target
+        source = self.source
+        target = self.target
         if source.dtype != target.dtype or len(source.shape) != len(target.shape):
             raise ArgumentError(
                 f"copy_boxes: {source.name} is {source.dtype} of shape {source.shape}, "
@@ -111,7 +112,8 @@ class CopyBoxes(Spread):
         buffer = k.buffer("UB", (most // dtype.bytes,), dtype, slots=2, name="piece")
 
         def emit(u: Piece) -> None:
-            tile = buffer.next().at(0, u.size, rows=u.rows, pitch=round_up(u.size, BLOCK_BYTES))
+            pitch = round_up(u.size, BLOCK_BYTES)
+            tile = buffer.next().at(0, u.size, rows=u.rows, pitch=pitch)
             source = self.source.at(0, u.size, base="source", rows=u.rows, pitch=u.source_pitch)
             target = self.target.at(0, u.size, base="target", rows=u.rows, pitch=u.target_pitch)
             k.data_move(tile, source, dtype)
@@ -122,39 +124,50 @@ class CopyBoxes(Spread):
     def _tasks(self, most: int, cores: int) -> Tasks[Piece]:
         """The pieces of all boxes, in runs of about equal bytes."""
         tables = [self._pieces(box, most) for box in self.boxes]
-        columns = [np.concatenate(column) for column in zip(*tables, strict=True)]
-        ends = np.cumsum(columns[0] * columns[1])
+        columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+        bases = {name: columns.pop(name) for name in ("source", "target")}
+        ends = np.cumsum(columns["rows"] * columns["size"])
         core = (ends - 1) * min(cores, len(ends)) // ends[-1]
-        fields = dict(zip(Piece._fields, columns, strict=False))
-        return Tasks(core, Piece, fields, {"source": columns[-2], "target": columns[-1]})
+        return Tasks(core, Piece, columns, bases)
 
-    def _pieces(self, box: Box, most: int) -> list[IntArray]:
-        """The pieces of a box as columns: fields, then first bytes in the source and the target.
+    def _pieces(self, box: Box, most: int) -> dict[str, IntArray]:
+        """The pieces of a box as columns: fields, and first bytes in the source and the target.
 
         A row begins at the last axis of which the box has only a part. Rows equally far apart,
         those of the axes up to the one of which the box has a part before that, are moved together
         where they are small; long rows are moved in pieces.
         """
-        element = self.source.dtype.bytes
-        source, target = (1, *self.source.shape), (1, *self.target.shape)
+        source = (1, *self.source.shape)
+        target = (1, *self.target.shape)
         shape = (1, *box.shape)
         cut = [axis for axis, size in enumerate(shape) if not source[axis] == size == target[axis]]
         outer, inner = (1, 1, *cut)[-2:]
-        row = prod(shape[inner:]) * element
+        row = prod(shape[inner:]) * self.source.dtype.bytes
         lines = prod(shape[outer:inner])
         together = max(1, min(lines, most // round_up(row, BLOCK_BYTES)))
-        (block, line, at), (_, rows, size) = in_pieces(
+        (block, line, column), (_, rows, size) = in_pieces(
             (prod(shape[:outer]), 1), (lines, together), (row, most)
         )
         index = np.unravel_index(block, shape[:outer])
-        pitches, firsts = [], []
-        for whole, first in ((source, box.source), (target, box.target)):
-            pitch = prod(whole[inner:]) * element
-            origin = np.ravel_multi_index((0, *first), whole) * element
-            place = np.ravel_multi_index(index, whole[:outer])
-            pitches.append(np.full(len(at), pitch))
-            firsts.append(origin + (place * prod(whole[outer:inner]) + line) * pitch + at)
-        return [rows, size, *pitches, *firsts]
+
+        def first(tensor: tuple[int, ...], corner: tuple[int, ...]) -> IntArray:
+            """The first byte of each piece in a tensor in which the box begins at ``corner``."""
+            element = self.source.dtype.bytes
+            pitch = prod(tensor[inner:]) * element
+            origin = np.ravel_multi_index((0, *corner), tensor) * element
+            place = np.ravel_multi_index(index, tensor[:outer])
+            begin: IntArray = (place * prod(tensor[outer:inner]) + line) * pitch + column
+            return origin + begin
+
+        element = self.source.dtype.bytes
+        return {
+            "rows": rows,
+            "size": size,
+            "source_pitch": np.full(len(column), prod(source[inner:]) * element),
+            "target_pitch": np.full(len(column), prod(target[inner:]) * element),
+            "source": first(source, box.source),
+            "target": first(target, box.target),
+        }
 
 
 def rolled(source: Tensor, target: Tensor, shifts: Sequence[int], axes: Sequence[int]) -> CopyBoxes:

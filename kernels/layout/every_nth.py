@@ -32,6 +32,8 @@ from npusim.language import (
     Device,
     Language,
     Plan,
+    Slot,
+    SlotRegion,
     Tasks,
     Tensor,
     ceil_div,
@@ -68,7 +70,8 @@ class EveryNth(Spread):
     name: ClassVar[str] = "every_nth"
 
     def __post_init__(self) -> None:
-        whole, part = self.whole, self.part
+        whole = self.whole
+        part = self.part
         if self.step < 2 or not 0 <= self.first < self.step:
             raise ArgumentError(
                 f"every_nth: step is {self.step}, the first element {self.first}; the step must be "
@@ -108,60 +111,106 @@ class EveryNth(Spread):
     def stream(self, device: Device, cores: int) -> Stream:
         count = prod(self.part.shape)
         shares = [ceil_div(count, used) for used in range(1, cores + 1)]
-        read, written = self.whole.size_bytes, self.part.size_bytes
+        read = self.whole.size_bytes
+        written = self.part.size_bytes
+        turned = ("transpose", read), ("transpose", written)
         if not self._reads_whole:
             read, written = written, read
-        turned = ("transpose", self.whole.size_bytes), ("transpose", self.part.size_bytes)
         tasks = np.array([ceil_div(count, _LINE * self._most_lines(share)) for share in shares])
         return Stream(read, written, tasks, turned)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        dtype, step = self.whole.dtype, self.step
-        count, wide = prod(self.part.shape), _LINE * step
+        dtype = self.whole.dtype
+        count = prod(self.part.shape)
+        wide = _LINE * self.step
         # Two slots of the whole and of the part, and the turned whole once.
         line = (3 * wide + 2 * _LINE) * dtype.bytes
         share = self._most_lines(ceil_div(count, cores))
         lines = piece(k, self.name, share, line, multiple=_LINE)
-        buffers = {
-            "whole": k.buffer("UB", (lines * wide,), dtype, slots=2, name="whole_ub"),
-            "part": k.buffer("UB", (lines * _LINE,), dtype, slots=2, name="part_ub"),
-        }
-        turned = k.buffer("UB", (lines * wide,), dtype, name="turned")
-        pitch = lines * dtype.bytes
-        read, written = (self.whole, self.part) if self._reads_whole else (self.part, self.whole)
-        names = ("whole", "part") if self._reads_whole else ("part", "whole")
-
-        def emit(u: Tile) -> None:
-            used = round_up(ceil_div(u.elements, _LINE), _LINE)
-            row = used * dtype.bytes
-            slots = {name: buffer.next() for name, buffer in buffers.items()}
-            sizes = {"whole": u.elements * step, "part": u.elements}
-            widths = {"whole": wide, "part": _LINE}
-            source, target = (slots[name] for name in names)
-            from_size, to_size = (sizes[name] * dtype.bytes for name in names)
-            from_width, to_width = (widths[name] for name in names)
-            if u.elements < used * _LINE:
-                k.vec_dup(source.at(0, row * from_width), 0.0, dtype)
-            k.data_move(source.at(0, from_size), read.at(0, from_size, base=names[0]), dtype)
-            if self._reads_whole:
-                slot = turned.next()
-                every = slot.at(0, row, rows=wide, pitch=pitch)
-            else:
-                slot = turned.next() if u.first else turned.last()
-                if u.first:
-                    k.vec_dup(slot.at(0, wide * pitch), 0.0, dtype)
-                every = slot.at(0, row, rows=wide, pitch=pitch)
-            some = slot.at(self.first * pitch, row, rows=_LINE, pitch=step * pitch)
-            into, out = (every, some) if self._reads_whole else (some, every)
-            k.vec_transpose(into, source.at(0, row * from_width), used, from_width, dtype)
-            k.vec_transpose(target.at(0, row * to_width), out, to_width, used, dtype)
-            k.data_move(written.at(0, to_size, base=names[1]), target.at(0, to_size), dtype)
-
+        nest = _Nest(self, k, lines)
         start = np.arange(0, count, lines * _LINE)
         core = in_runs(len(start), cores)
+        first = np.diff(core, prepend=-1) != 0
         columns = {
             "elements": np.minimum(lines * _LINE, count - start),
-            "first": (np.diff(core, prepend=-1) != 0) & (not self._reads_whole),
+            "first": np.zeros_like(first) if self._reads_whole else first,
         }
-        bases = {"whole": start * step * dtype.bytes, "part": start * dtype.bytes}
-        return Plan(Tasks(core, Tile, columns, bases), emit)
+        bases = {"whole": start * self.step * dtype.bytes, "part": start * dtype.bytes}
+        return Plan(Tasks(core, Tile, columns, bases), nest.emit)
+
+
+class _Nest:
+    """The program of a tile, on buffers of so many ``lines``.
+
+    Lines are rows of a matrix in UB. Turned, each element of a line is a row, and the part has one
+    such row of every ``step``.
+    """
+
+    def __init__(self, kernel: EveryNth, k: Language, lines: int) -> None:
+        self.kernel = kernel
+        self.k = k
+        self.dtype = kernel.whole.dtype
+        self.wide = _LINE * kernel.step  # elements of a line of the whole
+        self.pitch = lines * self.dtype.bytes  # of the turned whole
+        size = lines * self.wide
+        self.whole = k.buffer("UB", (size,), self.dtype, slots=2, name="whole_ub")
+        self.part = k.buffer("UB", (lines * _LINE,), self.dtype, slots=2, name="part_ub")
+        self.turned = k.buffer("UB", (size,), self.dtype, name="turned")
+
+    def emit(self, u: Tile) -> None:
+        """Load lines of one side, turn them, take or place rows, turn them back, store."""
+        whole = self.whole.next()
+        part = self.part.next()
+        if self.kernel._reads_whole:
+            self._take(u, whole, part)
+        else:
+            self._place(u, whole, part)
+
+    def _lines(self, u: Tile) -> int:
+        """Lines of a tile, whole blocks of them."""
+        return round_up(ceil_div(u.elements, _LINE), _LINE)
+
+    def _take(self, u: Tile, whole: Slot, part: Slot) -> None:
+        """Part <- every n-th element of the whole."""
+        k = self.k
+        kernel = self.kernel
+        lines = self._lines(u)
+        row = lines * self.dtype.bytes
+        turned = self.turned.next()
+        self._load(u, whole, kernel.whole, "whole", self.wide, u.elements * kernel.step)
+        every = turned.at(0, row, rows=self.wide, pitch=self.pitch)
+        k.vec_transpose(every, whole.at(0, row * self.wide), lines, self.wide, self.dtype)
+        k.vec_transpose(part.at(0, row * _LINE), self._nth(turned, row), _LINE, lines, self.dtype)
+        size = u.elements * self.dtype.bytes
+        k.data_move(kernel.part.at(0, size, base="part"), part.at(0, size), self.dtype)
+
+    def _place(self, u: Tile, whole: Slot, part: Slot) -> None:
+        """Every n-th element of the whole <- part, zeros between."""
+        k = self.k
+        kernel = self.kernel
+        lines = self._lines(u)
+        row = lines * self.dtype.bytes
+        self._load(u, part, kernel.part, "part", _LINE, u.elements)
+        turned = self.turned.next() if u.first else self.turned.last()
+        if u.first:
+            k.vec_dup(turned.at(0, self.wide * self.pitch), 0.0, self.dtype)
+        k.vec_transpose(self._nth(turned, row), part.at(0, row * _LINE), lines, _LINE, self.dtype)
+        every = turned.at(0, row, rows=self.wide, pitch=self.pitch)
+        k.vec_transpose(whole.at(0, row * self.wide), every, self.wide, lines, self.dtype)
+        size = u.elements * kernel.step * self.dtype.bytes
+        k.data_move(kernel.whole.at(0, size, base="whole"), whole.at(0, size), self.dtype)
+
+    def _load(
+        self, u: Tile, slot: Slot, tensor: Tensor, base: str, width: int, elements: int
+    ) -> None:
+        """Bring a tile in lines of ``width`` elements, zeros behind the last."""
+        lines = self._lines(u)
+        if u.elements < lines * _LINE:
+            self.k.vec_dup(slot.at(0, lines * width * self.dtype.bytes), 0.0, self.dtype)
+        size = elements * self.dtype.bytes
+        self.k.data_move(slot.at(0, size), tensor.at(0, size, base=base), self.dtype)
+
+    def _nth(self, turned: Slot, row: int) -> SlotRegion:
+        """The rows of the part among those of the turned whole."""
+        first = self.kernel.first * self.pitch
+        return turned.at(first, row, rows=_LINE, pitch=self.kernel.step * self.pitch)

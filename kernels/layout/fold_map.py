@@ -111,7 +111,7 @@ class FoldWork(Turning):
         return even(self.down, max(1, most * step // columns)), columns
 
     def count(self, rows: int, columns: int) -> int:
-        """How many tasks of so many rows and columns there are."""
+        """The number of tasks of so many rows and columns."""
         of_block = ceil_div(self.down, rows) * ceil_div(self.across, columns)
         return self.n * self.blocks * of_block
 
@@ -149,11 +149,12 @@ class FoldWork(Turning):
     def clear(self, k: Language, first: Slot, second: Slot, u: FoldTile) -> None:
         """Pixels that do not exist, or positions between rows in UB."""
         row = self._across(u) * self.e
-        size, start = self.line * u.rows * row, 0
-        whole = self._across(u) == u.columns * self.fold.w
+        size = self.line * u.rows * row
+        start = 0
+        no_gaps = self._across(u) == u.columns * self.fold.w
         if self.load and u.tall == u.rows and u.width == u.columns * self.fold.w:
             start = u.lane * u.rows * row
-        if start < size and not (whole and not self.load):
+        if start < size and (self.load or not no_gaps):
             k.vec_dup(first.at(start, size - start), 0.0, self.plain.dtype)
 
     def turn(self, k: Language, first: Slot, second: Slot, u: FoldTile) -> Slot:
@@ -166,20 +167,23 @@ class FoldWork(Turning):
 
     def of_blocked(self, u: FoldTile) -> list[Pieces]:
         """Rows of positions; those that follow each other on both sides are one."""
-        row, pitch = u.columns * self.lane, self._across(u) // self.fold.w * self.lane
+        row = u.columns * self.lane
+        pitch = self._across(u) // self.fold.w * self.lane
         if u.columns == self.across and pitch == row:
             return [Pieces(1, u.rows * pitch, 0, 0, 0, 0)]
         return [Pieces(u.rows, row, 0, self.across * self.lane, 0, pitch)]
 
     def of_plain(self, u: FoldTile) -> Iterator[Pieces]:
         """Moves of the pixels of each row of the lane, those of all rows of positions at once."""
-        line, row = self.w * self.e, self._across(u) * self.e
+        line = self.w * self.e
+        row = self._across(u) * self.e
         for r in range(u.lane):
             c, a = divmod(u.first + r, self.fold.h)
             count = u.rows if a < u.left else u.tall
             if count:
                 gm = (c * self.h + a) * line
-                width, pitch = u.width * self.e, self.fold.h * line
+                width = u.width * self.e
+                pitch = self.fold.h * line
                 yield Pieces(count, width, gm, pitch, r * u.rows * row, row)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -64,7 +65,7 @@ class FoldedFilters(Struct, frozen=True):
 
     @property
     def loads_plain(self) -> bool:
-        """Whether the source is the layer's filter."""
+        """True if the source is the layer's filter."""
         return self.shape.gradient
 
     def __str__(self) -> str:
@@ -72,7 +73,8 @@ class FoldedFilters(Struct, frozen=True):
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the fractals of weights or filter gradient."""
-        plan, want = self.shape.plan, self.shape.whole.w_shape
+        plan = self.shape.plan
+        want = self.shape.whole.w_shape
         if prod(plain) != prod(want) or plain[:2] != want[:2]:
             raise ArgumentError(
                 f"fold_weights: the filter has shape {plain}, that of the layer is {want}"
@@ -85,14 +87,16 @@ class FilterWork(Work):
 
     def __init__(self, change: FoldedFilters, plain: Tensor, blocked: Tensor) -> None:
         super().__init__(change, plain, blocked)
-        self.shape, self.plan = change.shape, change.shape.plan
+        self.shape = change.shape
+        self.plan = change.shape.plan
         self.cout, self.c, *_ = self.shape.whole.w_shape
         self.kh, self.kw = self.shape.whole.kernel[1:]
         self.places = self.c * self.kh * self.kw
         # Output channels of a task: a block of the gradient's weights, rows of a fractal.
         self.width = self.c0 if self.load else 16
         self.row = self.width * self.e  # bytes of a row of either
-        across, taps = self.plan.cout_g * self.shape.kernel[2], self.plan.cin1_g * self.shape.taps
+        across = self.plan.cout_g * self.shape.kernel[2]
+        taps = self.plan.cin1_g * self.shape.taps
         folded = across if self.load else taps * self.c0  # rows
         self.least = self.most = max(self.places, folded) * self.row
 
@@ -120,11 +124,13 @@ class FilterWork(Work):
 
     def emit(self, k: Language, first: Slot, second: Slot, u: WeightTile) -> None:
         """Weights of a row of taps for a block of output channels, or gradients of filters."""
-        (self._to_folded if self.load else self._from_folded)(k, first, second, u)
+        convert = self._to_folded if self.load else self._from_folded
+        convert(k, first, second, u)
 
     def _to_folded(self, k: Language, first: Slot, second: Slot, u: WeightTile) -> None:
         """Weights of a row of taps, for a block of output channels."""
-        dtype, size = self.plain.dtype, u.filters * self.places * self.e
+        dtype = self.plain.dtype
+        size = u.filters * self.places * self.e
         if u.filters < self.width:
             k.vec_dup(second.at(0, self.places * self.row), 0.0, dtype)
         k.data_move(first.at(0, size), self.plain.at(0, size, base=self.plain.name), dtype)
@@ -137,27 +143,36 @@ class FilterWork(Work):
 
     def _from_folded(self, k: Language, first: Slot, second: Slot, u: WeightTile) -> None:
         """The gradient of some filters."""
-        dtype, count = self.plain.dtype, self.plan.cin1_g * self.shape.taps
+        dtype = self.plain.dtype
+        count = self.plan.cin1_g * self.shape.taps
         fractal = self.width * self.c0 * self.e
         pitch = self.plan.cout_g * self.c0 * self.e
         source = self.blocked.at(0, fractal, base=self.blocked.name, rows=count, pitch=pitch)
         k.data_move(first.at(0, fractal, rows=count, pitch=fractal), source, dtype)
-        turned, loaded = second.at(0, count * fractal), first.at(0, count * fractal)
+        turned = second.at(0, count * fractal)
+        loaded = first.at(0, count * fractal)
         k.vec_transpose(turned, loaded, self.width, self.c0, dtype, count=count)
         self._copy(k, first, second, self._rows_of_places())
-        size = self.places * self.row
-        k.vec_transpose(second.at(0, size), first.at(0, size), self.places, self.width, dtype)
+        by_place = first.at(0, self.places * self.row)
+        by_filter = second.at(0, self.places * self.row)
+        k.vec_transpose(by_filter, by_place, self.places, self.width, dtype)
         size = u.filters * self.places * self.e
         k.data_move(self.plain.at(0, size, base=self.plain.name), second.at(0, size), dtype)
 
-    def _copy(self, k: Language, to: Slot, source: Slot, every: Iterable[Rows]) -> None:
+    def _copy(self, k: Language, target: Slot, source: Slot, moves: Iterable[Rows]) -> None:
         """Rows of one slot to another."""
         size = self.row
-        for one in every:
-            ends = [(one.fold, one.fold_pitch), (one.place, one.place_pitch)]
-            (at, apart), (start, between) = ends if self.load else ends[::-1]
-            into = to.at(at * size, size, rows=one.number, pitch=apart * size)
-            out = source.at(start * size, size, rows=one.number, pitch=between * size)
+        for rows in moves:
+            folded = rows.fold * size
+            folded_pitch = rows.fold_pitch * size
+            place = rows.place * size
+            place_pitch = rows.place_pitch * size
+            if self.load:
+                into = target.at(folded, size, rows=rows.number, pitch=folded_pitch)
+                out = source.at(place, size, rows=rows.number, pitch=place_pitch)
+            else:
+                into = target.at(place, size, rows=rows.number, pitch=place_pitch)
+                out = source.at(folded, size, rows=rows.number, pitch=folded_pitch)
             k.data_move(into, out, self.plain.dtype)
 
     def _rows_of_taps(self, m: int) -> Iterator[Rows]:
@@ -165,37 +180,39 @@ class FilterWork(Work):
 
         Rows of weights are (tap, channel).
         """
-        s, fold = self.shape, self.shape.fold
+        s = self.shape
+        fold = s.fold
         first = s.tap(1, m, 0)  # the place of the first row of pixels; the others follow
-        low, high = max(0, -first), min(fold.h, self.kh - first)
-        for n in range(s.kernel[2] if low < high else 0):
-            for b in range(fold.w):
-                column = s.tap(2, n, b)
-                if not 0 <= column < self.kw:
-                    continue
-                for c in range(self.c):
-                    for row, count in fold.runs(c * fold.h + low, high - low, self.c0):
-                        block, channel = fold.place(row, b, self.c0)
-                        place = c * self.kh + first + row - c * fold.h
-                        at = n * self.plan.cout_g + block * self.c0 + channel
-                        yield Rows(count, place * self.kw + column, self.kw, at, 1)
+        low = max(0, -first)
+        high = min(fold.h, self.kh - first)
+        if low >= high:
+            return
+        for n, b, c in product(range(s.kernel[2]), range(fold.w), range(self.c)):
+            column = s.tap(2, n, b)
+            if not 0 <= column < self.kw:
+                continue
+            for row, count in fold.runs(c * fold.h + low, high - low, self.c0):
+                block, channel = fold.place(row, b, self.c0)
+                place = c * self.kh + first + row - c * fold.h
+                weight = n * self.plan.cout_g + block * self.c0 + channel
+                yield Rows(count, place * self.kw + column, self.kw, weight, 1)
 
     def _rows_of_places(self) -> Iterator[Rows]:
-        """Where each place of the filter is in the folded one.
+        """The places of the filter in the folded one.
 
         Rows of that are (block, tap, channel). Places ``fold.w`` columns apart are neighbours.
         """
-        s, fold = self.shape, self.shape.fold
-        taps = s.kernel[2]
-        for c in range(self.c):
-            for kh in range(self.kh):
-                m, a = divmod(kh - s.tap(1, 0, 0), fold.h)
-                for kw in range(min(fold.w, self.kw)):
-                    n, b = divmod(kw - s.tap(2, 0, 0), fold.w)
-                    block, channel = fold.place(c * fold.h + a, b, self.c0)
-                    at = ((block * s.kernel[1] + m) * taps + n) * self.c0 + channel
-                    place = (c * self.kh + kh) * self.kw + kw
-                    yield Rows(ceil_div(self.kw - kw, fold.w), place, fold.w, at, self.c0)
+        s = self.shape
+        fold = s.fold
+        columns = range(min(fold.w, self.kw))
+        for c, kh, kw in product(range(self.c), range(self.kh), columns):
+            m, a = divmod(kh - s.tap(1, 0, 0), fold.h)
+            n, b = divmod(kw - s.tap(2, 0, 0), fold.w)
+            block, channel = fold.place(c * fold.h + a, b, self.c0)
+            tap = (block * s.kernel[1] + m) * s.kernel[2] + n
+            place = (c * self.kh + kh) * self.kw + kw
+            count = ceil_div(self.kw - kw, fold.w)
+            yield Rows(count, place, fold.w, tap * self.c0 + channel, self.c0)
 
 
 @dataclass(frozen=True)
@@ -204,4 +221,4 @@ class FoldWeights(LayoutChange):
 
     name: ClassVar[str] = "fold_weights"
     works: ClassVar[type[Work]] = FilterWork
-    held: ClassVar[tuple[str, str]] = ("as_loaded", "by_place")
+    buffers: ClassVar[tuple[str, str]] = ("as_loaded", "by_place")

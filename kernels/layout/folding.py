@@ -26,13 +26,13 @@ from npusim.problem.convolution import Convolution, Sizes
 
 
 class Fold(NamedTuple):
-    """How many rows and columns of the input become channels; the latter divide C0."""
+    """Rows and columns of the input that become channels; the latter divide C0."""
 
     h: int
     w: int
 
     def text(self, *, loads_plain: bool) -> str:
-        """Which way a map or filter is changed, and how many pixels share a position."""
+        """The way a map or filter is changed, and the pixels that share a position."""
         return f"{'to' if loads_plain else 'from'} {self.h}x{self.w} pixels a position"
 
     def lane(self, c0: int) -> int:
@@ -57,7 +57,8 @@ class Fold(NamedTuple):
         while count:
             size = min(count, self.lane(c0) - first % self.lane(c0))
             yield first, size
-            first, count = first + size, count - size
+            first = first + size
+            count = count - size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +91,16 @@ class FoldedConvolution(Convolution):
 
         ``axis`` is 1 for rows, 2 for columns.
         """
-        s, before, fold = self.whole, self.padding[axis][0], self.fold[axis - 1]
+        s = self.whole
+        before = self.padding[axis][0]
+        fold = self.fold[axis - 1]
         if self.gradient:
             return pixel + s.padding[axis][0] + s.step(axis) * (before - tap)
         return pixel + s.padding[axis][0] + fold * (tap - before)
 
 
 def can_fold(c: Convolution) -> bool:
-    """Whether a 3-D convolution is one of planes, strided, without groups, and of few channels."""
+    """True if a 3-D convolution is of planes, strided, without groups, and of few channels."""
     flat = (c.spatial[0], c.out[0], c.kernel[0], c.padding[0]) == (1, 1, 1, (0, 0))
     strided = max(c.step(1), c.step(2)) > 1
     few = c.groups == 1 and 2 * c.cin <= c.c0
@@ -105,7 +108,7 @@ def can_fold(c: Convolution) -> bool:
 
 
 def can_thin(c: Convolution) -> bool:
-    """Whether a 3-D convolution is one of planes that reads single pixels, some apart."""
+    """True if a 3-D convolution is of planes and reads single pixels, some apart."""
     single = c.kernel == (1, 1, 1) and set(c.padding) == {(0, 0)} and c.spatial[0] == c.out[0] == 1
     steps = (c.step(1), c.step(2))
     ends = tuple(ceil_div(x, s) for x, s in zip(c.spatial[1:], steps, strict=True))
@@ -119,7 +122,8 @@ def thinned(c: Convolution) -> Convolution:
 
 def input_folds(c: Convolution) -> list[Fold]:
     """The ways to fold the input so that a convolution of a smaller stride reads it."""
-    down, across = ([f for f in range(1, s + 1) if s % f == 0] for s in (c.step(1), c.step(2)))
+    down = [f for f in range(1, c.step(1) + 1) if c.step(1) % f == 0]
+    across = [f for f in range(1, c.step(2) + 1) if c.step(2) % f == 0]
     return [Fold(h, w) for h in down for w in across if c.c0 % w == 0 and h * w > 1]
 
 
@@ -133,7 +137,9 @@ def gradient_folds(c: Convolution) -> list[Fold]:
 
 def folded_input(c: Convolution, fold: Fold) -> FoldedConvolution:
     """The convolution that reads the folded input, for the filter gradient of ``c``."""
-    kernel, stride, before = [], [], []
+    kernel = []
+    stride = []
+    before = []
     for i, f in zip((1, 2), fold, strict=True):
         pad = c.padding[i][0]
         before.append(max(0, ceil_div(pad, f)))
@@ -144,9 +150,12 @@ def folded_input(c: Convolution, fold: Fold) -> FoldedConvolution:
 
 def folded_gradient(c: Convolution, fold: Fold) -> FoldedConvolution:
     """The convolution over the output's gradient of ``c`` that makes the folded input's."""
-    kernel, stride, before = [], [], []
+    kernel = []
+    stride = []
+    before = []
     for i, f in zip((1, 2), fold, strict=True):
-        pad, step = c.padding[i][0], c.step(i)
+        pad = c.padding[i][0]
+        step = c.step(i)
         before.append(max(0, (c.kernel[i] - 1 - pad) // step))
         kernel.append((f - 1 + pad) // step + before[-1] + 1)
         stride.append(f // step)

@@ -59,6 +59,23 @@ class Turn(NamedTuple):
     right: int
 
 
+class Channels(NamedTuple):
+    """For each tile, its first channel inside the real group, and how many there are."""
+
+    first: IntArray
+    number: IntArray
+
+
+class Corner(NamedTuple):
+    """The block of a group in a tile, whose first is ``element`` of the plain tensor."""
+
+    top: int
+    height: int
+    left: int
+    width: int
+    element: int
+
+
 class WeightWork(Turning):
     """Weights: per real group a matrix of ``rows`` by ``blocks`` of C0, one per filter tap.
 
@@ -73,9 +90,11 @@ class WeightWork(Turning):
         self.og = cout // conversion.groups
         self.kd = kernel[0] if len(kernel) == 3 else 1
         self.taps = prod(kernel) // self.kd
-        self.groups, self.t = conversion.groups, prod(kernel)
+        self.groups = conversion.groups
+        self.t = prod(kernel)
         plan = group_plan(self.cg * self.groups, cout, self.groups, self.c0)
-        self.real, self.factor = plan.real_groups, plan.mag_factor
+        self.real = plan.real_groups
+        self.factor = plan.mag_factor
         cin = plan.cin1_g * self.c0
         self.rows = round_up(cin, 16) if self.turned else plan.cout_g
         self.blocks = (plan.cout_g if self.turned else cin) // self.c0
@@ -87,10 +106,12 @@ class WeightWork(Turning):
             return 1, 1, 1, even(self.taps, slot_bytes // self.lane)
         total = self.real * self.rows * self.blocks * size
         lanes = most_in_task(size, total, slot_bytes, cores)
+        most_rows = self.rows
+        most_blocks = self.blocks
         # Off the diagonal there is nothing to read: tiles no larger than one group.
-        narrow = not self.load and self.factor > 1
-        most_rows = min(self.rows, max(16, self.og // 16 * 16)) if narrow else self.rows
-        most_blocks = max(1, self.cg // self.c0) if narrow else self.blocks
+        if not self.load and self.factor > 1:
+            most_rows = min(self.rows, max(16, self.og // 16 * 16))
+            most_blocks = max(1, self.cg // self.c0)
         # The plain side is contiguous along input channels: rows first if these are rows.
         blocks = 1 if self.turned else min(most_blocks, ceil_div(RUN, size), lanes)
         rows = _whole(min(most_rows, lanes // blocks))
@@ -101,27 +122,33 @@ class WeightWork(Turning):
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[Turn]:
         """Tiles of all real groups; tiles between the groups only where they must be written."""
         rows, blocks, planes, taps = self._tile(slot_bytes, cores)
-        axes = (self.kd, planes), (self.blocks, blocks), (self.rows, rows), (self.taps, taps)
-        (real, d0, b0, r0, p0), (_, *sizes) = in_pieces((self.real, 1), *axes)
-        extent = dict(zip(("planes", "blocks", "rows", "taps"), sizes, strict=True))
-        out, cin = (r0, extent["rows"]), (b0 * self.c0, extent["blocks"] * self.c0)
+        (real, plane, block, row, tap), (_, *sizes) = in_pieces(
+            (self.real, 1),
+            (self.kd, planes),
+            (self.blocks, blocks),
+            (self.rows, rows),
+            (self.taps, taps),
+        )
+        columns = dict(zip(("planes", "blocks", "rows", "taps"), sizes, strict=True))
+        out = Channels(row, columns["rows"])
+        cin = Channels(block * self.c0, columns["blocks"] * self.c0)
         if self.turned:
             out, cin = cin, out
-        extent["q"], extent["c"] = out[1], cin[1]
+        columns["q"] = out.number
+        columns["c"] = cin.number
         cover, element = self._cover(real, out, cin)
-        place = (real * self.kd + d0) * self.blocks + b0
-        columns = {
-            self.plain.name: self.e * (element * self.t + d0 * self.taps + p0),
-            self.blocked.name: self.lane * ((place * self.taps + p0) * self.rows + r0),
-        }
-        columns[self.plain.name][cover["groups"] == 0] = 0
-        keep = np.flatnonzero(cover["groups"]) if not self.load else np.arange(len(real))
-        core, order = self._on_cores((real, d0, b0, p0, r0), keep, cores)
+        columns |= cover
+        plain = self.e * (element * self.t + plane * self.taps + tap)
+        plain[cover["groups"] == 0] = 0
+        place = (real * self.kd + plane) * self.blocks + block
+        blocked = self.lane * ((place * self.taps + tap) * self.rows + row)
+        keep = np.arange(len(real)) if self.load else np.flatnonzero(cover["groups"])
+        core, order = self._on_cores((real, plane, block, tap, row), keep, cores)
         return Tasks(
             core,
             Turn,
-            {name: column[order] for name, column in (extent | cover).items()},
             {name: column[order] for name, column in columns.items()},
+            {self.plain.name: plain[order], self.blocked.name: blocked[order]},
         )
 
     def _on_cores(
@@ -134,32 +161,34 @@ class WeightWork(Turning):
         return in_runs(len(keep), cores), keep
 
     def _cover(
-        self, real: IntArray, out: tuple[IntArray, IntArray], cin: tuple[IntArray, IntArray]
+        self, real: IntArray, out: Channels, cin: Channels
     ) -> tuple[dict[str, IntArray], IntArray]:
-        """How many groups lie in a tile, and where in it the first of them does.
+        """The groups in a tile, and the corners of the first of them.
 
-        ``out`` and ``cin`` are the tile's (first, count) of channels inside the real group. The
-        other array is the first group's corner as an element of (Cout, Cin/groups).
+        ``out`` and ``cin`` are the tile's channels inside the real group. The other array is the
+        first group's corner as an element of (Cout, Cin/groups).
         """
-        (q0, qn), (c0, cn) = out, cin
-        group = np.maximum(q0 // self.og, c0 // self.cg)
-        last = np.minimum((q0 + qn - 1) // self.og, (c0 + cn - 1) // self.cg)
-        last = np.minimum(last, np.minimum(self.factor, self.groups - real * self.factor) - 1)
+        group = np.maximum(out.first // self.og, cin.first // self.cg)
+        last_out = (out.first + out.number - 1) // self.og
+        last_cin = (cin.first + cin.number - 1) // self.cg
+        last_real = np.minimum(self.factor, self.groups - real * self.factor) - 1
+        last = np.minimum(np.minimum(last_out, last_cin), last_real)
         count = np.maximum(0, last - group + 1)
-        top, left = np.maximum(0, group * self.og - q0), np.maximum(0, group * self.cg - c0)
+        top = np.maximum(0, group * self.og - out.first)
+        left = np.maximum(0, group * self.cg - cin.first)
         cover = {
             "groups": count,
             "top": top,
-            "bottom": np.minimum(qn, (group + 1) * self.og - q0),
+            "bottom": np.minimum(out.number, (group + 1) * self.og - out.first),
             "left": left,
-            "right": np.minimum(cn, (group + 1) * self.cg - c0),
+            "right": np.minimum(cin.number, (group + 1) * self.cg - cin.first),
         }
         cover = {name: np.where(count > 0, column, 0) for name, column in cover.items()}
-        channel = real * self.factor * self.og + q0 + top
-        return cover, channel * self.cg + c0 + left - group * self.cg
+        channel = real * self.factor * self.og + out.first + top
+        return cover, channel * self.cg + cin.first + left - group * self.cg
 
     def clear(self, k: Language, first: Slot, second: Slot, u: Turn) -> None:
-        """What no group covers."""
+        """Clear a tile of which groups cover only a part."""
         covered = (u.bottom - u.top) * (u.right - u.left) == u.q * u.c
         if self.load and not covered:
             size = u.q * u.c * u.planes * u.taps * self.e
@@ -169,12 +198,16 @@ class WeightWork(Turning):
         """Lanes [block][kd][kh, kw][row] of a plain tile, or the reverse; zeros are as they are."""
         if not u.groups:
             return first
-        dtype, e, tn = self.plain.dtype, self.e, u.planes * u.taps
-        source, target = first, second
+        dtype = self.plain.dtype
+        e = self.e
+        tn = u.planes * u.taps
+        source = first
+        target = second
         if self.turned and tn > 1:  # [q][c][tap] -> [tap][q][c]
             whole = u.q * u.c * tn * e
             k.vec_transpose(second.at(0, whole), first.at(0, whole), u.q * u.c, tn, dtype)
-            source, target = second, first
+            source = second
+            target = first
         block = u.rows * tn * self.lane
         for b in range(u.blocks):
             lanes = (b * block, block)
@@ -197,40 +230,45 @@ class WeightWork(Turning):
         """Moves of the groups' blocks between the plain tensor and the tile [q][c][tap]."""
         if not u.groups:
             return
-        gm, ub = self.t * self.e, u.planes * u.taps * self.e  # bytes of one (q, c)
+        gm = self.t * self.e  # bytes of one (q, c)
+        ub = u.planes * u.taps * self.e
         corners = self._corners(u)
-        full = all(h == self.og and w == self.cg for _, h, _, w, _ in corners)
+        full = all(c.height == self.og and c.width == self.cg for c in corners)
         if full and u.groups > self.og and gm == ub:  # the i-th channels of all groups at once
+            pitch = self.og * u.c + self.cg
+            size = self.cg * gm
             for i in range(self.og):
-                start, pitch = (u.top + i) * u.c + u.left, self.og * u.c + self.cg
-                step = self.og * self.cg * gm
-                size = self.cg * gm
-                yield Pieces(u.groups, size, i * size, step, start * ub, pitch * ub)
+                start = (u.top + i) * u.c + u.left
+                yield Pieces(u.groups, size, i * size, self.og * size, start * ub, pitch * ub)
             return
-        for top, height, left, width, element in corners:
-            start = top * u.c + left
+        for corner in corners:
+            start = corner.top * u.c + corner.left
             if gm == ub:
-                pitches = (self.cg * gm, start * ub, u.c * ub)
-                yield Pieces(height, width * gm, element * gm, *pitches)
+                size = corner.width * gm
+                first = corner.element * gm
+                yield Pieces(corner.height, size, first, self.cg * gm, start * ub, u.c * ub)
                 continue
-            for i in range(height):
-                offset = (element + i * self.cg) * gm
-                yield Pieces(width, ub, offset, gm, (start + i * u.c) * ub, ub)
+            for i in range(corner.height):
+                offset = (corner.element + i * self.cg) * gm
+                yield Pieces(corner.width, ub, offset, gm, (start + i * u.c) * ub, ub)
 
-    def _corners(self, u: Turn) -> list[tuple[int, int, int, int, int]]:
-        """(top, height, left, width, element after the base) of every group in the tile."""
-        found = [(u.top, u.bottom - u.top, u.left, u.right - u.left, 0)]
+    def _corners(self, u: Turn) -> list[Corner]:
+        """The block of every group in the tile."""
+        corners = [Corner(u.top, u.bottom - u.top, u.left, u.right - u.left, 0)]
         cut = self.cg - (u.right - u.left)  # columns of the first group outside the tile
         for j in range(u.groups - 1):
-            top, left = u.bottom + j * self.og, u.right + j * self.cg
-            height, width = min(self.og, u.q - top), min(self.cg, u.c - left)
-            found.append((top, height, left, width, (top - u.top) * self.cg - cut))
-        return found
+            top = u.bottom + j * self.og
+            left = u.right + j * self.cg
+            height = min(self.og, u.q - top)
+            width = min(self.cg, u.c - left)
+            corners.append(Corner(top, height, left, width, (top - u.top) * self.cg - cut))
+        return corners
 
     def of_blocked(self, u: Turn) -> Iterator[Pieces]:
         """Moves of lanes [block][kd][tap][row], as few as their strides allow."""
         row, column = u.rows * self.lane, self.rows * self.lane  # of the tile, of the matrix
-        piece, block = u.taps * row, self.taps * column
+        piece = u.taps * row
+        block = self.taps * column
         if u.planes == 1 and u.taps == self.taps:
             yield Pieces(u.blocks * u.taps, row, 0, column, 0, row)
             return

@@ -1,4 +1,4 @@
-"""What all conversions between a plain tensor and one in blocks of C0 have in common.
+"""The base of all conversions between a plain tensor and one in blocks of C0.
 
 A *change* says as data where the elements go, the *work* cuts it into tiles and moves one of them.
 
@@ -40,7 +40,7 @@ from npusim.language import (
 
 
 class Change(Protocol):
-    """Where the elements of a plain tensor are in blocks of ``c0``, and which way they go.
+    """The places of a plain tensor's elements in blocks of ``c0``, and the way they go.
 
     As text it is what reports say of it.
     """
@@ -51,7 +51,7 @@ class Change(Protocol):
 
     @property
     def loads_plain(self) -> bool:
-        """Whether the source is the plain tensor."""
+        """True if the source is the plain tensor."""
 
     def blocked_shape(self, plain: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the blocked tensor of a plain one; ``ArgumentError`` where there is none."""
@@ -61,15 +61,20 @@ class Work(Abstract):
     """Tiles of a ``change`` between two tensors, and what is done with one."""
 
     #: Bytes of UB that a slot must and can have; the most is all there is where this is 0.
-    least, most = FRACTAL_BYTES, 0
+    least = FRACTAL_BYTES
+    most = 0
 
     def __init__(self, change: Any, plain: Tensor, blocked: Tensor) -> None:
-        self.change, self.plain, self.blocked = change, plain, blocked
-        self.load, self.c0, self.e = change.loads_plain, change.c0, plain.dtype.bytes
+        self.change = change
+        self.plain = plain
+        self.blocked = blocked
+        self.load = change.loads_plain
+        self.c0 = change.c0
+        self.e = plain.dtype.bytes
         self.lane = self.c0 * self.e
 
     def streamed(self, device: Device, cores: int) -> dict[str, Any]:
-        """What ``Stream`` says of tasks and vector instructions: one transposition of all."""
+        """Tasks and vector instructions as fields of ``Stream``: one transposition of all."""
         size = self.blocked.size_bytes
         tasks = unit_counts(size, device.memory("UB").size_bytes // 4, cores)
         return {"tasks": tasks, "vector": (("transpose", size),)}
@@ -140,10 +145,13 @@ class LayoutChange(Spread):
     role: ClassVar[str] = "vector"
     works: ClassVar[type[Work]]
     #: Names of the tile as it is loaded and of what is made of it.
-    held: ClassVar[tuple[str, str]] = ("as_loaded", "turned")
+    buffers: ClassVar[tuple[str, str]] = ("as_loaded", "turned")
 
     def __post_init__(self) -> None:
-        src, dst, plain, blocked = self.src, self.dst, self.plain, self.blocked
+        src = self.src
+        dst = self.dst
+        plain = self.plain
+        blocked = self.blocked
         want = self.change.blocked_shape(plain.shape)
         if src.dtype != dst.dtype or src.dtype.bytes not in (2, 4):
             raise ArgumentError(
@@ -168,7 +176,7 @@ class LayoutChange(Spread):
 
     @property
     def clears(self) -> bool:
-        """Whether ``dst`` must be cleared before."""
+        """True if ``dst`` must be cleared before."""
         return False
 
     @property
@@ -181,7 +189,7 @@ class LayoutChange(Spread):
         return self.works(self.change, self.plain, self.blocked)
 
     def fits(self, device: Device) -> bool:
-        """Whether the UB of a device holds what a task has at once."""
+        """True if the UB of a device holds what a task has at once."""
         return self.work.least <= slot_room(device)
 
     def stream(self, device: Device, cores: int) -> Stream:
@@ -193,10 +201,13 @@ class LayoutChange(Spread):
         )
 
     def plan(self, k: Language, cores: int) -> Plan[Any]:
-        ub, work = k.memory("UB"), self.work
+        ub = k.memory("UB")
+        work = self.work
         most = round_up(work.most, ub.align_bytes) or ub.size_bytes
         size = piece(k, self.name, most, 4, multiple=ub.align_bytes, least=work.least)
-        first, second = (k.buffer("UB", (size,), None, slots=2, name=name) for name in self.held)
+        as_loaded, turned = self.buffers
+        first = k.buffer("UB", (size,), None, slots=2, name=as_loaded)
+        second = k.buffer("UB", (size,), None, slots=2, name=turned)
         return Plan(
             work.tasks(size, cores),
             lambda tile: work.emit(k, first.next(), second.next(), tile),

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -102,16 +102,20 @@ class _LibraryWork(Turning):
         super().__init__(change, plain, blocked)
         self.half = half  # bytes of UB that hold a tile on either side
         self.left, self.channels, self.depth, *image = plain.shape
-        self.plane, self.maps = prod(image), change.maps
-        self.right, self.blocks = self.depth * self.plane, ceil_div(self.channels, self.c0)
+        self.plane = prod(image)
+        self.maps = change.maps
+        self.right = self.depth * self.plane
+        self.blocks = ceil_div(self.channels, self.c0)
         #: Filters of a fractal's matrix, whole sixteens.
         self.rows = 1 if self.maps else round_up(self.left, 16)
-        #: Whether a tile is turned once, as channels and positions exchange alone.
+        #: True if a tile is turned once, as channels and positions exchange alone.
         self.once = self.maps and (self.e == 2 or not self.load)
 
     def _units(self) -> tuple[int, int, int]:
         """Samples or filters, blocks of C0 and positions of a tile."""
-        left, right, step = self.left, self.right, BLOCK_BYTES // self.e
+        left = self.left
+        right = self.right
+        step = BLOCK_BYTES // self.e
         line = self.half // _LINES // BLOCK_BYTES * BLOCK_BYTES // self.e
         if self.once:
             most = line if self.load else round_down(self.half // self.e // self.c0, self.c0)
@@ -126,39 +130,40 @@ class _LibraryWork(Turning):
         return min(left, _LINES), joined, taps
 
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[Tile]:
-        units, sizes = self._units(), (self.left, self.blocks, self.right)
+        units = self._units()
+        sizes = (self.left, self.blocks, self.right)
+        loops = [ceil_div(size, unit) for size, unit in zip(sizes, units, strict=True)]
+        axis, share = split(loops, cores)
         order = (1, 0, 2) if self.load else (2, 1, 0)  # the outermost loop first
-        axis, share = split([ceil_div(*one) for one in zip(sizes, units, strict=True)], cores)
-        found = in_pieces(*((sizes[i], units[i]) for i in order))
-        core = found[0][order.index(axis)] // units[axis] // share
+        starts, extents = in_pieces(*((sizes[i], units[i]) for i in order))
+        core = starts[order.index(axis)] // units[axis] // share
         by_core = np.argsort(core, kind="stable")
         core = core[by_core]
-        (q, b, p), (lines, blocks, positions) = (
-            [side[order.index(i)][by_core] for i in range(3)] for side in found
-        )
-        before = np.diff(np.stack([core, b]), prepend=-1) != 0
-        d, start = p // self.plane, p % self.plane
-        outer, inner = (q * self.depth, 0) if self.maps else (0, q)
-        place = (((outer + d) * self.blocks + b) * self.plane + start) * self.rows + inner
+        left, block, position = (starts[order.index(i)][by_core] for i in range(3))
+        lines, blocks, positions = (extents[order.index(i)][by_core] for i in range(3))
+        depth = position // self.plane
+        start = position % self.plane
+        if self.maps:
+            place = (left * self.depth + depth) * self.blocks + block
+            place = (place * self.plane + start) * self.rows
+        else:
+            place = depth * self.blocks + block
+            place = (place * self.plane + start) * self.rows + left
+        changes = np.diff(np.stack([core, block]), prepend=-1) != 0
+        channel = left * self.channels + block * self.c0
         columns = {
             "lines": lines,
             "blocks": blocks,
-            "channels": np.minimum(blocks * self.c0, self.channels - b * self.c0),
+            "channels": np.minimum(blocks * self.c0, self.channels - block * self.c0),
             "start": start,
             "positions": positions,
-            "fresh": before.any(axis=0),
+            "fresh": changes.any(axis=0),
         }
         bases = {
-            self.plain.name: self.e * ((q * self.channels + b * self.c0) * self.right + p),
+            self.plain.name: self.e * (channel * self.right + position),
             self.blocked.name: self.lane * place,
         }
-        idle = np.setdiff1d(np.arange(cores), core)
-        return Tasks(
-            np.concatenate([core, idle]),
-            Tile,
-            {name: np.pad(column, (0, len(idle))) for name, column in columns.items()},
-            {name: np.pad(column, (0, len(idle))) for name, column in bases.items()},
-        )
+        return _with_idle(Tasks(core, Tile, columns, bases), cores)
 
     def _pitch(self, u: Tile) -> int:
         """Bytes from one line of channels to the next in UB; of maps from channel to channel."""
@@ -172,8 +177,10 @@ class _LibraryWork(Turning):
 
     def of_plain(self, u: Tile) -> Iterator[Pieces]:
         """Lines of channels of positions."""
-        row, right = u.positions * self.e, self.right * self.e
-        line, pitch = self.channels * right, self._pitch(u)
+        row = u.positions * self.e
+        right = self.right * self.e
+        line = self.channels * right
+        pitch = self._pitch(u)
         if row == right and not self.once:
             yield Pieces(u.lines, u.channels * row, 0, line, 0, pitch)
             return
@@ -202,12 +209,14 @@ class _LibraryWork(Turning):
         """Lanes of C0: those of maps [line][position], those of weights [block][tap][filter]."""
         column = self.rows * self.lane
         block = self.plane * column
-        depth, row = self.blocks * block, self.lane * (1 if self.maps else u.lines)
+        depth = self.blocks * block
+        row = self.lane * (1 if self.maps else u.lines)
         for first, run, planes, d in self._parts(u):
             begin = d * depth - (u.start * column if d else 0)
             if self.maps:
                 for i in range(u.lines):
-                    gm, ub = begin + i * self.depth * depth, (i * u.positions + first) * row
+                    gm = begin + i * self.depth * depth
+                    ub = (i * u.positions + first) * row
                     yield Pieces(planes, run * row, gm, depth, ub, run * row)
                 continue
             for b, i in product(range(u.blocks), range(planes)):
@@ -223,18 +232,23 @@ class _LibraryWork(Turning):
     def turn(self, k: Language, first: Slot, second: Slot, u: Tile) -> Slot:
         """Once, or twice around the order of the lines of filters and samples."""
         if not self.once:
-            return (self._to if self.load else self._from)(k, first, second, u)
-        held, dtype, run = first if self.load else second, self.plain.dtype, u.positions
-        matrix = held.at(0, run * self.e, rows=self.c0, pitch=self._pitch(u))
+            turn = self._to if self.load else self._from
+            return turn(k, first, second, u)
+        run = u.positions
+        by_channel = first if self.load else second
+        matrix = by_channel.at(0, run * self.e, rows=self.c0, pitch=self._pitch(u))
         if self.load:
-            k.vec_transpose(second, matrix, self.c0, run, dtype)
+            k.vec_transpose(second, matrix, self.c0, run, self.plain.dtype)
         else:
-            k.vec_transpose(matrix, first, run, self.c0, dtype)
+            k.vec_transpose(matrix, first, run, self.c0, self.plain.dtype)
         return second
 
     def _to(self, k: Language, source: Slot, target: Slot, u: Tile) -> Slot:
         """Weights and fp32 maps to blocks of channels."""
-        dtype, c0, taps, lines = self.plain.dtype, self.c0, self._taps(u), _LINES * self.e
+        dtype = self.plain.dtype
+        c0 = self.c0
+        taps = self._taps(u)
+        lines = _LINES * self.e
         row = u.channels * taps * self.e
         matrix = source.at(0, row, rows=_LINES, pitch=self._pitch(u))
         k.vec_transpose(target.at(0, _LINES * row), matrix, _LINES, u.channels * taps, dtype)
@@ -244,31 +258,51 @@ class _LibraryWork(Turning):
             ordered = source.at(c * lines, lines, rows=u.positions, pitch=c0 * lines)
             k.data_move(ordered, target.at(c * taps * lines, u.positions * lines), dtype)
         matrix = source.at(0, u.lines * self.e, rows=u.positions * c0, pitch=lines)
-        back = target.at(0, u.lines * u.positions * self.lane)
+        turned = target.at(0, u.lines * u.positions * self.lane)
         count = 1 if self.maps else u.positions
-        k.vec_transpose(back, matrix, u.positions * c0 // count, u.lines, dtype, count=count)
+        k.vec_transpose(turned, matrix, u.positions * c0 // count, u.lines, dtype, count=count)
         return target
 
     def _from(self, k: Language, target: Slot, source: Slot, u: Tile) -> Slot:
         """Weights from fractals."""
-        dtype, c0, lane, taps = self.plain.dtype, self.c0, self.lane, self._taps(u)
+        dtype = self.plain.dtype
+        c0 = self.c0
+        lane = self.lane
+        taps = self._taps(u)
         all_lines = round_up(u.lines, _LINES)
-        lanes, lines = u.blocks * u.positions, all_lines * self.e
+        lines = all_lines * self.e
+        lanes = u.blocks * u.positions
         for i in range(u.lines):
-            spread = target.at(i * lane, lane, rows=lanes, pitch=u.lines * lane)
-            k.data_move(source.at(i * lanes * lane, lanes * lane), spread, dtype)
+            apart = target.at(i * lane, lane, rows=lanes, pitch=u.lines * lane)
+            k.data_move(source.at(i * lanes * lane, lanes * lane), apart, dtype)
         matrix = source.at(0, lanes * lane, rows=all_lines, pitch=lanes * lane)
         turned = target.at(0, all_lines * lanes * lane)
         k.vec_transpose(turned, matrix, all_lines, lanes * c0, dtype)
         for c in range(u.channels):
-            block, at = divmod(c, c0)
-            place = (block * u.positions * c0 + at) * lines
-            one = target.at(place, lines, rows=u.positions, pitch=c0 * lines)
-            k.data_move(source.at(c * taps * lines, u.positions * lines), one, dtype)
+            block, channel = divmod(c, c0)
+            place = (block * u.positions * c0 + channel) * lines
+            channels = target.at(place, lines, rows=u.positions, pitch=c0 * lines)
+            k.data_move(source.at(c * taps * lines, u.positions * lines), channels, dtype)
         row = u.channels * taps * self.e
-        back = target.at(0, row, rows=all_lines, pitch=self._pitch(u))
-        k.vec_transpose(back, source.at(0, all_lines * row), u.channels * taps, all_lines, dtype)
+        plain = target.at(0, row, rows=all_lines, pitch=self._pitch(u))
+        k.vec_transpose(plain, source.at(0, all_lines * row), u.channels * taps, all_lines, dtype)
         return target
+
+
+def _padded(column: Any, rows: int) -> Any:
+    """A column with so many zeros behind it."""
+    return np.pad(column, (0, rows))
+
+
+def _with_idle(tasks: Tasks[Tile], cores: int) -> Tasks[Tile]:
+    """Tasks with one of zeros for each core that has none: all cores are launched."""
+    idle = np.setdiff1d(np.arange(cores), tasks.core)
+    return Tasks(
+        np.concatenate([tasks.core, idle]),
+        Tile,
+        {name: _padded(column, len(idle)) for name, column in tasks.columns.items()},
+        {name: _padded(column, len(idle)) for name, column in tasks.bases.items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -316,11 +350,9 @@ class _GroupWork(WeightWork):
         groups, *others, row = axes
         if self.load:  # group by group, on the way back matrix by matrix
             groups = groups * self.rows + row
-        loops, index = zip(
-            *(np.unique(one, return_inverse=True) for one in (groups, *others)), strict=True
-        )
-        axis, share = split([len(one) for one in loops], cores)
-        core = index[axis][keep] // share
+        loops = [np.unique(axis, return_inverse=True) for axis in (groups, *others)]
+        axis, share = split([len(values) for values, _ in loops], cores)
+        core = loops[axis][1][keep] // share
         order = np.argsort(core, kind="stable")
         return core[order], keep[order]
 

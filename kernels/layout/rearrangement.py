@@ -111,17 +111,17 @@ class Axes(Struct, frozen=True):
 
     @property
     def repeats_last(self) -> bool:
-        """Whether x repeats its elements along the last axis of y."""
+        """True if x repeats its elements along the last axis of y."""
         return not self.x_strides[self.perm[-1]]
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows of x are rows of y."""
+        """True if rows of x are rows of y."""
         last = len(self.sizes) - 1
         return self.perm[-1] == last and self.x_strides[last] == self.y_strides[last] == 1
 
     def apart(self, size: int) -> bool:
-        """Whether x has gaps between rows of less than a block, of elements of ``size`` bytes."""
+        """True if x has gaps between rows of less than a block, of elements of ``size`` bytes."""
         if self.x is None:
             return False
         last = len(self.sizes) - 1
@@ -137,13 +137,17 @@ class Axes(Struct, frozen=True):
         return walk(self.y_strides, self.written, tile)
 
     def ragged(self, size: int) -> bool:
-        """Whether rows of elements of ``size`` bytes are turned into rows, not all whole blocks."""
-        into, out = len(self.sizes) - 1, self.perm[-1]
-        return into != out and any(self.sizes[a] * size % BLOCK_BYTES for a in (into, out))
+        """True if rows of ``size``-byte elements are turned into rows, not all whole blocks."""
+        last_read = len(self.sizes) - 1
+        last_written = self.perm[-1]
+        if last_read == last_written:
+            return False
+        rows = (self.sizes[last_read], self.sizes[last_written])
+        return any(row * size % BLOCK_BYTES for row in rows)
 
 
 class Walk(Struct, frozen=True):
-    """How a tile lies in global memory: ``levels`` of (count, elements apart) around runs."""
+    """The place of a tile in global memory: ``levels`` of (count, elements apart) around runs."""
 
     levels: tuple[tuple[int, int], ...]  # outermost first
     run: int
@@ -186,8 +190,8 @@ def walk(strides: Sequence[int], order: Sequence[int], tile: Sequence[int]) -> W
     for axis in order:
         if tile[axis] == 1:
             continue
-        whole = tile[axis] * strides[axis]
-        if levels and levels[-1][1] == whole:
+        extent = tile[axis] * strides[axis]
+        if levels and levels[-1][1] == extent:
             levels[-1] = (levels[-1][0] * tile[axis], strides[axis])
         else:
             levels.append((tile[axis], strides[axis]))
@@ -205,7 +209,9 @@ def rotations(axes: Axes, tile: Sequence[int]) -> list[tuple[int, int, int]]:
         place = now.index(axis)
         if place == i:
             continue
-        before, between, behind = now[:i], now[i:place], now[place:]
+        before = now[:i]
+        between = now[i:place]
+        behind = now[place:]
         count, rows, columns = (prod(tile[a] for a in part) for part in (before, between, behind))
         turns.append((count, rows, columns))
         now = [*before, *behind, *between]
@@ -223,21 +229,21 @@ def choose_tile(
     share = ceil_div(prod(axes.sizes) * size, cores)
     budget = min(slot_bytes, max(share // 4, min(share, SMALL_TASK)))
     sides = ((axes.read, axes.load), (axes.written, axes.store))
-    kept = axes.keeps_rows and axes.sizes[-1] * size >= BLOCK_BYTES and not turns
+    rows_stay = axes.keeps_rows and axes.sizes[-1] * size >= BLOCK_BYTES and not turns
 
     def fits(tile: Sequence[int]) -> bool:
-        if kept and rotations(axes, tile):
+        if rows_stay and rotations(axes, tile):
             return False
         return max(axes.load(tile).size(size), axes.store(tile).size(size)) <= budget
 
     tile = [1] * len(axes.sizes)
     while True:
         shorter_first = sorted(sides, key=lambda side: side[1](tile).run)
-        larger = (grown for order, _ in shorter_first for grown in _grown(axes, order, tile))
-        found = next(filter(fits, larger), None)
-        if found is None:
+        larger = (longer for order, _ in shorter_first for longer in _grown(axes, order, tile))
+        grown = next(filter(fits, larger), None)
+        if grown is None:
             return tuple(tile)
-        tile = found
+        tile = grown
 
 
 def _grown(axes: Axes, order: Sequence[int], tile: Sequence[int]) -> Iterator[list[int]]:
@@ -271,7 +277,8 @@ class Rearrangement(Spread):
         """The rearrangement of as few axes as possible."""
 
     def stream(self, device: Device, cores: int) -> Stream:
-        axes, e = self.axes, self.x.dtype.bytes
+        axes = self.axes
+        e = self.x.dtype.bytes
         size = prod(axes.sizes) * e
         slot = device.memory("UB").size_bytes // (8 if e == 1 else 4)
         if axes.ragged(e):
@@ -287,11 +294,13 @@ class Rearrangement(Spread):
         )
 
     def _turned_stream(self, device: Device, cores: int, slot: int) -> Stream:
-        """What it does to its data where boxes are turned, which come and leave in many moves."""
-        axes, e = self.axes, self.x.dtype.bytes
+        """The traffic where boxes are turned, which come and leave in many moves."""
+        axes = self.axes
+        e = self.x.dtype.bytes
         size = prod(axes.sizes) * e
         boxes, loads, stores = np.ones((3, cores), np.int64)
-        tile, used = choose_tile(axes, e, slot, 1, turns=True), 1
+        tile = choose_tile(axes, e, slot, 1, turns=True)
+        used = 1
         turns = len(rotations(axes, tile))
         for count in range(1, cores + 1):
             if count > used:  # of some more cores boxes are much the same
@@ -312,59 +321,85 @@ class Rearrangement(Spread):
         )
 
     def plan(self, k: Language, cores: int) -> Plan[Box]:
-        dtype, axes = self.x.dtype, self.axes
-        e, turned = dtype.bytes, FP16 if dtype.bytes == 1 else dtype
-        wide = turned is not dtype
-        # Two slots each for what is loaded, turned and stored; the last is separate if narrowed.
-        parts = 2 * (e + turned.bytes) * (2 if wide else 1)
-        fit = k.memory("UB").size_bytes // parts
-        odd = axes.ragged(e)  # else the program does not rest on the figure
-        elements = min(fit, k.device.vector.odd_tile_bytes // e if odd else fit)
-        elements = elements // BLOCK_BYTES * BLOCK_BYTES
-        loaded = k.buffer("UB", (elements,), dtype, slots=2, name="as_loaded")
-        turning = k.buffer("UB", (elements,), turned, slots=4 if wide else 2, name="turned")
-        narrowed = k.buffer("UB", (elements,), INT8, slots=2, name="narrowed") if wide else None
-        turner = _Turner(k, dtype, turned, turning, narrowed)
-        tile = choose_tile(axes, e, elements * e, cores, turns=self.turns)
+        axes = self.axes
+        element = self.x.dtype.bytes
+        elements = self._elements_of_slot(k)
+        loaded = k.buffer("UB", (elements,), self.x.dtype, slots=2, name="as_loaded")
+        turner = self._turner(k, elements)
+        tile = choose_tile(axes, element, elements * element, cores, turns=self.turns)
         tiles, tasks = self._tasks(tile, cores)
+        return Plan(tasks, lambda box: self._emit(k, loaded, turner, tiles[box.extents]))
 
-        def emit(box: Box) -> None:
-            tile = tiles[box.extents]
-            load, store = axes.load(tile), axes.store(tile)
-            turns = rotations(axes, tile)
-            repeats = tile[axes.perm[-1]] if axes.repeats_last else 1
-            if not turns and load.rows > 1 and (repeats > 1 or axes.apart(e)):
-                turns = [(1, 1, load.elements)]  # a copy that joins the rows
-            moved = not turns and repeats == 1
-            if moved:
-                run = min(load.run, store.run)
-                load, store = load.in_runs_of(run), store.in_runs_of(run)
-            slot = loaded.next()
-            for gm, ub in _pieces(self.x, slot, load):
-                k.data_move(ub, gm, dtype)
-            if not moved:
-                slot = turner.turn(_region(slot, load, e), turns, store, repeats)
-            for gm, ub in _pieces(self.y, slot, store):
-                k.data_move(gm, ub, dtype)
+    @property
+    def _turned_type(self) -> DType:
+        """The type in which elements are turned."""
+        return FP16 if self.x.dtype.bytes == 1 else self.x.dtype
 
-        return Plan(tasks, emit)
+    def _elements_of_slot(self, k: Language) -> int:
+        """Elements of a slot: two slots each for what is loaded, turned and stored.
+
+        What is stored has slots of its own if it is narrowed.
+        """
+        element = self.x.dtype.bytes
+        parts = 2 * (element + self._turned_type.bytes)
+        if self._turned_type is not self.x.dtype:
+            parts *= 2
+        elements = k.memory("UB").size_bytes // parts
+        if self.axes.ragged(element):  # else the program does not rest on the figure
+            elements = min(elements, k.device.vector.odd_tile_bytes // element)
+        return elements // BLOCK_BYTES * BLOCK_BYTES
+
+    def _turner(self, k: Language, elements: int) -> _Turner:
+        """The buffers in which tiles are turned."""
+        turned = self._turned_type
+        if turned is self.x.dtype:
+            turning = k.buffer("UB", (elements,), turned, slots=2, name="turned")
+            return _Turner(k, self.x.dtype, turned, turning, None)
+        turning = k.buffer("UB", (elements,), turned, slots=4, name="turned")
+        narrowed = k.buffer("UB", (elements,), INT8, slots=2, name="narrowed")
+        return _Turner(k, self.x.dtype, turned, turning, narrowed)
+
+    def _emit(
+        self, k: Language, loaded: BufferHandle, turner: _Turner, tile: Sequence[int]
+    ) -> None:
+        """Load the runs of a tile, turn it where its order changes, store."""
+        axes = self.axes
+        element = self.x.dtype.bytes
+        load = axes.load(tile)
+        store = axes.store(tile)
+        turns = rotations(axes, tile)
+        repeats = tile[axes.perm[-1]] if axes.repeats_last else 1
+        if not turns and load.rows > 1 and (repeats > 1 or axes.apart(element)):
+            turns = [(1, 1, load.elements)]  # a copy that joins the rows
+        moved = not turns and repeats == 1
+        if moved:
+            run = min(load.run, store.run)
+            load = load.in_runs_of(run)
+            store = store.in_runs_of(run)
+        slot = loaded.next()
+        for gm, ub in _pieces(self.x, slot, load):
+            k.data_move(ub, gm, self.x.dtype)
+        if not moved:
+            slot = turner.turn(_region(slot, load, element), turns, store, repeats)
+        for gm, ub in _pieces(self.y, slot, store):
+            k.data_move(gm, ub, self.x.dtype)
 
     def _tasks(self, tile: tuple[int, ...], cores: int) -> tuple[list[list[int]], Tasks[Box]]:
         """The extents that occur, and boxes of at most ``tile`` in contiguous runs per core."""
-        axes, e = self.axes, self.x.dtype.bytes
+        axes = self.axes
+        element = self.x.dtype.bytes
         starts, extents = in_pieces(*zip(axes.sizes, tile, strict=True))
-        found, which = np.unique(np.stack(extents, axis=1), axis=0, return_inverse=True)
+        tiles, which = np.unique(np.stack(extents, axis=1), axis=0, return_inverse=True)
         places = np.stack(starts, axis=1)
+        x = places @ (np.array(axes.x_strides) * element) + axes.x_first * element
+        y = places @ (np.array(axes.y_strides) * element) + axes.y_first * element
         tasks = Tasks(
             in_runs(len(places), cores),
             Box,
             {"extents": which.reshape(-1)},
-            {
-                self.x.name: places @ (np.array(axes.x_strides) * e) + axes.x_first * e,
-                self.y.name: places @ (np.array(axes.y_strides) * e) + axes.y_first * e,
-            },
+            {self.x.name: x, self.y.name: y},
         )
-        return found.tolist(), tasks
+        return tiles.tolist(), tasks
 
 
 class _Turner(Struct, frozen=True):
@@ -384,10 +419,12 @@ class _Turner(Struct, frozen=True):
         repeats: int,
     ) -> Slot:
         """Issue the transposes, then repeat each element; returns the slot with rows to store."""
-        k, dtype, wide = self.k, self.turned, self.narrowed is not None
+        k = self.k
+        dtype = self.turned
+        wide = self.narrowed is not None
         elements = region.size // self.dtype.bytes
         size = elements * dtype.bytes
-        region = converted(k, region, (self.dtype, dtype), self.turning if wide else None)
+        region = converted(k, region, self.dtype, dtype, self.turning if wide else None)
         steps = list(turns)
         if repeats > 1:
             steps.append((1, repeats, elements))
@@ -412,22 +449,36 @@ def _region(slot: Slot, way: Walk, size: int) -> SlotRegion:
     return slot.at(0, way.run * size, rows=way.rows, pitch=way.pitch(size))
 
 
+class _Level(NamedTuple):
+    """A ``number`` of neighbours, so many bytes apart in GM and in UB."""
+
+    number: int
+    gm: int
+    ub: int
+
+
 def _pieces(tensor: Tensor, slot: Slot, way: Walk) -> Iterator[tuple[GmRegion, SlotRegion]]:
     """The moves of a walk between a tensor and a slot: each takes the longest level as rows."""
     size = tensor.dtype.bytes
-    row, pitch = way.run * size, way.pitch(size)
-    inner = [prod(count for count, _ in way.levels[i + 1 :]) for i in range(len(way.levels))]
-    levels = [
-        (n, apart * size, pitch * after)
-        for (n, apart), after in zip(way.levels, inner, strict=True)
-    ]
-    at = max(range(len(levels)), key=lambda i: levels[i][0], default=None)
-    rows, gm_pitch, ub_pitch = (1, 0, 0) if at is None else levels[at]
-    others = [level for i, level in enumerate(levels) if i != at]
-    for index in product(*(range(n) for n, _, _ in others)):
-        gm = sum(i * apart for i, (_, apart, _) in zip(index, others, strict=True))
-        ub = sum(i * apart for i, (_, _, apart) in zip(index, others, strict=True))
+    row = way.run * size
+    levels = _levels(way, size)
+    rows = max(levels, key=lambda level: level.number, default=_Level(1, 0, 0))
+    if levels:
+        levels.remove(rows)  # the first of the longest
+    for index in product(*(range(level.number) for level in levels)):
+        gm = sum(i * level.gm for i, level in zip(index, levels, strict=True))
+        ub = sum(i * level.ub for i, level in zip(index, levels, strict=True))
         yield (
-            tensor.at(gm, row, base=tensor.name, rows=rows, pitch=gm_pitch),
-            slot.at(ub, row, rows=rows, pitch=ub_pitch),
+            tensor.at(gm, row, base=tensor.name, rows=rows.number, pitch=rows.gm),
+            slot.at(ub, row, rows=rows.number, pitch=rows.ub),
         )
+
+
+def _levels(way: Walk, size: int) -> list[_Level]:
+    """The levels of a walk, outermost first, of elements of ``size`` bytes."""
+    levels: list[_Level] = []
+    ub = way.pitch(size)
+    for count, apart in reversed(way.levels):
+        levels.append(_Level(count, apart * size, ub))
+        ub *= count
+    return levels[::-1]

@@ -74,10 +74,14 @@ class ThinWork(Turning):
         self.least = max(FRACTAL_BYTES, self.row_bytes)
 
     def streamed(self, device: Device, cores: int) -> dict[str, Any]:
-        size, ub = self.plain.size_bytes, device.memory("UB").size_bytes
+        size = self.plain.size_bytes
+        slot = device.memory("UB").size_bytes // 4
+        vector = [("transpose", size)]
+        if not self.load:
+            vector.append(("dup", size))
         return {
-            "tasks": unit_counts(max(size, self.blocked.size_bytes), ub // 4, cores),
-            "vector": (("transpose", size), *((("dup", size),) if not self.load else ())),
+            "tasks": unit_counts(max(size, self.blocked.size_bytes), slot, cores),
+            "vector": tuple(vector),
         }
 
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[ThinTile]:
@@ -85,24 +89,32 @@ class ThinWork(Turning):
         total = self.n * self.c1 * self.rows * self.row_bytes
         most = most_in_task(self.row_bytes, total, slot_bytes, cores)
         rows = even(self.rows, most)
-        blocks = even(self.c1, max(1, most // self.rows)) if rows == self.rows else 1
-        axes = (self.n, 1), (self.c1, blocks), (self.rows, rows)
-        (n, b0, i0), (_, count, tall) = in_pieces(*axes)
-        pixel = ((n * self.c + b0 * self.c0) * self.h + i0 * self.down) * self.w
-        place = ((n * self.c1 + b0) * self.rows + i0) * self.columns
+        blocks = 1
+        if rows == self.rows:
+            blocks = even(self.c1, max(1, most // self.rows))
+        (image, block, row), (_, count, tall) = in_pieces(
+            (self.n, 1), (self.c1, blocks), (self.rows, rows)
+        )
+        channel = image * self.c + block * self.c0
+        pixel = (channel * self.h + row * self.down) * self.w
+        place = ((image * self.c1 + block) * self.rows + row) * self.columns
         columns = {
             "blocks": count,
-            "channels": np.minimum(count * self.c0, self.c - b0 * self.c0),
+            "channels": np.minimum(count * self.c0, self.c - block * self.c0),
             "rows": tall,
-            "pixels": np.minimum(tall * self.down, self.h - i0 * self.down),
+            "pixels": np.minimum(tall * self.down, self.h - row * self.down),
         }
         return self.in_runs(cores, ThinTile, columns, (pixel, place))
 
     def turn(self, k: Language, first: Slot, second: Slot, u: ThinTile) -> Slot:
         """Positions of rows of pixels; or the reverse, zeros between them."""
-        dtype, pitch = self.plain.dtype, self._pitch(u)
-        run, size, loaded = pitch // self.e, u.blocks * self.c0 * pitch, u.channels * pitch
-        close, apart = first.at(0, size), second.at(0, size)
+        dtype = self.plain.dtype
+        pitch = self._pitch(u)
+        run = pitch // self.e
+        size = u.blocks * self.c0 * pitch
+        loaded = u.channels * pitch
+        close = first.at(0, size)
+        apart = second.at(0, size)
         if not self.load:
             k.vec_dup(apart, 0.0, dtype)
             self._lanes(k, first, second, u, run)
@@ -130,13 +142,17 @@ class ThinWork(Turning):
 
     def _lanes(self, k: Language, close: Slot, apart: Slot, u: ThinTile, run: int) -> None:
         """Lanes of each row from among those of all pixels to follow each other, or the reverse."""
-        count, lane = self.columns, self.lane
+        count = self.columns
+        lane = self.lane
         for b in range(u.blocks):
             for i in range(u.rows):
                 place = b * run + i * self.down * self.w
                 here = close.at((b * u.rows + i) * count * lane, lane, rows=count, pitch=lane)
                 there = apart.at(place * lane, lane, rows=count, pitch=self.across * lane)
-                k.data_move(*((here, there) if self.load else (there, here)), self.plain.dtype)
+                if self.load:
+                    k.data_move(here, there, self.plain.dtype)
+                else:
+                    k.data_move(there, here, self.plain.dtype)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,8 @@ class MapWork(Turning):
     def _clear(self, k: Language, slot: Slot, u: MapTile, *, shared: bool) -> None:
         """Clear missing channels: before the others are loaded if they share a block with them."""
         _, pitch = self._row(u)
-        loaded, size = u.channels * pitch, u.blocks * self.c0 * pitch
+        loaded = u.channels * pitch
+        size = u.blocks * self.c0 * pitch
         tail = round_down(loaded, BLOCK_BYTES)
         if loaded < size and shared == (tail < loaded):
             k.vec_dup(slot.at(tail, size - tail), 0.0, self.plain.dtype)
@@ -111,7 +112,9 @@ class MapWork(Turning):
 
     def turn(self, k: Language, first: Slot, second: Slot, u: MapTile) -> Slot:
         """Channel rows on one side, lanes on the other."""
-        (row, pitch), run, dtype = self._row(u), u.planes * u.positions, self.plain.dtype
+        (row, pitch) = self._row(u)
+        run = u.planes * u.positions
+        dtype = self.plain.dtype
         matrix = (first if self.load else second).at(0, row, rows=u.blocks * self.c0, pitch=pitch)
         if self.load:
             self._clear(k, first, u, shared=False)

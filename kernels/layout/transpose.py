@@ -47,7 +47,9 @@ class Transpose(Rearrangement):
     library: ClassVar[tuple[str, ...]] = ("Transpose",)
 
     def __post_init__(self) -> None:
-        perm, x, y = self.perm, self.x, self.y
+        perm = self.perm
+        x = self.x
+        y = self.y
         if sorted(perm) != list(range(len(x.shape))) or not perm:
             raise ArgumentError(
                 f"transpose: perm is {perm}; it must name each of the {len(x.shape)} axes of "

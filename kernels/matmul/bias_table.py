@@ -14,14 +14,18 @@ class BiasTable:
     """
 
     def __init__(self, k: Language, bias: Tensor, n: int) -> None:
-        self.k, self.bias, dtype = k, bias, bias.dtype
+        self.k = k
+        self.bias = bias
+        dtype = bias.dtype
         self.l1 = k.buffer("L1", (n,), dtype, name="bias_l1")
         self.table = k.buffer("BT", (n * FP32.bytes // dtype.bytes,), dtype, name="bias_bt")
 
     def load(self, n: int) -> SlotRegion:
         """Bring the ``n`` numbers of this tile into the table."""
-        size, dtype = n * self.bias.dtype.bytes, self.bias.dtype
-        held, row = self.l1.next().at(0, size), self.table.next().at(0, size)
-        self.k.data_move(held, self.bias.at(0, size, base="bias"), dtype)
-        self.k.data_move(row, held, dtype)
+        dtype = self.bias.dtype
+        size = n * dtype.bytes
+        in_l1 = self.l1.next().at(0, size)
+        row = self.table.next().at(0, size)
+        self.k.data_move(in_l1, self.bias.at(0, size, base="bias"), dtype)
+        self.k.data_move(row, in_l1, dtype)
         return row

@@ -19,7 +19,6 @@ import numpy as np
 from npusim.kernels.estimate.ladder import cores_below, l1_below
 from npusim.kernels.estimate.pipeline import (
     Columns,
-    bounds,
     chosen,
     joined,
     records,
@@ -27,6 +26,7 @@ from npusim.kernels.estimate.pipeline import (
     taken,
     times,
 )
+from npusim.kernels.estimate.tile import busy_cycles
 from npusim.kernels.estimate.work import Floats, Work
 from npusim.kernels.matmul.space import Products
 from npusim.kernels.matmul.tiling import Tiling
@@ -46,7 +46,7 @@ def lesser(space: Products, leader: Tiling, time: float) -> list[tuple[float, Ti
     comes first, then those of less and less L1 and of fewer and fewer cores.
     """
     limit = MARGIN * time
-    near = np.flatnonzero(bounds(space.of_rows) + space.of_rows.beside <= limit)
+    near = np.flatnonzero(busy_cycles(space.of_rows) + space.of_rows.beside <= limit)
     t = chosen(space.rows, near)
     found: dict[Tiling, float] = {}
     for found_in, place, cycles in (
@@ -106,8 +106,8 @@ def _with_fewer_cores(
     if not busy or not len(t["cores"]):
         return
     every, count = joined(*busy), len(t["cores"])
-    work = table(space.work(every))
-    near = bounds(work) + work.beside <= limit
+    work = table(space.estimate(every))
+    near = busy_cycles(work) + work.beside <= limit
     for rung, cores in enumerate(rungs[:MOST_RUNGS]):
         if cores >= used:
             continue

@@ -62,6 +62,7 @@ from npusim.language import (
     Column,
     Device,
     DType,
+    IntArray,
     Kernel,
     Language,
     Least,
@@ -125,7 +126,8 @@ class Matmul(Tiled):
     @cached_property
     def ran(self) -> Tiling:
         """The tiling with the sizes that the product leaves of it."""
-        t, depth = self.tiling, min(self.tiling.single_core_k or self.k, self.k)
+        t = self.tiling
+        depth = min(t.single_core_k or self.k, self.k)
         base_k = min(t.base_k, round_up(depth, max(16, self.c0)))
         steps = ceil_div(depth, base_k)
         return replace(
@@ -141,7 +143,10 @@ class Matmul(Tiled):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return (self.a, self.b, *self.scales, *([self.bias] if self.bias else []), self.c)
+        operands = [self.a, self.b, *self.scales]
+        if self.bias:
+            operands.append(self.bias)
+        return (*operands, self.c)
 
     @property
     def dtype(self) -> DType:
@@ -194,31 +199,39 @@ class Matmul(Tiled):
 
     @property
     def atomic(self) -> bool:
-        """Whether parts of K add into one C."""
+        """True if parts of K add into one C."""
         return 0 < self.tiling.single_core_k < self.k and len(self.c.shape) == 2
 
     @cached_property
     def sources(self) -> dict[str, Source]:
         """The operands in the order in which their slabs are asked for."""
         t = self.tiling
-        km, nk = self.layouts[0] == "ND_km", self.layouts[1].endswith("nk")
-        rows, columns = (self.n, self.k) if nk else (self.k, self.n)
-        down, along = (self.k, self.m // self.groups) if km else (self.m, self.k)
-        a = Operand(self.a, "a", down, along, self.layouts[0] == "NZ")
-        b = Operand(self.b, "b", rows, columns, self.layouts[1].startswith("NZ"))
-        depth = round_up(self.k, t.base_k) if t.full_load_a else t.step_ka * t.base_k
-        both = {
-            "a": Source(a, "m", depth, t.l1a_slots, k_rows=km),
-            "b": Source(b, "n", t.step_kb * t.base_k, t.l1b_slots, k_rows=not nk),
-        }
+        sources: dict[str, Source] = {}
         step = (t.step_scale or t.step_ka) * t.base_k
-        slots = t.l1a_slots, t.l1b_slots
-        scales = {
-            f"scale_{side}": Source(Scales(one, f"scale_{side}", self.group), side, step, count)
-            for side, one, count in zip("mn", self.scales, slots, strict=False)
-        }
-        order = ("b", "a") if t.b_before_a else ("a", "b")
-        return scales | {name: both[name] for name in order}
+        sides = zip("mn", self.scales, (t.l1a_slots, t.l1b_slots), strict=False)
+        for side, tensor, slots in sides:
+            name = f"scale_{side}"
+            sources[name] = Source(Scales(tensor, name, self.group), side, step, slots)
+        if t.b_before_a:
+            return {**sources, "b": self._source_b(), "a": self._source_a()}
+        return {**sources, "a": self._source_a(), "b": self._source_b()}
+
+    def _source_a(self) -> Source:
+        """The way of A into L1."""
+        t = self.tiling
+        k_rows = self.layouts[0] == "ND_km"
+        rows, columns = (self.k, self.m // self.groups) if k_rows else (self.m, self.k)
+        a = Operand(self.a, "a", rows, columns, self.layouts[0] == "NZ")
+        depth = round_up(self.k, t.base_k) if t.full_load_a else t.step_ka * t.base_k
+        return Source(a, "m", depth, t.l1a_slots, k_rows=k_rows)
+
+    def _source_b(self) -> Source:
+        """The way of B into L1."""
+        t = self.tiling
+        k_rows = not self.layouts[1].endswith("nk")
+        rows, columns = (self.k, self.n) if k_rows else (self.n, self.k)
+        b = Operand(self.b, "b", rows, columns, self.layouts[1].startswith("NZ"))
+        return Source(b, "n", t.step_kb * t.base_k, t.l1b_slots, k_rows=k_rows)
 
     # -- tuning ----------------------------------------------------------------------------
 
@@ -230,11 +243,13 @@ class Matmul(Tiled):
     def shape(self) -> Shape:
         """One of its products, as tilings are made for it."""
         math = "hf32" if self.hf32 else self.dtype.name
-        out, groups = self.c.dtype, self.groups
+        out = self.c.dtype
+        groups = self.groups
         # Parts add up as they are, in a result that a vector core clears.
         splits = out is self.sums and groups == 1 and len(self.c.shape) == 2 and not self.whole_k
         sizes = self.m // groups, self.k, self.n
-        biased, (a, b) = self.bias is not None, self.layouts
+        biased = self.bias is not None
+        (a, b) = self.layouts
         lie = (a == "ND_km", b.endswith("nk")), a[:2] == b[:2] == "NZ"
         return Shape(*sizes, self.dtype, out, math, groups, splits, biased, None, *lie)
 
@@ -259,8 +274,8 @@ class Matmul(Tiled):
 
     def as_with_less_l2(self, device: Device) -> Iterable[Kernel]:
         """By windows of tiles, where a quarter of the L2 cannot hold the operands."""
-        other = replace(self.tiling, **order_of(self.shape, device, 0.25))
-        return () if other == self.tiling else (replace(self, tiling=other),)
+        tiling = replace(self.tiling, **order_of(self.shape, device, 0.25))
+        return () if tiling == self.tiling else (replace(self, tiling=tiling),)
 
     def foreseen(
         self, alike: Sequence[Kernel], device: Device, cores: int
@@ -268,11 +283,11 @@ class Matmul(Tiled):
         if any(layout.startswith("NZ") for layout in self.layouts) or not alike:
             return [None] * len(alike)
         space = Products(device, cores, (False, False), self.shape)
-        t = space.given([cast(Matmul, one).ran for one in alike])
+        t = space.given([cast(Matmul, kernel).ran for kernel in alike])
         columns = t["fits"].tolist(), t["cores"].tolist(), *foreseen(space, t)
         return [
-            (time, Least(int(least), used, one.before)) if fits else None
-            for one, fits, used, time, least in zip(alike, *columns, strict=True)
+            (time, Least(int(least), used, kernel.before)) if fits else None
+            for kernel, fits, used, time, least in zip(alike, *columns, strict=True)
         ]
 
     def variants(self, tiling: Tiling, cores: int) -> Iterator[Tiling]:
@@ -286,41 +301,58 @@ class Matmul(Tiled):
 
     def tasks(self, cores: int) -> Tasks[Tile]:
         """The tiles of every core, each with what it needs to know of the next."""
-        t, table = self.tiling, self.table(cores)
-        own = {"m": table.m, "n": table.n, "k": table.k, "start": np.zeros_like(table.k)}
+        t = self.tiling
+        table = self.table(cores)
+        count = len(table.core)
+        bases = self._bases(table)
+        waits: Column = np.zeros(count, np.bool_)
+        if self.handed is not None:
+            waits = self.handed.places(table.core)[1]
+        later = successors(table.core)
+        followed = np.flatnonzero(later >= 0)
+        present = np.zeros(count, np.bool_)
+        if t.full_load_a:
+            rows = np.stack([table.m0, table.m])
+            same = (rows[:, followed] == rows[:, later[followed]]).all(0)
+            present[later[followed]] = same
+        tile = {"m": table.m, "n": table.n, "k": table.k, "start": np.zeros_like(table.k)}
         if t.stagger_k:
             step = lcm(t.step_ka, t.step_kb)
-            own["start"] = table.core % ceil_div(table.k, step * t.base_k) * step
+            tile["start"] = table.core % ceil_div(table.k, step * t.base_k) * step
+        following = {f"next_{name}": np.zeros_like(column) for name, column in tile.items()}
+        if t.preload:
+            for name, column in tile.items():
+                following[f"next_{name}"] = np.where(later >= 0, column[later], 0)
+            present[later[followed]] = True
+            bases |= {f"next_{name}": bases[name][later] for name in self.sources}
+        columns = {
+            **tile,
+            **following,
+            "present": present,
+            "waits": waits,
+            "first": table.k0 == 0,
+        }
+        tasks = Tasks(table.core, Tile, columns, bases)
+        return with_meeting(tasks, cores, last=True) if self.meets else tasks
+
+    def _bases(self, table: Tiles) -> dict[str, IntArray]:
+        """Byte offsets of each tile's first elements."""
         bases = {name: source.first(table) for name, source in self.sources.items()}
         group = table.m0 // (self.m // self.groups)
         bases["b"] += group * (self.b.size_bytes // self.groups)
         if self.layouts[0] == "ND_km":  # rows of all groups are no rows of A
             across = self.m // self.groups * self.dtype.bytes
             bases["a"] += group * (self.a.size_bytes // self.groups - across)
-        into = table.m0 * self.n + table.n0
-        waits: Column = np.zeros(len(into), np.bool_)
         if self.handed is not None:
-            block, waits = self.handed.places(table.core)
-            into = block * prod(self.c.shape[1:])
-        elif len(self.c.shape) == 3:
-            into = into + table.part * self.m * self.n
-        bases["c"] = into * self.c.dtype.bytes
+            element = self.handed.places(table.core)[0] * prod(self.c.shape[1:])
+        else:
+            element = table.m0 * self.n + table.n0
+            if len(self.c.shape) == 3:
+                element = element + table.part * self.m * self.n
+        bases["c"] = element * self.c.dtype.bytes
         if self.bias is not None:
             bases["bias"] = table.n0 * self.bias.dtype.bytes
-        later = successors(table.core)
-        before = np.flatnonzero(later >= 0)
-        present = np.zeros(len(later), np.bool_)
-        if t.full_load_a:
-            rows = np.stack([table.m0, table.m])
-            present[later[before]] = (rows[:, before] == rows[:, later[before]]).all(0)
-        seen = later >= 0 if t.preload else np.zeros_like(present)
-        following = {f"next_{name}": np.where(seen, own[name][later], 0) for name in own}
-        if t.preload:
-            present[later[before]] = True
-            bases |= {f"next_{name}": bases[name][later] for name in self.sources}
-        columns = {**own, **following, "present": present, "waits": waits, "first": table.k0 == 0}
-        found = Tasks(table.core, Tile, columns, bases)
-        return with_meeting(found, cores, last=True) if self.meets else found
+        return bases
 
     def table(self, cores: int) -> Tiles:
         """The tiles and their cores."""
@@ -336,17 +368,18 @@ class _Nest:
     """The program of a tile, on the buffers of one core."""
 
     def __init__(self, kernel: Matmul, k: Language) -> None:
-        self.kernel, self.k = kernel, k
-        t, pad, dtype = kernel.tiling, max(16, kernel.c0), kernel.dtype
-        depth = min(t.single_core_k or kernel.k, kernel.k)
-        m, n, base_k = kernel.ran.base_m, kernel.ran.base_n, kernel.ran.base_k
-        km = kernel.layouts[0] == "ND_km"
-        across = {"m": round_up(m, pad) if km else m, "n": round_up(n, pad)}
-        sources = kernel.sources.values()
+        self.kernel = kernel
+        self.k = k
+        t = kernel.tiling
+        dtype = kernel.dtype
+        m = kernel.ran.base_m
+        n = kernel.ran.base_n
+        base_k = kernel.ran.base_k
         #: Base blocks after which all operands begin a new slab, and the way from one to the next.
+        sources = kernel.sources.values()
         self.period = lcm(*(ceil_div(source.depth, t.base_k) for source in sources))
         self.strides = {s.operand.base: s.offset_along(self.period * t.base_k) for s in sources}
-        self.l1 = self._slab_buffers(across, round_up(depth, pad))
+        self.l1 = self._slab_buffers()
         self.a0 = k.buffer("L0A", (m, base_k), dtype, slots=t.l0_slots, name="a_l0a")
         self.b0 = k.buffer("L0B", (base_k, n), dtype, slots=t.l0_slots, name="b_l0b")
         width = ceil_div(base_k, kernel.group)
@@ -357,43 +390,59 @@ class _Nest:
         self.staging = self._staging(m, n)
         self.table = BiasTable(k, kernel.bias, n) if kernel.bias else None
 
-    def _slab_buffers(self, size: dict[str, int], depth: int) -> dict[str, BufferHandle | Shared]:
-        """L1 by operand; ``size`` are the padded extents across K, ``depth`` all of K."""
-        shapes = {}
-        for name, source in self.kernel.sources.items():
-            slab, across = min(source.depth, depth), size[source.extent]
-            shapes[name] = (across, slab), self.kernel.dtype
+    def _across(self, side: str) -> int:
+        """The extent of a slab across K, along "m" or "n", padded where L1 needs it."""
+        pad = max(16, self.kernel.c0)
+        if side == "n":
+            return round_up(self.kernel.ran.base_n, pad)
+        m = self.kernel.ran.base_m
+        return round_up(m, pad) if self.kernel.layouts[0] == "ND_km" else m
+
+    def _slab_buffers(self) -> dict[str, BufferHandle | Shared]:
+        """The buffers in L1 by operand; with ``paired`` A and B share one."""
+        kernel = self.kernel
+        t = kernel.tiling
+        pad = max(16, kernel.c0)
+        all_k = round_up(min(t.single_core_k or kernel.k, kernel.k), pad)
+        buffers: dict[str, BufferHandle | Shared] = {}
+        slabs: dict[str, tuple[int, int]] = {}
+        for name, source in kernel.sources.items():
+            depth = min(source.depth, all_k)
+            across = self._across(source.extent)
             if isinstance(source.operand, Scales):
-                groups = ceil_div(slab, self.kernel.group)
-                shapes[name] = (round_up(across, 32), groups), INT8
-        first, second = list(shapes)[-2:]  # A and B come after scales
-        (rows, slab), dtype = shapes[first]
-        if self.kernel.tiling.paired:
-            shapes[first] = (rows + shapes.pop(second)[0][0], slab), dtype
-        found = {
-            name: self.k.buffer(
-                "L1",
-                shape,
-                dtype,
-                slots=self.kernel.sources[name].slots,
-                name=f"{name}_l1",
-                own_banks=self.kernel.tiling.l1_halves,
-            )
-            for name, (shape, dtype) in shapes.items()
-        }
-        if self.kernel.tiling.paired:
-            return {**found, second: Shared(found[first], rows * slab * self.kernel.dtype.bytes)}
-        return dict(found)
+                shape = (round_up(across, 32), ceil_div(depth, kernel.group))
+                buffers[name] = self._slab_buffer(name, shape, INT8)
+            else:
+                slabs[name] = across, depth
+        if not t.paired:
+            for name, shape in slabs.items():
+                buffers[name] = self._slab_buffer(name, shape, kernel.dtype)
+            return buffers
+        first, second = slabs
+        rows, depth = slabs[first]
+        shared = self._slab_buffer(first, (rows + slabs[second][0], depth), kernel.dtype)
+        buffers[first] = shared
+        buffers[second] = Shared(shared, rows * depth * kernel.dtype.bytes)
+        return buffers
+
+    def _slab_buffer(self, name: str, shape: tuple[int, int], dtype: DType) -> BufferHandle:
+        """The slots of an operand in L1."""
+        return self.k.buffer(
+            "L1",
+            shape,
+            dtype,
+            slots=self.kernel.sources[name].slots,
+            name=f"{name}_l1",
+            own_banks=self.kernel.tiling.l1_halves,
+        )
 
     def _staging(self, m: int, n: int) -> BufferHandle | None:
-        """Where a tile stops on its way out: pieces of rows, or of columns where FIX is missing."""
+        """The buffer of a tile on its way out: pieces of rows, or columns where FIX is missing."""
+        dtype = self.kernel.c.dtype
         if not self.kernel.tiling.through_ub:
-            return self.k.fixpipe_staging(m, self.kernel.c.dtype, columns=n // 16)
-        row = n * self.kernel.c.dtype.bytes
-        fit = self.k.memory("UB").size_bytes // 2 // row // 16 * 16
-        return self.k.buffer(
-            "UB", (min(m, max(16, fit)), n), self.kernel.c.dtype, slots=2, name="c_ub"
-        )
+            return self.k.fixpipe_staging(m, dtype, columns=n // 16)
+        fit = self.k.memory("UB").size_bytes // 2 // (n * dtype.bytes) // 16 * 16
+        return self.k.buffer("UB", (min(m, max(16, fit)), n), dtype, slots=2, name="c_ub")
 
     def emit(self, tile: Tile) -> None:
         """Sum a tile along K and store it; one without rows is where all cores meet."""
@@ -409,14 +458,13 @@ class _Nest:
         for first, many in periods(walk, self.period, t.base_k, tile.k, ahead=t.preload):
             for _ in self.k.loop(many, **self.strides):
                 for place in range(first, min(first + self.period, count)):
-                    self._block(c, tile, feeds, (place, walk[place]))
+                    self._block(c, tile, feeds, place, walk[place])
         self._store(c, tile)
         if t.barrier:
             self.k.pipe_barrier()
 
-    def _block(self, c: Slot, tile: Tile, feeds: dict[str, Feed], at: tuple[int, int]) -> None:
-        """Sum the base block at a place of the walk along K, which begins at an element."""
-        place, k0 = at
+    def _block(self, c: Slot, tile: Tile, feeds: dict[str, Feed], place: int, k0: int) -> None:
+        """Sum the base block at a place of the walk along K, which begins at element ``k0``."""
         for feed in feeds.values():
             feed.take(place)
         for feed in feeds.values():
@@ -426,7 +474,8 @@ class _Nest:
 
     def _feed(self, tile: Tile, name: str, walk: list[int]) -> Feed:
         """The slabs of an operand in this tile, and with preload the first of the next one."""
-        source, t = self.kernel.sources[name], self.kernel.tiling
+        source = self.kernel.sources[name]
+        t = self.kernel.tiling
         following = None
         if t.preload and tile.next_m:
             following = source.slab(tile.next_start * t.base_k, tile.next_k, ahead=True)
@@ -443,27 +492,47 @@ class _Nest:
         self, c: Slot, tile: Tile, feeds: dict[str, Feed], block: tuple[int, int], *, init: bool
     ) -> None:
         """One base block along K, ``block`` = (first element, extent): L1 to L0, and the mmad."""
-        a0, b0 = self.a0.next(), self.b0.next()
-        dtype, of = self.kernel.dtype, self.kernel.sources
-        load_left(self.k, a0, feeds["a"], tile.m, block, dtype, k_rows=of["a"].k_rows)
-        load_right(self.k, b0, feeds["b"], tile.n, block, dtype, k_rows=of["b"].k_rows)
+        k = self.k
+        kernel = self.kernel
+        sources = kernel.sources
+        a0 = self.a0.next()
+        b0 = self.b0.next()
+        load_left(k, a0, feeds["a"], tile.m, block, kernel.dtype, k_rows=sources["a"].k_rows)
+        load_right(k, b0, feeds["b"], tile.n, block, kernel.dtype, k_rows=sources["b"].k_rows)
         scales = tuple(
-            feeds[f"scale_{axis}"].scales(self.k, handle.next(), extent, block, self.kernel.group)
-            for handle, axis, extent in zip(self.s0, "mn", (tile.m, tile.n), strict=False)
+            feeds[f"scale_{axis}"].scales(k, buffer.next(), extent, block, kernel.group)
+            for buffer, axis, extent in zip(self.s0, "mn", (tile.m, tile.n), strict=False)
         )
-        hf32, bias = self.kernel.hf32, self.bias if init else None
-        sizes = tile.m, block[1], tile.n
-        self.k.mmad(c, a0, b0, *sizes, dtype, init=init, hf32=hf32, scales=scales, bias=bias)
+        k.mmad(
+            c,
+            a0,
+            b0,
+            tile.m,
+            block[1],
+            tile.n,
+            kernel.dtype,
+            init=init,
+            hf32=kernel.hf32,
+            scales=scales,
+            bias=self.bias if init else None,
+        )
 
     def _store(self, c: Slot, tile: Tile) -> None:
-        kernel, dtype, staging = self.kernel, self.kernel.c.dtype, self.staging
-        e, atomic = dtype.bytes, kernel.atomic
-        out = kernel.c.at(0, tile.n * e, base="c", rows=tile.m, pitch=kernel.c.shape[-1] * e)
+        """C <- the tile, or its block for vector cores."""
+        kernel = self.kernel
+        dtype = kernel.c.dtype
+        staging = self.staging
+        pitch = kernel.c.shape[-1] * dtype.bytes
+        out = kernel.c.at(0, tile.n * dtype.bytes, base="c", rows=tile.m, pitch=pitch)
         if tile.waits and kernel.handed is not None:
             kernel.handed.reuse(self.k)
         if kernel.tiling.through_ub and staging is not None:
-            self.k.fixpipe_through_ub(out, c, tile.m, tile.n, dtype, staging=staging, atomic=atomic)
+            self.k.fixpipe_through_ub(
+                out, c, tile.m, tile.n, dtype, staging=staging, atomic=kernel.atomic
+            )
             return
-        self.k.fixpipe(out, c, tile.m, tile.n, dtype, staging=staging, nd=True, atomic=atomic)
+        self.k.fixpipe(
+            out, c, tile.m, tile.n, dtype, staging=staging, nd=True, atomic=kernel.atomic
+        )
         if kernel.handed is not None:
             kernel.handed.give(self.k)

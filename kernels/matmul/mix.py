@@ -95,7 +95,7 @@ class MatmulFinish(Kernel):
 
     @property
     def hand_over(self) -> HandOver:
-        """How the product hands its tiles over."""
+        """The hand-over of the product's tiles."""
         if self.product.handed is None:
             raise ArgumentError("the product hands nothing over; give it 'handed'")
         return self.product.handed
@@ -106,8 +106,9 @@ class MatmulFinish(Kernel):
 
     @property
     def tiling_text(self) -> str:
-        given = self.hand_over
-        return f"{self.product.tiling_text}, {given.slots} blocks to {given.readers} vector cores"
+        blocks = self.hand_over.slots
+        readers = self.hand_over.readers
+        return f"{self.product.tiling_text}, {blocks} blocks to {readers} vector cores"
 
     def plan(self, k: Language, cores: int) -> Plan[Any]:
         if k.role == "cube":
@@ -130,12 +131,13 @@ class MatmulFinish(Kernel):
         block, _ = self.hand_over.places(table.core)
         tile, reader, first, rows = self.hand_over.shares(table)
         _, height, width = self.product.c.shape
-        at = (table.m0[tile] + first) * self.out.shape[1] + table.n0[tile]
+        row = table.m0[tile] + first
+        column = table.n0[tile]
         bases = {
             "work": (block[tile] * height + first) * width * FP32.bytes,
-            "out": at * self.out.dtype.bytes,
-            "rows": (table.m0[tile] + first) * BLOCK_BYTES,
-            "columns": table.n0[tile] * FP32.bytes,
+            "out": (row * self.out.shape[1] + column) * self.out.dtype.bytes,
+            "rows": row * BLOCK_BYTES,
+            "columns": column * FP32.bytes,
         }
         core = table.core[tile] * k.kind.per_group + reader
         return Tasks(core, Share, {"rows": rows, "n": table.n[tile]}, bases)
@@ -145,38 +147,48 @@ class _Finish:
     """The program of a share, on the buffers of one vector core."""
 
     def __init__(self, kernel: MatmulFinish, k: Language) -> None:
-        self.kernel, self.k = kernel, k
+        self.kernel = kernel
+        self.k = k
         _, height, width = kernel.product.c.shape
-        wide, narrow = FP32.bytes, kernel.out.dtype.bytes
-        row = 2 * width * (wide + (narrow if kernel.out.dtype is not FP32 else 0))
-        row += width * wide if kernel.gated else 0
         most = ceil_div(height, kernel.hand_over.readers)
-        left = k.memory("UB").size_bytes - len(kernel.factors) * width * wide
-        left -= len(kernel.factors) * most * BLOCK_BYTES
-        self.step = min(most, kernel.step or most, max(1, left // row))
-        self.work = k.buffer("UB", (self.step, width), FP32, slots=2, name="work_ub")
-        self.gate = self.narrow = None
+        self.step = min(most, kernel.step or most, self._rows_in_ub(most, width))
+        shape = (self.step, width)
+        self.work = k.buffer("UB", shape, FP32, slots=2, name="work_ub")
+        self.gate = None
+        self.narrow = None
         if kernel.gated:
-            self.gate = k.buffer("UB", (self.step, width), FP32, name="gate_ub")
+            self.gate = k.buffer("UB", shape, FP32, name="gate_ub")
         if kernel.out.dtype is not FP32:
-            shape = (self.step, width)
             self.narrow = k.buffer("UB", shape, kernel.out.dtype, slots=2, name="out_ub")
         if kernel.factors:
             self.rows = k.buffer("UB", (most, PER_BLOCK), FP32, name="rows_ub")
             self.columns = k.buffer("UB", (width,), FP32, name="columns_ub")
 
+    def _rows_in_ub(self, most: int, width: int) -> int:
+        """Rows that UB has room for beside the factors of ``most`` rows; at least 1."""
+        kernel = self.kernel
+        row = 2 * width * FP32.bytes
+        if kernel.out.dtype is not FP32:
+            row += 2 * width * kernel.out.dtype.bytes
+        if kernel.gated:
+            row += width * FP32.bytes
+        factors = len(kernel.factors) * (width * FP32.bytes + most * BLOCK_BYTES)
+        return max(1, (self.k.memory("UB").size_bytes - factors) // row)
+
     def emit(self, share: Share) -> None:
         """Finish a share, some rows at a time."""
-        k, kernel = self.k, self.kernel
-        rows, columns = self._factors(share) if kernel.factors and share.rows else (None, None)
+        k = self.k
+        kernel = self.kernel
+        factors = self._factors(share) if kernel.factors and share.rows else None
         kernel.hand_over.take(k)
         for first in range(0, share.rows, self.step):
             count = min(self.step, share.rows - first)
             piece = self._load(first, count, share.n)
             if kernel.whole:
                 k.vec_scalar("muls", piece, piece, 1.0, FP32)  # costs what a conversion does
-            if rows is not None and columns is not None:
-                self._scale(piece, rows, columns, (first, count, share.n))
+            if factors is not None:
+                rows, columns = factors
+                self._scale(piece, rows, columns, first, count)
             if self.gate is not None:
                 self._gate(piece, self.gate.next().at(0, piece.size))
             self._store(piece, first, count, share.n)
@@ -184,7 +196,8 @@ class _Finish:
 
     def _factors(self, share: Share) -> tuple[Slot, Slot]:
         """The factors of the share's rows and columns."""
-        rows, columns = self.rows.next(), self.columns.next()
+        rows = self.rows.next()
+        columns = self.columns.next()
         of_rows, of_columns = self.kernel.factors
         size = share.rows * BLOCK_BYTES
         self.k.data_move(rows.at(0, size), of_rows.at(0, size, base="rows"), FP32)
@@ -194,19 +207,18 @@ class _Finish:
 
     def _load(self, first: int, count: int, n: int) -> SlotRegion:
         """Rows of the block, packed to whole blocks of 32 bytes; the piece as one row."""
-        pitch = self.kernel.product.c.shape[2] * FP32.bytes
-        size, width = n * FP32.bytes, round_up(n, PER_ROW) * FP32.bytes
+        work = self.kernel.product.c
+        pitch = work.shape[2] * FP32.bytes
+        size = n * FP32.bytes
+        width = round_up(n, PER_ROW) * FP32.bytes
         slot = self.work.next()
-        source = self.kernel.product.c.at(first * pitch, size, base="work", rows=count, pitch=pitch)
+        source = work.at(first * pitch, size, base="work", rows=count, pitch=pitch)
         self.k.data_move(slot.at(0, size, rows=count, pitch=width), source, FP32)
         return slot.at(0, count * width)
 
-    def _scale(
-        self, piece: SlotRegion, rows: Slot, columns: Slot, part: tuple[int, int, int]
-    ) -> None:
+    def _scale(self, piece: SlotRegion, rows: Slot, columns: Slot, first: int, count: int) -> None:
         """Multiply by the factors of columns, all rows at once, and of rows, one at a time."""
-        first, count, n = part
-        width = round_up(n, PER_ROW) * FP32.bytes
+        width = piece.size // count
         repeated = columns.at(0, width, rows=count, pitch=0)
         self.k.vec_binary("mul", piece, piece, repeated, FP32)
         for row in range(count):
@@ -215,18 +227,23 @@ class _Finish:
             self.k.vec_binary("mul", line, line, factor, FP32)
 
     def _gate(self, piece: SlotRegion, gate: SlotRegion) -> None:
-        """Multiply by the gate."""
-        for operation, value in (("muls", 0.25), ("adds", 0.5), ("maxs", 0.0), ("mins", 1.0)):
-            self.k.vec_scalar(operation, gate, piece if operation == "muls" else gate, value, FP32)
-        self.k.vec_binary("mul", piece, piece, gate, FP32)
+        """Multiply by the gate, clip(x / 4 + 1/2, 0, 1)."""
+        k = self.k
+        k.vec_scalar("muls", gate, piece, 0.25, FP32)
+        k.vec_scalar("adds", gate, gate, 0.5, FP32)
+        k.vec_scalar("maxs", gate, gate, 0.0, FP32)
+        k.vec_scalar("mins", gate, gate, 1.0, FP32)
+        k.vec_binary("mul", piece, piece, gate, FP32)
 
     def _store(self, piece: SlotRegion, first: int, count: int, n: int) -> None:
         """Narrow a piece and write its rows."""
-        out, e = self.kernel.out, self.kernel.out.dtype.bytes
-        piece = converted(self.k, piece, (FP32, out.dtype), self.narrow)
-        width, pitch = piece.size // count, out.shape[1] * e
-        target = out.at(first * pitch, n * e, base="out", rows=count, pitch=pitch)
-        self.k.data_move(target, piece.slot.at(0, n * e, rows=count, pitch=width), out.dtype)
+        out = self.kernel.out
+        piece = converted(self.k, piece, FP32, out.dtype, self.narrow)
+        size = n * out.dtype.bytes
+        pitch = out.shape[1] * out.dtype.bytes
+        target = out.at(first * pitch, size, base="out", rows=count, pitch=pitch)
+        rows = piece.slot.at(0, size, rows=count, pitch=piece.size // count)
+        self.k.data_move(target, rows, out.dtype)
 
 
 @dataclass(frozen=True)

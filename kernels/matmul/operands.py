@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from npusim.base.integers import Number
 from npusim.kernels.parts.tile_order import Tiles
-from npusim.kernels.parts.transposed import load_transposed
+from npusim.kernels.parts.transposed import NzColumns, load_transposed
 from npusim.language import (
     FRACTAL_BYTES,
     INT8,
@@ -28,20 +28,25 @@ from npusim.language import (
 )
 
 #: How an operand may lie in GM.
-LAYOUTS_A, LAYOUTS_B = ("ND", "ND_km", "NZ"), ("ND", "ND_nk", "NZ", "NZ_nk")
+LAYOUTS_A = ("ND", "ND_km", "NZ")
+LAYOUTS_B = ("ND", "ND_nk", "NZ", "NZ_nk")
 
 
 def steps(layouts: tuple[str, str], c0: int) -> dict[str, int]:
-    """Of what sizes of a tiling are multiples; ``ArgumentError`` for layouts that are unknown."""
+    """The multiples that sizes of a tiling have to be; ``ArgumentError`` for unknown layouts."""
     if layouts[0] not in LAYOUTS_A or layouts[1] not in LAYOUTS_B:
         raise ArgumentError(
             f"matmul operands are {layouts}; A is one of {', '.join(LAYOUTS_A)}, B of "
             f"{', '.join(LAYOUTS_B)}"
         )
-    blocked_a = {"single_core_m": 16} if layouts[0] == "NZ" else {}
-    whole = {"NZ": c0, "NZ_nk": 16}.get(layouts[1])
-    blocked_b = {"base_n": whole, "single_core_n": whole} if whole else {}
-    return {"base_k": c0, **blocked_a, **blocked_b}
+    multiples = {"base_k": c0}
+    if layouts[0] == "NZ":
+        multiples["single_core_m"] = 16
+    if layouts[1] == "NZ":
+        multiples |= {"base_n": c0, "single_core_n": c0}
+    elif layouts[1] == "NZ_nk":
+        multiples |= {"base_n": 16, "single_core_n": 16}
+    return multiples
 
 
 class Tile(NamedTuple):
@@ -102,20 +107,23 @@ class Operand(Struct, frozen=True):
         One copy, except that devices without nd2nz take one per column of NZ.
         """
         rows, columns = size
-        dtype, offset = self.tensor.dtype, self.offset(*at)
-        count, column = ceil_div(columns, self.c0), ceil_div(rows, 16) * FRACTAL_BYTES
+        dtype = self.tensor.dtype
+        offset = self.offset(*at)
+        count = ceil_div(columns, self.c0)
+        column = ceil_div(rows, 16) * FRACTAL_BYTES
         if self.blocked:
             pitch = ceil_div(self.rows, 16) * FRACTAL_BYTES
             source = self.tensor.at(offset, column, base=base, rows=count, pitch=pitch)
             k.data_move(dst, source, dtype)
             return
-        e, pitch = dtype.bytes, self.columns * dtype.bytes
+        pitch = self.columns * dtype.bytes
         if k.has_path("GM", "L1", "nd2nz"):
-            source = self.tensor.at(offset, columns * e, base=base, rows=rows, pitch=pitch)
+            row = columns * dtype.bytes
+            source = self.tensor.at(offset, row, base=base, rows=rows, pitch=pitch)
             k.nd2nz(dst, source, dtype)
             return
         for j in range(count):
-            width = min(self.c0, columns - j * self.c0) * e
+            width = min(self.c0, columns - j * self.c0) * dtype.bytes
             source = self.tensor.at(offset + j * 32, width, base=base, rows=rows, pitch=pitch)
             k.data_move(dst.at(j * column, width, rows=rows, pitch=32), source, dtype)
 
@@ -138,7 +146,8 @@ class Scales(Struct, frozen=True):
         self, k: Language, dst: Slot, base: str, at: tuple[int, int], size: tuple[int, int]
     ) -> None:
         """Bring the scales of ``size`` = (rows, columns) elements to L1, as ``Operand.load``."""
-        rows, width = size[0], ceil_div(size[1], self.group)
+        rows = size[0]
+        width = ceil_div(size[1], self.group)
         pitch = self.tensor.shape[1]
         source = self.tensor.at(self.offset(*at), width, base=base, rows=rows, pitch=pitch)
         k.data_move(scales_in(dst, 0, width, rows), source, self.tensor.dtype, variant="scale")
@@ -159,9 +168,10 @@ def scale_slots(
     k: Language, scales: tuple[Tensor, ...], extents: tuple[int, int], groups: int, slots: int
 ) -> list[BufferHandle]:
     """So many slots of L0 for so many groups of the scales of A and of B, where there are any."""
+    memories = ("L0A_MX", "L0B_MX")
     return [
-        k.buffer(memory, (round_up(rows, 32), groups), INT8, slots=slots, name=f"{one.name}_l0")
-        for one, rows, memory in zip(scales, extents, ("L0A_MX", "L0B_MX"), strict=False)
+        k.buffer(memory, (round_up(rows, 32), groups), INT8, slots=slots, name=f"{scale.name}_l0")
+        for scale, rows, memory in zip(scales, extents, memories, strict=False)
     ]
 
 
@@ -201,7 +211,7 @@ class Source(Struct, frozen=True):
         return Slab(start, min(self.depth, k - start), ahead)
 
     def begins(self, walk: list[int], k: int) -> dict[int, Slab]:
-        """Where in a ``walk`` (first elements of base blocks) slabs begin, and which."""
+        """The slabs of a ``walk`` (first elements of base blocks), by the place they begin at."""
         slabs = [self.slab(k0, k) for k0 in walk]
         return {i: slab for i, slab in enumerate(slabs) if not i or slab != slabs[i - 1]}
 
@@ -209,8 +219,9 @@ class Source(Struct, frozen=True):
         """Bring a slab of the tile, or of the one after it, to L1."""
         prefix = "next_" if slab.ahead else ""
         extent = tile.extent(self.extent, ahead=slab.ahead)
-        at, size = self._turned(0, slab.k0), self._turned(extent, slab.size)
-        self.operand.load(k, slot, prefix + self.operand.base, at, size)
+        first = self._turned(0, slab.k0)
+        size = self._turned(extent, slab.size)
+        self.operand.load(k, slot, prefix + self.operand.base, first, size)
 
     def _turned(self, across: Number, along: Number) -> tuple[Number, Number]:
         """(row, column) of what lies across K and along it."""
@@ -221,7 +232,8 @@ class Shared:
     """The slots of another operand's buffer: what comes second lies ``offset`` bytes into them."""
 
     def __init__(self, handle: BufferHandle, offset: int) -> None:
-        self.handle, self.offset = handle, offset
+        self.handle = handle
+        self.offset = offset
 
     def next(self) -> Slot:
         """The slot that the first operand took last."""
@@ -250,7 +262,9 @@ class Feed:
         following: Slab | None = None,
         present: bool = False,
     ) -> None:
-        self.handle, self.load, self.begins = handle, load, begins
+        self.handle = handle
+        self.load = load
+        self.begins = begins
         slabs = [*begins.values(), following]
         self.next = dict(zip(begins, slabs[1:], strict=True)) if preload else {}
         self.pending = present
@@ -279,11 +293,12 @@ class Feed:
         self, k: Language, slot: Slot, rows: int, block: tuple[int, int], group: int
     ) -> SlotRegion:
         """Bring the scales of ``rows`` and a block of K, (first element, extent), to L0."""
-        groups = ceil_div(block[1], group)
-        held = scales_in(slot, 0, groups, rows)
-        first = (block[0] - self.slab.k0) // group
-        k.data_move(held, scales_in(self.slot, first, groups, rows), INT8)
-        return held
+        k0, depth = block
+        groups = ceil_div(depth, group)
+        target = scales_in(slot, 0, groups, rows)
+        first = (k0 - self.slab.k0) // group
+        k.data_move(target, scales_in(self.slot, first, groups, rows), INT8)
+        return target
 
 
 def periods(
@@ -295,45 +310,51 @@ def periods(
     same slabs, do not begin the sum, and lie one behind the other; where slabs are asked for
     ``ahead``, so does the one after them.
     """
-    depth, places = period * base_k, range(0, len(walk), period)
-    ends = [walk[min(place + period, len(walk)) - 1] for place in places]
-    size = depth - base_k
-    starts = [
-        k0 if place and end - k0 == size and not k0 % depth and k0 + depth <= k else -1
-        for place, k0, end in zip(places, walk[::period], ends, strict=True)
-    ]
-    goes_on = [0 <= a == b - depth for a, b in pairwise(starts)]
-    at = 0
-    while at < len(starts):
-        alike = sum(1 for _ in takewhile(bool, goes_on[at:]))
-        many = max(1, alike + (not ahead))
-        yield places[at], many
-        at += many
+    depth = period * base_k
+    places = range(0, len(walk), period)
+    # The first element of each period that is whole and does not begin the sum, -1 of others.
+    starts = []
+    for place in places:
+        k0 = walk[place]
+        end = walk[min(place + period, len(walk)) - 1]
+        regular = place and end - k0 == depth - base_k and not k0 % depth and k0 + depth <= k
+        starts.append(k0 if regular else -1)
+    follows = [0 <= a == b - depth for a, b in pairwise(starts)]
+    number = 0
+    while number < len(starts):
+        followed = sum(1 for _ in takewhile(bool, follows[number:]))
+        many = max(1, followed if ahead else followed + 1)
+        yield places[number], many
+        number += many
 
 
 def load_left(
     k: Language, a0: Slot, feed: Feed, m: int, block: tuple[int, int], dtype: DType, *, k_rows: bool
 ) -> None:
     """A block of NZ columns to L0A: a load3d with a 1x1 filter walks rows as positions."""
-    m16, first = round_up(m, 16), block[0] - feed.slab.k0
+    k0, depth = block
+    start = k0 - feed.slab.k0
     if k_rows:
-        held = feed.slot, 0, feed.slab.size
-        load_transposed(k, a0, held, m, (first, block[1]), dtype)
+        columns = NzColumns(feed.slot, 0, feed.slab.size)
+        load_transposed(k, a0, columns, m, start, depth, dtype)
         return
-    slab = feed.slot.at(0, ceil_div(feed.slab.size, 32 // dtype.bytes) * m16 * 32)
-    k.load3d(a0, slab, Window(h=1, w=m16), dtype, m=(0, m), k=(first, block[1]))
+    rows = round_up(m, 16)
+    slab = feed.slot.at(0, ceil_div(feed.slab.size, 32 // dtype.bytes) * rows * 32)
+    k.load3d(a0, slab, Window(h=1, w=rows), dtype, m=(0, m), k=(start, depth))
 
 
 def load_right(
     k: Language, b0: Slot, feed: Feed, n: int, block: tuple[int, int], dtype: DType, *, k_rows: bool
 ) -> None:
     """A block to L0B: of N x K its fractals as they lie, of K x N a load3d along positions."""
+    k0, depth = block
+    start = k0 - feed.slab.k0
     c0 = 32 // dtype.bytes
-    first, n1 = block[0] - feed.slab.k0, ceil_div(n, 16)
-    if not k_rows:
-        fractals = feed.slot.fractals(first // c0 * n1, ceil_div(block[1], c0) * n1)
-        k.load2d(b0, fractals, dtype)
+    if k_rows:
+        rows = round_up(feed.slab.size, 16)
+        slab = feed.slot.at(0, ceil_div(n, c0) * rows * 32)
+        k.load3d(b0, slab, Window(h=1, w=rows), dtype, m=(start, depth), k=(0, n))
         return
-    rows = round_up(feed.slab.size, 16)
-    slab = feed.slot.at(0, ceil_div(n, c0) * rows * 32)
-    k.load3d(b0, slab, Window(h=1, w=rows), dtype, m=(first, block[1]), k=(0, n))
+    n1 = ceil_div(n, 16)
+    fractals = feed.slot.fractals(start // c0 * n1, ceil_div(depth, c0) * n1)
+    k.load2d(b0, fractals, dtype)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,20 @@ from npusim.kernels.estimate.fit import cube_sizes, most_rows
 from npusim.kernels.estimate.ladder import cores_below, l1_below
 from npusim.kernels.estimate.pipeline import Columns, Space, chosen, distinct, joined, uneven
 from npusim.kernels.estimate.streams import clear_cycles
-from npusim.kernels.estimate.work import Floats, Work
+from npusim.kernels.estimate.tile import (
+    CubeStep,
+    OperandLoads,
+    SharedBytes,
+    TileWork,
+    WayOut,
+    step_of,
+    swapped,
+)
+from npusim.kernels.estimate.work import Floats
 from npusim.kernels.matmul.tiling import Shape, Tiling, order_of
 from npusim.language import FP32, IntArray, ceil_div, round_up
 from npusim.machine.device.parts import Path
+from npusim.machine.isa.base import Move
 
 #: Most K of one product, and base blocks of slabs that are tried besides the longest that fit L1.
 _MOST_K, _STEPS = 512, (1, 2, 4, 8)
@@ -41,6 +51,49 @@ _ACROSS = ("L1", "L0A", "load3d_transpose")
 _ROWS, _PLACES = 16, 4
 
 
+class ProductSizes(NamedTuple):
+    """Sizes of a tile, in elements, and how often its operands come.
+
+    ``items`` tiles of ``m`` x ``n`` are summed over ``depth`` elements of K in ``slabs``, the
+    ``longest`` of which is cut into base blocks, a ``run`` of them. The operand with shorter slabs
+    comes in so many ``seconds``, each of so many ``steps``. Rows of A are cut into ``cut_a``
+    elements before (0: they are looked at as if they were not). Tiles may begin ``between`` aligned
+    places.
+    """
+
+    items: IntArray
+    m: Floats
+    n: Floats
+    depth: Any
+    longest: Any
+    slabs: Any
+    seconds: Floats
+    steps: Floats
+    run: Any
+    cut_a: IntArray
+    cut_b: IntArray
+    between: Any
+
+
+class SlabLoads(NamedTuple):
+    """The loads of A or B for a tile with a ``side`` of so many elements.
+
+    A slab of ``blocks`` base blocks comes so many ``times`` for one of the other operand, into one
+    of ``slots``: ``load_bytes`` in ``rows`` in GM, with ``start`` cycles beside those of its bytes.
+    The operand has ``size`` bytes; ``held`` says that the L2 has it all.
+    """
+
+    side: Floats
+    blocks: IntArray
+    times: Floats
+    load_bytes: Floats
+    start: Floats
+    rows: Floats
+    slots: Any
+    size: int
+    held: bool
+
+
 @dataclass(frozen=True)
 class Products(Space):
     """Candidates for one product on one device: columns of fields, and what ranks them."""
@@ -50,82 +103,130 @@ class Products(Space):
     @cached_property
     def rows(self) -> Columns:
         """Fields of all candidates that fit the device's buffers, one entry per candidate."""
-        s, size, unit = self.shape, cube_sizes(self.device), self.shape.unit
-        table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
-        high, wide = (
-            distinct(
-                np.array(even_parts(ceil_div(side, unit), _SIDES[-1] // unit, _EVEN)) * unit,
-                _SIDES[(_SIDES % unit == 0) & (side > _SIDES)],
-            )
-            for side in (s.m, s.n)
-        )
-        m, n = (side.reshape(-1) for side in np.meshgrid(high, wide, indexing="ij"))
-        fits = (m * n * 4 <= size["L0C"]) & (m <= most_rows(self.device, s.out)) & (n <= table)
-        t = self._parts(chosen({"m": m, "n": n}, np.flatnonzero(fits)))
+        t = self._parts(self._tiles_in_l0c())
         t = self.with_l0(t, t["m"])
         t["depth"] = -(-t["depth"] // t["k"]) * t["k"]  # parts are of whole base blocks
-        room = 2 * (t["m"] + t["n"]) * s.dtype.bytes * t["k"]
-        t = chosen(t | {"room": room}, np.flatnonzero(room <= size["L1"]))
-        longest = np.minimum(size["L1"] // t["room"], -(-t["depth"] // t["k"]))
-        steps = [longest]
-        for step in (*_STEPS, *(less // t["room"] for less in l1_below(size["L1"])[:_LESS])):
-            wanted = np.broadcast_to(np.asarray(step), longest.shape)
-            new = np.logical_and.reduce([wanted != other for other in steps])
-            steps.append(np.where((wanted < longest) & new, wanted, 0))
-        t = joined(*(chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps))
-        t["items"] = self._tiles(t) * -(-s.k // t["depth"])
+        t = self._slabs_in_l1(t)
+        t["items"] = self._tiles(t) * -(-self.shape.k // t["depth"])
         t["cores"] = -(-t["items"] // -(-t["items"] // self.cores))
         return t
+
+    def _tiles_in_l0c(self) -> Columns:
+        """Sides of tiles that L0C, and BT for the bias, have room for."""
+        s = self.shape
+        high, wide = self._sides(s.m), self._sides(s.n)
+        m, n = (side.reshape(-1) for side in np.meshgrid(high, wide, indexing="ij"))
+        table = self.device.memory("BT" if s.biased else "L0C").size_bytes // FP32.bytes
+        fits = m * n * 4 <= cube_sizes(self.device)["L0C"]
+        fits &= (m <= most_rows(self.device, s.out)) & (n <= table)
+        return chosen({"m": m, "n": n}, np.flatnonzero(fits))
+
+    def _sides(self, extent: int) -> IntArray:
+        """Sides of tiles along M or N: some even cuts, and usual sizes."""
+        unit = self.shape.unit
+        even = np.array(even_parts(ceil_div(extent, unit), _SIDES[-1] // unit, _EVEN)) * unit
+        return distinct(even, _SIDES[(_SIDES % unit == 0) & (extent > _SIDES)])
+
+    def _slabs_in_l1(self, t: Columns) -> Columns:
+        """Add base blocks of slabs of which L1 holds two of each operand."""
+        l1 = self.device.memory("L1").size_bytes
+        room = 2 * (t["m"] + t["n"]) * self.shape.dtype.bytes * t["k"]
+        t = chosen(t | {"room": room}, np.flatnonzero(room <= l1))
+        longest = np.minimum(l1 // t["room"], -(-t["depth"] // t["k"]))
+        lesser = [less // t["room"] for less in l1_below(l1)[:_LESS]]
+        steps = [longest]
+        for step in (*_STEPS, *lesser):
+            wanted = np.broadcast_to(np.asarray(step), longest.shape)
+            new = wanted < longest
+            for other in steps:
+                new = new & (wanted != other)
+            steps.append(np.where(new, wanted, 0))
+        candidates = [chosen(t | {"step": step}, np.flatnonzero(step)) for step in steps]
+        return joined(*candidates)
 
     def given(self, tilings: Sequence[Tiling]) -> Columns:
         """Fields of such candidates, and whether each ``fits`` and is known.
 
         Blocks of several tiles are dealt as wholes: the core with most has a share of ``dealt``.
         """
-        s, size = self.shape, cube_sizes(self.device)
         names = [field.name for field in fields(Tiling)]
-        g = {name: np.array([getattr(one, name) for one in tilings]) for name in names}
-        m, n, k = g["base_m"], g["base_n"], g["base_k"]
-        a, b = (k * g[f"step_k{side}"] for side in "ab")
-        whole = round_up(s.k, 16)
-        depth = np.where(g["single_core_k"] > 0, np.minimum(g["single_core_k"], whole), whole)
-        l1 = g["l1a_slots"] * m * a + g["l1b_slots"] * n * b
-        fits = (l1 * s.dtype.bytes <= size["L1"]) & (g["l0c_slots"] * m * n * 4 <= size["L0C"])
-        for memory, side in (("L0A", m), ("L0B", n)):
-            fits &= g["l0_slots"] * side * k * s.dtype.bytes <= size[memory]
-        t = {"m": m, "n": n, "k": k, "depth": depth, "step": g["step_ka"]}
-        t |= {"step_a": g["step_ka"], "step_b": g["step_kb"]}
-        t |= {name: g[name] for name in ("l0_slots", "l0c_slots", "unit_flag", "l1_halves")}
-        t |= {"l1a": g["l1a_slots"], "l1b": g["l1b_slots"]}
-        parts = -(-s.k // depth)
-        t["items"] = self._tiles(t) * parts
-        high, wide = (
-            np.clip(-(-g[f"single_core_{axis}"] // base), 1, -(-side // base))
-            for axis, base, side in (("m", m, s.m), ("n", n, s.n))
-        )
-        blocks = s.groups * -(-s.m // (m * high)) * -(-s.n // (n * wide)) * parts
-        t["cores"] = np.minimum(np.where(g["cores"] > 0, g["cores"], self.cores), self.cores)
-        t["cores"] = np.minimum(t["cores"], blocks)
-        t["dealt"] = np.minimum(-(-blocks // t["cores"]) * high * wide, t["items"]) * t["cores"]
-        fits &= ~(g["full_load_a"] | g["through_ub"]) & (g["tail_m"] * g["tail_n"] == 1)
-        fits &= ~g["unit_flag"] | (costs.unit_flag_lag(self.device) >= 0)
-        cube = self.device.cube
-        fits &= cube is not None and s.math in cube.rates
+        g = {name: np.array([getattr(tiling, name) for tiling in tilings]) for name in names}
+        padded_k = round_up(self.shape.k, 16)
+        depth = np.minimum(g["single_core_k"], padded_k)
+        t = {
+            "m": g["base_m"],
+            "n": g["base_n"],
+            "k": g["base_k"],
+            "depth": np.where(g["single_core_k"] > 0, depth, padded_k),
+            "step": g["step_ka"],
+            "step_a": g["step_ka"],
+            "step_b": g["step_kb"],
+            "l0_slots": g["l0_slots"],
+            "l0c_slots": g["l0c_slots"],
+            "unit_flag": g["unit_flag"],
+            "l1_halves": g["l1_halves"],
+            "l1a": g["l1a_slots"],
+            "l1b": g["l1b_slots"],
+        }
+        t |= self._dealt(t, g)
+        fits = self._in_buffers(t) & self._has_estimate(g)
         return t | {"fits": fits, "barrier": g["barrier"]}
 
+    def _dealt(self, t: Columns, g: Columns) -> Columns:
+        """Tiles, cores, and the tiles of all cores as if each had as many as the busiest one.
+
+        ``g`` are the fields of ``Tiling``.
+        """
+        s = self.shape
+        parts = -(-s.k // t["depth"])
+        items = self._tiles(t) * parts
+        tiles_m = -(-s.m // t["m"])
+        tiles_n = -(-s.n // t["n"])
+        high = np.clip(-(-g["single_core_m"] // t["m"]), 1, tiles_m)
+        wide = np.clip(-(-g["single_core_n"] // t["n"]), 1, tiles_n)
+        blocks_m = -(-s.m // (t["m"] * high))
+        blocks_n = -(-s.n // (t["n"] * wide))
+        blocks = s.groups * blocks_m * blocks_n * parts
+        allowed = np.where(g["cores"] > 0, g["cores"], self.cores)
+        cores = np.minimum(np.minimum(allowed, self.cores), blocks)
+        each = -(-blocks // cores) * high * wide
+        return {"items": items, "cores": cores, "dealt": np.minimum(each, items) * cores}
+
+    def _in_buffers(self, t: Columns) -> npt.NDArray[np.bool_]:
+        """Tell whether buffers of given tilings fit the memories of a core."""
+        size = cube_sizes(self.device)
+        element = self.shape.dtype.bytes
+        rows, columns = t["m"] * t["k"], t["n"] * t["k"]  # of a base block of A, and of B
+        l1 = t["l1a"] * t["step_a"] * rows
+        l1 = l1 + t["l1b"] * t["step_b"] * columns
+        fits = l1 * element <= size["L1"]
+        fits &= t["l0_slots"] * rows * element <= size["L0A"]
+        fits &= t["l0_slots"] * columns * element <= size["L0B"]
+        fits &= t["l0c_slots"] * t["m"] * t["n"] * 4 <= size["L0C"]
+        return np.asarray(fits)
+
+    def _has_estimate(self, g: Columns) -> npt.NDArray[np.bool_]:
+        """Tell whether closed forms know what tilings with these fields do."""
+        fits = ~(g["full_load_a"] | g["through_ub"]) & (g["tail_m"] * g["tail_n"] == 1)
+        fits &= ~g["unit_flag"] | (costs.unit_flag_lag(self.device) >= 0)
+        cube = self.device.cube
+        return np.asarray(fits & (cube is not None and self.shape.math in cube.rates))
+
     def _parts(self, t: Columns) -> Columns:
-        """With depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
-        s, found = self.shape, [t | {"depth": np.full(len(t["m"]), round_up(self.shape.k, 16))}]
-        tiles, depths = self._tiles(t), [found[0]["depth"]]
+        """Add depths of a part of K: all of it, and what keeps cores busy if parts may add up."""
+        s = self.shape
+        tiles = self._tiles(t)
+        depths = [np.full(len(t["m"]), round_up(s.k, 16))]
+        candidates = [t | {"depth": depths[0]}]
         for cores in (self.cores, *cores_below(self.cores)[:_LESS]):
             for each in range(1, _PARTS + 1):
                 count = each * cores // tiles
                 depth = round_up(-(-s.k // np.maximum(1, count)), 16)
                 new = np.logical_and.reduce([depth != other for other in depths])
-                some = np.flatnonzero((count > 1) & (depth < s.k) & s.splits & new)
+                useful = (count > 1) & (depth < s.k) & s.splits & new
                 depths.append(depth)
-                found.append(chosen(t | {"depth": depth}, some))
-        return joined(*found)
+                candidates.append(chosen(t | {"depth": depth}, np.flatnonzero(useful)))
+        return joined(*candidates)
 
     def _tiles(self, t: Columns) -> IntArray:
         """Tiles of the result."""
@@ -148,11 +249,11 @@ class Products(Space):
         return np.asarray(2 * (t["m"] + t["n"]) * t["k"] * t["step"] * self.shape.dtype.bytes)
 
     def bytes_in_l1(self, t: Tiling) -> int:
-        """The same of a tiling of them."""
+        """Bytes of L1 that a tiling of them takes."""
         return 2 * (t.base_m + t.base_n) * t.base_k * t.step_ka * self.shape.dtype.bytes
 
     def clears(self, t: Columns) -> npt.NDArray[np.bool_]:
-        """Whether parts of K add into the result, which a kernel before this one clears."""
+        """Tell whether parts of K add into the result, which a kernel before this one clears."""
         return np.asarray(t["depth"] < self.shape.k)
 
     def tiling(self, t: dict[str, int]) -> Tiling:
@@ -171,102 +272,209 @@ class Products(Space):
             **order_of(self.shape, self.device),
         )
 
-    def work(self, t: Columns, *, sure: bool = False) -> Work:
+    @property
+    def math(self) -> str:
         """See ``pipeline.Space``."""
-        s, device, cores = self.shape, self.device, t["cores"]
-        items = t["items"] if sure else t.get("dealt", t["items"])
-        e, rounds = s.dtype.bytes, -(-items // cores)
+        return self.shape.math
+
+    def busiest(self, t: Columns) -> ProductSizes:
+        """See ``pipeline.Space``."""
+        items = t.get("dealt", t["items"])
         # In one round a core with a whole tile is the last; in several they even out.
-        m, n = (
-            np.where(
-                (rounds == 1) & (not sure),
-                np.minimum(base, side),
-                side / -(-side // base),
-            )
-            for base, side in ((t["m"], s.m), (t["n"], s.n))
-        )
-        of_a, of_b = t.get("step_a", t["step"]), t.get("step_b", t["step"])
-        slabs, depth, most, steps = self._slabs(t, np.maximum(of_a, of_b), sure=sure)
-        # The operand with shorter slabs comes so many times for each of the other.
-        seconds = np.maximum(1, most / (t["k"] * np.minimum(of_a, of_b)))
-        seconds = seconds if sure else np.ceil(seconds)
-        in_a, in_b = np.where(of_a < of_b, seconds, 1), np.where(of_b < of_a, seconds, 1)
-        slab, along = depth / slabs, np.minimum(t["depth"], s.k)
-        k, rest = uneven(slab, most.astype(np.float64), t["k"], steps)
-        a, b = (
-            self._load(
-                (side, slab / several),
-                (np.minimum(base, whole), np.minimum(t["k"] * of, along)),
-                (whole, s.k),
-                k_rows=k_rows,
-                parts=(0 if not sure else whole if k_rows else along) + 0 * along,
-            )
-            for side, several, base, of, whole, k_rows in (
-                (m, in_a, t["m"], of_a, s.m, s.turned[0]),
-                (n, in_b, t["n"], of_b, s.n, not s.turned[1]),
-            )
-        )
-        asked = (m + n) * depth * e * t["items"]
-        requests = (a["rows"] * in_a + b["rows"] * in_b) * slabs * t["items"]
-        once, written = (s.groups * s.m * s.k * e, s.groups * s.k * s.n * e), s.m * s.n * s.groups
-        missing = self.missing(*once)
-        loads = [
-            {
-                "start": load["start"],
-                "bytes": side * slab / several * e,
-                "slots": slots,
-                "until": np.where(held, 0, rounds),
-                "copies": np.maximum(1, cores * rounds * side * depth * e / size),
-            }
-            for load, side, several, slots, held, size in (
-                (a, m, in_a, t.get("l1a", 2), self.held[0], once[0]),
-                (b, n, in_b, t.get("l1b", 2), self.held[1], once[1]),
-            )
-        ]
-        if sure:  # what misses the L2 makes no request there: each byte once, or any byte
-            every = zip(once, (a, b), loads, strict=True)
-            spared = self.missing(*(size * x["rows"] / load["bytes"] for size, x, load in every))
-            room = device.l2.size_bytes if device.l2 is not None else 0
-            fits = sum(once) + written * s.out.bytes <= room
-            requests = requests - (spared if fits else requests)
-        pairs = {
-            f"{which}_{what}": np.where(of_a < of_b, loads[1 - i][what], loads[i][what])
-            for i, which in enumerate(("first", "second"))
-            for what in loads[0]
-        }
-        factor = device.l2.atomic_factor if device.l2 is not None else 1
-        size = np.where(t["depth"] < s.k, s.out.bytes, (s.single or s.out).bytes)
-        sums = np.where(t["depth"] < s.k, factor, 1) * size
-        stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
-        clear = clear_cycles(device, written * s.out.bytes) if s.splits else 0
-        return Work(
-            cores=cores,
+        alone = -(-items // t["cores"]) == 1
+        mean_m, mean_n = self._mean_sides(t)
+        longer, shorter = _steps(t)
+        depth = np.minimum(t["depth"], self.shape.k)
+        slab = np.minimum(t["k"] * longer, depth)
+        run = np.ceil(slab / t["k"])
+        seconds = np.ceil(np.maximum(1, slab / (t["k"] * shorter)))
+        return ProductSizes(
             items=items,
-            firsts=slabs,
+            m=np.where(alone, np.minimum(t["m"], self.shape.m), mean_m),
+            n=np.where(alone, np.minimum(t["n"], self.shape.n), mean_n),
+            depth=depth,
+            longest=slab,
+            slabs=-(-depth // (t["k"] * longer)),
             seconds=seconds,
-            steps=steps / seconds if sure else np.ceil(steps / seconds),
-            **pairs,
-            **dict.fromkeys(("first_every", "second_every", "first_period", "second_period"), 1),
-            **self.stepping(t, self._step(t, m, n, k), self._step(t, m, n, rest), steps),
-            **self._out(t, (m, n), size, m * n * sums, sure=sure),
-            rate=self._port.rate,
-            shared=costs.read_rate(device, asked, requests),
-            main=device.main_read_rate,
-            least=np.maximum(stored, missing / device.main_read_rate),
-            beside=costs.launch_cycles(device, "cube", cores)
-            + np.where(t["depth"] < s.k, clear, 0),
+            steps=np.ceil(run / seconds),
+            run=run,
+            cut_a=0 * depth,
+            cut_b=0 * depth,
+            # Of tiles side by side the busiest core may have those that begin between.
+            between=self.shape.n > t["n"],
         )
 
-    def _slabs(self, t: Columns, step: IntArray, *, sure: bool) -> tuple[Any, Any, Any, Any]:
-        """The longer slabs of a tile, with its K, the most K of one, and its base blocks."""
-        depth = np.minimum(t["depth"], self.shape.k)
-        if not (sure and "fits" in t):  # parts of K that were given may differ
-            most = np.minimum(t["k"] * step, depth)
-            return -(-depth // (t["k"] * step)), depth, most, np.ceil(most / t["k"])
-        depth = self.shape.k / -(-self.shape.k // depth)
-        slabs = np.maximum(1, depth / (t["k"] * step))
-        most = depth / slabs
-        return slabs, depth, most, np.maximum(1, most / t["k"])
+    def mean(self, t: Columns) -> ProductSizes:
+        """See ``pipeline.Space``."""
+        s = self.shape
+        m, n = self._mean_sides(t)
+        longer, shorter = _steps(t)
+        depth = along = np.minimum(t["depth"], s.k)
+        if "fits" in t:  # parts of K that were given may differ
+            depth = s.k / -(-s.k // depth)
+            slabs = np.maximum(1, depth / (t["k"] * longer))
+            slab = depth / slabs
+            run = np.maximum(1, slab / t["k"])
+        else:
+            slab = np.minimum(t["k"] * longer, depth)
+            slabs = -(-depth // (t["k"] * longer))
+            run = np.ceil(slab / t["k"])
+        seconds = np.maximum(1, slab / (t["k"] * shorter))
+        k_rows_a, k_rows_b = self._k_rows
+        return ProductSizes(
+            items=t["items"],
+            m=m,
+            n=n,
+            depth=depth,
+            longest=slab,
+            slabs=slabs,
+            seconds=seconds,
+            steps=run / seconds,
+            run=run,
+            cut_a=s.m + 0 * along if k_rows_a else along,
+            cut_b=s.n + 0 * along if k_rows_b else along,
+            between=False,
+        )
+
+    def mean_product(self, m: Floats, k: Floats, n: Floats) -> Floats:
+        """See ``pipeline.Space``: tiles are taken to be alike, of whole blocks."""
+        return np.asarray(costs.product_cycles(self.device, m, k, n, self.math))
+
+    def tile(self, t: Columns, sizes: ProductSizes) -> TileWork:
+        """See ``pipeline.Space``."""
+        a, b = self._operands(t, sizes)
+        slab = sizes.depth / sizes.slabs
+        k, rest = uneven(slab, sizes.longest.astype(np.float64), t["k"], sizes.run)
+        # The operand with shorter slabs comes several times for each of the other.
+        loads_a, loads_b = self._loads(t, sizes, a), self._loads(t, sizes, b)
+        first, second = swapped(a.blocks < b.blocks, loads_a, loads_b)
+        return TileWork(
+            cores=t["cores"],
+            items=sizes.items,
+            firsts=sizes.slabs,
+            seconds=sizes.seconds,
+            steps=sizes.steps,
+            run=sizes.run,
+            first=first,
+            second=second,
+            step=self._step(t, sizes, k),
+            rest=self._step(t, sizes, rest),
+            drain=self._drain(t, sizes),
+            traffic=self._traffic(t, sizes, a, b),
+            rate=self._port.rate,
+            step_slots=t["l0_slots"],
+            drain_slots=t["l0c_slots"],
+            unit_flag=t["unit_flag"],
+            beside=self._beside(t),
+        )
+
+    def _mean_sides(self, t: Columns) -> tuple[Floats, Floats]:
+        """Rows and columns of a tile on average."""
+        s = self.shape
+        return s.m / -(-s.m // t["m"]), s.n / -(-s.n // t["n"])
+
+    @property
+    def _k_rows(self) -> tuple[bool, bool]:
+        """Tell whether rows of A in GM are along K, and those of B."""
+        turned_a, turned_b = self.shape.turned
+        return turned_a, not turned_b
+
+    def _operands(self, t: Columns, sizes: ProductSizes) -> tuple[SlabLoads, SlabLoads]:
+        """The loads of A and of B, as they lie in GM."""
+        s, e = self.shape, self.shape.dtype.bytes
+        k_rows_a, k_rows_b = self._k_rows
+        blocks_a, blocks_b = _steps_of_both(t)
+        slab, along = sizes.depth / sizes.slabs, np.minimum(t["depth"], s.k)
+        times_a = np.where(blocks_a < blocks_b, sizes.seconds, 1)
+        times_b = np.where(blocks_b < blocks_a, sizes.seconds, 1)
+        start_a, rows_a = self._load(
+            extent=(sizes.m, slab / times_a),
+            most=(np.minimum(t["m"], s.m), np.minimum(t["k"] * blocks_a, along)),
+            total=(s.m, s.k),
+            k_rows=k_rows_a,
+            cut=sizes.cut_a,
+        )
+        start_b, rows_b = self._load(
+            extent=(sizes.n, slab / times_b),
+            most=(np.minimum(t["n"], s.n), np.minimum(t["k"] * blocks_b, along)),
+            total=(s.n, s.k),
+            k_rows=k_rows_b,
+            cut=sizes.cut_b,
+        )
+        a = SlabLoads(
+            side=sizes.m,
+            blocks=blocks_a,
+            times=times_a,
+            load_bytes=sizes.m * slab / times_a * e,
+            start=start_a,
+            rows=rows_a,
+            slots=t.get("l1a", 2),
+            size=s.groups * s.m * s.k * e,
+            held=self.held[0],
+        )
+        b = SlabLoads(
+            side=sizes.n,
+            blocks=blocks_b,
+            times=times_b,
+            load_bytes=sizes.n * slab / times_b * e,
+            start=start_b,
+            rows=rows_b,
+            slots=t.get("l1b", 2),
+            size=s.groups * s.k * s.n * e,
+            held=self.held[1],
+        )
+        return a, b
+
+    def _loads(self, t: Columns, sizes: ProductSizes, operand: SlabLoads) -> OperandLoads:
+        """The loads of an operand to L1."""
+        e = self.shape.dtype.bytes
+        rounds = -(-sizes.items // t["cores"])
+        asked = t["cores"] * rounds * operand.side * sizes.depth * e
+        return OperandLoads(
+            start=operand.start,
+            size=operand.load_bytes,
+            slots=operand.slots,
+            until=np.where(operand.held, 0, rounds),
+            copies=np.maximum(1, asked / operand.size),
+        )
+
+    def _traffic(self, t: Columns, sizes: ProductSizes, a: SlabLoads, b: SlabLoads) -> SharedBytes:
+        """Bytes that all cores move."""
+        s, device = self.shape, self.device
+        requests = (a.rows * a.times + b.rows * b.times) * sizes.slabs * t["items"]
+        written = s.m * s.n * s.groups
+        room = device.l2.size_bytes if device.l2 is not None else 0
+        spared = requests
+        if a.size + b.size + written * s.out.bytes <= room:  # what misses the L2 does so once
+            spared = self.missing(*(each.size * each.rows / each.load_bytes for each in (a, b)))
+        sums = self._sum_bytes(t)
+        stored = written * sums * -(-s.k // t["depth"]) / costs.write_rate(device)
+        return SharedBytes(
+            asked=(sizes.m + sizes.n) * sizes.depth * s.dtype.bytes * t["items"],
+            requests=requests,
+            missing=self.missing(a.size, b.size),
+            stored=stored,
+            main=device.main_read_rate,
+            spared=spared,
+        )
+
+    def _beside(self, t: Columns) -> Floats:
+        """Cycles of the launch, and of the kernel that clears what parts of K are added into."""
+        s = self.shape
+        size = s.m * s.n * s.groups * s.out.bytes
+        clear = clear_cycles(self.device, size) if s.splits else 0
+        launch = costs.launch_cycles(self.device, "cube", t["cores"])
+        return np.asarray(launch + np.where(t["depth"] < s.k, clear, 0))
+
+    def _element(self, t: Columns) -> IntArray:
+        """Bytes of an element of the result as it leaves."""
+        s = self.shape
+        return np.where(t["depth"] < s.k, s.out.bytes, (s.single or s.out).bytes)
+
+    def _sum_bytes(self, t: Columns) -> IntArray:
+        """Bytes that an element of the result takes of the way, with requests of atomic adds."""
+        factor = self.device.l2.atomic_factor if self.device.l2 is not None else 1
+        return np.asarray(np.where(t["depth"] < self.shape.k, factor, 1) * self._element(t))
 
     @property
     def _port(self) -> Path:
@@ -276,82 +484,90 @@ class Products(Space):
 
     def _load(
         self,
-        size: tuple[Floats, Floats],
+        extent: tuple[Floats, Floats],
         most: tuple[IntArray, IntArray],
-        whole: tuple[int, int],
+        total: tuple[int, int],
         *,
         k_rows: bool,
-        parts: IntArray,
-    ) -> dict[str, Floats]:
+        cut: IntArray,
+    ) -> tuple[Floats, Floats]:
         """Cycles of a load beside those of its bytes, and its rows in GM.
 
         All sizes are across K and along it. Rows, which with ``k_rows`` are along K, are as wide as
-        the ``most`` that is no tail, and the ``whole`` operand's elements apart. With ``parts``,
-        the elements into which a row is cut before, all loads are looked at, with 0 a few. Where no
-        move makes columns of NZ of rows, each column is a move of its own.
+        the ``most`` that is no tail, and elements of the ``total`` operand apart. Rows are ``cut``
+        into so many elements before, and all loads are looked at; 0 looks at a few. Where no move
+        makes columns of NZ of rows, each column is a move of its own.
         """
         port, e = self._port, self.shape.dtype.bytes
-        rows, columns = size[::-1] if k_rows else size
-        wide, pitch = most[not k_rows], whole[not k_rows]
+        rows, columns = extent[::-1] if k_rows else extent
+        wide, pitch = most[not k_rows], total[not k_rows]
         if port.variant == "":
             moves = columns * e / 32
             if self.shape.blocked:  # a move brings all columns, each of which lies in one piece
-                return {"start": port.startup_cycles + 0 * moves, "rows": moves}
-            return {"start": moves * port.startup_cycles, "rows": rows * moves}
+                return port.startup_cycles + 0 * moves, moves
+            return moves * port.startup_cycles, rows * moves
         # Both in one number: to sort pairs takes NumPy ten times as long.
-        apart = 1 + int(np.max(parts, initial=0))
-        each, which = np.unique(wide * apart + parts, return_inverse=True)
-        lines = self.shape.groups * whole[k_rows]
-        pieces = np.array(
-            [
-                _pieces(port, width * e, pitch * e, lines, part * e)
-                for width, part in (divmod(pair, apart) for pair in each.tolist())
-            ]
-        )
-        pieces = rows * columns / wide * pieces[which]
-        longer = pieces * float(port.row_cycles) - rows * columns * e / port.rate
-        return {"start": port.startup_cycles + np.maximum(0, longer), "rows": pieces}
+        apart = 1 + int(np.max(cut, initial=0))
+        each, which = np.unique(wide * apart + cut, return_inverse=True)
+        lines = self.shape.groups * total[k_rows]
+        counts = []
+        for pair in each.tolist():
+            width, part = divmod(pair, apart)
+            counts.append(_pieces(port, width * e, pitch * e, lines, part * e))
+        pieces = rows * columns / wide * np.array(counts)[which]
+        return Move.cycles_beside_bytes(port, rows * columns * e, pieces), pieces
 
-    def _step(self, t: Columns, m: Floats, n: Floats, k: Floats) -> dict[str, Any]:
-        """Cycles of the loads to L0 and the product of one step of ``k`` elements.
+    def _step(self, t: Columns, sizes: ProductSizes, k: Floats) -> CubeStep:
+        """The loads to L0 and the product of a step of ``k`` elements.
 
         Slots of a buffer get into each other's way where there are several that share banks.
         """
-        device, e, (km, nk) = self.device, self.shape.dtype.bytes, self.shape.turned
+        device = self.device
+        k_rows_a, k_rows_b = self._k_rows
         across = "load3d_transpose" if device.has_path(*_ACROSS) else "transpose"
-        into_a = device.path("L1", "L0A", across if km else "load3d")
-        into_b = device.path("L1", "L0B", "" if nk else "load3d")
-        a, b = (
-            path.startup_cycles + np.ceil(side / 16) * 16 * k * e * (each + conflict)
-            for path, side, slots in ((into_a, m, "l1a"), (into_b, n, "l1b"))
-            for each in (costs.byte_cycles(path, self.shape.dtype),)
-            for shared in ((t.get(slots, 2) > 1) & (t.get("l1_halves", 0) == 0),)
-            for conflict in (float(path.conflict_cycles) / 512 * shared,)
-        )
+        into_a = device.path("L1", "L0A", across if k_rows_a else "load3d")
+        into_b = device.path("L1", "L0B", "load3d" if k_rows_b else "")
+        a = self._into_l0(t, into_a, sizes.m, k, t.get("l1a", 2))
+        b = self._into_l0(t, into_b, sizes.n, k, t.get("l1b", 2))
         depth = k * self.shape.dtype.values
-        product = costs.mmad_cycles(device, m, depth, n, self.shape.math)
-        return costs.step(device, (into_a, into_b), (1, 1), (a, b, product))
+        return step_of(device, (into_a, into_b), (1, 1), (a, b), (sizes.m, depth, sizes.n))
 
-    def _out(
-        self,
-        t: Columns,
-        size: tuple[Floats, Floats],
-        each: IntArray,
-        written: Floats,
-        *,
-        sure: bool,
-    ) -> dict[str, Any]:
-        """How tiles of ``size`` leave, of elements of so many bytes, which write so many each."""
-        device, (m, n), e, whole = self.device, size, each, self.shape.n
-        drain, pace, _ = costs.drain_cycles(device, m, n, e)
+    def _into_l0(
+        self, t: Columns, path: Path, side: Floats, k: Floats, slots: IntArray | int
+    ) -> Floats:
+        """Cycles to load ``side`` x ``k`` elements to L0 out of one of the slots of L1."""
+        dtype = self.shape.dtype
+        size = np.ceil(side / 16) * 16 * k * dtype.bytes
+        shared = (np.asarray(slots) > 1) & (t.get("l1_halves", 0) == 0)
+        elements = size / dtype.bytes * dtype.values
+        return np.asarray(Move.cycles(path, size, elements=elements, conflict=shared))
+
+    def _drain(self, t: Columns, sizes: ProductSizes) -> WayOut:
+        """The way out of a tile."""
+        device, e, m, n = self.device, self._element(t), sizes.m, sizes.n
+        cycles, pace, _ = costs.drain_cycles(device, m, n, e)
         if device.has_path("L0C", "GM", "nz2nd"):
             path = device.path("L0C", "GM", "nz2nd")
-            # Of tiles side by side the busiest core may have those that begin between.
-            between = (not sure) & (whole > t["n"]) & (t["n"] * e % path.align_bytes > 0)
-            apart = between | (whole * e % path.align_bytes > 0)
-            drain = pace = costs.move_cycles(path, m * n * e, m, m * apart)
-        out = self.draining(t, (drain, pace), written)
-        return out | {"stall": np.where(t.get("barrier", False), out["drain"], 0)}
+            apart = sizes.between & (t["n"] * e % path.align_bytes > 0)
+            apart = apart | (self.shape.n * e % path.align_bytes > 0)
+            cycles = pace = Move.cycles(path, m * n * e, m, unaligned=m * apart)
+        return WayOut(
+            cycles=cycles,
+            pace=pace,
+            written=m * n * self._sum_bytes(t),
+            blocked=np.where(t.get("barrier", False), 1, 0),
+        )
+
+
+def _steps_of_both(t: Columns) -> tuple[IntArray, IntArray]:
+    """Base blocks of a slab of A and of one of B."""
+    return t.get("step_a", t["step"]), t.get("step_b", t["step"])
+
+
+def _steps(t: Columns) -> tuple[IntArray, IntArray]:
+    """Base blocks of the longer slab and of the shorter one."""
+    a, b = _steps_of_both(t)
+    return np.maximum(a, b), np.minimum(a, b)
 
 
 @lru_cache(maxsize=4096)
@@ -362,10 +578,14 @@ def _pieces(path: Path, width: int, pitch: int, rows: int, part: int) -> float:
     many bytes are cut into such rows and what is left.
     """
     if not part:
-        found = sum(path.pieces(_ROWS, width, i * width, pitch) for i in range(_PLACES))
-        return found / (_ROWS * _PLACES)
-    ends = [(at, min(at + part, pitch)) for at in range(0, pitch, part)]
-    cut = [(i, min(width, end - i)) for at, end in ends for i in range(at, end, width)]
-    alike = Counter((i % (path.piece_bytes or 1), size) for i, size in cut)
-    each = (n * path.pieces(rows, size, i, pitch) for (i, size), n in alike.items())
-    return sum(each) * width / (rows * pitch)
+        counts = [path.pieces(_ROWS, width, place * width, pitch) for place in range(_PLACES)]
+        return sum(counts) / (_ROWS * _PLACES)
+    alike = Counter[tuple[int, int]]()
+    for begin in range(0, pitch, part):
+        end = min(begin + part, pitch)
+        for first in range(begin, end, width):
+            alike[first % (path.piece_bytes or 1), min(width, end - first)] += 1
+    pieces = 0
+    for (first, size), count in alike.items():
+        pieces += count * path.pieces(rows, size, first, pitch)
+    return pieces * width / (rows * pitch)

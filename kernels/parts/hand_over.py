@@ -1,4 +1,4 @@
-"""How a cube core hands tiles over to the vector cores of its group: blocks of GM, used in turns.
+"""The hand-over of tiles from a cube core to the vector cores of its group: blocks of GM in turns.
 
 The cube core drains a tile into a block and raises a flag; each reader waits for it, loads its rows
 of the block, and raises a flag back, which the cube core awaits before it uses the block again.
@@ -17,7 +17,8 @@ from npusim.language import ArgumentError, Column, IntArray, Language, Tasks
 Task = TypeVar("Task", bound=tuple[Any, ...])
 
 #: Flags between cores: a block is full, and a reader has done with it.
-FULL, FREE = 0, 1
+FULL = 0
+FREE = 1
 
 
 class HandOver(Struct, frozen=True):
@@ -35,7 +36,7 @@ class HandOver(Struct, frozen=True):
             )
 
     def places(self, core: IntArray) -> tuple[IntArray, Column]:
-        """The block of each tile, counted over all cores, and whether it was used before."""
+        """The block of each tile, counted over all cores, and true where it was used before."""
         order = np.argsort(core, kind="stable")
         first = np.searchsorted(core[order], core[order])
         nth = np.empty(len(core), np.int64)

@@ -51,22 +51,22 @@ class MemSet(Kernel):
             target = targets[chunk.target]
             k.data_move(target.at(0, chunk.size, base="target"), zeros.last(), target.dtype)
 
-        sizes = [one.size_bytes for one in targets]
-        size = sum(sizes)
+        sizes = [target.size_bytes for target in targets]
+        total = sum(sizes)
         # Small tensors are spread over all cores in pieces of whole 512 B, the GM granule.
-        step = min(most, round_up(ceil_div(size, cores), 512))
+        step = min(most, round_up(ceil_div(total, cores), 512))
         if self.few:  # equal pieces, as many for each core
-            cores = working_cores(k.device, cores, clearing(size, cores, most))
-            each = ceil_div(size, cores)
+            cores = working_cores(k.device, cores, clearing(total, cores, most))
+            each = ceil_div(total, cores)
             step = round_up(ceil_div(each, ceil_div(each, most)), 512)
         step = min(most, step)
         zeros = k.buffer("UB", (step,), None, name="zeros")
-        start = np.concatenate([np.arange(0, one, step) for one in sizes])
-        of = np.repeat(np.arange(len(sizes)), [ceil_div(one, step) for one in sizes])
+        start = np.concatenate([np.arange(0, size, step) for size in sizes])
+        target = np.repeat(np.arange(len(sizes)), [ceil_div(size, step) for size in sizes])
         core = in_runs(len(start), cores)
         columns = {
-            "size": np.minimum(step, np.array(sizes)[of] - start),
+            "size": np.minimum(step, np.array(sizes)[target] - start),
             "first": np.diff(core, prepend=-1) != 0,
-            "target": of,
+            "target": target,
         }
         return Plan(Tasks(core, Chunk, columns, {"target": start}), emit)

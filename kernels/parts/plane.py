@@ -1,4 +1,4 @@
-"""How kernels cut an output plane into slabs: runs of rows times runs of columns."""
+"""Slabs of an output plane: runs of rows times runs of columns."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class Plane(Struct, frozen=True, eq=False, dict=True):
         return Plane(*(axis.where(axis.real > 0) for axis in (self.rows, self.columns)))
 
     def filled(self, height: int) -> bool:
-        """Whether whole rows of one phase and the rows behind each make up ``height`` rows."""
+        """True if whole rows of one phase and the rows behind each make up ``height`` rows."""
         apart = {row.outputs_apart * self.rows.outputs for row in self.rows.readings[0]}
-        return (*self.rows.first[:1], *self.columns.first) == (0, 0) and apart == {height}
+        begins = (*self.rows.first[:1], *self.columns.first)
+        return begins == (0, 0) and apart == {height}
 
     @cached_property
     def positions(self) -> int:
@@ -54,8 +55,9 @@ class Plane(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def products(self) -> int:
         """Taps times output positions, of all pairs."""
-        rows, columns = ((axis.count * axis.kernel).sum() for axis in (self.rows, self.columns))
-        return int(rows) * int(columns)
+        rows = int((self.rows.count * self.rows.kernel).sum())
+        columns = int((self.columns.count * self.columns.kernel).sum())
+        return rows * columns
 
     @property
     def most_positions(self) -> int:
@@ -73,21 +75,29 @@ class Plane(Struct, frozen=True, eq=False, dict=True):
         return self.rows.most("kernel") * self.columns.most("kernel") or 1
 
     def table(self) -> dict[str, IntArray]:
-        """What a kernel needs to know of each pair: of its rows, then of its columns.
+        """The numbers of each pair that a kernel needs: of its rows, then of its columns.
 
         Place and extent among the outputs, extent of what is read of the virtual inputs, padding
         on either side, place among the real ones, and taps.
         """
         rows = np.repeat(np.arange(len(self.rows)), len(self.columns))
         columns = np.tile(np.arange(len(self.columns)), len(self.rows))
-        read = ("first", "count", "size", "before", "after", "first_real", "kernel")
-        names = (
-            *("row", "rows", "h", "top", "bottom", "real_row", "high"),
-            *("column", "columns", "w", "left", "right", "real_column", "wide"),
-        )
-        found = [getattr(self.rows, name)[rows] for name in read]
-        found += [getattr(self.columns, name)[columns] for name in read]
-        return dict(zip(names, found, strict=True))
+        return {
+            "row": self.rows.first[rows],
+            "rows": self.rows.count[rows],
+            "h": self.rows.size[rows],
+            "top": self.rows.before[rows],
+            "bottom": self.rows.after[rows],
+            "real_row": self.rows.first_real[rows],
+            "high": self.rows.kernel[rows],
+            "column": self.columns.first[columns],
+            "columns": self.columns.count[columns],
+            "w": self.columns.size[columns],
+            "left": self.columns.before[columns],
+            "right": self.columns.after[columns],
+            "real_column": self.columns.first_real[columns],
+            "wide": self.columns.kernel[columns],
+        }
 
 
 @lru_cache(maxsize=8)  # planes of huge layers take a second to cut and many megabytes
@@ -107,9 +117,18 @@ def cut_plane(
     rows are tap by tap, the columns under a window; of "bands" both are under windows of at most
     the rows and columns of the ``widest``.
     """
-    down, across = {"rows": ("taps", "window"), "bands": ("window",) * 2}.get(form, (form, form))
+    down = form
+    across = form
+    if form == "rows":
+        down = "taps"
+        across = "window"
+    elif form == "bands":
+        down = "window"
+        across = "window"
     out = w.longest(across)
-    columns = out if out <= slab else round_down(slab, multiple) or slab
+    columns = out
+    if out > slab:
+        columns = round_down(slab, multiple) or slab
     rows = h.runs(max(1, slab // out), height, down, widest[0])
     return Plane(rows, w.runs(columns, form=across, widest=widest[1]))
 

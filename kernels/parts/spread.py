@@ -23,7 +23,7 @@ class Spread(Kernel):
 
     @abstractmethod
     def stream(self, device: Device, cores: int) -> Stream:
-        """What it does to its data, with the tasks that it has on 1 to ``cores`` cores."""
+        """Its traffic and vector instructions, with its tasks on 1 to ``cores`` cores."""
 
     def used(self, cores: int) -> int:
         return min(cores, self.cores or cores)

@@ -43,6 +43,37 @@ class Chunk(NamedTuple):
     size: int
 
 
+class _Nest:
+    """The program of a chunk, on buffers of ``count`` elements."""
+
+    def __init__(self, kernel: SumParts, k: Language, count: int) -> None:
+        self.kernel = kernel
+        self.k = k
+        self.part_bytes = prod(kernel.out.shape) * FP32.bytes
+        self.dtype = kernel.out.dtype
+        self.sums = k.buffer("UB", (count,), FP32, slots=2, name="sum")
+        self.next_parts = k.buffer("UB", (count,), FP32, slots=2, name="part")
+        self.narrow = None
+        if self.dtype is not FP32:
+            self.narrow = k.buffer("UB", (count,), self.dtype, slots=2, name="narrow")
+
+    def emit(self, chunk: Chunk) -> None:
+        """Add part after part, round, store; or let all cores meet."""
+        k = self.k
+        parts = self.kernel.parts
+        if not chunk.size:
+            k.core_barrier()
+            return
+        total = self.sums.next().at(0, chunk.size)
+        k.data_move(total, parts.at(0, chunk.size, base="at"), FP32)
+        for part in range(1, parts.shape[0]):
+            addend = self.next_parts.next()
+            k.data_move(addend, parts.at(part * self.part_bytes, chunk.size, base="at"), FP32)
+            k.vec_binary("add", total, total, addend, FP32)
+        total = converted(k, total, FP32, self.dtype, self.narrow)
+        k.data_move(self.kernel.out.at(0, total.size, base="to"), total, self.dtype)
+
+
 @dataclass(frozen=True)
 class SumParts(Spread):
     """``parts`` (count, ...) fp32 summed over its first axis into ``out`` (...) of a float type.
@@ -58,7 +89,8 @@ class SumParts(Spread):
     computes: ClassVar[str] = "weight"
 
     def __post_init__(self) -> None:
-        parts, out = self.parts, self.out
+        parts = self.parts
+        out = self.out
         if parts.shape[1:] != out.shape or parts.dtype is not FP32 or out.dtype.kind != "float":
             raise ArgumentError(
                 f"sum_parts: {parts.name} is {parts.dtype} of {parts.shape}, {out.name} "
@@ -74,33 +106,20 @@ class SumParts(Spread):
         return summing(size, self.parts.shape[0], self.out.size_bytes, cores)
 
     def plan(self, k: Language, cores: int) -> Plan[Chunk]:
-        size, to = prod(self.out.shape) * FP32.bytes, self.out.dtype  # of one part
-        rounds = to is not FP32
-        each = 4 * FP32.bytes + (2 * to.bytes if rounds else 0)
-        count = piece(k, self.name, SUM_BYTES // FP32.bytes, each, multiple=16)
-        sums = k.buffer("UB", (count,), FP32, slots=2, name="sum")
-        nexts = k.buffer("UB", (count,), FP32, slots=2, name="part")
-        narrow = k.buffer("UB", (count,), to, slots=2, name="narrow") if rounds else None
-
-        def emit(chunk: Chunk) -> None:
-            if not chunk.size:
-                k.core_barrier()
-                return
-            total = sums.next().at(0, chunk.size)
-            k.data_move(total, self.parts.at(0, chunk.size, base="at"), FP32)
-            for part in range(1, self.parts.shape[0]):
-                more = nexts.next()
-                k.data_move(more, self.parts.at(part * size, chunk.size, base="at"), FP32)
-                k.vec_binary("add", total, total, more, FP32)
-            total = converted(k, total, (FP32, to), narrow)
-            k.data_move(self.out.at(0, total.size, base="to"), total, to)
-
-        step = min(count * FP32.bytes, round_up(ceil_div(size, cores), 512))
-        (start,), (sizes,) = in_pieces((size, step))
+        part_bytes = prod(self.out.shape) * FP32.bytes
+        dtype = self.out.dtype
+        element = 4 * FP32.bytes
+        if dtype is not FP32:
+            element += 2 * dtype.bytes
+        count = piece(k, self.name, SUM_BYTES // FP32.bytes, element, multiple=16)
+        step = min(count * FP32.bytes, round_up(ceil_div(part_bytes, cores), 512))
+        (start,), (sizes,) = in_pieces((part_bytes, step))
         tasks = Tasks(
             in_runs(len(start), cores),
             Chunk,
             {"size": sizes},
-            {"at": start, "to": start // FP32.bytes * to.bytes},
+            {"at": start, "to": start // FP32.bytes * dtype.bytes},
         )
-        return Plan(with_meeting(tasks, cores, last=False) if self.meets else tasks, emit)
+        if self.meets:
+            tasks = with_meeting(tasks, cores, last=False)
+        return Plan(tasks, _Nest(self, k, count).emit)

@@ -1,4 +1,4 @@
-"""Who computes which tile of a matrix product, and when: the order of tiles over the cores.
+"""The order of the tiles of a matrix product over the cores: the core and the turn of each.
 
 The result is cut into single-core blocks, and K into parts; blocks follow each other in windows,
 are dealt to the cores, and each is walked tile by tile.
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from npusim.language import ArgumentError, IntArray, ceil_div, in_runs, round_up
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """How a product's blocks are ordered and dealt; 0 leaves a size to the tile or the matrix.
+    """The order of a product's blocks on the cores; 0 leaves a size to the tile or the matrix.
 
     A block is ``single_core_m`` x ``single_core_n`` elements of C (0: one tile) over
     ``single_core_k`` of K (0: all of it). Blocks follow each other along M, with ``n_fastest``
@@ -72,6 +73,18 @@ class Tiles(NamedTuple):
     k: IntArray
     part: IntArray
 
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Tiles:
+        """Some of the tiles."""
+        return Tiles(*(column[chosen] for column in self))
+
+
+class _Blocks(NamedTuple):
+    """For each block its part of K, and its number along M and along N."""
+
+    part: IntArray
+    m: IntArray
+    n: IntArray
+
 
 def tiles(
     shape: tuple[int, int, int], base: tuple[int, int], order: Order, cores: int, groups: int = 1
@@ -81,32 +94,37 @@ def tiles(
     Of several ``groups``, products one after another, the rows are counted through all of them.
     """
     m, k, n = shape
-    block_m, block_n = order.single_core_m or base[0], order.single_core_n or base[1]
+    base_m, base_n = base
+    block_m = order.single_core_m or base_m
+    block_n = order.single_core_n or base_n
     depth = order.single_core_k or k
     parts = ceil_div(k, depth)
-    part, at_m, at_n = _blocks(ceil_div(m, block_m), ceil_div(n, block_n), groups * parts, order)
-    group, part = part // parts, part % parts
-    count = len(part)
+    blocks = _blocks(ceil_div(m, block_m), ceil_div(n, block_n), groups * parts, order)
+    count = len(blocks.part)
     core = np.arange(count) % cores if order.strided else in_runs(count, cores)
-    inner_m, inner_n = _inside(ceil_div(block_m, base[0]), ceil_div(block_n, base[1]), order)
-    m0 = (at_m[:, None] * block_m + inner_m * base[0]).reshape(-1)
-    n0 = (at_n[:, None] * block_n + inner_n * base[1]).reshape(-1)
+    inner_m, inner_n = _inside(ceil_div(block_m, base_m), ceil_div(block_n, base_n), order)
     block = np.repeat(np.arange(count), len(inner_m))
-    left_m = np.minimum(m, (at_m[block] + 1) * block_m) - m0
-    left_n = np.minimum(n, (at_n[block] + 1) * block_n) - n0
-    k0 = part[block] * depth
-    whole = Tiles(
+    group = blocks.part[block] // parts
+    part = blocks.part[block] % parts
+    m0 = (blocks.m[:, None] * block_m + inner_m * base_m).reshape(-1)
+    n0 = (blocks.n[:, None] * block_n + inner_n * base_n).reshape(-1)
+    rest_m = np.minimum(m, (blocks.m[block] + 1) * block_m) - m0
+    rest_n = np.minimum(n, (blocks.n[block] + 1) * block_n) - n0
+    k0 = part * depth
+    table = Tiles(
         core[block],
-        m0 + group[block] * m,
+        m0 + group * m,
         n0,
         k0,
-        np.minimum(base[0], left_m),
-        np.minimum(base[1], left_n),
+        np.minimum(base_m, rest_m),
+        np.minimum(base_n, rest_n),
         np.minimum(depth, k - k0),
-        part[block],
+        part,
     )
-    real = Tiles(*(column[(left_m > 0) & (left_n > 0)] for column in whole))
-    return _cut_tail(real, order, count, cores) if order.tail_m * order.tail_n > 1 else real
+    table = table.where((rest_m > 0) & (rest_n > 0))
+    if order.tail_m * order.tail_n > 1:
+        return _cut_tail(table, order, count, cores)
+    return table
 
 
 def successors(core: IntArray) -> IntArray:
@@ -117,8 +135,8 @@ def successors(core: IntArray) -> IntArray:
     return later
 
 
-def _blocks(nm: int, nn: int, nk: int, order: Order) -> tuple[IntArray, IntArray, IntArray]:
-    """(part of K, index along M, index along N) of every block in order."""
+def _blocks(nm: int, nn: int, nk: int, order: Order) -> _Blocks:
+    """Every block in order."""
     fast_count, slow_count = (nn, nm) if order.n_fastest else (nm, nn)
     fast = np.tile(np.arange(fast_count), slow_count * nk)
     slow = np.tile(np.repeat(np.arange(slow_count), fast_count), nk)
@@ -126,10 +144,11 @@ def _blocks(nm: int, nn: int, nk: int, order: Order) -> tuple[IntArray, IntArray
     window = fast // (order.window or fast_count)
     if order.last_wide and order.window:
         window = np.minimum(window, max(1, fast_count // order.window) - 1)
-    turned = (window % 2 == 1) & order.snake
-    walked = np.lexsort((fast, np.where(turned, -slow, slow), window, part))
-    at_m, at_n = (slow, fast) if order.n_fastest else (fast, slow)
-    return part[walked], at_m[walked], at_n[walked]
+    backwards = (window % 2 == 1) & order.snake
+    walked = np.lexsort((fast, np.where(backwards, -slow, slow), window, part))
+    if order.n_fastest:
+        return _Blocks(part[walked], slow[walked], fast[walked])
+    return _Blocks(part[walked], fast[walked], slow[walked])
 
 
 def _inside(nm: int, nn: int, order: Order) -> tuple[IntArray, IntArray]:
@@ -139,23 +158,24 @@ def _inside(nm: int, nn: int, order: Order) -> tuple[IntArray, IntArray]:
     return np.tile(np.arange(nm), nn), np.repeat(np.arange(nn), nm)
 
 
-def _cut_tail(whole: Tiles, order: Order, blocks: int, cores: int) -> Tiles:
+def _cut_tail(table: Tiles, order: Order, blocks: int, cores: int) -> Tiles:
     """Tiles of the last, partial round cut into pieces of whole sixteens, dealt like blocks."""
-    if len(whole.core) != blocks:
+    if len(table.core) != blocks:
         raise ArgumentError(
             f"tiling tail {order.tail_m}x{order.tail_n}: only blocks of one tile are cut; leave "
             "single_core_m and single_core_n at 0, or the tail at 1x1"
         )
     tail = blocks % cores
     if not tail:
-        return whole
+        return table
     pieces = order.tail_m * order.tail_n
-    head = Tiles(*(column[: blocks - tail] for column in whole))
-    last = Tiles(*(np.repeat(column[blocks - tail :], pieces) for column in whole))
+    head = table.where(np.arange(blocks) < blocks - tail)
+    last = Tiles(*(np.repeat(column[blocks - tail :], pieces) for column in table))
     number = np.tile(np.arange(pieces), tail)
     step_m = round_up(ceil_div(last.m, order.tail_m), 16)
     step_n = round_up(ceil_div(last.n, order.tail_n), 16)
-    skip_m, skip_n = number // order.tail_n * step_m, number % order.tail_n * step_n
+    skip_m = number // order.tail_n * step_m
+    skip_n = number % order.tail_n * step_n
     cut = last._replace(
         core=np.arange(len(number)) % cores,
         m0=last.m0 + skip_m,
@@ -163,5 +183,5 @@ def _cut_tail(whole: Tiles, order: Order, blocks: int, cores: int) -> Tiles:
         m=np.minimum(step_m, last.m - skip_m),
         n=np.minimum(step_n, last.n - skip_n),
     )
-    real = (cut.m > 0) & (cut.n > 0)
-    return Tiles(*(np.concatenate([a, b[real]]) for a, b in zip(head, cut, strict=True)))
+    cut = cut.where((cut.m > 0) & (cut.n > 0))
+    return Tiles(*(np.concatenate(columns) for columns in zip(head, cut, strict=True)))

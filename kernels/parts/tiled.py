@@ -1,4 +1,4 @@
-"""What kernels on the cube share whose tilings are ranked by what their cores do.
+"""The base of kernels on the cube whose tilings are ranked by what their cores do.
 
 Such a kernel gives its ``spaces``: candidates as columns of numbers, the work of each, and how one
 becomes a tiling. Automatic tilings, candidates of a search and their bounds all follow from these.
@@ -30,15 +30,15 @@ class Tiled(Kernel):
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same with every tiling worth comparing, the least bound of each space first."""
-        return (one for one, _ in self.bounded(device, cores))
+        return (kernel for kernel, _ in self.bounded(device, cores))
 
     def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
         for space in self.spaces(device, cores, (False,) * len(self.tensors)):
             for tiling, cycles, used, clears in every(space):
                 before = (MemSet(self.tensors[-1], few=True),) if clears else ()
-                for one in self.variants(tiling, used):
+                for variant in self.variants(tiling, used):
                     with suppress(ArgumentError):  # some layouts of operands ask for more
-                        yield self._with(one), Least(cycles, used, before)
+                        yield self._with(variant), Least(cycles, used, before)
 
     def variants(self, tiling: Any, cores: int) -> Iterator[Any]:
         """Tilings for so many cores that bounds and estimates do not tell from one."""
@@ -57,7 +57,7 @@ class Tiled(Kernel):
         leaders = list[tuple[float, Any]]()
         for space in spaces:
             leaders += leading(space, few, *known, *(time for time, _ in leaders))
-        return [*self._all_with(sorted(leaders, key=lambda one: one[0])[:few])]
+        return [*self._all_with(sorted(leaders, key=lambda leader: leader[0])[:few])]
 
     def _all_with(self, tilings: Iterable[tuple[float, Any]]) -> Iterator[tuple[float, Kernel]]:
         """The same with tilings, as far as the layouts of its operands allow them."""

@@ -2,43 +2,63 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from npusim.language import DType, Language, Slot, Window, ceil_div
 
 #: Channel blocks of an image that one img2col load can step over: the largest stride of a window.
 MOST_BLOCKS = 63
 
+#: Bytes of a pixel of a channel block.
+PIXEL = 32
+#: Fractals that one load2d moves, at most: a field of 8 bits.
+MOST_FRACTALS = 255
+
+
+class NzColumns(NamedTuple):
+    """A left operand in L1: columns of 32 bytes of a slot, from the ``first`` on.
+
+    They have ``depth`` rows along K each, padded to 16.
+    """
+
+    slot: Slot
+    first: int
+    depth: int
+
 
 def load_transposed(
     k: Language,
     a: Slot,
-    held: tuple[Slot, int, int],
+    columns: NzColumns,
     m: int,
-    at: tuple[int, int],
+    start: int,
+    extent: int,
     dtype: DType,
     *,
     close: bool = False,
 ) -> None:
-    """L0A <- 32-byte columns of a slab in L1, for rows ``at`` = (start, extent) of it.
+    """L0A <- ``extent`` rows of the ``columns`` from row ``start`` on, ``m`` elements across K.
 
-    ``held`` is the slot, the first of its columns, and the extent along K of the slab, whose
-    columns are padded to 16 rows each; ``m`` elements across K are taken. One load3d where the
-    device transposes with it, else load2d: one where all fractals are equally far apart, as whole
-    columns' are, or one of each column, and otherwise column by column. ``close`` columns are not
-    padded, which only load3d can read.
+    One load3d where the device transposes with it, else load2d: one where all fractals are equally
+    far apart, as whole columns' are, or one of each column, and otherwise column by column.
+    ``close`` columns are not padded, which only load3d can read.
     """
-    (slot, first, depth), (start, extent) = held, at
-    columns, pitch = ceil_div(m, 32 // dtype.bytes), ceil_div(depth, 16)
+    count = ceil_div(m, 32 // dtype.bytes)
+    pitch = ceil_div(columns.depth, 16)  # fractals from one column to the next
     if k.has_path("L1", "L0A", "load3d_transpose"):
-        rows = depth if close else pitch * 16
-        source, window = slot.at(first * rows * 32, columns * rows * 32), Window(1, rows)
-        k.load3d(a, source, window, dtype, m=at, k=(0, m), transpose=True)
+        rows = columns.depth if close else pitch * 16
+        source = columns.slot.at(columns.first * rows * 32, count * rows * 32)
+        k.load3d(a, source, Window(1, rows), dtype, m=(start, extent), k=(0, m), transpose=True)
         return
     k1 = ceil_div(extent, 16)
-    apart = k1 in (1, pitch) and columns * k1 <= 255  # what one instruction copies
-    for block in range(1 if apart else columns):
-        count, stride = (columns * k1, pitch // k1) if apart else (k1, 1)
-        source = slot.fractals((first + block) * pitch + start // 16, count, stride=stride)
-        k.load2d(a.fractals(block * k1, count), source, dtype, transpose=True)
+    first = columns.first * pitch + start // 16
+    if k1 in (1, pitch) and count * k1 <= MOST_FRACTALS:
+        source = columns.slot.fractals(first, count * k1, stride=pitch // k1)
+        k.load2d(a.fractals(0, count * k1), source, dtype, transpose=True)
+        return
+    for column in range(count):
+        source = columns.slot.fractals(first + column * pitch, k1)
+        k.load2d(a.fractals(column * k1, k1), source, dtype, transpose=True)
 
 
 def images_window(images: int, blocks: int, pixels: int, step: int = 1) -> Window:
@@ -52,16 +72,18 @@ def images_window(images: int, blocks: int, pixels: int, step: int = 1) -> Windo
 
 def load_images(
     k: Language,
-    to: Slot,
-    held: tuple[Slot, Window],
-    at: tuple[int, int],
-    columns: tuple[int, int],
+    target: Slot,
+    source: Slot,
+    images: Window,
+    positions: tuple[int, int],
+    channels: tuple[int, int],
     dtype: DType,
 ) -> None:
-    """L0 <- positions ``at`` = (start, extent) of several images, ``columns`` of their channels.
+    """L0 <- ``positions`` = (start, extent) of several images, and as many of their ``channels``.
 
-    ``held`` is the slot and its ``images_window``. In L0A channels are rows.
+    The images lie in ``source``, and ``images`` is their ``images_window``. In L0A channels are
+    rows.
     """
-    slot, window = held
-    source = slot.at(0, window.h * window.w * 32)
-    k.load3d(to, source, window, dtype, m=at, k=columns, transpose=to.memory == "L0A")
+    pixels = source.at(0, images.h * images.w * 32)
+    transpose = target.memory == "L0A"
+    k.load3d(target, pixels, images, dtype, m=positions, k=channels, transpose=transpose)

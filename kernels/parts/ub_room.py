@@ -1,4 +1,4 @@
-"""How large the pieces of a vector kernel may be in the UB of a device."""
+"""Buffers of vector kernels in UB, and the largest pieces of work that a device has room for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from npusim.language import (
 )
 
 
-class Held(NamedTuple):
-    """What a buffer holds: so many elements of a type (None: bytes) in each slot, and slots."""
+class UbBuffer(NamedTuple):
+    """A buffer in UB: so many elements of a type (None: bytes) in each slot, and slots."""
 
     dtype: DType | None
     elements: int
@@ -31,30 +31,38 @@ class Held(NamedTuple):
         return self.slots * round_up(each, BLOCK_BYTES)
 
 
-def declare(k: Language, held: Mapping[str, Held], times: int = 1) -> dict[str, BufferHandle]:
-    """Buffers in UB by name, each for so many times what is held."""
+def declare(
+    k: Language, buffers: Mapping[str, UbBuffer], times: int = 1
+) -> dict[str, BufferHandle]:
+    """Buffers in UB by name, each of so many ``times`` its elements."""
     return {
-        name: k.buffer("UB", (times * one.elements,), one.dtype, slots=one.slots, name=f"{name}_ub")
-        for name, one in held.items()
+        name: k.buffer(
+            "UB",
+            (times * buffer.elements,),
+            buffer.dtype,
+            slots=buffer.slots,
+            name=f"{name}_ub",
+        )
+        for name, buffer in buffers.items()
     }
 
 
 def converted(
     k: Language,
     region: SlotRegion,
-    types: tuple[DType, DType],
-    made: BufferHandle | None,
+    dtype: DType,
+    to: DType,
+    buffer: BufferHandle | None,
     *,
     saturate: bool = False,
 ) -> SlotRegion:
-    """What a region holds in the second of two types, in the next slot of ``made``.
+    """The elements of a region as type ``to``, in the next slot of a buffer.
 
-    The region itself where there is no such buffer, as the types are one.
+    The region itself where there is no buffer, as the types are one.
     """
-    if made is None:
+    if buffer is None:
         return region
-    dtype, to = types
-    target = made.next().at(0, region.size // dtype.bytes * to.bytes)
+    target = buffer.next().at(0, region.size // dtype.bytes * to.bytes)
     k.vec_cast(target, region, dtype, to, saturate=saturate)
     return target
 
@@ -75,7 +83,8 @@ def piece(
     A piece is a ``multiple`` of elements, at least ``least``. Raises ``CapacityError`` where not
     even the smallest fits.
     """
-    memory, least = k.memory("UB"), max(least, multiple)
+    memory = k.memory("UB")
+    least = max(least, multiple)
     fit = round_down(min(most, (memory.size_bytes - besides) // each), multiple)
     if fit < min(least, most):
         raise CapacityError(

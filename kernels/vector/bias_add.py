@@ -29,6 +29,7 @@ from npusim.language import (
     Device,
     Language,
     Plan,
+    Slot,
     Tasks,
     Tensor,
     ceil_div,
@@ -67,7 +68,8 @@ class BiasAdd(Spread):
     name: ClassVar[str] = "bias_add"
 
     def __post_init__(self) -> None:
-        y, bias = self.y, self.bias
+        y = self.y
+        bias = self.bias
         blocked = len(y.shape) == 5 and y.shape[4] in BLOCKS
         if not (blocked or len(y.shape) == 2) or min(y.shape) < 1:
             raise ArgumentError(
@@ -75,7 +77,8 @@ class BiasAdd(Spread):
                 "8) or (rows, C) with every size at least 1"
             )
         _, c1, _, c0 = self.sizes
-        low, high = ((c1 - 1) * c0 + 1, c1 * c0) if blocked else (y.shape[1],) * 2
+        low = (c1 - 1) * c0 + 1 if blocked else y.shape[1]
+        high = c1 * c0 if blocked else y.shape[1]
         if len(bias.shape) != 1 or not low <= bias.shape[0] <= high or bias.dtype != y.dtype:
             raise ArgumentError(
                 f"bias_add: {bias.name} is {bias.dtype} of shape {bias.shape}; {y.name} with "
@@ -100,51 +103,72 @@ class BiasAdd(Spread):
         return Stream(size, size, tasks, vector=(("add", size),), cold=False)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        dtype, c0 = self.y.dtype, self.sizes[3]
-        block, rows = c0 * dtype.bytes, len(self.y.shape) == 2
-        pitch = self.y.size_bytes // self.sizes[0]
+        dtype = self.y.dtype
+        c0 = self.sizes[3]
+        block = c0 * dtype.bytes
         most = piece(k, self.name, TILE_BYTES // block, SLOTS * block, besides=2 * block)
         bias_ub = k.buffer("UB", (c0,), dtype, slots=2, name="bias_ub")
         y_ub = k.buffer("UB", (most, c0), dtype, slots=SLOTS, name="y_ub")
 
         def emit(tile: Tile) -> None:
-            bias = bias_ub.next() if tile.fresh else bias_ub.last()
-            if tile.fresh:
-                if tile.channels < c0:
-                    k.vec_dup(bias.at(0, block), 0.0, dtype)
-                k.data_move(bias, self.bias.at(0, tile.channels * dtype.bytes, base="bias"), dtype)
-            row = tile.channels * dtype.bytes if rows else tile.positions * block
-            place = self.y.at(0, row, base="y", rows=tile.images, pitch=pitch)
-            slot, apart = y_ub.next(), round_up(row, BLOCK_BYTES)
-            held = slot.at(0, row, rows=tile.images, pitch=apart)
-            whole, count = slot.at(0, tile.images * apart), tile.images * tile.positions
-            k.data_move(held, place, dtype)
-            repeated = bias.at(0, whole.size // count, rows=count, pitch=0)
-            k.vec_binary("add", whole, whole, repeated, dtype, saturate=self.saturate)
-            k.data_move(place, held, dtype)
+            bias = self._load_bias(k, bias_ub.next(), tile) if tile.fresh else bias_ub.last()
+            self._add(k, y_ub.next(), bias, tile)
 
-        return Plan(self._tasks(most, cores, pitch), emit)
+        return Plan(self._tasks(most, cores), emit)
 
-    def _tasks(self, most: int, cores: int, pitch: int) -> Tasks[Tile]:
+    @property
+    def _image_bytes(self) -> int:
+        """Bytes from one image of y to the next."""
+        return self.y.size_bytes // self.sizes[0]
+
+    def _load_bias(self, k: Language, slot: Slot, tile: Tile) -> Slot:
+        """UB <- the bias of a block, zeros behind the last channel."""
+        dtype = self.y.dtype
+        c0 = self.sizes[3]
+        size = tile.channels * dtype.bytes
+        if tile.channels < c0:
+            k.vec_dup(slot.at(0, c0 * dtype.bytes), 0.0, dtype)
+        k.data_move(slot, self.bias.at(0, size, base="bias"), dtype)
+        return slot
+
+    def _add(self, k: Language, slot: Slot, bias: Slot, tile: Tile) -> None:
+        """Load a tile of y, add the bias to every position, store."""
+        dtype = self.y.dtype
+        row = tile.positions * self.sizes[3] * dtype.bytes
+        if len(self.y.shape) == 2:
+            row = tile.channels * dtype.bytes
+        place = self.y.at(0, row, base="y", rows=tile.images, pitch=self._image_bytes)
+        apart = round_up(row, BLOCK_BYTES)
+        values = slot.at(0, row, rows=tile.images, pitch=apart)
+        padded = slot.at(0, tile.images * apart)
+        count = tile.images * tile.positions
+        k.data_move(values, place, dtype)
+        repeated = bias.at(0, padded.size // count, rows=count, pitch=0)
+        k.vec_binary("add", padded, padded, repeated, dtype, saturate=self.saturate)
+        k.data_move(place, values, dtype)
+
+    def _tasks(self, most: int, cores: int) -> Tasks[Tile]:
         """Tiles of ``most`` pixels, channels outermost: a core rarely changes its bias."""
-        every, blocks, everywhere, c0 = self.sizes
+        images, blocks, positions, c0 = self.sizes
         block = c0 * self.y.dtype.bytes
-        tile = min(most, ceil_div(blocks * every * everywhere, cores))
-        images, positions = max(1, tile // everywhere), min(tile, everywhere)
-        axes = (blocks, 1), (every, images), (everywhere, positions)
-        (c1, image, position), (_, some, run) = in_pieces(*axes)
+        tile = min(most, ceil_div(blocks * images * positions, cores))
+        (c1, image, position), (_, tile_images, tile_positions) = in_pieces(
+            (blocks, 1),
+            (images, max(1, tile // positions)),
+            (positions, min(tile, positions)),
+        )
         core = in_runs(len(c1), cores)
         return Tasks(
             core,
             Tile,
             {
-                "images": some,
-                "positions": run,
+                "images": tile_images,
+                "positions": tile_positions,
                 "channels": np.minimum(c0, self.bias.shape[0] - c1 * c0),
                 "fresh": (np.diff(core, prepend=-1) != 0) | (np.diff(c1, prepend=-1) != 0),
             },
             {
-                "y": image * pitch + (c1 * everywhere + position) * block,
+                "y": image * self._image_bytes + (c1 * positions + position) * block,
                 "bias": c1 * block,
             },
         )

@@ -98,7 +98,9 @@ class BiasGrad(Spread):
     computes: ClassVar[str] = "bias"
 
     def __post_init__(self) -> None:
-        dy, db, partial = self.dy, self.db, self.partial
+        dy = self.dy
+        db = self.db
+        partial = self.partial
         if len(dy.shape) < 2 or min(dy.shape) < 1 or dy.dtype.kind != "float":
             raise ArgumentError(
                 f"bias_grad: {dy.name} is {dy.dtype} of shape {dy.shape}; it must be floats "
@@ -162,17 +164,22 @@ class BiasGrad(Spread):
         """Items of every job in order; behind them, with parts, the meeting of all cores."""
         channels = self._block(tile, cores)
         items = self._items(tile, channels)
-        total, starts = len(items["dy"]), np.arange(0, self.channels, channels)
-        parts = min(self.parts, total)  # others would be left without an item
+        count = len(items["dy"])
+        starts = np.arange(0, self.channels, channels)
+        parts = min(self.parts, count)  # others would be left without an item
         jobs = parts * len(starts)
-        job, item = grid(np.arange(jobs), np.arange(total))
-        own = ((item + 1) * parts - 1) // total == job // len(starts)
-        job, item = job[own], item[own]
-        part, channel = job // len(starts), starts[job % len(starts)]
+        job, item = grid(np.arange(jobs), np.arange(count))
+        in_part = ((item + 1) * parts - 1) // count == job // len(starts)
+        job = job[in_part]
+        item = item[in_part]
+        part = job // len(starts)
+        channel = starts[job % len(starts)]
         begins = np.diff(job, prepend=-1) != 0
         columns = {
             "channels": np.minimum(channels, self.channels - channel),
-            **{name: items[name][item] for name in ("images", "columns", "width")},
+            "images": items["images"][item],
+            "columns": items["columns"][item],
+            "width": items["width"][item],
             "first": begins,
             "last": np.append(begins[1:], True),
         }
@@ -200,8 +207,9 @@ class BiasGrad(Spread):
         run = 1
         if piece == self.positions:
             run = max(1, min(tile // round_up(channels * piece, GRAIN), share // piece))
-        axes = (self.images, run), (self.positions, piece)
-        (image, position), (images, columns) = in_pieces(*axes)
+        (image, position), (images, columns) = in_pieces(
+            (self.images, run), (self.positions, piece)
+        )
         return {
             "images": images,
             "columns": columns,
@@ -214,25 +222,38 @@ class _Nest:
     """The program of an item, on the buffers of one core."""
 
     def __init__(self, kernel: BiasGrad, k: Language) -> None:
-        self.kernel, self.k = kernel, k
-        dtype, wide = kernel.dy.dtype, 4 if kernel.dy.dtype != FP32 else 0
-        shape = kernel.channels, round_up(kernel.parts, GRAIN)
-        gather = prod(shape) * 4 if kernel.partial else 0
-        # Two tiles, one as fp32, the accumulator, and two sums and a result per channel.
-        element = 2 * dtype.bytes + wide + 4 + 8 + 4 * kernel.by_rows
-        tile = piece(k, kernel.name, TILE, element, multiple=16, besides=gather + 1024)
+        self.kernel = kernel
+        self.k = k
+        dtype = kernel.dy.dtype
+        result = kernel.db.dtype
+        gathered = kernel.channels, round_up(kernel.parts, GRAIN)
+        tile = self._tile(prod(gathered) * 4 if kernel.partial else 0)
         blocks = min(tile, kernel.channels)
         self.tile = tile
         self.dy = k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub")
         self.acc = k.buffer("UB", (tile,), FP32, name="acc_ub")
         self.sums = k.buffer("UB", (blocks,), FP32, name="sum_ub")
         self.rows = k.buffer("UB", (blocks,), FP32, name="row_ub") if kernel.by_rows else None
-        self.wide = k.buffer("UB", (tile,), FP32, name="fp32_ub") if wide else None
-        to = kernel.db.dtype
-        self.db = k.buffer("UB", (blocks,), to, name="db_ub") if to is not FP32 else None
+        self.wide = None
+        self.db = None
         self.parts = None
+        if dtype != FP32:
+            self.wide = k.buffer("UB", (tile,), FP32, name="fp32_ub")
+        if result is not FP32:
+            self.db = k.buffer("UB", (blocks,), result, name="db_ub")
         if kernel.partial:
-            self.parts = k.buffer("UB", shape, FP32, name="parts_ub")
+            self.parts = k.buffer("UB", gathered, FP32, name="parts_ub")
+
+    def _tile(self, gathered: int) -> int:
+        """Elements of the largest tile beside so many bytes of parts."""
+        dtype = self.kernel.dy.dtype
+        # Two tiles, one as fp32, the accumulator, and two sums and a result per channel.
+        element = 2 * dtype.bytes + 4 + 8
+        if dtype != FP32:
+            element += 4
+        if self.kernel.by_rows:
+            element += 4
+        return piece(self.k, self.kernel.name, TILE, element, multiple=16, besides=gathered + 1024)
 
     def emit(self, u: Item) -> None:
         """Sum a piece into the accumulator; at the end its rows; or meet and gather."""
@@ -243,55 +264,66 @@ class _Nest:
                 self._gather(u.columns)
             return
         acc = self.acc.next() if u.first else self.acc.last()
-        whole = acc.at(0, u.channels * u.width * 4)
+        totals = acc.at(0, u.channels * u.width * 4)
         if u.first:
-            k.vec_dup(whole, 0.0, FP32)
+            k.vec_dup(totals, 0.0, FP32)
+        self._accumulate(u, acc)
+        if not u.last:
+            return
+        sums = self.sums.next()
+        k.vec_reduce("add", sums, totals, u.channels, u.width, FP32)
+        if self.kernel.partial:
+            row = sums.at(0, u.channels * 4)
+            k.data_move(self.kernel.partial.at(0, 4, base="partial"), row, FP32)
+        else:
+            self._store(sums, u.channels)
+
+    def _accumulate(self, u: Item, acc: Slot) -> None:
+        """Add the images of a piece, row by row their sums."""
+        k = self.k
         tile = self._load(u)
-        piece = u.channels * u.columns
-        target, apart = acc.at(0, piece * 4), round_up(piece, GRAIN) * 4
+        size = u.channels * u.columns
+        apart = round_up(size, GRAIN) * 4
         for image in range(u.images):
-            added = tile.at(image * apart, piece * 4)
+            addend = tile.at(image * apart, size * 4)
+            target = acc.at(0, size * 4)
             if self.rows is not None:
-                rows, target = self.rows.next(), whole
-                k.vec_reduce("add", rows, added, u.channels, u.columns, FP32)
-                added = rows.at(0, u.channels * 4)
-            k.vec_binary("add", target, target, added, FP32)
-        if u.last:
-            sums = self.sums.next()
-            k.vec_reduce("add", sums, whole, u.channels, u.width, FP32)
-            if self.kernel.partial:
-                row = sums.at(0, u.channels * 4)
-                k.data_move(self.kernel.partial.at(0, 4, base="partial"), row, FP32)
-            else:
-                self._store(sums, u.channels)
+                rows = self.rows.next()
+                k.vec_reduce("add", rows, addend, u.channels, u.columns, FP32)
+                addend = rows.at(0, u.channels * 4)
+                target = acc.at(0, u.channels * u.width * 4)
+            k.vec_binary("add", target, target, addend, FP32)
 
     def _load(self, u: Item) -> Slot:
         """The item's piece of dy as fp32, image after image."""
         dy = self.kernel.dy
-        count, pitch = u.channels * u.columns, prod(dy.shape[1:]) * dy.dtype.bytes
-        tile, e = self.dy.next(), dy.dtype.bytes
-        apart = round_up(count, GRAIN) * e
-        source = dy.at(0, count * e, base="dy", rows=u.images, pitch=pitch)
-        self.k.data_move(tile.at(0, count * e, rows=u.images, pitch=apart), source, dy.dtype)
+        element = dy.dtype.bytes
+        size = u.channels * u.columns * element
+        apart = round_up(u.channels * u.columns, GRAIN) * element
+        tile = self.dy.next()
+        pitch = prod(dy.shape[1:]) * element
+        source = dy.at(0, size, base="dy", rows=u.images, pitch=pitch)
+        self.k.data_move(tile.at(0, size, rows=u.images, pitch=apart), source, dy.dtype)
         if self.wide is None:
             return tile
         wide = self.wide.next()
-        held = tile.at(0, (u.images - 1) * apart + count * e)
-        self.k.vec_cast(wide, held, dy.dtype, FP32)
+        self.k.vec_cast(wide, tile.at(0, (u.images - 1) * apart + size), dy.dtype, FP32)
         return wide
 
     def _store(self, sums: Slot, channels: int) -> None:
         """Round the sums once and write them to db."""
-        db, held = self.kernel.db, sums.at(0, channels * FP32.bytes)
-        types, saturate = (FP32, db.dtype), self.kernel.saturate
-        result = converted(self.k, held, types, self.db, saturate=saturate)
+        db = self.kernel.db
+        totals = sums.at(0, channels * FP32.bytes)
+        saturate = self.kernel.saturate
+        result = converted(self.k, totals, FP32, db.dtype, self.db, saturate=saturate)
         self.k.data_move(db.at(0, result.size, base="db"), result, db.dtype)
 
     def _gather(self, parts: int) -> None:
         """Sum the parts of every channel in order and write db."""
         assert self.kernel.partial is not None
         assert self.parts is not None
-        channels, pitch = self.kernel.channels, self.kernel.parts * 4
+        channels = self.kernel.channels
+        pitch = self.kernel.parts * 4
         apart = round_up(parts, GRAIN) * 4
         rows = self.parts.next().at(0, parts * 4, rows=channels, pitch=apart)
         sums = self.sums.next()

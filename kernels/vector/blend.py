@@ -23,7 +23,7 @@ import numpy as np
 
 from npusim.kernels.estimate.streams import Stream
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.parts.ub_room import Held, converted, declare
+from npusim.kernels.parts.ub_room import UbBuffer, converted, declare
 from npusim.language import (
     FP32,
     ArgumentError,
@@ -42,7 +42,8 @@ from npusim.language import (
 )
 
 #: Most elements of a row that a task has of q, and bytes of a task: its load has full bandwidth.
-_ROW, _LOAD = 2048, 32 * 1024
+_ROW = 2048
+_LOAD = 32 * 1024
 
 
 def widest_step(device: Device, cores: int, read: Tensor, outputs: int) -> int:
@@ -52,17 +53,32 @@ def widest_step(device: Device, cores: int, read: Tensor, outputs: int) -> int:
     """
     planes, inputs, q = read.shape
     row = min(q, _ROW)
-    held = _held(read.dtype, inputs * row, outputs * row, row)
-    each = sum(one.size for one in held.values())
-    return max(1, min(device.memory("UB").size_bytes // each, ceil_div(planes, cores)))
+    buffers = _buffers(read.dtype, inputs * row, outputs * row, row)
+    plane = sum(buffer.size for buffer in buffers.values())
+    return max(1, min(device.memory("UB").size_bytes // plane, ceil_div(planes, cores)))
 
 
-def _held(dtype: DType, read: int, made: int, row: int) -> dict[str, Held]:
-    """What UB holds by name: elements that are read and made in one type, and a term of a row."""
-    held = {"image": Held(dtype, read, 2), "term": Held(FP32, row)}
-    if dtype != FP32:
-        held |= {"wide": Held(FP32, read), "narrow": Held(dtype, made, 2)}
-    return held | {"sums": Held(FP32, made, 1 if dtype != FP32 else 2)}
+def _buffers(dtype: DType, read: int, written: int, row: int) -> dict[str, UbBuffer]:
+    """The buffers in UB for so many elements that are read and written, and a term of a row."""
+    image = UbBuffer(dtype, read, 2)
+    term = UbBuffer(FP32, row)
+    if dtype == FP32:
+        return {"image": image, "term": term, "sums": UbBuffer(FP32, written, 2)}
+    return {
+        "image": image,
+        "term": term,
+        "wide": UbBuffer(FP32, read),
+        "narrow": UbBuffer(dtype, written, 2),
+        "sums": UbBuffer(FP32, written),
+    }
+
+
+class _Cut(NamedTuple):
+    """Planes, outputs and elements of q in a tile."""
+
+    planes: int
+    outputs: int
+    row: int
 
 
 class Tile(NamedTuple):
@@ -90,7 +106,8 @@ class Blend(Spread):
     name: ClassVar[str] = "blend"
 
     def __post_init__(self) -> None:
-        x, y = self.read, self.out
+        x = self.read
+        y = self.out
         planes, inputs, q = x.shape
         last = max((i for terms in self.terms for i, _ in terms), default=0)
         if y.shape != (planes, len(self.terms), q) or last >= inputs:
@@ -116,68 +133,84 @@ class Blend(Spread):
         return Stream(self.read.size_bytes, self.out.size_bytes, tasks, vector)
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        (planes, inputs, q), outputs = self.read.shape, len(self.terms)
-        room, e = k.memory("UB").size_bytes, self.read.dtype.bytes
-        share = max(128, round_up(ceil_div(planes * q, cores), 16))
-        wide, some, step = min(q, _ROW, share), outputs, 1
-        while self._takes(some, step, wide) > room and some > 1:
-            some = ceil_div(some, 2)
-        while self._takes(some, step, wide) > room and wide > 16:
-            wide = round_up(ceil_div(wide, 2), 16)
-        if some == outputs and wide == q:
-            steps = range(2, ceil_div(planes, cores) + 1)
-            step = max((n for n in steps if self._takes(some, n, wide) <= room), default=1)
-        (plane, first, at), (run, count, size) = in_pieces(
-            (planes, step), (outputs, some), (q, wide)
+        planes, inputs, q = self.read.shape
+        outputs = len(self.terms)
+        element = self.read.dtype.bytes
+        cut = self._cut(k.memory("UB").size_bytes, cores)
+        (plane, first, column), (run, count, size) = in_pieces(
+            (planes, cut.planes), (outputs, cut.outputs), (q, cut.row)
         )
-        begins = np.array([self.reach(one, some)[0] for one in range(0, outputs, some)])
-        bases = {
-            "x": ((plane * inputs + begins[first // some]) * q + at) * e,
-            "y": ((plane * outputs + first) * q + at) * e,
-        }
+        begins = [self.reach(start, cut.outputs)[0] for start in range(0, outputs, cut.outputs)]
+        begin = np.array(begins)[first // cut.outputs]
         columns = {"planes": run, "first": first, "outputs": count, "size": size}
+        bases = {
+            "x": ((plane * inputs + begin) * q + column) * element,
+            "y": ((plane * outputs + first) * q + column) * element,
+        }
         tasks = Tasks(in_runs(len(plane), cores), Tile, columns, bases)
-        held = declare(k, self._held(some, step, wide))
-        return Plan(tasks, lambda tile: self._emit(k, held, tile))
+        buffers = declare(k, self._buffers(cut))
+        return Plan(tasks, lambda tile: self._emit(k, buffers, tile))
+
+    def _cut(self, room: int, cores: int) -> _Cut:
+        """The largest tiles that fit so many bytes: all outputs and long rows before planes."""
+        planes, _, q = self.read.shape
+        share = max(128, round_up(ceil_div(planes * q, cores), 16))
+        cut = _Cut(1, len(self.terms), min(q, _ROW, share))
+        while self._takes(cut) > room and cut.outputs > 1:
+            cut = cut._replace(outputs=ceil_div(cut.outputs, 2))
+        while self._takes(cut) > room and cut.row > 16:
+            cut = cut._replace(row=round_up(ceil_div(cut.row, 2), 16))
+        if cut.outputs < len(self.terms) or cut.row < q:
+            return cut
+        larger = (cut._replace(planes=n) for n in range(2, ceil_div(planes, cores) + 1))
+        return max((each for each in larger if self._takes(each) <= room), default=cut)
 
     def reach(self, first: int, count: int) -> tuple[int, int]:
         """First of the inputs that so many outputs rest on, and how many up to the last; or all."""
         if count >= len(self.terms):
             return 0, self.read.shape[1]
-        found = [i for terms in self.terms[first : first + count] for i, _ in terms] or [0]
-        return min(found), max(found) - min(found) + 1
+        inputs = [i for terms in self.terms[first : first + count] for i, _ in terms] or [0]
+        return min(inputs), max(inputs) - min(inputs) + 1
 
-    def _held(self, outputs: int, planes: int, row: int) -> dict[str, Held]:
-        """What UB holds by name, where a task has so many outputs, planes and elements of q."""
-        parts = range(0, len(self.terms), outputs)
-        inputs = max(self.reach(first, outputs)[1] for first in parts) * planes * row
-        return _held(self.read.dtype, inputs, outputs * planes * row, planes * row)
+    def _buffers(self, cut: _Cut) -> dict[str, UbBuffer]:
+        """The buffers in UB of a task."""
+        starts = range(0, len(self.terms), cut.outputs)
+        inputs = max(self.reach(first, cut.outputs)[1] for first in starts)
+        row = cut.planes * cut.row
+        return _buffers(self.read.dtype, inputs * row, cut.outputs * row, row)
 
-    def _takes(self, outputs: int, planes: int, row: int) -> int:
-        return sum(one.size for one in self._held(outputs, planes, row).values())
+    def _takes(self, cut: _Cut) -> int:
+        """Bytes of UB that a task takes."""
+        return sum(buffer.size for buffer in self._buffers(cut).values())
 
-    def _emit(self, k: Language, held: Mapping[str, BufferHandle], u: Tile) -> None:
+    def _emit(self, k: Language, buffers: Mapping[str, BufferHandle], u: Tile) -> None:
         """Load and widen the inputs, add term after term, store."""
-        dtype, row, saturate = self.read.dtype, u.size * FP32.bytes, self.saturate
+        dtype = self.read.dtype
+        row = u.size * FP32.bytes
         begin, inputs = self.reach(u.first, u.outputs)
-        image = held["image"].next().at(0, u.planes * inputs * u.size * dtype.bytes)
+        image = buffers["image"].next().at(0, u.planes * inputs * u.size * dtype.bytes)
         k.data_move(image, self._outside(self.read, "x", u, inputs), dtype)
-        source = converted(k, image, (dtype, FP32), held.get("wide")).slot
-        sums, term = held["sums"].next(), held["term"].next().at(0, row, rows=u.planes, pitch=row)
+        source = converted(k, image, dtype, FP32, buffers.get("wide")).slot
+        sums = buffers["sums"].next()
+        term = buffers["term"].next().at(0, row, rows=u.planes, pitch=row)
         for output, terms in enumerate(self.terms[u.first : u.first + u.outputs]):
             total = sums.at(output * row, row, rows=u.planes, pitch=u.outputs * row)
             if not terms:
                 k.vec_dup(total, 0.0, FP32)
             for i, weight in terms:
-                given = source.at((i - begin) * row, row, rows=u.planes, pitch=inputs * row)
-                k.vec_scalar("muls", total if i == terms[0][0] else term, given, weight, FP32)
-                if i != terms[0][0]:
+                values = source.at((i - begin) * row, row, rows=u.planes, pitch=inputs * row)
+                if i == terms[0][0]:
+                    k.vec_scalar("muls", total, values, weight, FP32)
+                else:
+                    k.vec_scalar("muls", term, values, weight, FP32)
                     k.vec_binary("add", total, total, term, FP32)
-        made = sums.at(0, u.planes * u.outputs * row)
-        made = converted(k, made, (FP32, dtype), held.get("narrow"), saturate=saturate)
-        k.data_move(self._outside(self.out, "y", u, u.outputs), made, dtype)
+        result = sums.at(0, u.planes * u.outputs * row)
+        narrow = buffers.get("narrow")
+        result = converted(k, result, FP32, dtype, narrow, saturate=self.saturate)
+        k.data_move(self._outside(self.out, "y", u, u.outputs), result, dtype)
 
     def _outside(self, tensor: Tensor, base: str, u: Tile, count: int) -> GmRegion:
         """So many inputs or outputs of a tile in global memory."""
-        e, q = tensor.dtype.bytes, tensor.shape[2]
-        return tensor.at(0, u.size * e, base=base, rows=u.planes * count, pitch=q * e)
+        element = tensor.dtype.bytes
+        pitch = tensor.shape[2] * element
+        return tensor.at(0, u.size * element, base=base, rows=u.planes * count, pitch=pitch)

@@ -19,7 +19,7 @@ for (periods of a plane, or planes at an end; part of the outputs of a period) o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -28,13 +28,14 @@ import numpy as np
 
 from npusim.kernels.estimate.streams import Stream
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.parts.ub_room import Held, converted, declare
+from npusim.kernels.parts.ub_room import UbBuffer, converted, declare
 from npusim.language import (
     FP32,
     ArgumentError,
     BufferHandle,
     CapacityError,
     Device,
+    GmRegion,
     IntArray,
     Language,
     Plan,
@@ -126,7 +127,9 @@ class BlendPeriods(Spread):
     name: ClassVar[str] = "blend_periods"
 
     def __post_init__(self) -> None:
-        x, y, periods = self.read, self.out, self.periods
+        x = self.read
+        y = self.out
+        periods = self.periods
         planes, inputs, q = x.shape
         behind = (periods.times - 1) * periods.inputs
         reached = [i for terms in (*periods.before, *periods.after) for i, _ in terms]
@@ -152,8 +155,10 @@ class BlendPeriods(Spread):
     @cached_property
     def strips(self) -> tuple[Strip, ...]:
         """The outputs before the periods, of the periods and behind them."""
-        periods, planes = self.periods, self.read.shape[0]
-        inputs, outputs = self.read.shape[1], self.out.shape[1]
+        periods = self.periods
+        planes = self.read.shape[0]
+        inputs = self.read.shape[1]
+        outputs = self.out.shape[1]
         first = len(periods.before)
         behind = first + periods.times * len(periods.phases)
         period = len(periods.phases)
@@ -176,28 +181,29 @@ class BlendPeriods(Spread):
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
         cuts = [self._cut(k, strip, cores) for strip in self.strips]
-        columns, bases = zip(
-            *(self._tiles(number, cut) for number, cut in enumerate(cuts)), strict=True
-        )
-        fields = {
-            name: np.concatenate([column[name] for column in columns]) for name in Tile._fields
-        }
-        starts = {name: np.concatenate([base[name] for base in bases]) for name in ("x", "y")}
-        held: dict[str, Held] = {}
-        for strip, cut in zip(self.strips, cuts, strict=True):
-            for name, needed in self._held(strip, cut).items():
-                most = max(needed.elements, held[name].elements if name in held else 0)
-                held[name] = needed._replace(elements=most)
-        buffers = declare(k, held)
-        tasks = Tasks(in_runs(len(starts["x"]), cores), Tile, fields, starts)
+        tiles = [self._tiles(number, cut) for number, cut in enumerate(cuts)]
+        columns = {name: _joined(columns[name] for columns, _ in tiles) for name in Tile._fields}
+        bases = {name: _joined(bases[name] for _, bases in tiles) for name in ("x", "y")}
+        buffers = declare(k, self._largest(cuts))
+        tasks = Tasks(in_runs(len(bases["x"]), cores), Tile, columns, bases)
         return Plan(tasks, lambda tile: self._emit(k, buffers, cuts, tile))
+
+    def _largest(self, cuts: list[_Cut]) -> dict[str, UbBuffer]:
+        """Buffers in UB that hold the tiles of every strip."""
+        largest: dict[str, UbBuffer] = {}
+        for strip, cut in zip(self.strips, cuts, strict=True):
+            for name, buffer in self._buffers(strip, cut).items():
+                elements = max(buffer.elements, largest.get(name, buffer).elements)
+                largest[name] = buffer._replace(elements=elements)
+        return largest
 
     def _cut(self, k: Language, strip: Strip, cores: int) -> _Cut:
         """Outputs and inputs that fill a piece of memory, and the most lines that fit with them.
 
         No fewer tasks than cores, as far as there are lines.
         """
-        room, piece = k.memory("UB").size_bytes, self.read.shape[2] * self.read.dtype.bytes
+        room = k.memory("UB").size_bytes
+        piece = self.read.shape[2] * self.read.dtype.bytes
         side_by_side = max(1, _PIECE_BYTES // piece)
         outputs = min(len(strip.terms), side_by_side)
         parts = ceil_div(len(strip.terms), outputs)
@@ -215,21 +221,32 @@ class BlendPeriods(Spread):
             )
         return cut
 
-    def _held(self, strip: Strip, cut: _Cut) -> dict[str, Held]:
-        """What UB holds by name for tiles of a strip."""
-        dtype, q = self.read.dtype, self.read.shape[2]
-        loaded, made = image_inputs(strip, cut.lines, cut.inputs) * q, cut.lines * cut.outputs * q
-        held = {"image": Held(dtype, loaded, 2), "term": Held(FP32, cut.lines * q)}
-        if dtype != FP32:
-            held |= {"wide": Held(FP32, loaded), "narrow": Held(dtype, made, 2)}
-        return held | {"sums": Held(FP32, made, 1 if dtype != FP32 else 2)}
+    def _buffers(self, strip: Strip, cut: _Cut) -> dict[str, UbBuffer]:
+        """The buffers in UB for tiles of a strip."""
+        dtype = self.read.dtype
+        q = self.read.shape[2]
+        loaded = image_inputs(strip, cut.lines, cut.inputs) * q
+        written = cut.lines * cut.outputs * q
+        image = UbBuffer(dtype, loaded, 2)
+        term = UbBuffer(FP32, cut.lines * q)
+        if dtype == FP32:
+            return {"image": image, "term": term, "sums": UbBuffer(FP32, written, 2)}
+        return {
+            "image": image,
+            "term": term,
+            "wide": UbBuffer(FP32, loaded),
+            "narrow": UbBuffer(dtype, written, 2),
+            "sums": UbBuffer(FP32, written),
+        }
 
     def _takes(self, strip: Strip, cut: _Cut) -> int:
-        return sum(held.size for held in self._held(strip, cut).values())
+        """Bytes of UB that a tile takes."""
+        return sum(buffer.size for buffer in self._buffers(strip, cut).values())
 
     def _tiles(self, number: int, cut: _Cut) -> tuple[dict[str, IntArray], dict[str, IntArray]]:
         """The tiles of a strip, and the first bytes that each reads and writes."""
-        strip, row = self.strips[number], self.read.shape[2] * self.read.dtype.bytes
+        strip = self.strips[number]
+        row = self.read.shape[2] * self.read.dtype.bytes
         (plane, line, first), (_, lines, outputs) = in_pieces(
             (strip.planes, 1), (strip.lines, cut.lines), (len(strip.terms), cut.outputs)
         )
@@ -244,55 +261,78 @@ class BlendPeriods(Spread):
         return columns, {"x": read * row, "y": written * row}
 
     def _emit(
-        self, k: Language, held: Mapping[str, BufferHandle], cuts: list[_Cut], u: Tile
+        self, k: Language, buffers: Mapping[str, BufferHandle], cuts: list[_Cut], u: Tile
     ) -> None:
         """Load and widen part after part of the inputs, add term after term, store."""
-        strip, cut, dtype = self.strips[u.strip], cuts[u.strip], self.read.dtype
-        q = self.read.shape[2]
-        row, size = q * FP32.bytes, q * dtype.bytes
-        sums = held["sums"].next()
-        term = held["term"].next().at(0, u.lines * row)
-        begun: set[int] = set()
+        strip = self.strips[u.strip]
+        dtype = self.read.dtype
+        row = self.read.shape[2] * FP32.bytes
+        sums = buffers["sums"].next()
+        term = buffers["term"].next().at(0, u.lines * row)
+        begun: set[int] = set()  # outputs that have a term already
         for output in range(u.outputs):
             if not strip.terms[u.first + output]:
                 k.vec_dup(self._sum(sums, u, output), 0.0, FP32)
-        for begin, count in parts(strip, u.first, u.outputs, cut.inputs):
-            inside = image_inputs(strip, u.lines, count)
-            apart = strip.inputs_apart if overlaps(strip, count) else count
-            image = held["image"].next().at(0, inside * size)
-            if overlaps(strip, count):
-                source = self.read.at(begin * size, inside * size, base="x")
-            else:
-                pitch = strip.inputs_apart * size
-                source = self.read.at(
-                    begin * size, count * size, base="x", rows=u.lines, pitch=pitch
-                )
-            k.data_move(image, source, dtype)
-            wide = converted(k, image, (dtype, FP32), held.get("wide")).slot
+        for begin, count in parts(strip, u.first, u.outputs, cuts[u.strip].inputs):
+            image = self._load(k, buffers["image"].next(), strip, u, begin, count)
+            wide = converted(k, image, dtype, FP32, buffers.get("wide")).slot
+            pitch = row * (strip.inputs_apart if overlaps(strip, count) else count)
             for output in range(u.outputs):
                 total = self._sum(sums, u, output)
                 for i, weight in strip.terms[u.first + output]:
-                    if not begin <= i < begin + count:
-                        continue
-                    given = wide.at((i - begin) * row, row, rows=u.lines, pitch=apart * row)
-                    target = term if output in begun else total
-                    k.vec_scalar("muls", target, given, weight, FP32)
-                    if output in begun:
-                        k.vec_binary("add", total, total, term, FP32)
-                    begun.add(output)
-        made = sums.at(0, u.lines * u.outputs * row)
-        made = converted(k, made, (FP32, dtype), held.get("narrow"), saturate=self.saturate)
-        if strip.outputs_apart == u.outputs:  # lines lie side by side
-            result = self.out.at(0, u.lines * u.outputs * size, base="y")
+                    if begin <= i < begin + count:
+                        values = wide.at((i - begin) * row, row, rows=u.lines, pitch=pitch)
+                        _add_term(k, total, term, values, weight, first=output not in begun)
+                        begun.add(output)
+        result = sums.at(0, u.lines * u.outputs * row)
+        narrow = buffers.get("narrow")
+        result = converted(k, result, FP32, dtype, narrow, saturate=self.saturate)
+        k.data_move(self._written(strip, u), result, dtype)
+
+    def _load(
+        self, k: Language, slot: Slot, strip: Strip, u: Tile, begin: int, count: int
+    ) -> SlotRegion:
+        """Bring ``count`` inputs of every line from ``begin`` on; lines that overlap as one."""
+        size = self.read.shape[2] * self.read.dtype.bytes
+        inputs = image_inputs(strip, u.lines, count)
+        if overlaps(strip, count):
+            source = self.read.at(begin * size, inputs * size, base="x")
         else:
-            pitch = strip.outputs_apart * size
-            result = self.out.at(0, u.outputs * size, base="y", rows=u.lines, pitch=pitch)
-        k.data_move(result, made, dtype)
+            pitch = strip.inputs_apart * size
+            source = self.read.at(begin * size, count * size, base="x", rows=u.lines, pitch=pitch)
+        image = slot.at(0, inputs * size)
+        k.data_move(image, source, self.read.dtype)
+        return image
+
+    def _written(self, strip: Strip, u: Tile) -> GmRegion:
+        """The outputs of a tile in global memory."""
+        size = self.read.shape[2] * self.read.dtype.bytes
+        if strip.outputs_apart == u.outputs:  # lines lie side by side
+            return self.out.at(0, u.lines * u.outputs * size, base="y")
+        pitch = strip.outputs_apart * size
+        return self.out.at(0, u.outputs * size, base="y", rows=u.lines, pitch=pitch)
 
     def _sum(self, sums: Slot, u: Tile, output: int) -> SlotRegion:
         """The sums of an output on all lines of a tile."""
         row = self.read.shape[2] * FP32.bytes
         return sums.at(output * row, row, rows=u.lines, pitch=u.outputs * row)
+
+
+def _add_term(
+    k: Language,
+    total: SlotRegion,
+    term: SlotRegion,
+    values: SlotRegion,
+    weight: float,
+    *,
+    first: bool,
+) -> None:
+    """Total <- the weighted values if they are the ``first``, else total += these."""
+    if first:
+        k.vec_scalar("muls", total, values, weight, FP32)
+        return
+    k.vec_scalar("muls", term, values, weight, FP32)
+    k.vec_binary("add", total, total, term, FP32)
 
 
 def reach(strip: Strip, first: int, count: int) -> tuple[int, int]:
@@ -309,13 +349,20 @@ def parts(strip: Strip, first: int, outputs: int, inputs: int) -> Iterator[tuple
     if not any(strip.terms[first : first + outputs]):
         return
     begin, count = reach(strip, first, outputs)
-    for at in range(begin, begin + count, inputs):
-        yield at, min(inputs, begin + count - at)
+    end = begin + count
+    for start in range(begin, end, inputs):
+        yield start, min(inputs, end - start)
 
 
 def overlaps(strip: Strip, inputs: int) -> bool:
-    """Whether so many inputs of one line reach those of the next: they lie side by side."""
+    """True if so many inputs of one line reach those of the next: they lie side by side."""
     return inputs >= strip.inputs_apart
+
+
+def _joined(columns: Iterable[IntArray]) -> IntArray:
+    """Columns of several strips as one."""
+    joined: IntArray = np.concatenate([*columns])
+    return joined
 
 
 def image_inputs(strip: Strip, lines: int, inputs: int) -> int:

@@ -24,6 +24,7 @@ from npusim.language import (
     Kernel,
     Language,
     Plan,
+    Slot,
     Tasks,
     Tensor,
     ceil_div,
@@ -48,6 +49,15 @@ class Piece(NamedTuple):
     groups: int  # that the real group holds
 
 
+class _Block(NamedTuple):
+    """``rows`` from ``row`` on of a block, channels ``low`` to ``high``, that no group owns."""
+
+    row: int
+    rows: int
+    low: int
+    high: int
+
+
 @dataclass(frozen=True)
 class ClearBlocks(Kernel):
     """Set ``dw`` to zero outside the diagonal blocks of ``groups``, of filters ``depth`` deep."""
@@ -60,7 +70,8 @@ class ClearBlocks(Kernel):
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
-        g, shape = self.groups, self.dw.shape
+        g = self.groups
+        shape = self.dw.shape
         fits = len(shape) == 4 and shape[0] == g.real_groups and shape[2:] == (g.cout_g, g.c0)
         if not fits or shape[1] % (self.depth * g.cin1_g) or self.dw.dtype is not FP32:
             raise ArgumentError(
@@ -73,46 +84,59 @@ class ClearBlocks(Kernel):
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         row = self.groups.c0 * FP32.bytes
         most = piece(k, self.name, PIECE_BYTES, SLOTS, multiple=row)
-        held = k.buffer("UB", (most // FP32.bytes,), FP32, slots=SLOTS, name="dw_ub")
+        dw_ub = k.buffer("UB", (most // FP32.bytes,), FP32, slots=SLOTS, name="dw_ub")
+        return Plan(self._tasks(most, cores), lambda part: self._emit(k, dw_ub.next(), part))
 
-        def emit(part: Piece) -> None:
-            size = part.rows * row
-            ub, pitch = held.next(), self.groups.cout_g * row
-            place = self.dw.at(0, size, base="dw", rows=part.columns, pitch=pitch)
-            whole = ub.at(0, part.columns * size)
-            k.data_move(whole, place, FP32)
-            for first, rows, low, high in self._outside(part):
-                at, width = first * row + low * FP32.bytes, (high - low) * FP32.bytes
-                for column in range(part.columns):
-                    between = ub.at(column * size + at, width, rows=rows, pitch=row)
-                    k.vec_dup(between, 0.0, FP32, masked=True)
-            k.data_move(place, whole, FP32)
+    def _emit(self, k: Language, ub: Slot, part: Piece) -> None:
+        """Load a piece, set to zero what no group owns, store it."""
+        row = self.groups.c0 * FP32.bytes
+        size = part.rows * row
+        pitch = self.groups.cout_g * row
+        place = self.dw.at(0, size, base="dw", rows=part.columns, pitch=pitch)
+        values = ub.at(0, part.columns * size)
+        k.data_move(values, place, FP32)
+        for block in self._outside(part):
+            first = block.row * row + block.low * FP32.bytes
+            width = (block.high - block.low) * FP32.bytes
+            for column in range(part.columns):
+                zeros = ub.at(column * size + first, width, rows=block.rows, pitch=row)
+                k.vec_dup(zeros, 0.0, FP32, masked=True)
+        k.data_move(place, values, FP32)
 
-        return Plan(self._tasks(most, cores), emit)
-
-    def _outside(self, piece: Piece) -> Iterator[tuple[int, int, int, int]]:
-        """(first row, rows, low, high): channels low..high of a block that rows do not own."""
+    def _outside(self, piece: Piece) -> Iterator[_Block]:
+        """The blocks of a piece that are outside the diagonal."""
         g = self.groups
-        for e in range(piece.groups + 1):
-            last = e == piece.groups  # behind the last group nothing is owned
-            start = max(e * g.cout_per_group, piece.first) - piece.first
-            stop = piece.rows if last else min((e + 1) * g.cout_per_group - piece.first, piece.rows)
-            owned = (0, 0) if last else (e * g.cin_per_group, (e + 1) * g.cin_per_group)
-            low, high = (min(max(c - piece.block * g.c0, 0), g.c0) for c in owned)
+        for group in range(piece.groups):
+            start = max(group * g.cout_per_group, piece.first) - piece.first
+            stop = min((group + 1) * g.cout_per_group - piece.first, piece.rows)
+            low = self._in_block(piece, group * g.cin_per_group)
+            high = self._in_block(piece, (group + 1) * g.cin_per_group)
             for left, right in ((0, low), (high, g.c0)) if low < high else ((0, g.c0),):
                 if start < stop and left < right:
-                    yield start, stop - start, left, right
+                    yield _Block(start, stop - start, left, right)
+        # Behind the last group nothing is owned.
+        start = max(piece.groups * g.cout_per_group, piece.first) - piece.first
+        if start < piece.rows:
+            yield _Block(start, piece.rows - start, 0, g.c0)
+
+    def _in_block(self, piece: Piece, channel: int) -> int:
+        """The place of an input channel in the piece's block, its ends where it is not there."""
+        return min(max(channel - piece.block * self.groups.c0, 0), self.groups.c0)
 
     def _tasks(self, most: int, cores: int) -> Tasks[Piece]:
         """Pieces of ``most`` bytes, whole columns; of one column's rows where it is larger."""
-        g, row = self.groups, self.groups.c0 * FP32.bytes
+        g = self.groups
+        row = g.c0 * FP32.bytes
         planes = g.real_groups * self.depth
         taps = self.dw.shape[1] // (self.depth * g.cin1_g)
         rows = min(g.cout_g, most // row)
-        share = ceil_div(planes * g.cin1_g * taps, cores)
-        columns = max(1, min(most // (rows * row), taps, share)) if rows == g.cout_g else 1
-        axes = (planes, 1), (g.cin1_g, 1), (taps, columns), (g.cout_g, rows)
-        (plane, block, tap, first), (*_, across, down) = in_pieces(*axes)
+        columns = 1
+        if rows == g.cout_g:
+            share = ceil_div(planes * g.cin1_g * taps, cores)
+            columns = max(1, min(most // (rows * row), taps, share))
+        (plane, block, tap, first), (*_, across, down) = in_pieces(
+            (planes, 1), (g.cin1_g, 1), (taps, columns), (g.cout_g, rows)
+        )
         place = ((plane * g.cin1_g + block) * taps + tap) * g.cout_g + first
         real = plane // self.depth
         return Tasks(

@@ -30,6 +30,7 @@ from math import prod
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from npusim.kernels.estimate.streams import Stream
 from npusim.kernels.parts.mem_set import MemSet
@@ -49,11 +50,14 @@ from npusim.kernels.vector.expression import (
 from npusim.language import (
     FP32,
     ArgumentError,
+    BufferHandle,
     Device,
     GmRegion,
+    IntArray,
     Kernel,
     Language,
     Plan,
+    SlotRegion,
     Tasks,
     Tensor,
     ceil_div,
@@ -84,7 +88,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class _Called(Spread):
-    """The first field of ``Elementwise``: what reports and errors call it."""
+    """The first field of ``Elementwise``: its name in reports and errors."""
 
     called: str
 
@@ -101,42 +105,54 @@ class Elementwise(Expression, _Called):
     name: ClassVar[str] = "elementwise"
 
     def __post_init__(self) -> None:
-        whole = next((one for one in self.maps if not is_mask(one)), None)
-        if whole is None or not whole.size_bytes:
+        first = next((tensor for tensor in self.maps if not is_mask(tensor)), None)
+        if first is None or not first.size_bytes:
             raise ArgumentError(f"{self.called}: it needs a map of at least one element")
-        for one in self.maps:
-            count = ceil_div(self.count, 8) if is_mask(one) else self.count
-            if prod(one.shape) != count:
+        for tensor in self.maps:
+            count = ceil_div(self.count, 8) if is_mask(tensor) else self.count
+            if prod(tensor.shape) != count:
                 raise ArgumentError(
-                    f"{self.called}: {one.name} has shape {one.shape}; beside {whole.name} of "
-                    f"shape {whole.shape} it has {count} elements"
+                    f"{self.called}: {tensor.name} has shape {tensor.shape}; beside {first.name} "
+                    f"of shape {first.shape} it has {count} elements"
                 )
-        images, blocks, rows, c0 = self.sizes
         if self.width and self.count % self.width:
-            raise ArgumentError(f"{self.called}: {whole.name} has no rows of {self.width} elements")
+            raise ArgumentError(f"{self.called}: {first.name} has no rows of {self.width} elements")
+        c0 = self.sizes[3]
         free = self.width == c0 and not (self.vectors or self.sums)
         if self.sizes != (1, 1, self.count, 1) and c0 % 8 and not free:
-            raise ArgumentError(f"{self.called}: C0 of {whole.name} is {c0}; it must be 8 or 16")
-        for one in self.rows:
-            if prod(one.shape) != rows or one.dtype != FP32 or not self.width:
-                raise ArgumentError(
-                    f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; numbers of "
-                    f"{rows} rows are fp32, one for each"
-                )
-        for one in (*self.vectors, *self.sums):
-            known = one.dtype == FP32 or (one not in self.sums and one.dtype.kind == "float")
-            shapes = [(n * blocks * c0,) for n in (1, self.groups) if images % n == 0]
-            if c0 == 1 or one.shape not in shapes or not known:
-                raise ArgumentError(
-                    f"{self.called}: {one.name} is {one.dtype} of shape {one.shape}; maps of shape "
-                    f"{whole.shape} take vectors of shape {(blocks * c0,)}, or of as many for each "
-                    "group of images, sums in fp32, and 4 sizes (N, C1, positions, C0)"
-                )
+            raise ArgumentError(f"{self.called}: C0 of {first.name} is {c0}; it must be 8 or 16")
+        for tensor in self.rows:
+            self._check_row(tensor)
+        for tensor in (*self.vectors, *self.sums):
+            self._check_vector(tensor, first)
         self.check(self.called)
+
+    def _check_row(self, tensor: Tensor) -> None:
+        """Raise ``ArgumentError`` unless a tensor has a number for each row."""
+        rows = self.sizes[2]
+        if prod(tensor.shape) != rows or tensor.dtype != FP32 or not self.width:
+            raise ArgumentError(
+                f"{self.called}: {tensor.name} is {tensor.dtype} of shape {tensor.shape}; numbers "
+                f"of {rows} rows are fp32, one for each"
+            )
+
+    def _check_vector(self, tensor: Tensor, first: Tensor) -> None:
+        """Raise ``ArgumentError`` unless a tensor has a number for each channel, or group's too."""
+        images, blocks, _, c0 = self.sizes
+        legal = tensor.dtype == FP32
+        if tensor not in self.sums:
+            legal = tensor.dtype.kind == "float"
+        shapes = [(n * blocks * c0,) for n in (1, self.groups) if images % n == 0]
+        if c0 == 1 or tensor.shape not in shapes or not legal:
+            raise ArgumentError(
+                f"{self.called}: {tensor.name} is {tensor.dtype} of shape {tensor.shape}; maps of "
+                f"shape {first.shape} take vectors of shape {(blocks * c0,)}, or of as many for "
+                "each group of images, sums in fp32, and 4 sizes (N, C1, positions, C0)"
+            )
 
     @property
     def maps(self) -> tuple[Tensor, ...]:
-        """What has a number or a bit for each element."""
+        """Tensors with a number or a bit for each element."""
         return (*self.reads, *self.writes)
 
     @cached_property
@@ -156,8 +172,8 @@ class Elementwise(Expression, _Called):
     def groups(self) -> int:
         """Groups of images that have vectors of their own."""
         _, blocks, _, c0 = self.sizes
-        each = blocks * c0
-        return max((prod(one.shape) // each for one in (*self.vectors, *self.sums)), default=1) or 1
+        vectors = (*self.vectors, *self.sums)
+        return max((prod(tensor.shape) // (blocks * c0) for tensor in vectors), default=1) or 1
 
     @property
     def count(self) -> int:
@@ -166,7 +182,7 @@ class Elementwise(Expression, _Called):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return next(one.shape for one in self.maps if not is_mask(one))
+        return next(tensor.shape for tensor in self.maps if not is_mask(tensor))
 
     @property
     def tiling_text(self) -> str:
@@ -178,143 +194,188 @@ class Elementwise(Expression, _Called):
         return (MemSet(self.sums[0], few=True, more=self.sums[1:]),) if self.sums else ()
 
     def stream(self, device: Device, cores: int) -> Stream:
-        order, count = self.order, self.count
-        names = dict.fromkeys(COMPARE, "compare") | {"spread": "transpose"}
-        names |= {name: f"reduce_{one}" for name, one in REDUCED.items()}
-        few = {one for one, value in order.values.items() if value.kind in ("vector", "row")}
-        vector = [
-            (names.get(s.operation, s.operation), count * s.dtype.bytes)
-            for s in order.steps
-            if s.dtype and (s.result not in few or s.operation in REDUCED)
-        ]
-        stored = sum(order.last[one.name] not in order.kept for one in self.writes)
+        order = self.order
+        count = self.count
+        results = [tensor.name for tensor in self.writes]
+        rounded = sum(order.last[name] not in order.unrounded for name in results)
         return Stream(
-            read=sum(one.size_bytes for one in self.reads),
-            written=sum(one.size_bytes for one in (*self.writes, *self.rows)),
+            read=sum(tensor.size_bytes for tensor in self.reads),
+            written=sum(tensor.size_bytes for tensor in (*self.writes, *self.rows)),
             tasks=np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE)),
-            vector=(*vector, ("cast", stored * count * 4), ("add", len(self.sums) * count * 4)),
+            vector=(
+                *self._instructions(),
+                ("cast", rounded * count * 4),
+                ("add", len(self.sums) * count * 4),
+            ),
             loads=len(self.reads),
             stores=len(self.writes) + len(self.rows),
-            cold=any(one.role == "in" for one in self.reads),
+            cold=any(tensor.role == "in" for tensor in self.reads),
         )
 
+    def _instructions(self) -> list[tuple[str, int]]:
+        """Instructions of the steps over all elements, and the bytes that each works on."""
+        names = dict.fromkeys(COMPARE, "compare")
+        names["spread"] = "transpose"
+        names |= {name: f"reduce_{operation}" for name, operation in REDUCED.items()}
+        values = self.order.values
+        small = {name for name, value in values.items() if value.kind in ("vector", "row")}
+        return [
+            (names.get(step.operation, step.operation), self.count * step.dtype.bytes)
+            for step in self.order.steps
+            if step.dtype and (step.result not in small or step.operation in REDUCED)
+        ]
+
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        for one in self.tensors:
-            if one.dtype.kind == "float" and one.dtype.name not in k.dtypes:
+        for tensor in self.tensors:
+            if tensor.dtype.kind == "float" and tensor.dtype.name not in k.dtypes:
                 raise ArgumentError(
-                    f"{self.called}: {one.name} is {one.dtype}, which {k.device_name} does not "
-                    f"know (it has {', '.join(k.dtypes)})"
+                    f"{self.called}: {tensor.name} is {tensor.dtype}, which {k.device_name} does "
+                    f"not know (it has {', '.join(k.dtypes)})"
                 )
         nest = _Nest(self, k)
         return Plan(self._tasks(nest.most, cores), nest.emit)
 
     def _tasks(self, most: int, cores: int) -> Tasks[Tile]:
         """Tiles of ``most`` elements, channels outermost: a core rarely changes its vectors."""
-        images, blocks, everywhere, c0 = self.sizes
+        images, blocks, positions, c0 = self.sizes
         grouped = images // self.groups
-        share, grain = min(most, ceil_div(self.count, cores)), max(1, GRAIN // c0)
-        pieces = ceil_div(everywhere, round_up(ceil_div(share, c0), grain))
-        positions = min(everywhere, round_up(ceil_div(everywhere, pieces), grain), most // c0)
-        run = 1
-        # Sums are halved by positions, so that images have to lie whole positions apart.
-        aligned = not self.sums or round_up(everywhere * c0, GRAIN) % c0 == 0
-        if positions == everywhere and aligned:
-            run = max(1, min(grouped, share // round_up(everywhere * c0, GRAIN)))
-        axes = (blocks, 1), (self.groups, 1), (grouped, run), (everywhere, positions)
-        (c1, group, image, position), (_, _, some, extent) = in_pieces(*axes)
+        tile_images, tile_positions = self._extents(most, cores)
+        (c1, group, image, position), (_, _, run, extent) = in_pieces(
+            (blocks, 1), (self.groups, 1), (grouped, tile_images), (positions, tile_positions)
+        )
         core = in_runs(len(c1), cores)
-        changes = [np.diff(one, prepend=-1) != 0 for one in (core, c1, group)]
-        begins = np.logical_or.reduce(changes)
-        start = (((group * grouped + image) * blocks + c1) * everywhere + position) * c0
+        begins = _changes(core) | _changes(c1) | _changes(group)
+        start = (((group * grouped + image) * blocks + c1) * positions + position) * c0
+        width = np.zeros_like(start)
+        if self.sums:
+            summed = round_up(tile_positions * c0, GRAIN) * (run - 1) + extent * c0
+            widest = np.maximum.reduceat(summed, np.flatnonzero(begins))
+            width = widest[np.cumsum(begins) - 1]
         columns = {
-            "images": some,
+            "images": run,
             "positions": extent,
             "first": begins,
             "last": np.append(begins[1:], True),
+            "width": width,
         }
-        summed = round_up(positions * c0, GRAIN) * (some - 1) + extent * c0
-        widest = np.maximum.reduceat(summed, np.flatnonzero(begins))
-        width = widest[np.cumsum(begins) - 1] if self.sums else np.zeros_like(start)
-        bases = {f"map{bits}": start * bits // 8 for bits in {bits_of(one) for one in self.maps}}
-        for one in (*self.vectors, *self.sums):
-            block = c1 + group * blocks * (one.shape[0] > blocks * c0)
-            bases[one.name] = block * c0 * one.dtype.bytes
-        bases |= {one.name: start // c0 * one.dtype.bytes for one in self.rows}
-        return Tasks(core, Tile, {**columns, "width": width}, bases)
+        bases = {f"map{bits}": start * bits // 8 for bits in {bits_of(t) for t in self.maps}}
+        for tensor in (*self.vectors, *self.sums):
+            block = c1
+            if tensor.shape[0] > blocks * c0:
+                block = c1 + group * blocks
+            bases[tensor.name] = block * c0 * tensor.dtype.bytes
+        for tensor in self.rows:
+            bases[tensor.name] = start // c0 * tensor.dtype.bytes
+        return Tasks(core, Tile, columns, bases)
+
+    def _extents(self, most: int, cores: int) -> tuple[int, int]:
+        """Images and positions of a tile of ``most`` elements."""
+        images, _, positions, c0 = self.sizes
+        share = min(most, ceil_div(self.count, cores))
+        grain = max(1, GRAIN // c0)
+        pieces = ceil_div(positions, round_up(ceil_div(share, c0), grain))
+        extent = min(positions, round_up(ceil_div(positions, pieces), grain), most // c0)
+        # Sums are halved by positions, so that images have to lie whole positions apart.
+        image = round_up(positions * c0, GRAIN)
+        aligned = not self.sums or image % c0 == 0
+        if extent < positions or not aligned:
+            return 1, extent
+        return max(1, min(images // self.groups, share // image)), extent
+
+
+def _changes(column: IntArray) -> npt.NDArray[np.bool_]:
+    """Rows whose entry differs from the one before; the first."""
+    changes: npt.NDArray[np.bool_] = np.diff(column, prepend=-1) != 0
+    return changes
 
 
 class _Nest:
     """The program of a tile, on the buffers of one core."""
 
     def __init__(self, kernel: Elementwise, k: Language) -> None:
-        self.kernel, self.k = kernel, k
+        self.kernel = kernel
+        self.k = k
         self.c0 = kernel.sizes[3]
-        each = ceil_div(kernel.each_bits, 8) + 4 * len(kernel.sums)
-        vectors = sum(one.kind == "vector" for one in kernel.order.values.values())
-        besides = vectors * 2 * self.c0 * 4 + 8 * 32 * len(kernel.maps)
-        whole = round_up(kernel.count, GRAIN)
-        row = round_up(kernel.width, GRAIN)
-        most = min(max(TILE, row), whole)
-        self.most = piece(k, kernel.called, most, each, multiple=GRAIN, least=row, besides=besides)
+        self.most = self._most()
         self.bench = Bench(kernel, k, self.most, self.most, self.c0)
         self.sums = [
-            k.buffer("UB", (self.most,), FP32, name=f"{one.name}_ub") for one in kernel.sums
+            k.buffer("UB", (self.most,), FP32, name=f"{tensor.name}_ub") for tensor in kernel.sums
         ]
+
+    def _most(self) -> int:
+        """Elements of the largest tile that UB has room for beside the vectors."""
+        kernel = self.kernel
+        element = ceil_div(kernel.each_bits, 8) + 4 * len(kernel.sums)
+        vectors = sum(value.kind == "vector" for value in kernel.order.values.values())
+        besides = vectors * 2 * self.c0 * 4 + 8 * 32 * len(kernel.maps)
+        row = round_up(kernel.width, GRAIN)
+        most = min(max(TILE, row), round_up(kernel.count, GRAIN))
+        return piece(
+            self.k, kernel.called, most, element, multiple=GRAIN, least=row, besides=besides
+        )
 
     def emit(self, u: Tile) -> None:
         """Load, compute step by step, add to the sums, store."""
-        k, kernel, bench = self.k, self.kernel, self.bench
+        k = self.k
+        kernel = self.kernel
+        bench = self.bench
+        row = u.positions * self.c0
+        apart = round_up(row, GRAIN)
+        span = Span(u.images, row, apart, apart)
         places: Places = {}
-        apart = round_up(u.positions * self.c0, GRAIN)
-        span = Span(u.images, u.positions * self.c0, apart, apart)
-        for one in kernel.reads:
-            places[one.name] = span.of(bench.reads[one.name].next(), bits_of(one))
-            k.data_move(places[one.name], self._outside(one, u), one.dtype)
+        for tensor in kernel.reads:
+            place = span.of(bench.reads[tensor.name].next(), bits_of(tensor))
+            k.data_move(place, self._outside(tensor, u), tensor.dtype)
+            places[tensor.name] = place
         self._load_vectors(u)
         places |= bench.repeated(0, self.c0, span)
         outputs = {name: buffer.next() for name, buffer in bench.writes.items()}
         bench.run(span, places, outputs)
-        self._add(u, span, places)
-        for one in kernel.writes:
-            held = span.of(outputs[one.name], bits_of(one))
-            k.data_move(self._outside(one, u), held, one.dtype)
-        for one in kernel.rows:
-            numbers = outputs[one.name].at(0, u.positions * one.dtype.bytes)
-            k.data_move(one.at(0, numbers.size, base=one.name), numbers, one.dtype)
+        for name, tensor, buffer in zip(kernel.summed, kernel.sums, self.sums, strict=True):
+            self._add(u, span, tensor, buffer, places[kernel.order.last[name]])
+        for tensor in kernel.writes:
+            place = span.of(outputs[tensor.name], bits_of(tensor))
+            k.data_move(self._outside(tensor, u), place, tensor.dtype)
+        for tensor in kernel.rows:
+            numbers = outputs[tensor.name].at(0, u.positions * tensor.dtype.bytes)
+            k.data_move(tensor.at(0, numbers.size, base=tensor.name), numbers, tensor.dtype)
 
     def _load_vectors(self, u: Tile) -> None:
         """Bring the vectors of another c1 or group, and make those that rest on them."""
-        if u.first:
-            for one in self.kernel.vectors:
-                row = self.c0 * one.dtype.bytes
-                target = self.bench.vectors[one.name].next().at(0, row)
-                self.k.data_move(target, one.at(0, row, base=one.name), one.dtype)
-            self.bench.prepare(self.c0)
+        if not u.first:
+            return
+        for tensor in self.kernel.vectors:
+            row = self.c0 * tensor.dtype.bytes
+            target = self.bench.vectors[tensor.name].next().at(0, row)
+            self.k.data_move(target, tensor.at(0, row, base=tensor.name), tensor.dtype)
+        self.bench.prepare(self.c0)
 
     def _outside(self, tensor: Tensor, u: Tile) -> GmRegion:
         """The elements of a tile in global memory."""
-        bits, row = bits_of(tensor), u.positions * self.c0
-        _, blocks, everywhere, _ = self.kernel.sizes
-        pitch = blocks * everywhere * self.c0 * bits // 8
-        size = ceil_div(row * bits, 8)
+        bits = bits_of(tensor)
+        _, blocks, positions, _ = self.kernel.sizes
+        pitch = blocks * positions * self.c0 * bits // 8
+        size = ceil_div(u.positions * self.c0 * bits, 8)
         return tensor.at(0, size, base=f"map{bits}", rows=u.images, pitch=pitch)
 
-    def _add(self, u: Tile, span: Span, places: Places) -> None:
-        """Add values to the sums; behind the last tile halve these and add them to memory."""
-        k, row, last = self.k, self.c0 * 4, self.kernel.order.last
-        everything = zip(self.kernel.summed, self.kernel.sums, self.sums, strict=True)
-        for name, tensor, buffer in everything:
-            held = buffer.next() if u.first else buffer.last()
-            if u.first:
-                k.vec_dup(held.at(0, u.width * 4), 0.0, FP32)
-            some = span.of(held, 32)
-            k.vec_binary("add", some, some, places[last[name]], FP32)
-            left = u.width // self.c0
-            while u.last and left > 1:
-                half = left // 2
-                ahead, behind = held.at(0, half * row), held.at((left - half) * row, half * row)
-                k.vec_binary("add", ahead, ahead, behind, FP32)
-                left -= half
-            if u.last:
-                total = held.at(0, row)
-                k.data_move(tensor.at(0, row, base=tensor.name), total, FP32, atomic=True)
+    def _add(
+        self, u: Tile, span: Span, tensor: Tensor, buffer: BufferHandle, values: SlotRegion
+    ) -> None:
+        """Add values to a sum; behind the last tile halve it and add it to memory."""
+        k = self.k
+        row = self.c0 * 4
+        sums = buffer.next() if u.first else buffer.last()
+        if u.first:
+            k.vec_dup(sums.at(0, u.width * 4), 0.0, FP32)
+        target = span.of(sums, 32)
+        k.vec_binary("add", target, target, values, FP32)
+        if not u.last:
+            return
+        positions = u.width // self.c0
+        while positions > 1:
+            half = positions // 2
+            ahead = sums.at(0, half * row)
+            behind = sums.at((positions - half) * row, half * row)
+            k.vec_binary("add", ahead, ahead, behind, FP32)
+            positions -= half
+        k.data_move(tensor.at(0, row, base=tensor.name), sums.at(0, row), FP32, atomic=True)

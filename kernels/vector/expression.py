@@ -58,35 +58,37 @@ class Step(NamedTuple):
     dtype: DType | None = None
 
     def __str__(self) -> str:
-        operands = ", ".join(str(one) for one in (self.mask, self.a, self.b) if one != "")
+        operands = ", ".join(str(name) for name in (self.mask, self.a, self.b) if name != "")
         return f"{self.result} = {self.operation}({operands})"
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The names among its operands."""
-        return tuple(one for one in (self.a, self.b, self.mask) if isinstance(one, str) and one)
+        operands = (self.a, self.b, self.mask)
+        return tuple(name for name in operands if isinstance(name, str) and name)
 
     @property
     def fault(self) -> str:
-        """What is wrong with its form; "" if nothing is."""
-        given, named = self.b != "", isinstance(self.b, str) and self.b != ""
+        """The mistake in its form; "" if there is none."""
+        has_b = self.b != ""
+        named = isinstance(self.b, str) and has_b
         forms = (
             (BINARY.keys(), "two values", named),
-            ({*SCALAR, *BY_ROW}, "a value and a number", given and not named),
-            ({*UNARY, "cast"}, "one value", not given),
-            (COMPARE.keys(), "a value and a value or number", given),
-            ({"select"}, "a mask, a value, and a value or number", given and bool(self.mask)),
+            ({*SCALAR, *BY_ROW}, "a value and a number", has_b and not named),
+            ({*UNARY, "cast"}, "one value", not has_b),
+            (COMPARE.keys(), "a value and a value or number", has_b),
+            ({"select"}, "a mask, a value, and a value or number", has_b and bool(self.mask)),
         )
-        for operations, what, right in forms:
+        for operations, operands, right in forms:
             if self.operation in operations:
                 fits = right and (self.operation == "select" or not self.mask)
-                return "" if fits else f"{self.operation} takes {what}"
-        known = ", ".join(sorted(name for operations, *_ in forms for name in operations))
-        return f"there is no operation {self.operation!r}; use one of {known}"
+                return "" if fits else f"{self.operation} takes {operands}"
+        names = ", ".join(sorted(name for operations, *_ in forms for name in operations))
+        return f"there is no operation {self.operation!r}; use one of {names}"
 
 
 class Span(NamedTuple):
-    """Where elements lie in slots of UB: ``rows`` of ``row``, ``apart`` from one to the next.
+    """Elements in slots of UB: ``rows`` of ``row``, ``apart`` from one to the next.
 
     The first is element ``first``; masks begin at bit ``bit`` and lie ``bits_apart``.
     """
@@ -100,13 +102,14 @@ class Span(NamedTuple):
 
     def of(self, slot: Slot, bits: int) -> SlotRegion:
         """The elements of so many bits each in a slot."""
-        first, apart = (self.bit, self.bits_apart) if bits == 1 else (self.first, self.apart)
+        first = self.bit if bits == 1 else self.first
+        apart = self.bits_apart if bits == 1 else self.apart
         row = ceil_div(self.row * bits, 8)
         return slot.at(first * bits // 8, row, rows=self.rows, pitch=apart * bits // 8)
 
 
 def is_mask(tensor: Tensor) -> bool:
-    """Whether it holds bits."""
+    """True if it holds bits."""
     return tensor.dtype.kind == "int"
 
 
@@ -126,8 +129,8 @@ class Order(NamedTuple):
     """Steps in order, casts among them, each value with a name of its own.
 
     ``homes`` are the register of each value that has one, ``registers`` their bytes an element;
-    ``last`` the value that a name means behind all steps. Values that are ``kept`` are written as
-    they are, to the tensor of that name.
+    ``last`` the value that a name means behind all steps. Values that are ``unrounded`` are written
+    as they are, to the tensor of that name.
     """
 
     steps: tuple[Step, ...]
@@ -135,7 +138,7 @@ class Order(NamedTuple):
     homes: Mapping[str, int]
     registers: tuple[int, ...]
     last: Mapping[str, str]
-    kept: Mapping[str, str]
+    unrounded: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -161,17 +164,19 @@ class Expression:
 
     def check(self, called: str) -> None:
         """Raise for names that nothing makes, operands of the wrong kind, and types."""
-        known = {one.name for one in (*self.reads, *self.vectors)}
+        defined = {tensor.name for tensor in (*self.reads, *self.vectors)}
         for step in self.steps:
             if step.fault:
                 raise ArgumentError(f"{called}: {step}: {step.fault}")
-            if missing := sorted({*step.reads} - known):
+            missing = sorted({*step.reads} - defined)
+            if missing:
                 raise ArgumentError(f"{called}: {step} reads {missing[0]}, which nothing made")
-            known.add(step.result)
-        made = {step.result for step in self.steps}
-        unmade = sorted({one.name for one in (*self.writes, *self.rows)} - made)
-        if missing := [*unmade, *sorted({*self.summed} - known)]:
-            raise ArgumentError(f"{called}: no step makes {missing[0]}")
+            defined.add(step.result)
+        results = {step.result for step in self.steps}
+        unmade = sorted({tensor.name for tensor in (*self.writes, *self.rows)} - results)
+        unmade += sorted({*self.summed} - defined)
+        if unmade:
+            raise ArgumentError(f"{called}: no step makes {unmade[0]}")
         if len(self.summed) != len(self.sums):
             raise ArgumentError(
                 f"{called}: {len(self.sums)} sums of {len(self.summed)} values; name one for each"
@@ -179,113 +184,174 @@ class Expression:
         for dtype in (self.compute, *(step.dtype for step in self.steps)):
             if dtype not in (FP16, FP32, None):
                 raise ArgumentError(f"{called}: it computes in {dtype}; use fp16 or fp32")
-        self._check_kinds(called)
+        self._check_converted(called)
+        for step in self.order.steps:
+            self._check_kinds(called, step)
+        self._check_results(called)
 
-    def _check_kinds(self, called: str) -> None:
+    def _check_converted(self, called: str) -> None:
+        """Raise for maps that are written as they were read."""
+        for tensor in self.writes:
+            same = {read.name for read in self.reads if read.dtype == tensor.dtype}
+            if self.order.last[tensor.name] in same:
+                raise ArgumentError(f"{called}: the steps convert nothing for {tensor.name}")
+
+    def _check_kinds(self, called: str, step: Step) -> None:
         """Raise where a mask is needed and a value given, or the other way round."""
         values = self.order.values
-        for one in self.writes:
-            if self.order.last[one.name] in {x.name for x in self.reads if x.dtype == one.dtype}:
-                raise ArgumentError(f"{called}: the steps convert nothing for {one.name}")
-        for step in self.order.steps:
-            if step.mask and values[step.mask].kind != "mask":
-                raise ArgumentError(f"{called}: {step} takes {step.mask} as a mask, which is none")
-            others = [one for one in step.reads if one != step.mask]
-            kinds = {values[one].kind for one in others}
-            if "row" in kinds and (len(kinds) > 1 or step.mask or step.operation in REDUCED):
-                raise ArgumentError(f"{called}: {step} takes numbers of rows; spread them before")
-            if masks := [one for one in others if values[one].kind == "mask"]:
-                raise ArgumentError(f"{called}: {step} computes with the mask {masks[0]}")
-        wants = {one.name: "mask" if is_mask(one) else "map" for one in self.writes}
-        wants |= dict.fromkeys(self.summed, "map") | {one.name: "row" for one in self.rows}
+        if step.mask and values[step.mask].kind != "mask":
+            raise ArgumentError(f"{called}: {step} takes {step.mask} as a mask, which is none")
+        operands = [name for name in step.reads if name != step.mask]
+        kinds = {values[name].kind for name in operands}
+        if "row" in kinds and (len(kinds) > 1 or step.mask or step.operation in REDUCED):
+            raise ArgumentError(f"{called}: {step} takes numbers of rows; spread them before")
+        masks = [name for name in operands if values[name].kind == "mask"]
+        if masks:
+            raise ArgumentError(f"{called}: {step} computes with the mask {masks[0]}")
+
+    def _check_results(self, called: str) -> None:
+        """Raise where a value of another kind is written or summed."""
+        wants = {tensor.name: "mask" if is_mask(tensor) else "map" for tensor in self.writes}
+        wants |= dict.fromkeys(self.summed, "map")
+        wants |= {tensor.name: "row" for tensor in self.rows}
         for name, want in wants.items():
-            if (kind := values[self.order.last[name]].kind) != want:
+            kind = self.order.values[self.order.last[name]].kind
+            if kind != want:
                 raise ArgumentError(f"{called}: {name} is a {kind}, where a {want} is needed")
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         """Every one that it touches, once."""
-        every = (*self.reads, *self.rows, *self.writes, *self.vectors, *self.sums)
-        return tuple(dict.fromkeys(every))
+        tensors = (*self.reads, *self.rows, *self.writes, *self.vectors, *self.sums)
+        return tuple(dict.fromkeys(tensors))
 
     @cached_property
     def width(self) -> int:
         """Elements of a row, 0 where none is reduced."""
-        return next((int(one.b) for one in self.steps if one.operation in BY_ROW), 0)
+        return next((int(step.b) for step in self.steps if step.operation in BY_ROW), 0)
 
     @property
     def each_bits(self) -> int:
         """Bits of UB that an element takes, without sums: two slots of maps and rows, registers."""
-        maps = sum(2 * bits_of(one) for one in (*self.reads, *self.writes))
+        maps = sum(2 * bits_of(tensor) for tensor in (*self.reads, *self.writes))
         rows = ceil_div(64 * len(self.rows), self.width) if self.rows else 0
         return maps + rows + sum(self.order.registers) * 8
 
     @cached_property
     def order(self) -> Order:
-        """What is done, and where values stay."""
-        steps, values, last = self._named()
-        kept = {
-            last[one.name]: one.name
-            for one in self.writes
-            if is_mask(one) or values[last[one.name]].dtype == one.dtype
-        } | {last[one.name]: one.name for one in self.rows}
-        ends = {last[name]: len(steps) for name in self.summed}
-        ends |= {last[one.name]: len(steps) for one in (*self.writes, *self.rows)}
+        """The steps with their casts, and the registers in which values stay."""
+        naming = _Naming(self)
+        for step in self.steps:
+            naming.add(step)
+        last = naming.current | {name: naming.as_type(name, FP32) for name in self.summed}
+        steps = tuple(naming.steps)
+        unrounded: dict[str, str] = {}
+        for tensor in self.writes:
+            value = last[tensor.name]
+            if is_mask(tensor) or naming.values[value].dtype == tensor.dtype:
+                unrounded[value] = tensor.name
+        unrounded |= {last[tensor.name]: tensor.name for tensor in self.rows}
+        homes, registers = self._registers(steps, naming.values, last, unrounded)
+        return Order(steps, naming.values, homes, registers, last, unrounded)
+
+    def _registers(
+        self,
+        steps: tuple[Step, ...],
+        values: Mapping[str, Value],
+        last: Mapping[str, str],
+        unrounded: Mapping[str, str],
+    ) -> tuple[dict[str, int], tuple[int, ...]]:
+        """The register of each value that needs one, and bytes an element of each register."""
+        results = (*self.summed, *(tensor.name for tensor in (*self.writes, *self.rows)))
+        ends = {last[name]: len(steps) for name in results}  # the last step that reads a value
         for number, step in enumerate(steps):
             for name in step.reads:
                 ends[name] = max(ends.get(name, 0), number)
         homes: dict[str, int] = {}
-        busy: list[int] = []  # per register, the last operation that reads it
+        busy: list[int] = []  # per register, the last step that reads it
         sizes: list[int] = []
         for number, step in enumerate(steps):
             value = values[step.result]
-            if step.result in kept or value.kind == "vector":
+            if step.result in unrounded or value.kind == "vector":
                 continue
             small = value.kind == "row" and self.width >= value.dtype.bytes
             size = 1 if small else value.dtype.bytes
             free = [i for i, end in enumerate(busy) if end < number]
-            home = min(free, key=lambda i: abs(sizes[i] - size), default=len(busy))
+            if free:
+                home = _nearest(sizes, free, size)
+                sizes[home] = max(size, sizes[home])
+            else:
+                home = len(busy)
+                busy.append(number)
+                sizes.append(size)
             homes[step.result] = home
-            busy[home : home + 1] = [ends.get(step.result, number)]
-            sizes[home : home + 1] = [max([size, *sizes[home : home + 1]])]
-        return Order(steps, values, homes, tuple(sizes), last, kept)
+            busy[home] = ends.get(step.result, number)
+        return homes, tuple(sizes)
 
-    def _named(self) -> tuple[tuple[Step, ...], dict[str, Value], dict[str, str]]:
-        """Steps whose values have a name each, casts included; these; what names mean at last."""
-        values = {
-            one.name: Value("mask" if is_mask(one) else "map", one.dtype) for one in self.reads
+
+def _nearest(sizes: list[int], free: list[int], size: int) -> int:
+    """The ``free`` register whose size is nearest."""
+    return min(free, key=lambda register: abs(sizes[register] - size))
+
+
+class _Naming:
+    """Gives each value of an expression a name of its own, and casts what has another type.
+
+    ``current`` is what a name means after the ``steps`` so far.
+    """
+
+    def __init__(self, expression: Expression) -> None:
+        self.compute = expression.compute
+        self.values = {
+            tensor.name: Value("mask" if is_mask(tensor) else "map", tensor.dtype)
+            for tensor in expression.reads
         }
-        values |= {one.name: Value("vector", one.dtype) for one in self.vectors}
-        now = {name: name for name in values}
-        steps: list[Step] = []
+        for tensor in expression.vectors:
+            self.values[tensor.name] = Value("vector", tensor.dtype)
+        self.current = {name: name for name in self.values}
+        self.steps: list[Step] = []
 
-        def as_type(name: str, dtype: DType) -> str:
-            value, cast = now[name], f"{now[name]} as {dtype}"
-            if values[value].kind == "mask" or values[value].dtype == dtype:
-                return value
-            if cast not in values:
-                values[cast] = values[value]._replace(dtype=dtype)
-                steps.append(Step(cast, "cast", value, dtype=dtype))
-            return cast
+    def as_type(self, name: str, dtype: DType) -> str:
+        """The value of a name as ``dtype``, converted where it is of another type and no mask."""
+        value = self.current[name]
+        if self.values[value].kind == "mask" or self.values[value].dtype == dtype:
+            return value
+        cast = f"{value} as {dtype}"
+        if cast not in self.values:
+            self.values[cast] = self.values[value]._replace(dtype=dtype)
+            self.steps.append(Step(cast, "cast", value, dtype=dtype))
+        return cast
 
-        for step in self.steps:
-            dtype = step.dtype or self.compute
-            if step.operation == "cast":
-                now[step.result] = as_type(step.a, dtype)
-                continue
-            a, mask = as_type(step.a, dtype), step.mask and now[step.mask]
-            b = as_type(step.b, dtype) if isinstance(step.b, str) and step.b else step.b
-            result = step.result if step.result not in values else f"{step.result} {len(steps)}"
-            operands = {values[one].kind for one in (a, b) if isinstance(one, str) and one}
-            same = operands in ({"vector"}, {"row"}) and not step.mask
-            kind = operands.pop() if same else "map"
-            kind = "mask" if step.operation in COMPARE else kind
-            kind = {**dict.fromkeys(REDUCED, "row"), "spread": "map"}.get(step.operation, kind)
-            values[result] = Value(kind, dtype)
-            now[step.result] = result
-            steps.append(Step(result, step.operation, a, b, mask, dtype))
-        last = now | {name: as_type(name, FP32) for name in self.summed}
-        return tuple(steps), values, last
+    def add(self, step: Step) -> None:
+        """Add a step, with casts of its operands before it."""
+        dtype = step.dtype or self.compute
+        if step.operation == "cast":
+            self.current[step.result] = self.as_type(step.a, dtype)
+            return
+        a = self.as_type(step.a, dtype)
+        mask = step.mask and self.current[step.mask]
+        b = step.b
+        if isinstance(b, str) and b:
+            b = self.as_type(b, dtype)
+        result = step.result
+        if result in self.values:
+            result = f"{step.result} {len(self.steps)}"
+        self.values[result] = Value(self._kind(step, a, b), dtype)
+        self.current[step.result] = result
+        self.steps.append(Step(result, step.operation, a, b, mask, dtype))
+
+    def _kind(self, step: Step, a: str, b: str | float) -> str:
+        """The kind of a step's result."""
+        if step.operation in REDUCED:
+            return "row"
+        if step.operation in COMPARE:
+            return "mask"
+        operands = {self.values[a].kind}
+        if isinstance(b, str) and b:
+            operands.add(self.values[b].kind)
+        if operands in ({"vector"}, {"row"}) and not step.mask and step.operation != "spread":
+            return operands.pop()
+        return "map"
 
 
 #: Operands of the steps over a span, by value; of vectors the channels of that span.
@@ -301,17 +367,22 @@ class Bench:
     def __init__(
         self, expression: Expression, k: Language, elements: int, bits: int, channels: int
     ) -> None:
-        self.expression, self.k, self.order = expression, k, expression.order
+        self.expression = expression
+        self.k = k
+        self.order = expression.order
 
         def buffer(tensor: Tensor, suffix: str) -> BufferHandle:
-            count = bits // 8 if is_mask(tensor) else elements
-            count = elements // expression.width if tensor in expression.rows else count
+            count = elements
+            if tensor in expression.rows:
+                count = elements // expression.width
+            elif is_mask(tensor):
+                count = bits // 8
             name = f"{tensor.name}_{suffix}"
             return k.buffer("UB", (count,), tensor.dtype, slots=2, name=name)
 
-        self.reads = {one.name: buffer(one, "ub") for one in expression.reads}
+        self.reads = {tensor.name: buffer(tensor, "ub") for tensor in expression.reads}
         written = (*expression.writes, *expression.rows)
-        self.writes = {one.name: buffer(one, "out_ub") for one in written}
+        self.writes = {tensor.name: buffer(tensor, "out_ub") for tensor in written}
         self.registers = [
             k.buffer("UB", (max(elements * size, bits // 8),), None, name=f"value{i}_ub")
             for i, size in enumerate(self.order.registers)
@@ -326,20 +397,22 @@ class Bench:
         """Compute the vectors that are made of others."""
         values = self.order.values
         for step in self.order.steps:
-            if values[step.result].kind == "vector":
-                given = {
-                    one: self.vectors[one].last().at(0, channels * values[one].dtype.bytes)
-                    for one in step.reads
-                }
-                size = channels * values[step.result].dtype.bytes
-                self._issue(step, self.vectors[step.result].next().at(0, size), given)
+            if values[step.result].kind != "vector":
+                continue
+            operands = {
+                name: self.vectors[name].last().at(0, channels * values[name].dtype.bytes)
+                for name in step.reads
+            }
+            size = channels * values[step.result].dtype.bytes
+            self._issue(step, self.vectors[step.result].next().at(0, size), operands)
 
     def repeated(self, first: int, c0: int, span: Span) -> Places:
         """Every vector as an operand over a span: ``c0`` channels from ``first`` on, repeated."""
-        count, places = span.rows * span.row // c0, {}
-        for name, held in self.vectors.items():
-            e = self.order.values[name].dtype.bytes
-            places[name] = held.last().at(first * e, c0 * e, rows=count, pitch=0)
+        count = span.rows * span.row // c0
+        places: Places = {}
+        for name, buffer in self.vectors.items():
+            size = self.order.values[name].dtype.bytes
+            places[name] = buffer.last().at(first * size, c0 * size, rows=count, pitch=0)
         return places
 
     def run(self, span: Span, places: Places, outputs: Mapping[str, Slot]) -> None:
@@ -351,28 +424,31 @@ class Bench:
             value = self.order.values[step.result]
             if value.kind == "vector":
                 continue
-            if name := self.order.kept.get(step.result):
-                slot = outputs[name]
+            if step.result in self.order.unrounded:
+                slot = outputs[self.order.unrounded[step.result]]
             else:
                 slot = self.registers[self.order.homes[step.result]].next()
             bits = 1 if value.kind == "mask" else value.dtype.bytes * 8
             if value.kind == "row":
-                places[step.result] = slot.at(0, span.row // self.expression.width * bits // 8)
+                place = slot.at(0, span.row // self.expression.width * bits // 8)
             else:
-                places[step.result] = span.of(slot, bits)
-            self._issue(step, places[step.result], places)
-        for one in self.expression.writes:
-            name = self.order.last[one.name]
-            if name not in self.order.kept:
-                target = span.of(outputs[one.name], bits_of(one))
-                self._cast(target, name, places, one.dtype)
+                place = span.of(slot, bits)
+            places[step.result] = place
+            self._issue(step, place, places)
+        for tensor in self.expression.writes:
+            name = self.order.last[tensor.name]
+            if name not in self.order.unrounded:
+                target = span.of(outputs[tensor.name], bits_of(tensor))
+                self._cast(target, name, places, tensor.dtype)
 
     def _cast(self, target: SlotRegion, name: str, places: Places, to: DType) -> None:
-        dtype, saturate = self.order.values[name].dtype, self.expression.saturate
-        self.k.vec_cast(target, places[name], dtype, to, saturate=saturate)
+        dtype = self.order.values[name].dtype
+        self.k.vec_cast(target, places[name], dtype, to, saturate=self.expression.saturate)
 
     def _issue(self, step: Step, target: SlotRegion, places: Places) -> None:
-        k, operation, a = self.k, step.operation, places[step.a]
+        k = self.k
+        operation = step.operation
+        a = places[step.a]
         dtype = step.dtype or self.expression.compute
         b = places[step.b] if isinstance(step.b, str) and step.b else step.b
         if operation == "cast":

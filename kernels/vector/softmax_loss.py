@@ -24,15 +24,15 @@ def softmax_loss(
     Raises ``ArgumentError`` where shapes or types do not fit. A row of classes has to fit UB, or
     ``CapacityError`` says how much it takes.
     """
-    maps = (x, labels, *([grad] if grad else []))
-    wrong = [one for one in maps if one.shape != x.shape or one.dtype.kind != "float"]
+    maps = (x, labels, grad) if grad else (x, labels)
+    wrong = [tensor for tensor in maps if tensor.shape != x.shape or tensor.dtype.kind != "float"]
     if (loss.shape, loss.dtype) != (x.shape[:1], FP32):
         wrong.append(loss)
     if wrong or len(x.shape) != 2 or not x.size_bytes:
-        one = (*wrong, x)[0]
+        first = (*wrong, x)[0]
         raise ArgumentError(
-            f"softmax_loss: {one.name} is {one.dtype} of shape {one.shape}; scores, labels and "
-            "gradient are floats (batch, classes), losses fp32 (batch), at least one of each"
+            f"softmax_loss: {first.name} is {first.dtype} of shape {first.shape}; scores, labels "
+            "and gradient are floats (batch, classes), losses fp32 (batch), at least one of each"
         )
     classes = x.shape[1]
     steps = [

@@ -34,6 +34,7 @@ from npusim.kernels.vector.expression import Step
 from npusim.language import (
     BLOCK_BYTES,
     ArgumentError,
+    BufferHandle,
     GmRegion,
     Kernel,
     Language,
@@ -53,7 +54,7 @@ from npusim.language import (
 
 @dataclass(frozen=True, kw_only=True)
 class CopyTiling:
-    """How cores walk the matrix, in tiles of ``rows`` x ``columns`` elements.
+    """The walk of cores through the matrix, in tiles of ``rows`` x ``columns`` elements.
 
     The columns are cut into ``bands``; each band is read ``passes`` times before the next. Cores
     divide the tiles of rows, or, ``shared``, every core reads all of them: in lockstep, or
@@ -72,7 +73,9 @@ class CopyTiling:
         check_tiling(self, sixteens=(), positive=("rows", "columns", "bands", "passes", "slots"))
 
     def __str__(self) -> str:
-        who = "rows divided" if not self.shared else "rotated" if self.rotated else "lockstep"
+        who = "rows divided"
+        if self.shared:
+            who = "rotated" if self.rotated else "lockstep"
         return (
             f"tile {self.rows}x{self.columns}, {self.bands} bands x {self.passes} passes, {who}, "
             f"slots {self.slots}"
@@ -104,45 +107,50 @@ class CopyIn(Kernel):
             )
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        t, e, pitch = self.tiling, self.x.dtype.bytes, self.x.shape[1] * self.x.dtype.bytes
-        shape = (round_up(t.rows, 16), round_up(t.columns, BLOCK_BYTES // e))
-        held = k.buffer(self.memory, shape, self.x.dtype, slots=t.slots, name="tile")
+        t = self.tiling
+        element = self.x.dtype.bytes
+        pitch = self.x.shape[1] * element
+        shape = (round_up(t.rows, 16), round_up(t.columns, BLOCK_BYTES // element))
+        tiles = k.buffer(self.memory, shape, self.x.dtype, slots=t.slots, name="tile")
 
         def emit(tile: Tile) -> None:
-            source = self.x.at(0, tile.columns * e, base="x", rows=tile.rows, pitch=pitch)
-            self._copy(k, held.next(), source)
+            source = self.x.at(0, tile.columns * element, base="x", rows=tile.rows, pitch=pitch)
+            self._copy(k, tiles.next(), source)
 
         return Plan(self.tasks(cores), emit)
 
     def tasks(self, cores: int) -> Tasks[Tile]:
         """Tiles in the order in which each core reads them."""
-        (m, n), t = self.x.shape, self.tiling
-        height, width = ceil_div(m, t.rows), ceil_div(n, t.bands)
-        readers = np.arange(cores if t.shared else 1)
-        core, band, _, row, at = grid(
-            readers,
+        t = self.tiling
+        m, n = self.x.shape
+        height = ceil_div(m, t.rows)
+        width = ceil_div(n, t.bands)
+        core, band, _, tile_row, offset = grid(
+            np.arange(cores if t.shared else 1),
             np.arange(t.bands),
             np.arange(t.passes),
             np.arange(height),
             np.arange(0, width, t.columns),
         )
         if not t.shared:
-            core = in_runs(height, cores)[row]
+            core = in_runs(height, cores)[tile_row]
         elif t.rotated:
-            row = (row + core * height // cores) % height
-        row, column = row * t.rows, band * width + at
+            tile_row = (tile_row + core * height // cores) % height
+        row = tile_row * t.rows
+        column = band * width + offset
         end = np.minimum((band + 1) * width, n)
         columns = np.minimum(t.columns, end - column)
-        some = columns > 0  # the last bands may be narrower than the others, or empty
+        real = columns > 0  # the last bands may be narrower than the others, or empty
         return Tasks(
-            core[some],
+            core[real],
             Tile,
-            {"rows": np.minimum(t.rows, m - row)[some], "columns": columns[some]},
-            {"x": ((row * n + column) * self.x.dtype.bytes)[some]},
+            {"rows": np.minimum(t.rows, m - row)[real], "columns": columns[real]},
+            {"x": ((row * n + column) * self.x.dtype.bytes)[real]},
         )
 
     def _copy(self, k: Language, slot: Slot, source: GmRegion) -> None:
-        row, pitch = source.row_bytes, round_up(source.row_bytes, BLOCK_BYTES)
+        row = source.row_bytes
+        pitch = round_up(source.row_bytes, BLOCK_BYTES)
         k.data_move(slot.at(0, row, rows=source.rows, pitch=pitch), source, self.x.dtype)
 
 
@@ -177,7 +185,7 @@ OPERATIONS: Mapping[str, tuple[Step, ...]] = {
 
 
 def inputs_of(operation: str) -> tuple[str, ...]:
-    """What the steps call the inputs of an operation."""
+    """The names that steps have for the inputs of an operation."""
     read = {name for step in OPERATIONS[operation] for name in step.reads}
     return tuple(name for name in ("x", "y") if name in read)
 
@@ -216,13 +224,14 @@ class Elementwise(Kernel):
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
-        count, z = len(inputs_of(self.operation)), self.z
+        count = len(inputs_of(self.operation))
+        z = self.z
         wrong = any((x.shape, x.dtype) != (z.shape, z.dtype) for x in self.inputs)
         if len(self.inputs) != count or wrong:
-            given = ", ".join(f"{x.name} {x.shape} {x.dtype}" for x in self.inputs)
+            inputs = ", ".join(f"{x.name} {x.shape} {x.dtype}" for x in self.inputs)
             raise ArgumentError(
                 f"{self.operation}: it takes {count} inputs of the shape {z.shape} and type "
-                f"{z.dtype} of {z.name}, got {given}"
+                f"{z.dtype} of {z.name}, got {inputs}"
             )
 
     @property
@@ -230,39 +239,44 @@ class Elementwise(Kernel):
         return f"{self.operation}, {self.tiling}"
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
-        shape, slots, dtype = (self.tiling.piece,), self.tiling.slots, self.z.dtype
+        shape = (self.tiling.piece,)
+        slots = self.tiling.slots
         pieces = [
             k.buffer("UB", shape, t.dtype, slots=slots, name=f"{t.name}_ub") for t in self.tensors
         ]
-        names = (*inputs_of(self.operation), "z")
+        return Plan(self._tasks(cores), lambda piece: self._emit(k, pieces, piece))
 
-        def emit(piece: Piece) -> None:
-            size = piece.size * dtype.bytes
-            *sources, target = (handle.next().at(0, size) for handle in pieces)
-            for tensor, source in zip(self.inputs, sources, strict=True):
-                k.data_move(source, tensor.at(0, size, base=tensor.name), dtype)
-            places = dict(zip(names, (*sources, target), strict=True))
-            for step in OPERATIONS[self.operation]:
-                if isinstance(step.b, str):
-                    k.vec_binary(step.operation, target, places[step.a], places[step.b], dtype)
-                else:
-                    k.vec_scalar(step.operation, target, places[step.a], step.b, dtype)
-            k.data_move(self.z.at(0, size, base=self.z.name), target, dtype)
-
-        return Plan(self._tasks(cores), emit)
+    def _emit(self, k: Language, pieces: list[BufferHandle], piece: Piece) -> None:
+        """Load the inputs, compute step by step, store."""
+        dtype = self.z.dtype
+        size = piece.size * dtype.bytes
+        regions = [buffer.next().at(0, size) for buffer in pieces]
+        for tensor, region in zip(self.inputs, regions[:-1], strict=True):
+            k.data_move(region, tensor.at(0, size, base=tensor.name), dtype)
+        target = regions[-1]
+        places = dict(zip((*inputs_of(self.operation), "z"), regions, strict=True))
+        for step in OPERATIONS[self.operation]:
+            a = places[step.a]
+            if isinstance(step.b, str):
+                k.vec_binary(step.operation, target, a, places[step.b], dtype)
+            else:
+                k.vec_scalar(step.operation, target, a, step.b, dtype)
+        k.data_move(self.z.at(0, size, base=self.z.name), target, dtype)
 
     def _tasks(self, cores: int) -> Tasks[Piece]:
         """Pieces of every core's rows; the last of a core may be shorter."""
-        rows, piece = self.z.shape[0], self.tiling.piece
-        row = self.z.size_bytes // self.z.dtype.bytes // rows
+        element = self.z.dtype.bytes
+        rows = self.z.shape[0]
+        piece = self.tiling.piece
+        row = self.z.size_bytes // element // rows
         used = min(cores, rows, self.tiling.cores or cores)
         first = np.arange(used + 1) * rows // used * row
-        core, at = grid(np.arange(used), np.arange(0, int(np.diff(first).max()), piece))
-        start = first[core] + at
+        core, offset = grid(np.arange(used), np.arange(0, int(np.diff(first).max()), piece))
+        start = first[core] + offset
         size = np.minimum(piece, first[core + 1] - start)
-        some = size > 0
-        base = start[some] * self.z.dtype.bytes
-        return Tasks(core[some], Piece, {"size": size[some]}, {t.name: base for t in self.tensors})
+        real = size > 0
+        base = start[real] * element
+        return Tasks(core[real], Piece, {"size": size[real]}, {t.name: base for t in self.tensors})
 
 
 # -- ND to NZ in UB ----------------------------------------------------------------------------
@@ -298,11 +312,13 @@ class NdToNz(Kernel):
     role: ClassVar[str] = "vector"
 
     def __post_init__(self) -> None:
-        (m, n), x, y, c0 = self.x.shape, self.x, self.y, self.c0
-        if n % c0 or y.shape != (n // c0, m, c0) or x.dtype != y.dtype:
+        x = self.x
+        y = self.y
+        m, n = x.shape
+        if n % self.c0 or y.shape != (n // self.c0, m, self.c0) or x.dtype != y.dtype:
             raise ArgumentError(
                 f"nd_to_nz: {x.name} {x.shape} {x.dtype} does not become {y.name} {y.shape} "
-                f"{y.dtype}; the columns must be whole blocks of {c0}, one per NZ column"
+                f"{y.dtype}; the columns must be whole blocks of {self.c0}, one per NZ column"
             )
 
     @property
@@ -311,27 +327,38 @@ class NdToNz(Kernel):
         return BLOCK_BYTES // self.x.dtype.bytes
 
     def plan(self, k: Language, cores: int) -> Plan[Tile]:
-        t, dtype, (m, n), c0 = self.tiling, self.x.dtype, self.x.shape, self.c0
-        e, pitch = dtype.bytes, t.pitch * BLOCK_BYTES
+        t = self.tiling
+        dtype = self.x.dtype
+        m, n = self.x.shape
         as_nd = k.buffer("UB", (t.rows, t.columns), dtype, slots=t.slots, name="nd")
-        shape = (t.columns // c0, t.pitch, c0)
+        shape = (t.columns // self.c0, t.pitch, self.c0)
         as_nz = k.buffer("UB", shape, dtype, slots=t.slots, name="nz")
-
-        def emit(tile: Tile) -> None:
-            nd, nz, size = as_nd.next(), as_nz.next(), tile.columns * e
-            blocks, column = tile.columns // c0, tile.rows * BLOCK_BYTES
-            k.data_move(nd, self.x.at(0, size, base="x", rows=tile.rows, pitch=n * e), dtype)
-            for block in range(blocks):
-                rows = nd.at(block * BLOCK_BYTES, BLOCK_BYTES, rows=tile.rows, pitch=size)
-                k.vec_scalar("muls", nz.at(block * pitch, column), rows, 1.0, dtype)
-            target = self.y.at(0, column, base="y", rows=blocks, pitch=m * BLOCK_BYTES)
-            k.data_move(target, nz.at(0, column, rows=blocks, pitch=pitch), dtype)
-
         (row, column), (rows, columns) = in_pieces((m, t.rows), (n, t.columns))
         tasks = Tasks(
             in_runs(len(row), cores),
             Tile,
             {"rows": rows, "columns": columns},
-            {"x": (row * n + column) * e, "y": (column // c0 * m + row) * BLOCK_BYTES},
+            {
+                "x": (row * n + column) * dtype.bytes,
+                "y": (column // self.c0 * m + row) * BLOCK_BYTES,
+            },
         )
-        return Plan(tasks, emit)
+        return Plan(tasks, lambda tile: self._emit(k, as_nd, as_nz, tile))
+
+    def _emit(self, k: Language, as_nd: BufferHandle, as_nz: BufferHandle, tile: Tile) -> None:
+        """Load a tile, copy it block by block, store its NZ columns."""
+        dtype = self.x.dtype
+        m, n = self.x.shape
+        nd = as_nd.next()
+        nz = as_nz.next()
+        size = tile.columns * dtype.bytes
+        pitch = self.tiling.pitch * BLOCK_BYTES
+        blocks = tile.columns // self.c0
+        column = tile.rows * BLOCK_BYTES
+        source = self.x.at(0, size, base="x", rows=tile.rows, pitch=n * dtype.bytes)
+        k.data_move(nd, source, dtype)
+        for block in range(blocks):
+            rows = nd.at(block * BLOCK_BYTES, BLOCK_BYTES, rows=tile.rows, pitch=size)
+            k.vec_scalar("muls", nz.at(block * pitch, column), rows, 1.0, dtype)
+        target = self.y.at(0, column, base="y", rows=blocks, pitch=m * BLOCK_BYTES)
+        k.data_move(target, nz.at(0, column, rows=blocks, pitch=pitch), dtype)

@@ -1,7 +1,7 @@
-"""Tilings in the words of the vendor's kernels: loading them, and whether they fit the buffers.
+"""Tilings in the words of the vendor's kernels: reading them, and the check that they fit buffers.
 
 A ``CannTiling`` says how one launch cuts a matrix product M x N x K; which convolution axis is
-which, and how our kernels run it, is in ``production_input`` and ``production_filter``. The words
+which, and how our kernels run it, is in ``cann_input`` and ``cann_filter``. The words
 are those of the open CANN kernels (hicann/ops-nn, conv3d_backprop_{input,filter}_v2).
 """
 
@@ -51,7 +51,8 @@ class CannTiling:
 
     def __post_init__(self) -> None:
         for name, word in _WORDS.items():
-            value, least = getattr(self, name), 0 if name == "iterate_order" else 1
+            value = getattr(self, name)
+            least = 0 if name == "iterate_order" else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ArgumentError(
                     f"CANN tiling: {word} is {value!r}; it must be an integer >= {least}"
@@ -75,12 +76,19 @@ class CannTiling:
     @classmethod
     def of_base(cls, m: int, n: int, k: int, **more: Any) -> CannTiling:
         """The tiling with ``more`` fields whose cores take one base tile at a time."""
-        single = {"single_core_m": m, "single_core_n": n, "single_core_k": k}
-        return cls(**{"base_m": m, "base_n": n, "base_k": k, **single, **more})
+        sizes = {
+            "base_m": m,
+            "base_n": n,
+            "base_k": k,
+            "single_core_m": m,
+            "single_core_n": n,
+            "single_core_k": k,
+        }
+        return cls(**{**sizes, **more})
 
     @property
-    def kept(self) -> dict[str, Any]:
-        """What tilings of both kernels say as this one does.
+    def shared(self) -> dict[str, Any]:
+        """The fields that tilings of both of our kernels have in common with this one.
 
         Raises ``ArgumentError`` where L0A and L0B have other slots than each other, which our
         kernels take in turns together, or where one K step is no multiple of the other.
@@ -95,19 +103,25 @@ class CannTiling:
                 f"CANN tiling: al0Pbuffer is {self.al0}, bl0Pbuffer {self.bl0}; these kernels feed "
                 "L0A and L0B in step, give both the same"
             )
-        same = ("base_m", "base_n", "base_k", "single_core_m")
-        slots = {"l0_slots": self.al0, "l0c_slots": self.cl0}
-        return {name: getattr(self, name) for name in same} | slots
+        return {
+            "base_m": self.base_m,
+            "base_n": self.base_n,
+            "base_k": self.base_k,
+            "single_core_m": self.single_core_m,
+            "l0_slots": self.al0,
+            "l0c_slots": self.cl0,
+        }
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"single {self.single_core_m}x{self.single_core_n}x{self.single_core_k}, base "
             f"{self.base_m}x{self.base_n}x{self.base_k}, steps M {self.step_m} N {self.step_n} Ka "
             f"{self.step_ka} Kb {self.step_kb}, slots A1 {self.al1} B1 {self.bl1} A0 {self.al0} B0 "
             f"{self.bl0} C0 {self.cl0}"
-            + f"; not modelled: {', '.join(self.left)}"
-            * bool(self.left)
         )
+        if self.left:
+            text += f"; not modelled: {', '.join(self.left)}"
+        return text
 
 
 def _word(field: str) -> str:
@@ -117,7 +131,7 @@ def _word(field: str) -> str:
 
 
 #: Field by field, the vendor's word.
-_WORDS = {one.name: _word(one.name) for one in fields(CannTiling) if one.name != "left"}
+_WORDS = {f.name: _word(f.name) for f in fields(CannTiling) if f.name != "left"}
 
 #: What other releases call the slots; a word may stand for both operands.
 _OTHER_WORDS = {
@@ -148,14 +162,14 @@ def cann_tiling(words: Mapping[str, Any]) -> CannTiling:
     of it. One of input gradients says N as ``singleCoreCin``, and takes all of K. Raises
     ``ArgumentError`` for a word that is unknown, given twice, or missing.
     """
-    known = {word: (name,) for name, word in _WORDS.items()} | _OTHER_WORDS
+    names_of = {word: (name,) for name, word in _WORDS.items()} | _OTHER_WORDS
     values: dict[str, Any] = {"left": tuple(word for word in words if word in _left_out())}
     for word, value in words.items():
         if word in values["left"]:
             continue
-        if word not in known:
-            raise ArgumentError(f"CANN tiling: unknown word {word!r}{suggest(word, known)}")
-        for name in known[word]:
+        if word not in names_of:
+            raise ArgumentError(f"CANN tiling: unknown word {word!r}{suggest(word, names_of)}")
+        for name in names_of[word]:
             if name in values:
                 raise ArgumentError(f"CANN tiling: {word} gives {_WORDS[name]} twice; keep one")
             values[name] = value
@@ -188,7 +202,9 @@ def check_fits(t: CannTiling, device: Device, element: int, l1: tuple[int, int])
 
     ``element`` is the bytes of an operand element, ``l1`` the bytes of one L1 slot of A and of B.
     """
-    a0, b0, c0 = t.base_m * t.base_k, t.base_k * t.base_n, t.base_m * t.base_n
+    a0 = t.base_m * t.base_k
+    b0 = t.base_k * t.base_n
+    c0 = t.base_m * t.base_n
     _check(device, "L1", ("A", t.al1, l1[0]), ("B", t.bl1, l1[1]))
     _check(device, "L0A", (f"baseM {t.base_m} x baseK {t.base_k}", t.al0, a0 * element))
     _check(device, "L0B", (f"baseK {t.base_k} x baseN {t.base_n}", t.bl0, b0 * element))
@@ -196,11 +212,12 @@ def check_fits(t: CannTiling, device: Device, element: int, l1: tuple[int, int])
 
 
 def _check(device: Device, memory: str, *terms: tuple[str, int, int]) -> None:
-    """``terms`` are (what, slots, bytes of a slot)."""
-    used, size = sum(slots * one for _, slots, one in terms), device.memory(memory).size_bytes
-    if used > size:
-        sums = " + ".join(f"{what} {slots} x {one} B" for what, slots, one in terms)
+    """Raise ``CapacityError`` unless a memory holds the terms: (name, slots, bytes of a slot)."""
+    used = sum(slots * size for _, slots, size in terms)
+    capacity = device.memory(memory).size_bytes
+    if used > capacity:
+        sums = " + ".join(f"{name} {slots} x {size} B" for name, slots, size in terms)
         raise CapacityError(
-            f"CANN tiling on {device.name}: {memory} holds {size} B but {sums} = {used} B; use "
-            f"smaller tiles, steps or fewer slots (over by {used - size} B)"
+            f"CANN tiling on {device.name}: {memory} holds {capacity} B but {sums} = {used} B; use "
+            f"smaller tiles, steps or fewer slots (over by {used - capacity} B)"
         )

@@ -55,10 +55,13 @@ def _filter(kernel: ConvBackpropFilter) -> CannTiling:
 
 
 def _input(kernel: ConvBackpropInput) -> CannTiling:
-    t, s = kernel.tiling, kernel.shape
+    t = kernel.tiling
+    s = kernel.shape
     _plain(t.form, t.cores)
-    line, width = s.taps * s.c0, s.spatial[2]
-    depth_a, depth_b = t.step_planes * line, t.step_columns * s.c0
+    line = s.taps * s.c0
+    width = s.spatial[2]
+    depth_a = t.step_planes * line
+    depth_b = t.step_columns * s.c0
     if depth_a % t.base_k or depth_b % t.base_k or depth_b % line:
         raise ArgumentError(
             f"loads of {depth_a} and {depth_b} along K are no whole steps of base_k = {t.base_k} "
@@ -76,16 +79,26 @@ def _input(kernel: ConvBackpropInput) -> CannTiling:
             "which operand stays in L1 follows from its slots and steps in the vendor's words: "
             f"here weights {'stay' if stays else 'do not stay'}, and dy does not"
         )
-    steps = {"step_ka": depth_a // t.base_k, "step_kb": depth_b // t.base_k}
-    slots = {"al1": t.l1_slots, "bl1": t.weight_slots}
-    return _words(t, **steps, **slots, single_core_m=single, iterate_order=1)
+    return _words(
+        t,
+        step_ka=depth_a // t.base_k,
+        step_kb=depth_b // t.base_k,
+        al1=t.l1_slots,
+        bl1=t.weight_slots,
+        single_core_m=single,
+        iterate_order=1,
+    )
 
 
 def _words(t: Any, **more: int) -> CannTiling:
-    """The reverse of ``CannTiling.kept``, with what only one of the kernels says."""
-    slots = {"al0": t.l0_slots, "bl0": t.l0_slots, "cl0": t.l0c_slots}
-    known = {"single_core_m": t.single_core_m, **slots, **more}
-    return CannTiling.of_base(t.base_m, t.base_n, t.base_k, **known)
+    """The reverse of ``CannTiling.shared``, with what only one of the kernels says."""
+    shared = {
+        "single_core_m": t.single_core_m,
+        "al0": t.l0_slots,
+        "bl0": t.l0_slots,
+        "cl0": t.l0c_slots,
+    }
+    return CannTiling.of_base(t.base_m, t.base_n, t.base_k, **{**shared, **more})
 
 
 def _plain(form: str, cores: int) -> None:

@@ -26,8 +26,10 @@ def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:
     reason = common_reason(shape, device, dtype)
     if reason:
         return reason
-    (_, kh, kw), plan = shape.kernel, shape.plan
-    m, n = plan.cout_g, shape.kernel[0] * shape.taps * plan.cin1_g * shape.c0
+    (_, kh, kw) = shape.kernel
+    plan = shape.plan
+    m = plan.cout_g
+    n = shape.kernel[0] * shape.taps * plan.cin1_g * shape.c0
     if shape.dilation[0] > 1:
         return f"the rule is for a depth dilation of 1, this has {shape.dilation[0]}"
     if (kh, kw) not in ((1, 1), (2, 2), (3, 3), (4, 4)):
@@ -40,16 +42,20 @@ def reason_outside(shape: Convolution, device: Device, dtype: DType) -> str:
 
 
 def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DType) -> CannTiling:
-    """What the library would choose on ``cores`` cube cores; ``ArgumentError`` outside the rule."""
+    """The tiling that the library would choose on so many cube cores.
+
+    Raises ``ArgumentError`` outside the rule.
+    """
     reason = reason_outside(shape, device, dtype)
     if reason:
         raise refuse(reason)
     p = FilterProduct(shape, dtype.bytes)
-    taps, strided = shape.taps, shape.stride[1] * shape.stride[2] > 1
+    taps = shape.taps
+    strided = shape.stride[1] * shape.stride[2] > 1
     if strided and (taps % 16 == 0 or 16 % taps == 0):
-        found = _deepest(p, "MN", device, cores)
-        if p.unit_count(found) >= cores:
-            return found
+        shared = _deepest(p, "MN", device, cores)
+        if p.unit_count(shared) >= cores:
+            return shared
     return _deepest(p, "NK" if p.m > p.n else "MK", device, cores)
 
 
@@ -61,10 +67,12 @@ def kernel_tiling(
     Raises ``CapacityError`` where it does not fit the device and ``ArgumentError`` where the
     loop nest cannot follow it.
     """
-    p, t = FilterProduct(shape, dtype.bytes), tiling
+    p = FilterProduct(shape, dtype.bytes)
+    t = tiling
     check_fits(t, device, dtype.bytes, (p.slot_a(t), p.slot_b(t)))
-    kept, small = t.kept, min(t.step_ka, t.step_kb)
-    notes, slab = [], small * t.base_k
+    small = min(t.step_ka, t.step_kb)
+    slab = small * t.base_k
+    notes = []
     if slab % p.wo and p.wo % slab and slab < p.k:
         notes.append(
             f"L1 loads are whole rows of dy or parts of one, where the library's of {slab} "
@@ -74,7 +82,7 @@ def kernel_tiling(
         notes.append(f"N tiles of {t.base_n} end with the filter depth they are of")
     return (
         Tiling(
-            **kept,
+            **t.shared,
             slab_k=slab,
             single_core_n=t.single_core_n,
             single_core_k=t.single_core_k,
@@ -97,17 +105,19 @@ class FilterProduct(Product):
         super().__init__(c, element)
         self.m = c.plan.cout_g  # output channels of a real group
         self.n = c.kernel[0] * c.taps * c.plan.cin1_g * c.c0  # input channels of one, times taps
-        self.k, self.wo = c.out[1] * c.out[2], c.out[2]  # positions of an image of dy; its width
+        self.k = c.out[1] * c.out[2]  # positions of an image of dy
+        self.wo = c.out[2]  # its width
 
     def bound_b(self, t: CannTiling) -> int:
         """Elements of x that one L1 slot is given room for: whole rows of every plane touched."""
-        k = t.step_kb * t.base_k
-        rows, (_, deep, _) = rows_of(k, self.wo), self.c.kernel
-        hi = (rows - 1) * self.c.stride[1] + (deep - 1) * self.c.dilation[1] + 1
-        taps, blocks = self.c.taps, ceil_div(t.step_n * t.base_n, self.c.c0)
-        planes = ceil_div(blocks, taps)
-        planes += bool(taps % blocks if taps > blocks else 2 * blocks % taps)
-        return hi * self.c.spatial[2] * planes * self.c.c0
+        c = self.c
+        rows = rows_of(t.step_kb * t.base_k, self.wo)
+        high = (rows - 1) * c.stride[1] + (c.kernel[1] - 1) * c.dilation[1] + 1
+        blocks = ceil_div(t.step_n * t.base_n, c.c0)
+        planes = ceil_div(blocks, c.taps)
+        if c.taps % blocks if c.taps > blocks else 2 * blocks % c.taps:
+            planes += 1
+        return high * c.spatial[2] * planes * c.c0
 
     def slot_a(self, t: CannTiling) -> int:
         """Bytes of one slot of dy in L1."""
@@ -119,7 +129,8 @@ class FilterProduct(Product):
 
     def unit_count(self, t: CannTiling) -> int:
         """Pieces of work that cores share."""
-        along_m, along_n = ceil_div(self.m, t.single_core_m), ceil_div(self.n, t.single_core_n)
+        along_m = ceil_div(self.m, t.single_core_m)
+        along_n = ceil_div(self.n, t.single_core_n)
         return self.c.n * self.c.out[0] * along_m * along_n * ceil_div(self.k, t.single_core_k)
 
 
@@ -134,10 +145,14 @@ class _Base(Struct, frozen=True):
 
 
 def _base(p: FilterProduct, mode: str) -> _Base:
-    m, n, k, cl0 = 128, 128, 128, 2
+    m = 128
+    n = 128
+    k = 128
+    cl0 = 2
     if mode == "MN":
         m, n, k, cl0 = (256, 128, 64, 1) if p.m > 128 else (128, 256, 64, 1)
-    small_m, small_n = min(m, round_up(p.m, 16)), min(n, round_up(p.n, 16))
+    small_m = min(m, round_up(p.m, 16))
+    small_n = min(n, round_up(p.n, 16))
     return _Base(mode, small_m, small_n, _base_k(p, m * k // small_m, n * k // small_n), cl0)
 
 
@@ -180,16 +195,25 @@ def _steps(p: FilterProduct, base: _Base, depths: tuple[int, int]) -> CannTiling
 
     What is not shared between cores a core takes whole.
     """
-    (a, b), count, line = depths, ceil_div(p.k, base.k), p.c.taps * p.c.c0
-    al1, bl1 = min(2, a), min(2, b)
-    ka, kb = min(a // al1, count), min(b // bl1, count)
+    depth_a, depth_b = depths
+    count = ceil_div(p.k, base.k)
+    line = p.c.taps * p.c.c0
+    al1 = min(2, depth_a)
+    bl1 = min(2, depth_b)
+    ka = min(depth_a // al1, count)
+    kb = min(depth_b // bl1, count)
     if ka > kb:
         ka = ka // kb * kb
     else:
         kb = kb // ka * ka
-    step_m = min(a // al1 // ka if base.mode == "MK" else 1, ceil_div(p.m, base.m))
-    step_n = min(b // bl1 // kb if base.mode == "NK" else 1, ceil_div(p.n, base.n))
-    n, k = max(step_n * base.n // line, 1) * line, max(max(ka, kb) * base.k // p.wo, 1) * p.wo
+    step_m = 1
+    step_n = 1
+    if base.mode == "MK":
+        step_m = min(depth_a // al1 // ka, ceil_div(p.m, base.m))
+    if base.mode == "NK":
+        step_n = min(depth_b // bl1 // kb, ceil_div(p.n, base.n))
+    n = max(step_n * base.n // line, 1) * line
+    k = max(max(ka, kb) * base.k // p.wo, 1) * p.wo
     return CannTiling(
         base_m=base.m,
         base_n=base.n,

@@ -23,7 +23,10 @@ _L2_SHARE = 144 * 2**20
 
 
 def production_tiling(shape: Convolution, device: Device, cores: int, dtype: DType) -> CannTiling:
-    """What the library would choose on ``cores`` cube cores; ``ArgumentError`` outside the rule."""
+    """The tiling that the library would choose on so many cube cores.
+
+    Raises ``ArgumentError`` outside the rule.
+    """
     reason = common_reason(shape, device, dtype)
     if reason:
         raise refuse(reason)
@@ -43,7 +46,8 @@ def kernel_tiling(
     loop nest cannot follow it.
     """
     p = _Product(shape, dtype.bytes)
-    t, c0 = tiling, shape.c0
+    t = tiling
+    c0 = shape.c0
     check_fits(t, device, dtype.bytes, (p.slot_a(t), p.slot_b(t)))
     for name, step in (("stepKa", t.step_ka), ("stepKb", t.step_kb)):
         if step * t.base_k % p.line:
@@ -69,7 +73,7 @@ def kernel_tiling(
         )
     return (
         Tiling(
-            **t.kept,
+            **t.shared,
             step_planes=t.step_ka * t.base_k // p.line,
             step_columns=t.step_kb * t.base_k // c0,
             l1_slots=t.al1,
@@ -85,8 +89,10 @@ class _Product(Product):
 
     def __init__(self, c: Convolution, element: int) -> None:
         super().__init__(c, element)
-        self.wi, self.images = c.spatial[2], c.n * c.spatial[0]  # width of dx; batch times depth
-        self.m, self.n = c.spatial[1] * self.wi, round_up(c.cin1 * c.c0, 16)
+        self.wi = c.spatial[2]  # width of dx
+        self.images = c.n * c.spatial[0]  # batch times depth
+        self.m = c.spatial[1] * self.wi
+        self.n = round_up(c.cin1 * c.c0, 16)
         self.line = c.taps * c.c0  # K of one block of output channels
         self.k = self.line * c.cout1
 
@@ -108,7 +114,7 @@ class _Product(Product):
         return t.step_n * t.base_n * t.step_kb * t.base_k * self.element
 
     def whole(self, t: CannTiling) -> bool:
-        """Whether both steps are whole blocks of output channels, the larger a multiple."""
+        """True if both steps are whole blocks of output channels, the larger a multiple."""
         small, large = sorted((t.step_ka, t.step_kb))
         steps = (small * t.base_k % self.line, large * t.base_k % self.line, large % small)
         return not any(steps)
@@ -128,7 +134,9 @@ class _Product(Product):
 def _base(p: _Product) -> tuple[int, int, int]:
     """baseM, baseN, baseK before L1 is looked at."""
     m, n = (256, 128) if p.m >= p.n else (128, 256)
-    m, n, k = min(m, round_up(p.m, 16)), min(n, p.n), p.depth_k(64)
+    m = min(m, round_up(p.m, 16))
+    n = min(n, p.n)
+    k = p.depth_k(64)
     if n < 256 and k < 64:
         m = min(round_down(HALF // k, 16), round_down(SUMS // n, 16), round_up(p.m, 16))
     if m < 256 and k < 64:
@@ -144,8 +152,8 @@ def _stepped(p: _Product, device: Device, base: tuple[int, int, int]) -> CannTil
         (_tiling(smaller, (2, 2)) for smaller in _shrinking(p, base)),
         (_tiling(last, slots) for slots in ((2, 1), (1, 2), (1, 1))),
     )
-    stepped = (found for t in tilings if (found := _doubled(p, device, t)))
-    return resident or next(stepped, None)
+    stepped = (_doubled(p, device, t) for t in tilings)
+    return resident or next(filter(None, stepped), None)
 
 
 def _tiling(base: tuple[int, int, int], slots: tuple[int, int] = (2, 1)) -> CannTiling:
@@ -163,21 +171,26 @@ def _resident(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
 def _doubled(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """Steps of A and B: each half of L1, or both the same; the larger sum that is legal."""
     proposals = [_equal(p, device, t), _halves(p, device, t)]
-    legal = [found for found in proposals if found is not None]
-    return max(legal, key=lambda found: found.step_ka + found.step_kb, default=None)
+    legal = [tiling for tiling in proposals if tiling is not None]
+    return max(legal, key=lambda tiling: tiling.step_ka + tiling.step_kb, default=None)
 
 
 def _halves(p: _Product, device: Device, t: CannTiling) -> CannTiling | None:
     """As many blocks of channels of each operand as fit its half of L1."""
-    half, c0 = device.memory("L1").size_bytes // 2, 32 // p.element
+    half = device.memory("L1").size_bytes // 2
+    row = p.row_a(t.base_m) * 32 // p.element
+    block = t.base_n * p.line * p.element
     unit = max(1, t.base_k // p.line)  # blocks in the smallest step
     most = ceil_div(p.k, max(t.base_k, p.line))
-    a = min(half // t.al1 // (p.row_a(t.base_m) * c0) // unit, most)
-    b = min(half // t.bl1 // (t.base_n * p.line * p.element) // unit, most)
+    a = min(half // t.al1 // row // unit, most)
+    b = min(half // t.bl1 // block // unit, most)
     if min(a, b) < 1:
         return None
     small = next(c for c in range(min(a, b), 0, -1) if max(a, b) % c == 0)
-    a, b = (small, b) if a < b else (a, small)
+    if a < b:
+        a = small
+    else:
+        b = small
     scale = max(1, p.line // t.base_k)
     return p.first(device, [replace(t, step_ka=a * scale, step_kb=b * scale)])
 
@@ -206,7 +219,8 @@ def _shrinking(p: _Product, base: tuple[int, int, int]) -> Iterator[tuple[int, i
 
 def _single_m(p: _Product, t: CannTiling, cores: int) -> int:
     """Positions of one share: whole rows, more of them where that does not starve the cores."""
-    rows, height = max(t.base_m // p.wi, 1), p.c.spatial[1]
+    rows = max(t.base_m // p.wi, 1)
+    height = p.c.spatial[1]
     if p.wi > 64 and p.wi % t.base_m and t.base_m % p.wi:
         for pieces in range(1, height + 1):
             each = ceil_div(height, pieces)
@@ -224,7 +238,7 @@ def _single_m(p: _Product, t: CannTiling, cores: int) -> int:
 
 
 def _in_l2(p: _Product, t: CannTiling, m: int, cores: int) -> bool:
-    """Whether what all cores touch in one share of ``m`` positions fits the share of L2."""
+    """True if what all cores touch in one share of ``m`` positions fits the share of L2."""
     depths = max(p.c.kernel[0] // p.c.stride[0], 1)
     channels = p.k // p.c.taps
     numbers = p.rows(m) * p.c.out[2] * depths * channels + t.single_core_n * p.k * depths

@@ -1,4 +1,4 @@
-"""When the vendor's rules for convolution tilings apply, and the arithmetic both share."""
+"""Reasons why the vendor's rules for convolution tilings do not apply, and shared arithmetic."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from npusim.problem.convolution import Convolution
 _BUFFERS = {"L1": 512 * 1024, "L0A": 64 * 1024, "L0B": 64 * 1024, "L0C": 128 * 1024}
 
 #: Elements of two bytes in one of two L0A (L0B) slots, and fp32 sums in L0C.
-HALF, SUMS = 16384, 32768
+HALF = 16384
+SUMS = 32768
 
 
 def common_reason(shape: Convolution, device: Device, dtype: DType) -> str:
-    """Why no rule applies to this convolution; empty where one may."""
+    """The reason why no rule applies to this convolution; empty where one may."""
     for name, size in _BUFFERS.items():
         memory = next((m for m in device.memories.values() if m.called == name), None)
         if memory is None or memory.size_bytes != size:
@@ -43,7 +44,8 @@ class Product(ABC):
     """The matrix product that a gradient of ``c`` is, of elements of ``element`` bytes."""
 
     def __init__(self, c: Convolution, element: int) -> None:
-        self.c, self.element = c, element
+        self.c = c
+        self.element = element
 
     @abstractmethod
     def slot_a(self, t: CannTiling) -> int:
@@ -54,6 +56,6 @@ class Product(ABC):
         """Bytes of one slot of B in L1."""
 
     def fits(self, t: CannTiling, device: Device) -> bool:
-        """Whether both operands fit L1."""
+        """True if both operands fit L1."""
         used = t.al1 * self.slot_a(t) + t.bl1 * self.slot_b(t)
         return used <= device.memory("L1").size_bytes

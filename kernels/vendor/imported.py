@@ -18,7 +18,13 @@ from typing import Any
 from npusim.base.content import Content, require_content
 from npusim.base.integers import ceil_div, digits
 from npusim.base.yamltree import Node, load_tree, suggest
-from npusim.kernels.matmul.measured import FINISHED, Template, settings, template_values, words
+from npusim.kernels.matmul.measured import (
+    FINISHED,
+    TemplateChoice,
+    settings,
+    template_values,
+    words,
+)
 from npusim.kernels.matmul.tiling import Shape, Tiling
 from npusim.language import ArgumentError, Device
 
@@ -44,31 +50,36 @@ class Imported:
 
         Raises ``ArgumentError``, which names the source, for a word that does not fit the product.
         """
-        words = dict(self.words)
         try:
-            if not self.templates:
-                values, notes = _of_cube(words, shape, cores)
+            if self.templates:
+                tiling, notes = self._of_template(shape, device, cores)
             else:
-                template = Template(M=shape.m, N=shape.n, K=shape.k * shape.dtype.values, **words)
-                sets = settings(template.switches, "gemm")
-                values, notes = template_values(template, sets, device, shape.dtype, cores)
-                used = ", ".join(template.switches) or "no switches"
-                notes.append(f"tiles in the order {template.swizzle}; {used}")
-            found = Tiling(**values)
+                tiling, notes = _of_cube(dict(self.words), shape, cores)
         except ArgumentError as error:
             raise ArgumentError(f"{self.source}: {error}") from error
         if shape.groups == 1:
-            return found, [f"tiling {self.source}: {note}" for note in notes]
+            return tiling, [f"tiling {self.source}: {note}" for note in notes]
         raise ArgumentError(
             f"{self.source} is for one product, the call has {shape.groups}; leave the batch out, "
             "or give a npusim.kernels.matmul.matmul.Tiling"
         )
 
+    def _of_template(self, shape: Shape, device: Device, cores: int) -> tuple[Tiling, list[str]]:
+        """The tiling of a measured row's words."""
+        depth = shape.k * shape.dtype.values
+        template = TemplateChoice(M=shape.m, N=shape.n, K=depth, **dict(self.words))
+        sets = settings(template.switches, "gemm")
+        values, notes = template_values(template, sets, device, shape.dtype, cores)
+        used = ", ".join(template.switches) or "no switches"
+        notes.append(f"tiles in the order {template.swizzle}; {used}")
+        return Tiling(**values), notes
+
 
 def _read(given: Words, name: str, needed: Sequence[str], more: Sequence[str]) -> _Read:
-    """What a tiling is called, and its words with their lines, of which no other is known."""
+    """The name of a tiling, and its words with their lines, of which no other is known."""
     if isinstance(given, Mapping):
-        text, source = json.dumps(given, indent=0, default=str), f"{name} tiling"
+        text = json.dumps(given, indent=0, default=str)
+        source = f"{name} tiling"
         return source, load_tree(text, source).mapping(needed, more)
     require_content(Path(given), (Content.TILING,), "a tiling")
     return f"{name}:{given}", load_tree(Path(given)).mapping(needed, more)
@@ -83,7 +94,11 @@ def _number(node: Node, least: int = 1) -> int:
 
 
 #: Dispatch policies, and the words that measured rows have for them.
-_POLICIES = {"Pingpong": (), "Preload": ("preload",), "FullLoadA": ("full_load_a",)}
+_POLICIES: dict[str, tuple[str, ...]] = {
+    "Pingpong": (),
+    "Preload": ("preload",),
+    "FullLoadA": ("full_load_a",),
+}
 _FLAGS = {"ENABLE_UNIT_FLAG": "unit_flag", "ENABLE_SHUFFLE_K": "shuffle_k"}
 _STAGES = ("L1A_STAGES", "L1B_STAGES", "L0_STAGES", "L0C_STAGES")
 
@@ -98,36 +113,63 @@ def catlass_tiling(given: Words) -> Imported:
     needed = ("L1TileShape", "L0TileShape", "DispatchPolicy")
     more = ("BlockScheduler", *_FLAGS, *_STAGES, "switches")
     source, nodes = _read(given, "catlass", needed, more)
-    (m, n, k), l0 = (_shape(nodes[word]) for word in needed[:2])
-    if (m, n) != l0[:2] or k % l0[2]:
+    m, n, k = _shape(nodes["L1TileShape"])
+    l0 = _shape(nodes["L0TileShape"])
+    base_k = l0[2]
+    if (m, n) != l0[:2] or k % base_k:
         raise nodes["L0TileShape"].fail(
             f"it is {l0}, L1TileShape {(m, n, k)}: M and N must be the same, K of L1 a multiple"
         )
-    policy = nodes["DispatchPolicy"]
-    name = policy.text().removeprefix("Mmad").removeprefix("AtlasA2")
-    if name not in _POLICIES:
-        raise policy.fail(f"unknown policy {name!r}{suggest(name, _POLICIES)}")
-    flags = [word for flag, word in _FLAGS.items() if flag in nodes and _number(nodes[flag], 0)]
+    policy = _policy(nodes["DispatchPolicy"])
     order = nodes["BlockScheduler"].text() if "BlockScheduler" in nodes else "<1,0>"  # its own
-    usual = dict(zip(_STAGES, (1 if name == "FullLoadA" else 2, 2, 2, 1), strict=True))
-    stages = usual | {word: _number(nodes[word]) for word in _STAGES if word in nodes}
-    own = nodes["switches"].items() if "switches" in nodes else []
-    last = ("aswt_tail_split",) * (order == "Aswt")  # which cuts the tiles of a last round
-    step, switches = k // l0[2], (*_POLICIES[name], *flags, *last, *map(_switch, own))
+    stages = {
+        "L1A_STAGES": 1 if policy == "FullLoadA" else 2,
+        "L1B_STAGES": 2,
+        "L0_STAGES": 2,
+        "L0C_STAGES": 1,
+    }
+    for word in _STAGES:
+        if word in nodes:
+            stages[word] = _number(nodes[word])
     columns = {
-        **{"base_m": m, "base_n": n, "base_k": l0[2], "step_ka": step, "step_kb": step},
-        **{"buffers_l1": (stages["L1A_STAGES"], stages["L1B_STAGES"])},
-        **{"buffers_l0": stages["L0_STAGES"], "buffers_l0c": stages["L0C_STAGES"]},
-        **{"switches": tuple(dict.fromkeys(switches)), "swizzle": order},
+        "base_m": m,
+        "base_n": n,
+        "base_k": base_k,
+        "step_ka": k // base_k,
+        "step_kb": k // base_k,
+        "buffers_l1": (stages["L1A_STAGES"], stages["L1B_STAGES"]),
+        "buffers_l0": stages["L0_STAGES"],
+        "buffers_l0c": stages["L0C_STAGES"],
+        "switches": _switches(nodes, policy, order),
+        "swizzle": order,
     }
     return Imported(source, tuple(columns.items()), templates=True)
 
 
+def _policy(node: Node) -> str:
+    """The dispatch policy without the prefixes of its class."""
+    name = node.text().removeprefix("Mmad").removeprefix("AtlasA2")
+    if name not in _POLICIES:
+        raise node.fail(f"unknown policy {name!r}{suggest(name, _POLICIES)}")
+    return name
+
+
+def _switches(nodes: Mapping[str, Node], policy: str, order: str) -> tuple[str, ...]:
+    """The words of measured rows for a policy, its flags, the order of tiles, and further ones."""
+    switches = [*_POLICIES[policy]]
+    switches += [word for flag, word in _FLAGS.items() if flag in nodes and _number(nodes[flag], 0)]
+    if order == "Aswt":  # which cuts the tiles of a last round
+        switches.append("aswt_tail_split")
+    if "switches" in nodes:
+        switches += map(_switch, nodes["switches"].items())
+    return tuple(dict.fromkeys(switches))
+
+
 def _shape(node: Node) -> tuple[int, ...]:
-    found = tuple(map(_number, node.items()))
-    if len(found) != 3:
-        raise node.fail(f"expected [M, N, K], such as [128, 256, 64], got {list(found)}")
-    return found
+    shape = tuple(map(_number, node.items()))
+    if len(shape) != 3:
+        raise node.fail(f"expected [M, N, K], such as [128, 256, 64], got {list(shape)}")
+    return shape
 
 
 def _switch(node: Node) -> str:
@@ -138,23 +180,40 @@ def _switch(node: Node) -> str:
     return word
 
 
-#: Fields of ``TCubeTiling`` that must be there; sizes of the product, which a call knows too; those
-#: that are usual without being said; and those that have no counterpart here.
+#: Fields of ``TCubeTiling`` that must be there.
 _CUBE = (
-    *("singleCoreM", "singleCoreN", "singleCoreK", "baseM", "baseN", "baseK"),
-    *("depthA1", "depthB1", "stepKa", "stepKb"),
+    "singleCoreM",
+    "singleCoreN",
+    "singleCoreK",
+    "baseM",
+    "baseN",
+    "baseK",
+    "depthA1",
+    "depthB1",
+    "stepKa",
+    "stepKb",
 )
+#: Sizes of the product, which a call knows too.
 _PROBLEM = ("M", "N", "Ka", "Kb")
+#: Fields that are usual without being said.
 _USUAL = {
-    **{"stepM": 1, "stepN": 1, "iterateOrder": 0, "dbL0A": 2, "dbL0B": 2, "dbL0C": 1},
-    **{"usedCoreNum": 0},
+    "stepM": 1,
+    "stepN": 1,
+    "iterateOrder": 0,
+    "dbL0A": 2,
+    "dbL0B": 2,
+    "dbL0C": 1,
+    "usedCoreNum": 0,
 }
 #: Tiles of the L2 in the struct of the library's own product: how many along an axis, of so many
 #: blocks, and along which axis they follow each other (0: M first, as in ``iterateOrder``). A 0 of
 #: the others cuts nothing.
 _L2 = {
-    **{"l2MTileCnt": 0, "l2NTileCnt": 0, "l2MTileBlock": 0, "l2NTileBlock": 0},
-    **{"l2IterateOrder": 0},
+    "l2MTileCnt": 0,
+    "l2NTileCnt": 0,
+    "l2MTileBlock": 0,
+    "l2NTileBlock": 0,
+    "l2IterateOrder": 0,
 }
 #: The same in the words of the struct's source.
 _L2_ALSO = {
@@ -163,75 +222,140 @@ _L2_ALSO = {
     "mTileBlock": "l2MTileBlock",
     "nTileBlock": "l2NTileBlock",
 }
+#: Fields that have no counterpart here.
 _LEFT_OUT = (
-    *("isBias", "transLength", "shareMode", "shareL1Size", "shareL0CSize", "shareUbSize"),
-    *("batchM", "batchN", "singleBatchM", "singleBatchN", "depthAL1CacheUB", "depthBL1CacheUB"),
-    *("BatchNum", "mxTypePara", "reserved", "tilingEnable", "calOrder", "l2CacheFlag"),
-    *("transA", "transB", "nd2nzA", "nd2nzB", "isNzA", "isNzB", "isHf32"),
-    *("baseAN", "baseAD", "baseBN", "baseBD"),
-    *(f"{side}LayoutInfo{axis}" for side in "AB" for axis in "BSNGD"),
-    *(f"CLayoutInfo{axis}" for axis in ("B", "S1", "N", "G", "S2")),
+    "isBias",
+    "transLength",
+    "shareMode",
+    "shareL1Size",
+    "shareL0CSize",
+    "shareUbSize",
+    "batchM",
+    "batchN",
+    "singleBatchM",
+    "singleBatchN",
+    "depthAL1CacheUB",
+    "depthBL1CacheUB",
+    "BatchNum",
+    "mxTypePara",
+    "reserved",
+    "tilingEnable",
+    "calOrder",
+    "l2CacheFlag",
+    "transA",
+    "transB",
+    "nd2nzA",
+    "nd2nzB",
+    "isNzA",
+    "isNzB",
+    "isHf32",
+    "baseAN",
+    "baseAD",
+    "baseBN",
+    "baseBD",
+    "ALayoutInfoB",
+    "ALayoutInfoS",
+    "ALayoutInfoN",
+    "ALayoutInfoG",
+    "ALayoutInfoD",
+    "BLayoutInfoB",
+    "BLayoutInfoS",
+    "BLayoutInfoN",
+    "BLayoutInfoG",
+    "BLayoutInfoD",
+    "CLayoutInfoB",
+    "CLayoutInfoS1",
+    "CLayoutInfoN",
+    "CLayoutInfoG",
+    "CLayoutInfoS2",
 )
 
 
-def _of_cube(words: dict[str, Any], shape: Shape, cores: int) -> tuple[dict[str, Any], list[str]]:
-    """The fields of a ``Tiling`` for those of a ``TCubeTiling``, and what is not modelled."""
-    k, each = shape.k * shape.dtype.values, shape.dtype.values
-    a, b = words["stepM"] * words["stepKa"], words["stepN"] * words["stepKb"]
-    depth = words["singleCoreK"] // each
-    problem = dict(zip(_PROBLEM, (shape.m, shape.n, k, k), strict=True))
-    same = {word: size for word, size in problem.items() if word in words}
-    same["dbL0B"] = words["dbL0A"]
-    most = {"stepM": 1, "stepN": 1, "iterateOrder": 1, "usedCoreNum": cores, "l2IterateOrder": 1}
-    for word, fits, limit in (
-        *((w, words[w] == v, f"{v} in this call") for w, v in same.items()),
-        *((w, words[w] <= v, f"at most {v} here") for w, v in most.items()),
-        ("depthA1", words["depthA1"] % a == 0, f"a multiple of stepM * stepKa = {a}"),
-        ("depthB1", words["depthB1"] % b == 0, f"a multiple of stepN * stepKb = {b}"),
-    ):
-        if not fits:
-            raise ArgumentError(f"{word} is {words[word]}; it must be {limit}")
-    order, notes = _walk(words, shape)
-    left = [word for word in _LEFT_OUT if word in words]
-    if left:
-        notes.append(f"not modelled: {', '.join(left)}")
-    return {
-        **{"base_m": words["baseM"], "base_n": words["baseN"], "base_k": words["baseK"] // each},
-        **{"single_core_m": words["singleCoreM"], "single_core_n": words["singleCoreN"]},
-        **{"single_core_k": depth if depth < shape.k else 0, "cores": words["usedCoreNum"]},
-        **{"step_ka": words["stepKa"], "l1a_slots": words["depthA1"] // a},
-        **{"step_kb": words["stepKb"], "l1b_slots": words["depthB1"] // b},
-        **{"l0_slots": words["dbL0A"], "l0c_slots": words["dbL0C"]},
-        **{"strided": True, "n_inner": words["iterateOrder"] == 1},
+def _of_cube(words: dict[str, Any], shape: Shape, cores: int) -> tuple[Tiling, list[str]]:
+    """The tiling of a ``TCubeTiling``, and notes on what is not modelled."""
+    values = shape.dtype.values
+    step_a = words["stepM"] * words["stepKa"]
+    step_b = words["stepN"] * words["stepKb"]
+    depth = words["singleCoreK"] // values
+    _require_problem(words, shape)
+    _require_at_most(words, cores)
+    _require_multiple(words, "depthA1", "stepM * stepKa", step_a)
+    _require_multiple(words, "depthB1", "stepN * stepKb", step_b)
+    order, notes = _l2_order(words, shape)
+    not_modelled = [word for word in _LEFT_OUT if word in words]
+    if not_modelled:
+        notes.append(f"not modelled: {', '.join(not_modelled)}")
+    tiling = Tiling(
+        base_m=words["baseM"],
+        base_n=words["baseN"],
+        base_k=words["baseK"] // values,
+        single_core_m=words["singleCoreM"],
+        single_core_n=words["singleCoreN"],
+        single_core_k=depth if depth < shape.k else 0,
+        cores=words["usedCoreNum"],
+        step_ka=words["stepKa"],
+        l1a_slots=words["depthA1"] // step_a,
+        step_kb=words["stepKb"],
+        l1b_slots=words["depthB1"] // step_b,
+        l0_slots=words["dbL0A"],
+        l0c_slots=words["dbL0C"],
+        strided=True,
+        n_inner=words["iterateOrder"] == 1,
         **order,
-    }, notes
+    )
+    return tiling, notes
 
 
-def _walk(words: Mapping[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
-    """How blocks follow each other in tiles of the L2, as fields of a ``Tiling``, and a note.
+def _require_problem(words: Mapping[str, Any], shape: Shape) -> None:
+    """Raise ``ArgumentError`` where the words state another product, or L0B other slots."""
+    k = shape.k * shape.dtype.values
+    sizes = {"M": shape.m, "N": shape.n, "Ka": k, "Kb": k}
+    stated = {word: size for word, size in sizes.items() if word in words}
+    for word, size in (stated | {"dbL0B": words["dbL0A"]}).items():
+        if words[word] != size:
+            raise ArgumentError(f"{word} is {words[word]}; it must be {size} in this call")
+
+
+def _require_at_most(words: Mapping[str, Any], cores: int) -> None:
+    """Raise ``ArgumentError`` for what these kernels, or the call's cores, do not have."""
+    limits = {"stepM": 1, "stepN": 1, "iterateOrder": 1, "usedCoreNum": cores, "l2IterateOrder": 1}
+    for word, limit in limits.items():
+        if words[word] > limit:
+            raise ArgumentError(f"{word} is {words[word]}; it must be at most {limit} here")
+
+
+def _require_multiple(words: Mapping[str, Any], word: str, factors: str, step: int) -> None:
+    """Raise ``ArgumentError`` where L1 does not hold whole steps."""
+    if words[word] % step:
+        raise ArgumentError(f"{word} is {words[word]}; it must be a multiple of {factors} = {step}")
+
+
+def _l2_order(words: Mapping[str, Any], shape: Shape) -> tuple[dict[str, Any], list[str]]:
+    """The order of blocks in tiles of the L2, as fields of a ``Tiling``, and a note.
 
     A tile of the L2 is a window of blocks along M or N, so tiles follow each other as the library's
     do. Inside a tile blocks are walked along one axis and then along the other.
     """
-    blocks = {
-        "M": ceil_div(shape.m, words["singleCoreM"]),
-        "N": ceil_div(shape.n, words["singleCoreN"]),
-    }
-    tile = {axis: _l2_blocks(words, axis, count) for axis, count in blocks.items()}
-    cut = [axis for axis, count in blocks.items() if tile[axis] < count]
-    if not cut:
+    blocks_m = ceil_div(shape.m, words["singleCoreM"])
+    blocks_n = ceil_div(shape.n, words["singleCoreN"])
+    tile_m = _l2_blocks(words, "M", blocks_m)
+    tile_n = _l2_blocks(words, "N", blocks_n)
+    cut_m = tile_m < blocks_m
+    cut_n = tile_n < blocks_n
+    if not cut_m and not cut_n:
         return {}, []
     n_first = words["l2IterateOrder"] == 1
+    inside = "M"
     order: dict[str, Any]
-    if cut == ["N"]:
+    if not cut_m:
         order = {}  # a tile has all of M, along which blocks follow each other anyway
-    elif cut == ["M"] or n_first:
-        order = {"window": tile["M"]}
+    elif n_first or not cut_n:
+        order = {"window": tile_m}
     else:
-        order = {"n_fastest": True, "window": tile["N"]}
-    inside = "N" if order.get("n_fastest") else "M"
+        order = {"n_fastest": True, "window": tile_n}
+        inside = "N"
     note = (
-        f"tiles of {tile['M']} x {tile['N']} blocks in the L2, walked {'N' if n_first else 'M'} "
+        f"tiles of {tile_m} x {tile_n} blocks in the L2, walked {'N' if n_first else 'M'} "
         f"first; inside a tile blocks follow each other along {inside}, the library's own order "
         "there is not modelled"
     )
@@ -240,17 +364,18 @@ def _walk(words: Mapping[str, Any], shape: Shape) -> tuple[dict[str, Any], list[
 
 def _l2_blocks(words: Mapping[str, Any], axis: str, blocks: int) -> int:
     """Blocks of a tile of the L2 along an axis that has so many; ``ArgumentError`` for a misfit."""
-    count, size = words[f"l2{axis}TileCnt"], words[f"l2{axis}TileBlock"]
+    count = words[f"l2{axis}TileCnt"]
+    size = words[f"l2{axis}TileBlock"]
     if not count and not size:
         return blocks
-    found = size or ceil_div(blocks, count)
-    fitting = ceil_div(blocks, found)
+    size = size or ceil_div(blocks, count)
+    fitting = ceil_div(blocks, size)
     if count and count != fitting:
         raise ArgumentError(
             f"l2{axis}TileCnt is {count}; the call has {blocks} blocks of singleCore{axis} along "
-            f"{axis}, which are {fitting} tiles of l2{axis}TileBlock = {found}"
+            f"{axis}, which are {fitting} tiles of l2{axis}TileBlock = {size}"
         )
-    return min(found, blocks)
+    return min(size, blocks)
 
 
 def ascendc_tiling(given: Words) -> Imported:

@@ -1,4 +1,4 @@
-"""What the vendor library's rules for 2-D layers on a 910, 310 and 310P have in common.
+"""The words and parts that the vendor library's rules for 2-D layers on a 910, 310 and 310P share.
 
 ``tiling="library"`` of these chips (``Device.library_rules``) follows the rules by which the
 operator library of April 2022 tiles kernels of dynamic shape when they are launched
@@ -45,7 +45,7 @@ class Tile(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What L1 holds of an operand: blocks of K (of channels, without taps), tiles, buffers."""
+    """An operand's part in L1: blocks of K (of channels, without taps), tiles, buffers."""
 
     k: int
     tiles: int = 1
@@ -61,14 +61,17 @@ class Rule:
 
     def __init__(self, c: Convolution, device: Device, cores: int) -> None:
         sizes = cube_sizes(device)
-        self.c, self.cores, self.ub = c, cores, device.memory("UB").size_bytes
-        self.l1, self.l0c = sizes["L1"] // 2, sizes["L0C"] // 1024
+        self.c = c
+        self.cores = cores
+        self.ub = device.memory("UB").size_bytes
+        self.l1 = sizes["L1"] // 2
+        self.l0c = sizes["L0C"] // 1024
         self.l0 = min(sizes["L0A"], sizes["L0B"]) // 1024
-        self.rates = [int(device.path(*way).rate) for way in _MOVES]
+        self.rates = [int(device.path(*move).rate) for move in _MOVES]
 
 
 def knows(device: Device, c: Convolution, *, gradient: bool) -> bool:
-    """Whether the library of ``device`` tiles the 3-D ``c`` by these rules.
+    """True if the library of ``device`` tiles the 3-D ``c`` by these rules.
 
     It has no depth, and an img2col load can slide over it; that of a ``gradient`` also has one
     group, no dilation and a picture of usual sides.
@@ -95,9 +98,12 @@ def around(total: int, base: int, cap: int, multiple: int = 1) -> list[int]:
 
     Of a ``multiple`` only.
     """
-    every = [d for d in divisors(total, cap) if d % multiple == 0] if cap > 0 else []
-    above, below = ([d for d in every if (d > base) == up] for up in (True, False))
-    return [*above[:1], *reversed(below)][:2]
+    if cap <= 0:
+        return []
+    candidates = [d for d in divisors(total, cap) if d % multiple == 0]
+    above = [d for d in candidates if d > base]
+    below = [d for d in reversed(candidates) if d <= base]
+    return [*above[:1], *below][:2]
 
 
 def product_tiling(

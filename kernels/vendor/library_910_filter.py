@@ -11,7 +11,9 @@ many. Also left out are layouts of L1 with a whole operand, which are for blocks
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd, isqrt
+from typing import NamedTuple
 
 from npusim.kernels.filter_gradient.tiling import Tiling, cut_plane
 from npusim.kernels.vendor.cann_rule import rows_of
@@ -20,13 +22,31 @@ from npusim.language import Device, ceil_div
 from npusim.problem.convolution import Convolution
 
 
+class _Proposal(NamedTuple):
+    """A tile of L0, and the blocks that all tiles load with it."""
+
+    loads: int
+    tile: Tile
+
+    def before(self, best: _Proposal) -> bool:
+        """True if it loads less than the ``best`` so far, or as much and is larger."""
+        if self.loads != best.loads:
+            return self.loads < best.loads
+        m, n, k = self.tile
+        other_m, other_n, other_k = best.tile
+        if m * n * k <= other_m * other_n * other_k:
+            return False
+        return m * n * m * n * k >= other_m * other_n * other_m * other_n * other_k
+
+
 class Filter(Rule):
     """The rule for a layer on a chip."""
 
     @property
     def whole(self) -> Tile:
         """All that there is to add up, of K of one image."""
-        plan, (_, ho, wo) = self.c.plan, self.c.out
+        plan = self.c.plan
+        (_, ho, wo) = self.c.out
         return Tile(plan.cout_g // 16, plan.cin1_g * self.c.taps, ceil_div(ho * wo, 16))
 
     def x(self, blocks: int, n: int) -> int:
@@ -35,48 +55,57 @@ class Filter(Rule):
         return rows * self.c.spatial[2] * 16 * ceil_div(n, self.c.taps)
 
     def fits(self, t: Tile, dy: Piece, x: Piece) -> bool:
-        """Whether L1 holds both pieces."""
+        """True if L1 holds both pieces."""
         return dy.k * t.m * 256 * dy.slots + self.x(x.k, t.n) * x.slots <= self.l1
 
     def tile(self, b: Tile) -> tuple[Tile, int] | None:
         """The tile of L0 and the buffers of L0C: two, unless one does more."""
-        double, single = (self._proposed(b, slots) for slots in (2, 1))
-        if not (double and single):
+        double = self._least_loads(b, 2)
+        single = self._least_loads(b, 1)
+        if double is None or single is None:
             return None
-        (loads, one), (loads_single, other) = double, single
-        more = other.m * other.n > 2 * one.m * one.n or loads_single < loads
-        return (other, 1) if more else (one, 2)
+        larger = single.tile.m * single.tile.n > 2 * double.tile.m * double.tile.n
+        if larger or single.loads < double.loads:
+            return single.tile, 1
+        return double.tile, 2
 
-    def _proposed(self, b: Tile, slots: int) -> tuple[int, Tile] | None:
+    def _least_loads(self, b: Tile, slots: int) -> _Proposal | None:
         """The tile of least loads, of these the largest, with so many buffers of L0C."""
-        c, most = self.c, self.l0c // slots
-        best: tuple[int, tuple[int, int], Tile] | None = None
+        best: _Proposal | None = None
+        for tile in self._tiles(b, self.l0c // slots):
+            loads = b.m * b.n // tile.m + b.m * b.n // tile.n
+            proposal = _Proposal(loads, tile)
+            if best is None or proposal.before(best):
+                best = proposal
+        return best
+
+    def _tiles(self, b: Tile, most: int) -> Iterator[Tile]:
+        """The tiles that the rule compares, of at most so many fractals of sums."""
+        c = self.c
         row = (c.step(1) + c.kernel[1]) * c.spatial[2] * 16
         deep = min(self.l0, (self.l1 - row) // 256)
-        high = min(deep, (self.ub - 2048 - 128 * c.spatial[2]) // 2048, most // c.kernel[2])
-        for m in around(b.m, isqrt(most), high):
-            cap = min(most // m, self.l0, c.taps * ((self.l1 - 256 * m) // row))
-            for n in around(b.n, cap, cap, c.taps) or [c.kernel[2]]:
-                left = (self.l1 - row * ceil_div(n, c.taps)) // (256 * m)
-                cap = min(deep // m, self.l0 // n, left)
-                for k in around(b.k, cap, cap):
-                    loads = b.m * b.n // m + b.m * b.n // n
-                    size = m * n * k, m * n * m * n * k
-                    larger = best and size[0] > best[1][0] and size[1] >= best[1][1]
-                    if not best or loads < best[0] or (loads == best[0] and larger):
-                        best = loads, size, Tile(m, n, k)
-        return (best[0], best[2]) if best else None
+        in_ub = (self.ub - 2048 - 128 * c.spatial[2]) // 2048
+        for m in around(b.m, isqrt(most), min(deep, in_ub, most // c.kernel[2])):
+            widest = min(most // m, self.l0, c.taps * ((self.l1 - 256 * m) // row))
+            for n in around(b.n, widest, widest, c.taps) or [c.kernel[2]]:
+                in_l1 = (self.l1 - row * ceil_div(n, c.taps)) // (256 * m)
+                deepest = min(deep // m, self.l0 // n, in_l1)
+                for k in around(b.k, deepest, deepest):
+                    yield Tile(m, n, k)
 
     def pieces(self, b: Tile, t: Tile) -> tuple[Piece, Piece] | None:
         """AL1 and BL1: first x as deep as fits, then dy, then two buffers; None if nothing fits."""
-        dy = x = Piece(t.k)
+        dy = Piece(t.k)
+        x = Piece(t.k)
         if not self.fits(t, dy, x):
             return None
         depths = [Piece(t.k * d) for d in divisors(b.k // t.k)]
-        x = [one for one in depths if self.fits(t, dy, one)][-1]
-        dy = [one for one in depths if self.fits(t, one, x)][-1]
-        x = x._replace(slots=1 + self.fits(t, dy, x._replace(slots=2)))
-        dy = dy._replace(slots=1 + self.fits(t, dy._replace(slots=2), x))
+        x = [piece for piece in depths if self.fits(t, dy, piece)][-1]
+        dy = [piece for piece in depths if self.fits(t, piece, x)][-1]
+        if self.fits(t, dy, x._replace(slots=2)):
+            x = x._replace(slots=2)
+        if self.fits(t, dy._replace(slots=2), x):
+            dy = dy._replace(slots=2)
         small, large = sorted((dy.k, x.k))
         if large % small:
             large = small * lowered(b.k // small, large // small)
@@ -87,24 +116,31 @@ def filter_tiling(c: Convolution, device: Device, cores: int) -> Tiling | None:
     """The tiling of the filter gradient of ``c``; None where the rule finds nothing."""
     rule = Filter(c, device, cores)
     b = rule.whole
-    found = rule.tile(b)
-    pieces = found and rule.pieces(b, found[0])
-    if not (found and pieces):
+    proposal = rule.tile(b)
+    if proposal is None:
         return None
-    tiles = b.m // found[0].m * (b.n // found[0].n)
-    return _kernel(rule, *found, *pieces, cores // gcd(cores, tiles))
+    tile, slots = proposal
+    pieces = rule.pieces(b, tile)
+    if pieces is None:
+        return None
+    tiles = b.m // tile.m * (b.n // tile.n)
+    return _kernel(rule, tile, slots, *pieces, cores // gcd(cores, tiles))
 
 
 def _kernel(rule: Filter, t: Tile, slots: int, dy: Piece, x: Piece, parts: int) -> Tiling:
     """The rule's tiling as the kernel's, whose slabs are whole rows; larger pieces are several."""
     small = min(dy.k, x.k)
     plane = cut_plane(rule.c, 16 * small)
-    of_dy = t.m * 16 * ceil_div(plane.most_positions, 16) * 16
-    of_x = ceil_div(t.n, rule.c.taps) * 16 * plane.most_pixels
-    many = [dy.slots * dy.k // small, x.slots * x.k // small]
+    dy_slab = t.m * 16 * ceil_div(plane.most_positions, 16) * 16
+    x_slab = ceil_div(t.n, rule.c.taps) * 16 * plane.most_pixels
+    dy_slots = dy.slots * dy.k // small
+    x_slots = x.slots * x.k // small
     # Slabs one by one read the rows between them twice.
-    while of_dy * many[0] + of_x * many[1] > rule.l1 and max(many) > 1:
-        many[many[0] == 1 or of_x * many[1] >= of_dy * many[0]] -= 1
+    while dy_slab * dy_slots + x_slab * x_slots > rule.l1 and max(dy_slots, x_slots) > 1:
+        if dy_slots == 1 or x_slab * x_slots >= dy_slab * dy_slots:
+            x_slots -= 1
+        else:
+            dy_slots -= 1
     return Tiling(
         base_m=16 * t.m,
         base_n=16 * t.n,
@@ -112,6 +148,6 @@ def _kernel(rule: Filter, t: Tile, slots: int, dy: Piece, x: Piece, parts: int) 
         slab_k=16 * small,
         l0c_slots=slots,
         k_parts=parts,
-        dy_slots=many[0],
-        x_slots=many[1],
+        dy_slots=dy_slots,
+        x_slots=x_slots,
     )

@@ -29,47 +29,64 @@ class Forward(Rule):
 
     def cores_used(self) -> dict[str, int]:
         """Parts of batch (b), N, M and groups (g): moves as the cost falls, less the last."""
-        (m, n, _), steps, best = self.whole, divisors(self.cores), inf
+        m, n, _ = self.whole
+        steps = divisors(self.cores)
         limits = {"b": self.c.n, "n": n, "m": m, "g": self.c.plan.real_groups}
-        at = before = dict.fromkeys("bnmg", 1)
-        while prod(at.values()) <= self.cores:
-            cost, x, w = self._cost(at["b"], at["n"], at["m"])
-            higher = {name: [d for d in steps if at[name] < d <= limits[name]] for name in at}
-            moves = [name for name in ("gbmn" if x > w else "gn") if higher[name]]
-            if cost >= best or not moves:
+        least = inf
+        parts = dict.fromkeys("bnmg", 1)
+        before = parts
+        while prod(parts.values()) <= self.cores:
+            cost, x, w = self._cost(parts["b"], parts["n"], parts["m"])
+            axes = "gbmn" if x > w else "gn"
+            higher = {axis: _next_step(steps, parts[axis], limits[axis]) for axis in axes}
+            move = next((axis for axis, step in higher.items() if step), None)
+            if cost >= least or move is None:
                 break
-            best, before = cost, at
-            at = at | {moves[0]: higher[moves[0]][0]}
+            least = cost
+            before = parts
+            parts = parts | {move: higher[move]}
         return before
 
     def _cost(self, b: int, n: int, m: int) -> tuple[int, int, int]:
         """The rule's cost of so many parts, and a core's bytes of x and of the weights."""
-        c, plan, (of_l1, of_a, of_b, of_c, out) = self.c, self.c.plan, self.rates
+        c = self.c
+        plan = c.plan
+        gm_to_l1, l1_to_l0a, l1_to_l0b, l0c_to_ub, ub_to_gm = self.rates
         x = c.n * c.cin1 * c.spatial[1] * c.spatial[2] * 32
         w = plan.real_groups * plan.cin1_g * plan.cout_g * c.taps * 32
         y = c.n * c.cout1 * c.out[1] * c.out[2] * 32
         cost = w * y // c.cout // (b * n * m) // 8192
-        x = int(x * (1 + (c.kernel[1] - 1) * (m - 1) / c.spatial[1]) / (b * m))
-        w, y = w // n, y // (b * n * m)
-        cost += 6 * (x // 256) + 2 * (w // 256) + x * n // of_l1 + w * b * m // of_l1
-        return cost + x // of_a + w // of_b + 2 * y // of_c + y // out, x, w
+        halo = (c.kernel[1] - 1) * (m - 1) / c.spatial[1]
+        x = int(x * (1 + halo) / (b * m))
+        w = w // n
+        y = y // (b * n * m)
+        cost += 6 * (x // 256) + 2 * (w // 256)
+        cost += x * n // gm_to_l1 + w * b * m // gm_to_l1
+        cost += x // l1_to_l0a + w // l1_to_l0b + 2 * y // l0c_to_ub + y // ub_to_gm
+        return cost, x, w
 
-    def pieces(self, at: Mapping[str, int]) -> tuple[int, int]:
+    def pieces(self, parts: Mapping[str, int]) -> tuple[int, int]:
         """Blocks of M and N that L1 holds, with all of K: both grow as long as half of L1 does."""
-        (m, n, _), i, j = self.whole, 0, 0
-        ms, ns = divisors(4096, ceil_div(m, at["m"])), divisors(ceil_div(n, at["n"]))
-        while (x := self.x(ms[i])) <= self.l1:
+        m, n, _ = self.whole
+        ms = divisors(4096, ceil_div(m, parts["m"]))
+        ns = divisors(ceil_div(n, parts["n"]))
+        i = 0
+        j = 0
+        while self.x(ms[i]) <= self.l1:
+            x = self.x(ms[i])
             w = self.w(ns[j])
             along_n = j + 1 < len(ns) and x + w * ns[j + 1] / ns[j] < self.l1
             along_m = i + 1 < len(ms) and w + x * ms[i + 1] / ms[i] < self.l1
             if not (along_n or along_m):
                 break
-            i, j = i + along_m, j + along_n
+            i += along_m
+            j += along_n
         return ms[i], ns[j]
 
     def x(self, m: int) -> int:
         """Bytes of the rows that so many blocks of positions read."""
-        c, (_, h, w) = self.c, self.c.spatial
+        c = self.c
+        _, h, w = c.spatial
         reach = (c.kernel[1] - 1) * c.dilation[1] + 1
         rows = ceil_div(16 * m, c.out[2]) * c.step(1) + reach
         return self.whole[2] * min(rows, h) * w * 32
@@ -80,41 +97,65 @@ class Forward(Rule):
 
     def tile(self, m: int, n: int, *, resident: bool) -> Tile | None:
         """The tile of L0 for so many blocks in L1; None where the rule rejects what it finds."""
-        c, planes = self.c, self.whole[2]
+        c = self.c
         pixels = c.taps == 1 == max(c.stride) and not any(map(any, c.padding)) and c.spatial[1] > 1
         sides = {
-            "k": [d * c.taps for d in divisors(planes)],
+            "k": [d * c.taps for d in divisors(self.whole[2])],
             "n": divisors(n),
             "m": [d for d in divisors(m) if pixels or d % 2 == 0] or [1],
         }
         order = "kmn" if sides["m"][0] == 1 else "knm"
-        tile, moved = {axis: values.pop(0) for axis, values in sides.items()}, True
-
-        def fits(k: int, n: int, m: int) -> bool:
-            return max(k * m, k * n) <= self.l0 and m * n <= self.l0c
-
-        while moved:
-            moved = False
+        tile = Tile(**{axis: larger.pop(0) for axis, larger in sides.items()})
+        grows = True
+        while grows:
+            grows = False
             for axis in order:
-                if sides[axis] and fits(**(tile | {axis: sides[axis][0]})):
-                    tile[axis], moved = sides[axis].pop(0), True
-        past_l1 = resident and tile["n"] == 1 and not sides["k"]
-        return None if past_l1 or not fits(**tile) else Tile(**tile)
+                if not sides[axis]:
+                    continue
+                larger = tile._replace(**{axis: sides[axis][0]})
+                if self._in_l0(larger):
+                    tile = larger
+                    sides[axis].pop(0)
+                    grows = True
+        past_l1 = resident and tile.n == 1 and not sides["k"]
+        return None if past_l1 or not self._in_l0(tile) else tile
+
+    def _in_l0(self, t: Tile) -> bool:
+        """True if halves of L0A and L0B, and L0C, hold a tile."""
+        return max(t.k * t.m, t.k * t.n) <= self.l0 and t.m * t.n <= self.l0c
+
+
+def _next_step(steps: list[int], part: int, limit: int) -> int:
+    """The least of the steps above ``part`` up to the limit; 0 for none."""
+    return next((step for step in steps if part < step <= limit), 0)
 
 
 def forward_tiling(c: Convolution, device: Device, cores: int) -> tuple[Tiling, bool]:
-    """The tiling of the forward pass of ``c``, and whether it is the rule's or the default one."""
+    """The tiling of the forward pass of ``c``; true if it is the rule's, not the default one."""
     rule = Forward(c, device, cores)
-    at, (_, all_n, planes), (_, ho, wo) = rule.cores_used(), rule.whole, c.out
-    m, n = rule.pieces(at)
-    resident = at["n"] == 1 and n == all_n
+    parts = rule.cores_used()
+    _, all_n, planes = rule.whole
+    _, high, wide = c.out
+    m, n = rule.pieces(parts)
+    resident = parts["n"] == 1 and n == all_n
     tile = rule.tile(m, n, resident=resident) if set(c.dilation) == {1} else None
     if tile and 2 * rule.x(m) + rule.w(n) <= 2 * rule.l1:
-        a, b = Piece(planes, m // tile.m, 2), Piece(planes, n // tile.n)
-        share = ceil_div(ho, at["m"]) * wo, ceil_div(all_n, at["n"]), ceil_div(c.n, at["b"])
-        order = {"resident": True, "n_slowest": not resident}
-        return product_tiling(tile, a, b, c.taps, share, **order), True
-    most = next((t for t in range(32, 0, -1) if 2 * rule.x(t) < 2 * rule.l1 * planes), 1)
-    share = ho * wo, all_n, c.n // lowered(c.n, cores)
-    least = Tile(most, min(2, all_n), 1), Piece(1), Piece(1)
-    return product_tiling(*least, 1, share, l0_slots=1), False
+        share = (
+            ceil_div(high, parts["m"]) * wide,
+            ceil_div(all_n, parts["n"]),
+            ceil_div(c.n, parts["b"]),
+        )
+        tiling = product_tiling(
+            tile,
+            Piece(planes, m // tile.m, 2),
+            Piece(planes, n // tile.n),
+            c.taps,
+            share,
+            resident=True,
+            n_slowest=not resident,
+        )
+        return tiling, True
+    rows = next((t for t in range(32, 0, -1) if 2 * rule.x(t) < 2 * rule.l1 * planes), 1)
+    share = (high * wide, all_n, c.n // lowered(c.n, cores))
+    tile = Tile(rows, min(2, all_n), 1)
+    return product_tiling(tile, Piece(1), Piece(1), 1, share, l0_slots=1), False

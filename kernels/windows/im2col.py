@@ -27,7 +27,7 @@ from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
-from npusim.kernels.parts.ub_room import Held
+from npusim.kernels.parts.ub_room import UbBuffer
 from npusim.kernels.windows.im2col_tiling import Tiling, elements
 from npusim.kernels.windows.patches import Grid, Nest, Patches, Piece, Side, rectangles
 from npusim.kernels.windows.windows import Tap
@@ -51,9 +51,10 @@ class Im2col(Patches):
         return {"vector": (("muls", self.out.size_bytes),), "loads": loads}
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
-        sizes = zip(("image", "patch"), elements(self.shape, self.tiling), strict=True)
-        held = {name: Held(self.read.dtype, size, 2) for name, size in sizes}
-        return Plan(self.tasks(cores), _Nest(self, k, held).emit)
+        image, patch = elements(self.shape, self.tiling)
+        dtype = self.read.dtype
+        buffers = {"image": UbBuffer(dtype, image, 2), "patch": UbBuffer(dtype, patch, 2)}
+        return Plan(self.tasks(cores), _Nest(self, k, buffers).emit)
 
 
 class _Nest(Nest):
@@ -63,66 +64,75 @@ class _Nest(Nest):
 
     def emit(self, piece: Piece) -> None:
         """Load the image, cut the patches of every tap, write them."""
-        kernel, s = self.kernel, self.kernel.shape
-        rows, columns = kernel.patterns[piece.pattern]
-        if kernel.tiling.at_once:
-            self._at_once(rows, columns, piece.planes)
+        rows, columns = self.kernel.patterns[piece.pattern]
+        if self.kernel.tiling.at_once:
+            self._whole_planes(rows, columns, piece.planes)
             return
-        (_, sw), whole = s.stride, None
-        if kernel.tiling.image and rows.span and columns.span:
-            whole = self._load((0, 0), (rows.span, columns.span))
+        whole = None
+        if self.kernel.tiling.image and rows.span and columns.span:
+            whole = self._load(0, 0, (rows.span, columns.span))
+        extent = rows.size, columns.size
         for tap, (down, across) in enumerate(product(rows.taps, columns.taps)):
-            patch = self.held["patch"].next()
-            image = whole
-            if whole is not None:
-                image = whole._replace(first=down[1] * whole.pitch + across[1])
-            elif down[2] and across[2]:
-                # The rows that the tap reads, from its first column to its last.
-                extent = down[2], (across[2] - 1) * sw + 1
-                image = self._load((down[1], across[1]), extent, s.stride[0])
-            self._cut((patch, 0), (rows.size, columns.size), image, (down, across))
-            self._store(patch, tap * prod(s.out), (rows.size, columns.size))
+            patch = self.buffers["patch"].next()
+            image = self._image_of_tap(whole, down, across)
+            self._cut(Grid(patch, 0, columns.size, 1), extent, image, down, across)
+            self._store(patch, tap * prod(self.kernel.shape.out), extent)
 
-    def _at_once(self, rows: Side, columns: Side, planes: int) -> None:
+    def _image_of_tap(self, whole: Grid | None, down: Tap, across: Tap) -> Grid | None:
+        """The pixels that a tap reads, of a ``whole`` image or loaded for it; None for none."""
+        if whole is not None:
+            return whole._replace(first=down[1] * whole.pitch + across[1])
+        if not down[2] or not across[2]:
+            return None
+        stride_h, stride_w = self.kernel.shape.stride
+        # The rows that the tap reads, from its first column to its last.
+        extent = down[2], (across[2] - 1) * stride_w + 1
+        return self._load(down[1], across[1], extent, stride_h)
+
+    def _whole_planes(self, rows: Side, columns: Side, planes: int) -> None:
         """Whole planes: their images in one move, and all their patches in one."""
-        s, x = self.kernel.shape, self.kernel.read
-        (lh, lw), width, patch = s.out, s.spatial[1], self.held["patch"].next()
-        each, _ = self.kernel.sides[0]
-        image = self.load("image", x.at(0, planes * each * x.dtype.bytes, base="x"))
-        top = self.kernel.pieces[0][0].base * width + self.kernel.pieces[0][1].base
-        taps = list(enumerate(product(rows.taps, columns.taps)))
-        for plane, (tap, (down, across)) in product(range(planes), taps):
-            first = plane * prod(s.spatial) + top + down[1] * width + across[1]
-            place = (patch, (plane * s.taps + tap) * lh * lw)
-            self._cut(place, (lh, lw), Grid(image, first, width, s.stride[1]), (down, across))
-        self._store(patch, 0, (planes * s.taps * lh, lw))
+        s = self.kernel.shape
+        x = self.kernel.read
+        high, wide = s.out
+        row = s.spatial[1]
+        size = planes * self.kernel.sides[0].elements * x.dtype.bytes
+        patch = self.buffers["patch"].next()
+        image = self.load("image", x.at(0, size, base="x"))
+        top, left = self.kernel.pieces[0]
+        for plane in range(planes):
+            corner = plane * prod(s.spatial) + top.base * row + left.base
+            for tap, (down, across) in enumerate(product(rows.taps, columns.taps)):
+                pixels = Grid(image, corner + down[1] * row + across[1], row, s.stride[1])
+                windows = Grid(patch, (plane * s.taps + tap) * high * wide, wide, 1)
+                self._cut(windows, (high, wide), pixels, down, across)
+        self._store(patch, 0, (planes * s.taps * high, wide))
 
-    def _load(self, at: tuple[int, int], extent: tuple[int, int], step: int = 1) -> Grid:
-        """Every ``step``-th of so many rows of pixels from (row, column) on, after the base."""
-        kernel, s, (row, column) = self.kernel, self.kernel.shape, at
-        pixels = kernel.lines(kernel.read, row * s.spatial[1] + column, extent, step)
-        return Grid(self.load("image", pixels), 0, extent[1], s.stride[1])
+    def _load(self, row: int, column: int, extent: tuple[int, int], step: int = 1) -> Grid:
+        """Every ``step``-th of so many rows of pixels from a row and column on, after the base."""
+        kernel = self.kernel
+        first = row * kernel.shape.spatial[1] + column
+        pixels = kernel.lines(kernel.read, first, extent, step)
+        return Grid(self.load("image", pixels), 0, extent[1], kernel.shape.stride[1])
 
     def _cut(
-        self,
-        place: tuple[Slot, int],
-        extent: tuple[int, int],
-        image: Grid | None,
-        taps: tuple[Tap, Tap],
+        self, windows: Grid, extent: tuple[int, int], image: Grid | None, down: Tap, across: Tap
     ) -> None:
-        """The patch of one tap, at a place (slot, first window): zeros, and pixels of the image."""
-        s, (patch, at) = self.kernel.shape, place
-        pixel, (rows, columns), ((y, _, high), (x, _, wide)) = self.pixel, extent, taps
+        """The patch of one tap, (rows, columns) of ``windows``: zeros, and pixels of the image."""
+        rows, columns = extent
+        y, _, high = down
+        x, _, wide = across
         if high < rows or wide < columns:
-            self.k.vec_dup(patch.at(at * pixel, rows * columns * pixel), 0.0, self.dtype)
+            patch = windows.slot.at(windows.first * self.pixel, rows * columns * self.pixel)
+            self.k.vec_dup(patch, 0.0, self.dtype)
         if image is None or not high or not wide:
             return
-        step = s.stride[0] if self.kernel.tiling.image else 1  # rows of a tap of its own touch
-        windows = Grid(patch, at + y * columns + x, columns, 1)
+        # Rows of an image that was loaded for its tap touch.
+        step = self.kernel.shape.stride[0] if self.kernel.tiling.image else 1
+        inside = windows._replace(first=windows.first + y * columns + x)
         read = image._replace(pitch=step * image.pitch)
-        for target, pixels in rectangles(windows, read, (high, wide), pixel):
+        for target, pixels in rectangles(inside, read, (high, wide), self.pixel):
             self.k.vec_scalar("muls", target, pixels, 1.0, self.dtype)
 
     def _store(self, patch: Slot, window: int, extent: tuple[int, int]) -> None:
         """Write rows of windows, from window ``window`` after the base on."""
-        self.store(patch.at(0, prod(extent) * self.pixel), extent, at=window)
+        self.store(patch.at(0, prod(extent) * self.pixel), extent, first=window)

@@ -26,9 +26,10 @@ from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
-from npusim.kernels.parts.ub_room import Held
+from npusim.kernels.parts.ub_room import UbBuffer
 from npusim.kernels.windows.im2col_backward_tiling import Tiling, elements
 from npusim.kernels.windows.patches import Grid, Nest, Patches, Piece, rectangles
+from npusim.kernels.windows.windows import Tap
 from npusim.language import DType, Language, Plan, Slot
 
 __all__ = ["Im2colBackward", "Tiling"]
@@ -65,12 +66,18 @@ class Im2colBackward(Patches):
         return self.sums
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
-        dtype, sums, mixed = self.read.dtype, self.sums, self.read.dtype != self.sums
+        dtype = self.read.dtype
         pixels, patches = elements(self.shape, self.tiling)
-        held = {"grad": Held(dtype, patches, 2), "acc": Held(sums, pixels, 1 if mixed else 2)}
-        if mixed:
-            held |= {"wide": Held(sums, patches), "out": Held(dtype, pixels, 2)}
-        return Plan(self.tasks(cores), _Nest(self, k, held).emit)
+        if dtype == self.sums:
+            buffers = {"grad": UbBuffer(dtype, patches, 2), "acc": UbBuffer(dtype, pixels, 2)}
+        else:
+            buffers = {
+                "grad": UbBuffer(dtype, patches, 2),
+                "acc": UbBuffer(self.sums, pixels, 1),
+                "wide": UbBuffer(self.sums, patches),
+                "out": UbBuffer(dtype, pixels, 2),
+            }
+        return Plan(self.tasks(cores), _Nest(self, k, buffers).emit)
 
 
 class _Nest(Nest):
@@ -80,31 +87,42 @@ class _Nest(Nest):
 
     def emit(self, piece: Piece) -> None:
         """Clear the piece, add every tap of every plane, write it."""
-        (rows, _, row_taps, _), (columns, _, column_taps, _) = self.kernel.patterns[piece.pattern]
-        s, (lh, lw), kernel = self.kernel.shape, self.kernel.shape.out, self.kernel
-        acc, loaded = self.held["acc"].next(), None
-        whole = acc.at(0, piece.planes * rows * columns * self.pixel)
+        kernel = self.kernel
+        rows, columns = kernel.patterns[piece.pattern]
+        high, wide = kernel.shape.out
+        sums = self.buffers["acc"].next()
+        whole = sums.at(0, piece.planes * rows.size * columns.size * self.pixel)
         self.k.vec_dup(whole, 0.0, self.wide)
-        if self.kernel.tiling.at_once:
-            loaded = self._load(0, (piece.planes * s.taps * lh, lw))
+        patches = None
+        if kernel.tiling.at_once:
+            patches = self._load(0, (piece.planes * kernel.shape.taps * high, wide))
         for plane in range(piece.planes):
-            for tap, (down, across) in enumerate(product(row_taps, column_taps)):
-                (y, oh, high), (x, ow, wide) = down, across
-                if not high or not wide:
+            for tap, (down, across) in enumerate(product(rows.taps, columns.taps)):
+                if not down[2] or not across[2]:
                     continue
-                at = ((plane * s.taps + tap) * lh + oh) * lw + ow
-                if loaded is None:
-                    source = Grid(self._load(at, (high, wide)), 0, wide, 1)
-                else:
-                    source = Grid(loaded, at, lw, 1)
-                first = (plane * rows + y) * columns + x
-                target = Grid(acc, first, s.stride[0] * columns, s.stride[1])
-                for place, patch in rectangles(target, source, (high, wide), self.pixel):
-                    self.k.vec_binary(
-                        "add", place, place, patch, self.wide, saturate=kernel.saturate
-                    )
-        self.store(whole, (piece.planes * rows, columns))
+                window = (plane * kernel.shape.taps + tap) * high * wide
+                source = self._windows_of_tap(patches, window, down, across)
+                first = (plane * rows.size + down[0]) * columns.size + across[0]
+                stride_h, stride_w = kernel.shape.stride
+                target = Grid(sums, first, stride_h * columns.size, stride_w)
+                self._add(target, source, (down[2], across[2]))
+        self.store(whole, (piece.planes * rows.size, columns.size))
 
-    def _load(self, at: int, extent: tuple[int, int]) -> Slot:
-        """(rows, windows) of grad from window ``at`` on, in the sums' type."""
-        return self.load("grad", self.kernel.lines(self.kernel.read, at, extent))
+    def _windows_of_tap(self, patches: Slot | None, window: int, down: Tap, across: Tap) -> Grid:
+        """The windows that a tap gives, ``window`` its first: of all ``patches``, or loaded."""
+        wide = self.kernel.shape.out[1]
+        first = window + down[1] * wide + across[1]
+        if patches is not None:
+            return Grid(patches, first, wide, 1)
+        return Grid(self._load(first, (down[2], across[2])), 0, across[2], 1)
+
+    def _add(self, target: Grid, source: Grid, extent: tuple[int, int]) -> None:
+        """Add (rows, columns) of windows to the pixels that they were cut from."""
+        for pixels, windows in rectangles(target, source, extent, self.pixel):
+            self.k.vec_binary(
+                "add", pixels, pixels, windows, self.wide, saturate=self.kernel.saturate
+            )
+
+    def _load(self, first: int, extent: tuple[int, int]) -> Slot:
+        """(rows, windows) of grad from window ``first`` on, in the sums' type."""
+        return self.load("grad", self.kernel.lines(self.kernel.read, first, extent))

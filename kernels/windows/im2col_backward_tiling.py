@@ -51,7 +51,8 @@ def ub_bytes(shape: Convolution, tiling: Tiling, dtype: DType, sums: DType) -> i
 def auto_tiling(shape: Convolution, dtype: DType, sums: DType, cores: int, ub: int) -> Tiling:
     """Whole planes at once where they fit ``ub`` bytes and keep all cores busy, else pieces."""
     room = ub - 1024  # for the alignment of six buffers
-    (h, w), (sh, sw) = shape.spatial, shape.stride
+    (h, w) = shape.spatial
+    (sh, sw) = shape.stride
     worth = max(1, pixels(shape) * dtype.bytes // LEAST_PIECE)
     pieces = min(ceil_div(cores, shape.n), worth)
     whole = Tiling(rows=h, columns=w, at_once=True)
@@ -89,9 +90,11 @@ def pixels(shape: Convolution) -> int:
 
 def elements(shape: Convolution, tiling: Tiling) -> tuple[int, int]:
     """Elements of out and of grad that a task holds in one buffer slot."""
-    rows, columns = min(tiling.rows, shape.spatial[0]), min(tiling.columns, shape.spatial[1])
+    rows = min(tiling.rows, shape.spatial[0])
+    columns = min(tiling.columns, shape.spatial[1])
     pixels = tiling.planes * rows * columns * shape.cin
     if tiling.at_once:
         return pixels, tiling.planes * patches(shape)
-    (lh, lw), (sh, sw) = shape.out, shape.stride
+    (lh, lw) = shape.out
+    (sh, sw) = shape.stride
     return pixels, min(lh, ceil_div(rows, sh)) * min(lw, ceil_div(columns, sw)) * shape.cin

@@ -74,7 +74,8 @@ def auto_tiling(shape: Convolution, dtype: DType, cores: int, ub: int) -> Tiling
 
 def elements(shape: Convolution, tiling: Tiling) -> tuple[int, int]:
     """Elements of the image and of the patches that a task holds in one buffer slot."""
-    rows, columns = min(tiling.rows, shape.out[0]), min(tiling.columns, shape.out[1])
+    rows = min(tiling.rows, shape.out[0])
+    columns = min(tiling.columns, shape.out[1])
     if tiling.at_once:
         images = prod(shape.spatial), prod(shape.kernel) * prod(shape.out)
         return tiling.planes * images[0] * shape.cin, tiling.planes * images[1] * shape.cin

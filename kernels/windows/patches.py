@@ -1,4 +1,4 @@
-"""What im2col and its backward share: images, the patches that windows cut out of them, and pieces.
+"""Images, the patches that windows cut out of them, and pieces of both: the base of im2col.
 
 Layouts: an image is (planes, H, W, block), its patches are (planes, KH * KW, Lh * Lw, block). The
 shape is the convolution whose windows these are: ``n`` planes of ``cin`` elements, a channel out
@@ -20,7 +20,7 @@ import numpy as np
 from npusim.base.records import Abstract
 from npusim.kernels.estimate.streams import Stream
 from npusim.kernels.parts.spread import Spread
-from npusim.kernels.parts.ub_room import Held, converted, declare
+from npusim.kernels.parts.ub_room import UbBuffer, converted, declare
 from npusim.kernels.windows.im2col_backward_tiling import patches, pixels
 from npusim.kernels.windows.windows import Cut, Tap, cuts, window_cuts
 from npusim.language import (
@@ -48,7 +48,7 @@ class Piece(NamedTuple):
 
 
 class Side(NamedTuple):
-    """What the program of a piece depends on along one axis: sizes, and per tap both.
+    """Sizes along one axis that the program of a piece depends on, and per tap both.
 
     Where a mean is taken over the taps inside the image, ``counts`` are these of each window.
     """
@@ -70,6 +70,23 @@ class Grid(NamedTuple):
     pitch: int
     step: int
 
+    def rows(self, high: int, wide: int, pixel: int) -> SlotRegion:
+        """So many rows of pixels that touch."""
+        first = self.first * pixel
+        return self.slot.at(first, wide * pixel, rows=high, pitch=self.pitch * pixel)
+
+    def pixels(self, row: int, wide: int, pixel: int) -> SlotRegion:
+        """The pixels of one row."""
+        first = (self.first + row * self.pitch) * pixel
+        return self.slot.at(first, pixel, rows=wide, pitch=self.step * pixel)
+
+
+class Extent(NamedTuple):
+    """Elements of a plane, and pixels of a row."""
+
+    elements: int
+    row: int
+
 
 @dataclass(frozen=True)
 class Patches(Spread):
@@ -85,28 +102,31 @@ class Patches(Spread):
 
     #: The column of the task table for ``read``.
     base: ClassVar[str]
-    #: Whether the image is read, not the patches.
+    #: True if the image is read, not the patches.
     cuts_image: ClassVar[bool]
 
     def __post_init__(self) -> None:
-        s, t = self.shape, self.tiling
+        s = self.shape
+        t = self.tiling
         high, wide = self.extent
         if t and t.at_once and (t.rows < high or t.columns < wide):
             raise ArgumentError(
                 f"tiling is {t} of {self.extent}; at_once needs whole images: raise rows and "
                 "columns or set at_once=False"
             )
-        for tensor, (each, _) in zip((self.read, self.out), self.sides, strict=True):
-            want = s.n * each * tensor.dtype.bytes
+        for tensor, side in zip((self.read, self.out), self.sides, strict=True):
+            want = s.n * side.elements * tensor.dtype.bytes
             if tensor.size_bytes != want or tensor.dtype != self.read.dtype:
                 raise ArgumentError(
                     f"{self.name}: {tensor.name} is {tensor.dtype} of shape {tensor.shape}; {s} "
-                    f"makes it {self.read.dtype} of {s.n} x {each} elements"
+                    f"makes it {self.read.dtype} of {s.n} x {side.elements} elements"
                 )
 
     def cut(self, axis: int, step: int) -> list[Cut]:
-        """What is written along axis 0 (rows) or 1 (columns) in pieces."""
-        return (window_cuts if self.cuts_image else cuts)(self.shape, axis, step)
+        """The pieces that axis 0 (rows) or 1 (columns) of the result is written in."""
+        if self.cuts_image:
+            return window_cuts(self.shape, axis, step)
+        return cuts(self.shape, axis, step)
 
     @property
     def wide(self) -> DType:
@@ -119,11 +139,12 @@ class Patches(Spread):
         return self.shape.out if self.cuts_image else self.shape.spatial
 
     @property
-    def sides(self) -> list[tuple[int, int]]:
-        """Elements of a plane, and of a row in pixels, of what is read and what is written."""
+    def sides(self) -> tuple[Extent, Extent]:
+        """The planes of what is read and of what is written."""
         s = self.shape
-        found = [(pixels(s), s.spatial[1]), (patches(s), s.out[1])]
-        return found if self.cuts_image else found[::-1]
+        image = Extent(pixels(s), s.spatial[1])
+        windows = Extent(patches(s), s.out[1])
+        return (image, windows) if self.cuts_image else (windows, image)
 
     @property
     def anywhere(self) -> bool:
@@ -140,61 +161,72 @@ class Patches(Spread):
         return list(dict.fromkeys(map(self.pattern, self.pieces)))
 
     def pattern(self, piece: tuple[Cut, Cut]) -> tuple[Side, Side]:
-        """What the program of a piece depends on."""
-        rows, columns = (Side(cut.size, cut.span, cut.taps) for cut in piece)
-        return rows, columns
+        """The sizes and taps that the program of a piece depends on."""
+        rows, columns = piece
+        return (
+            Side(rows.size, rows.span, rows.taps),
+            Side(columns.size, columns.span, columns.taps),
+        )
 
     def stream(self, device: Device, cores: int) -> Stream:
-        read, written = self.read.size_bytes, self.out.size_bytes
-        held = ceil_div(2 * (read + written), device.memory("UB").size_bytes)
+        read = self.read.size_bytes
+        written = self.out.size_bytes
+        loads_of_ub = ceil_div(2 * (read + written), device.memory("UB").size_bytes)
         return Stream(
             read=read,
             written=written,
-            tasks=np.maximum(np.arange(1, cores + 1), held),
+            tasks=np.maximum(np.arange(1, cores + 1), loads_of_ub),
             **self.streamed,
         )
 
     @property
     @abstractmethod
     def streamed(self) -> dict[str, Any]:
-        """What ``Stream`` says of vector instructions and loads."""
+        """Vector instructions and loads, as fields of ``Stream``."""
 
     def tasks(self, cores: int) -> Tasks[Piece]:
         """Pieces of planes in equal runs for each core."""
-        s, t, e = self.shape, self.tiling, self.read.dtype.bytes
-        (read, wide_read), (made, wide) = self.sides
+        s = self.shape
+        t = self.tiling
+        read, written = self.sides
         number = {pattern: i for i, pattern in enumerate(self.patterns)}
         pattern = np.array([number[self.pattern(piece)] for piece in self.pieces], np.int64)
-        # At once whole planes are read, from their first pixel on.
-        bases = [(0, 0) if t.at_once else (r.base, c.base) for r, c in self.pieces]
-        first = np.array([row * wide_read + column for row, column in bases], np.int64)
-        start = np.array([r.start * wide + c.start for r, c in self.pieces], np.int64)
+        first = np.zeros(len(self.pieces), np.int64)
+        if not t.at_once:  # at once whole planes are read, from their first pixel on
+            first[:] = [row.base * read.row + column.base for row, column in self.pieces]
+        start = [row.start * written.row + column.start for row, column in self.pieces]
+        target = np.array(start, np.int64)
         total = ceil_div(s.n, t.planes) * len(self.pieces)
         piece = np.arange(total) % len(self.pieces)
         plane = np.arange(total) // len(self.pieces) * t.planes
+        element = self.read.dtype.bytes
         return Tasks(
             in_runs(total, cores),
             Piece,
             {"pattern": pattern[piece], "planes": np.minimum(t.planes, s.n - plane)},
             {
-                self.base: (plane * read + first[piece] * s.cin) * e,
-                "out": (plane * made + start[piece] * s.cin) * e,
+                self.base: (plane * read.elements + first[piece] * s.cin) * element,
+                "out": (plane * written.elements + target[piece] * s.cin) * element,
             },
         )
 
-    def lines(self, tensor: Tensor, at: int, extent: tuple[int, int], step: int = 1) -> GmRegion:
-        """Every ``step``-th of (rows, pixels) of a side from pixel ``at`` after its base on."""
-        written = tensor is self.out
-        pixel, (rows, row) = self.shape.cin * tensor.dtype.bytes, extent
-        size, pitch = row * pixel, step * self.sides[written][1] * pixel
+    def lines(self, tensor: Tensor, first: int, extent: tuple[int, int], step: int = 1) -> GmRegion:
+        """Every ``step``-th of (rows, pixels) of a side, from pixel ``first`` after its base on."""
+        pixel = self.shape.cin * tensor.dtype.bytes
+        read, written = self.sides
+        side = written if tensor is self.out else read
+        rows, row = extent
+        size = row * pixel
+        pitch = step * side.row * pixel
         if size == pitch:  # rows follow each other
-            rows, size = 1, rows * size
-        base = "out" if written else self.base
-        return tensor.at(at * pixel, size, base=base, rows=rows, pitch=pitch)
+            size = rows * size
+            rows = 1
+        base = "out" if tensor is self.out else self.base
+        return tensor.at(first * pixel, size, base=base, rows=rows, pitch=pitch)
 
 
 class Nest(Abstract):
-    """The program of a piece, on the buffers of one core: what is ``held`` in UB, by name.
+    """The program of a piece, on the ``buffers`` in UB of one core, by name.
 
     "wide" is what is read in the type in which the kernel computes, where this is another one.
     """
@@ -203,10 +235,14 @@ class Nest(Abstract):
     #: The buffer in which results of type ``wide`` are rounded.
     rounds: ClassVar[str] = "out"
 
-    def __init__(self, kernel: Patches, k: Language, held: Mapping[str, Held]) -> None:
-        self.kernel, self.k, self.held = kernel, k, declare(k, held)
-        self.dtype, self.wide = kernel.read.dtype, kernel.wide
-        self.mixed, self.pixel = self.dtype != self.wide, kernel.shape.cin * kernel.wide.bytes
+    def __init__(self, kernel: Patches, k: Language, buffers: Mapping[str, UbBuffer]) -> None:
+        self.kernel = kernel
+        self.k = k
+        self.buffers = declare(k, buffers)
+        self.dtype = kernel.read.dtype
+        self.wide = kernel.wide
+        self.mixed = self.dtype != self.wide
+        self.pixel = kernel.shape.cin * kernel.wide.bytes
 
     @abstractmethod
     def emit(self, piece: Piece) -> None:
@@ -214,22 +250,23 @@ class Nest(Abstract):
 
     def load(self, name: str, source: GmRegion) -> Slot:
         """Rows of what is read, in the type in which the kernel computes."""
-        slot = self.held[name].next()
+        slot = self.buffers[name].next()
         self.k.data_move(slot, source, self.dtype)
-        types = self.dtype, self.wide
-        return converted(self.k, slot.at(0, source.size), types, self.held.get("wide")).slot
+        values = slot.at(0, source.size)
+        return converted(self.k, values, self.dtype, self.wide, self.buffers.get("wide")).slot
 
-    def store(self, values: SlotRegion, extent: tuple[int, int], at: int = 0) -> None:
-        """Rows of what is written, from pixel ``at`` on, rounded in ``rounds`` if there are any."""
-        target, types = self.kernel.lines(self.kernel.out, at, extent), (self.wide, self.dtype)
+    def store(self, values: SlotRegion, extent: tuple[int, int], first: int = 0) -> None:
+        """Rows of what is written, from pixel ``first``, rounded in ``rounds`` if there are any."""
+        target = self.kernel.lines(self.kernel.out, first, extent)
         if self.mixed:
-            made, saturate = self.held[self.rounds], self.kernel.saturate
-            values = converted(self.k, values, types, made, saturate=saturate)
+            rounded = self.buffers[self.rounds]
+            saturate = self.kernel.saturate
+            values = converted(self.k, values, self.wide, self.dtype, rounded, saturate=saturate)
         self.k.data_move(target, values, self.dtype)
 
 
 def rectangles(
-    to: Grid, source: Grid, extent: tuple[int, int], pixel: int
+    target: Grid, source: Grid, extent: tuple[int, int], pixel: int
 ) -> Iterator[tuple[SlotRegion, SlotRegion]]:
     """The regions of (rows, columns) of two grids, ``pixel`` bytes each.
 
@@ -237,11 +274,8 @@ def rectangles(
     over the pixels in between.
     """
     high, wide = extent
-    touch = wide == 1 or to.step == source.step == 1
-    for row in range(1 if touch else high):
-        sides = []
-        for one in (to, source):
-            size, count, pitch = (wide, high, one.pitch) if touch else (1, wide, one.step)
-            at = (one.first + row * one.pitch) * pixel
-            sides.append(one.slot.at(at, size * pixel, rows=count, pitch=pitch * pixel))
-        yield sides[0], sides[1]
+    if wide == 1 or target.step == source.step == 1:
+        yield target.rows(high, wide, pixel), source.rows(high, wide, pixel)
+        return
+    for row in range(high):
+        yield target.pixels(row, wide, pixel), source.pixels(row, wide, pixel)

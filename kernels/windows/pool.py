@@ -39,16 +39,16 @@ so that nobody else adds into them; taps are added in order, kh outer, kw inner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, prod
 from typing import ClassVar, NamedTuple
 
-from npusim.kernels.parts.ub_room import Held
+from npusim.kernels.parts.ub_room import UbBuffer
 from npusim.kernels.windows.im2col_backward_tiling import Tiling
 from npusim.kernels.windows.patches import Grid, Nest, Piece, Side
-from npusim.kernels.windows.pooling import Pooling, PoolNest
+from npusim.kernels.windows.pooling import Planes, Pooling, PoolNest, Windows
 from npusim.kernels.windows.windows import Tap
 from npusim.language import INT8, INT32, ArgumentError, Slot, SlotRegion, round_up
 from npusim.problem.convolution import Convolution
@@ -89,28 +89,39 @@ class _Pool(PoolNest):
     def emit(self, piece: Piece) -> None:
         """Load pixels, join the taps of all windows, make masks or means, store."""
         rows, columns = self.kernel.patterns[piece.pattern]
-        extent = piece.planes, rows.size, columns.size
-        out, size = self.held["sums" if self.mixed else "out"].next(), prod(extent) * self.pixel
-        tiles = [out] * self.kernel.shape.taps
-        if self.kernel.mask:
-            maxima = self.held["maxima"].next()
-            tiles = [*(maxima.behind(tap * size) for tap in range(len(tiles) - 1)), out]
-        image, before = self._image(rows, columns, piece.planes), None
-        for tile, taps in zip(tiles, product(rows.taps, columns.taps), strict=True):
-            self._join(tile, before, image, extent, taps)
+        extent = Windows(piece.planes, rows.size, columns.size)
+        size = extent.total * self.pixel
+        out = self.buffers["sums" if self.mixed else "out"].next()
+        tiles = self._tiles(out, size)
+        image = self._image(rows, columns, piece.planes)
+        before = None
+        for tile, (down, across) in zip(tiles, product(rows.taps, columns.taps), strict=True):
+            self._join(tile, before, image, extent, down, across)
             before = tile
         if self.kernel.mask:
             self._mark(tiles, out.at(0, size))
-        self.divide(tiles[-1], (rows, columns), extent)
-        rows_of_all = prod(extent[:2]), columns.size
-        self.store(tiles[-1].at(0, size), rows_of_all)
+        self.divide(out, rows, columns, extent)
+        self.store(out.at(0, size), (extent.planes * extent.rows, extent.columns))
+
+    def _tiles(self, out: Slot, size: int) -> list[Slot]:
+        """The tile in which each tap is joined: the result's, of a mask each a tile of its own."""
+        taps = self.kernel.shape.taps
+        if not self.kernel.mask:
+            return [out] * taps
+        maxima = self.buffers["maxima"].next()
+        return [*(maxima.behind(tap * size) for tap in range(taps - 1)), out]
 
     def _image(self, rows: Side, columns: Side, planes: int) -> Grid | None:
         """The pixels of a piece; of whole planes all."""
-        kernel, (high, wide), first = self.kernel, (rows.span, columns.span), 0
+        kernel = self.kernel
+        high = rows.span
+        wide = columns.span
+        first = 0
         if kernel.tiling and kernel.tiling.at_once:
-            (high, wide), ((down, across),) = kernel.shape.spatial, kernel.pieces
-            first, high = down.base * wide + across.base, planes * high
+            high, wide = kernel.shape.spatial
+            ((down, across),) = kernel.pieces
+            first = down.base * wide + across.base
+            high = planes * high
         if not high or not wide:
             return None
         image = self.load("image", kernel.lines(kernel.read, 0, (high, wide)))
@@ -121,51 +132,58 @@ class _Pool(PoolNest):
         tile: Slot,
         before: Slot | None,
         image: Grid | None,
-        extent: tuple[int, int, int],
-        taps: tuple[Tap, Tap],
+        extent: Windows,
+        down: Tap,
+        across: Tap,
     ) -> None:
-        """What a tap reads of the image joined with the windows ``before``, into ``tile``."""
-        k, s, wide, (planes, rows, columns) = self.k, self.kernel.shape, self.wide, extent
-        (y, at, high), (x, along, across) = taps
-        maximum, whole = self.kernel.kind == "max", (high, across) == (rows, columns)
-        everything = tile.at(0, prod(extent) * self.pixel)
-        if before is None and not whole:
-            k.vec_dup(everything, -inf if maximum else 0.0, wide)
-        elif before is not None and before is not tile and not whole:
-            k.vec_scalar("muls", everything, before, 1.0, wide)
-        if image is None or not high or not across:
+        """Into ``tile`` the windows ``before``, joined with what a tap reads of the image."""
+        k = self.k
+        s = self.kernel.shape
+        maximum = self.kernel.kind == "max"
+        y, first_row, high = down
+        x, first_column, wide = across
+        all_windows = (high, wide) == (extent.rows, extent.columns)
+        everything = tile.at(0, extent.total * self.pixel)
+        if before is None and not all_windows:
+            k.vec_dup(everything, -inf if maximum else 0.0, self.wide)
+        elif before is not None and before is not tile and not all_windows:
+            k.vec_scalar("muls", everything, before, 1.0, self.wide)
+        if image is None or not high or not wide:
             return
-        first = image.first + at * image.pitch + along
-        sides = (
-            Grid(tile, y * columns + x, columns, 1),
-            image._replace(first=first, pitch=s.stride[0] * image.pitch),
+        windows = Grid(tile, y * extent.columns + x, extent.columns, 1)
+        pixels = image._replace(
+            first=image.first + first_row * image.pitch + first_column,
+            pitch=s.stride[0] * image.pitch,
         )
-        apart = planes, (rows * columns, s.spatial[0] * image.pitch)
-        for place, read in self.rectangles(sides, (high, across), apart):
-            if before is None and whole:
-                k.vec_scalar("muls", place, read, 1.0, wide)
-            else:
-                held = _there(place, before) if before and whole else place
-                k.vec_binary("max" if maximum else "add", place, held, read, wide)
+        planes = Planes(extent.planes, extent.rows * extent.columns, s.spatial[0] * image.pitch)
+        for target, read in self.rectangles(windows, pixels, (high, wide), planes):
+            if before is None and all_windows:
+                k.vec_scalar("muls", target, read, 1.0, self.wide)
+                continue
+            joined = _same_place(target, before) if before and all_windows else target
+            k.vec_binary("max" if maximum else "add", target, joined, read, self.wide)
 
     def _mark(self, tiles: list[Slot], maximum: SlotRegion) -> None:
         """Store for each tap in which windows it is the first that has the maximum."""
-        k, taps = self.k, len(tiles)
+        k = self.k
+        taps = len(tiles)
         target, row = self.bits(0, maximum.size // self.pixel)
-        so_far, mask = self.held["so_far"].next(), self.held["mask"].next()
+        so_far = self.buffers["so_far"].next()
+        mask = self.buffers["mask"].next()
         k.vec_dup(so_far.at(0, (taps + 1) * row), 0, INT32)
         for tap, tile in enumerate(tiles):
             reached = so_far.at((tap + 1) * row, target.row_bytes)
             k.vec_compare("eq", reached, tile.at(0, maximum.size), maximum, self.dtype)
-        now, earlier = (so_far.at(first, taps * row) for first in (row, 0))
-        k.vec_binary("sub", mask.at(0, taps * row), now, earlier, INT32)
+        up_to_tap = so_far.at(row, taps * row)
+        up_to_tap_before = so_far.at(0, taps * row)
+        k.vec_binary("sub", mask.at(0, taps * row), up_to_tap, up_to_tap_before, INT32)
         k.data_move(target, mask.at(0, target.row_bytes, rows=taps, pitch=row), INT8)
 
 
-def _there(place: SlotRegion, tile: Slot) -> SlotRegion:
+def _same_place(place: SlotRegion, tile: Slot) -> SlotRegion:
     """The region of another tile where ``place`` is in its own."""
-    at = place.offset - place.slot.first
-    return tile.at(at, place.row_bytes, rows=place.rows, pitch=place.pitch)
+    first = place.offset - place.slot.first
+    return tile.at(first, place.row_bytes, rows=place.rows, pitch=place.pitch)
 
 
 @dataclass(frozen=True)
@@ -182,16 +200,20 @@ class Pool(Pooling):
     cuts_image: ClassVar[bool] = True
     nest: ClassVar[type[Nest]] = _Pool
 
-    def buffers(self, pixels: int, windows: int) -> dict[str, Held]:
-        dtype, wide, taps = self.read.dtype, self.wide, self.shape.taps
-        held = {"image": Held(dtype, pixels, 2), "out": Held(dtype, windows, 2)}
+    def buffers(self, pixels: int, windows: int) -> dict[str, UbBuffer]:
+        dtype = self.read.dtype
+        wide = self.wide
+        taps = self.shape.taps
+        buffers = {"image": UbBuffer(dtype, pixels, 2), "out": UbBuffer(dtype, windows, 2)}
         if wide != dtype:
-            held |= {"wide": Held(wide, pixels), "sums": Held(wide, windows)}
+            buffers["wide"] = UbBuffer(wide, pixels)
+            buffers["sums"] = UbBuffer(wide, windows)
         if self.mask:
             bits = round_up(windows // 8, 32)
-            held["maxima"] = Held(dtype, max(1, taps - 1) * windows)
-            held |= {"so_far": Held(None, (taps + 1) * bits), "mask": Held(None, taps * bits, 2)}
-        return held
+            buffers["maxima"] = UbBuffer(dtype, max(1, taps - 1) * windows)
+            buffers["so_far"] = UbBuffer(None, (taps + 1) * bits)
+            buffers["mask"] = UbBuffer(None, taps * bits, 2)
+        return buffers
 
 
 class _Run(NamedTuple):
@@ -210,64 +232,76 @@ class _PoolGrad(PoolNest):
 
     def emit(self, piece: Piece) -> None:
         """Clear the piece, add every tap of the windows that reach it, store it."""
-        sides = self.kernel.patterns[piece.pattern]
-        rows = piece.planes * sides[0].size, sides[1].size
-        sums = self.held["sums"].next()
-        everything = sums.at(0, prod(rows) * self.pixel)
+        rows, columns = self.kernel.patterns[piece.pattern]
+        extent = piece.planes * rows.size, columns.size
+        sums = self.buffers["sums"].next()
+        everything = sums.at(0, prod(extent) * self.pixel)
         self.k.vec_dup(everything, 0.0, self.wide)
-        for run in self._runs(*sides):
-            self._add(sums, run, sides, piece.planes)
-        self.store(everything, rows)
+        for run in self._runs(rows, columns):
+            self._add(sums, run, rows, columns, piece.planes)
+        self.store(everything, extent)
 
-    def _runs(self, rows: Side, columns: Side) -> Iterator[_Run]:
-        """What is read of the windows: as a whole where their rows are, else row by row."""
+    def _runs(self, rows: Side, columns: Side) -> list[_Run]:
+        """The windows that are read: as a whole where whole rows of them are, else row by row."""
         kernel = self.kernel
-        (row, high), (column, wide) = kernel.reach(rows), kernel.reach(columns)
+        row, high = kernel.reach(rows)
+        column, wide = kernel.reach(columns)
         if kernel.tiling and kernel.tiling.at_once:
-            (row, column), (high, wide) = (0, 0), kernel.shape.out
+            row = 0
+            column = 0
+            high, wide = kernel.shape.out
+        if not high or not wide:
+            return []
         if wide == kernel.shape.out[1]:
-            yield from [_Run(row, column, high, wide)] * bool(high)
-        elif wide:
-            yield from (_Run(row + i, column, 1, wide) for i in range(high))
+            return [_Run(row, column, high, wide)]
+        return [_Run(row + i, column, 1, wide) for i in range(high)]
 
-    def _add(self, sums: Slot, run: _Run, sides: tuple[Side, Side], planes: int) -> None:
+    def _add(self, sums: Slot, run: _Run, rows: Side, columns: Side, planes: int) -> None:
         """Add what the taps of a run of windows give to a piece."""
-        s, k, (rows, columns) = self.kernel.shape, self.k, sides
-        dy, masks = self._load(run, sides, planes)
+        s = self.kernel.shape
+        dy = self._load(run, rows, columns, planes)
+        masks = self._load_masks(run, planes) if self.kernel.mask else []
         size = planes * run.high * run.wide * self.pixel
-        for tap, ((y, at, high), (x, along, wide)) in enumerate(product(rows.taps, columns.taps)):
-            first, end = max(at, run.row), min(at + high, run.row + run.high)
+        apart = Planes(planes, rows.size * columns.size, run.high * run.wide)
+        for tap, (down, across) in enumerate(product(rows.taps, columns.taps)):
+            y, first_row, high = down
+            x, first_column, wide = across
+            first = max(first_row, run.row)
+            end = min(first_row + high, run.row + run.high)
             if end <= first or not wide:
                 continue
+            given = dy
             if masks:
-                taken = self.held["taken"].next()
-                k.vec_select(taken.at(0, size), masks[tap], dy, 0.0, self.wide)
-            row, column = first - run.row, along - run.column
-            pixel = (y + (first - at) * s.stride[0]) * columns.size + x
-            grids = (
-                Grid(sums, pixel, s.stride[0] * columns.size, s.stride[1]),
-                Grid(taken if masks else dy, row * run.wide + column, run.wide, 1),
-            )
-            apart = planes, (rows.size * columns.size, run.high * run.wide)
-            for place, given in self.rectangles(grids, (end - first, wide), apart):
-                k.vec_binary("add", place, place, given, self.wide)
+                given = self.buffers["taken"].next()
+                self.k.vec_select(given.at(0, size), masks[tap], dy, 0.0, self.wide)
+            pixel = (y + (first - first_row) * s.stride[0]) * columns.size + x
+            window = (first - run.row) * run.wide + first_column - run.column
+            pixels = Grid(sums, pixel, s.stride[0] * columns.size, s.stride[1])
+            windows = Grid(given, window, run.wide, 1)
+            for target, source in self.rectangles(pixels, windows, (end - first, wide), apart):
+                self.k.vec_binary("add", target, target, source, self.wide)
 
-    def _load(
-        self, run: _Run, sides: tuple[Side, Side], planes: int
-    ) -> tuple[Slot, list[SlotRegion]]:
-        """A run of dy in the sums' type, over the count, and the mask of each tap if there are."""
-        kernel, (rows, columns), taken = self.kernel, sides, []
-        at, high = run.row * kernel.shape.out[1] + run.column, planes * run.high
-        dy = self.load("dy", kernel.lines(kernel.read, at, (high, run.wide)))
-        if kernel.mask:
-            mask, (bits, row) = self.held["mask"].next(), self.bits(at, high * run.wide)
-            self.k.data_move(mask.at(0, bits.row_bytes, rows=bits.rows, pitch=row), bits, INT8)
-            taken = [mask.at(tap * row, bits.row_bytes) for tap in range(bits.rows)]
+    def _load(self, run: _Run, rows: Side, columns: Side, planes: int) -> Slot:
+        """A run of dy in the sums' type, over the count."""
+        kernel = self.kernel
+        extent = planes * run.high, run.wide
+        dy = self.load("dy", kernel.lines(kernel.read, self._first(run), extent))
         if run.high < len(rows.counts):
             first = run.row - kernel.reach(rows)[0]
             rows = rows._replace(counts=rows.counts[first : first + run.high])
-        self.divide(dy, (rows, columns), (planes, run.high, run.wide))
-        return dy, taken
+        self.divide(dy, rows, columns, Windows(planes, run.high, run.wide))
+        return dy
+
+    def _load_masks(self, run: _Run, planes: int) -> list[SlotRegion]:
+        """The mask of each tap for a run of windows."""
+        mask = self.buffers["mask"].next()
+        bits, row = self.bits(self._first(run), planes * run.high * run.wide)
+        self.k.data_move(mask.at(0, bits.row_bytes, rows=bits.rows, pitch=row), bits, INT8)
+        return [mask.at(tap * row, bits.row_bytes) for tap in range(bits.rows)]
+
+    def _first(self, run: _Run) -> int:
+        """The first window of a run, after the base."""
+        return run.row * self.kernel.shape.out[1] + run.column
 
 
 @dataclass(frozen=True)
@@ -287,13 +321,17 @@ class PoolGrad(Pooling):
         if self.kind == "max" and not self.mask:
             raise ArgumentError("pool_grad: a maximum has no mask; give the one of its pooling")
 
-    def buffers(self, pixels: int, windows: int) -> dict[str, Held]:
-        dtype, wide = self.read.dtype, self.wide
-        held = {"dy": Held(dtype, windows, 2)}
-        held["sums"] = Held(wide, pixels, 2 if wide == dtype else 1)
-        if wide != dtype:
-            held |= {"wide": Held(wide, windows), "dx": Held(dtype, pixels, 2)}
+    def buffers(self, pixels: int, windows: int) -> dict[str, UbBuffer]:
+        dtype = self.read.dtype
+        wide = self.wide
+        buffers = {"dy": UbBuffer(dtype, windows, 2)}
+        if wide == dtype:
+            buffers["sums"] = UbBuffer(wide, pixels, 2)
+        else:
+            buffers["sums"] = UbBuffer(wide, pixels)
+            buffers["wide"] = UbBuffer(wide, windows)
+            buffers["dx"] = UbBuffer(dtype, pixels, 2)
         if self.mask:
-            held["mask"] = Held(None, self.shape.taps * round_up(windows // 8, 32), 2)
-            held["taken"] = Held(wide, windows)
-        return held
+            buffers["mask"] = UbBuffer(None, self.shape.taps * round_up(windows // 8, 32), 2)
+            buffers["taken"] = UbBuffer(wide, windows)
+        return buffers

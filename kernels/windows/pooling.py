@@ -1,4 +1,4 @@
-"""What pooling and its gradient share: windows over planes of a map, and tiles that fit UB.
+"""Windows over planes of a map, and tiles that fit UB: the base of pooling and its gradient.
 
 The windows of a task follow each other in UB, so that one instruction does all of them; where a row
 does not fit, a tile is a part of it.
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from npusim.base.records import replace
-from npusim.kernels.parts.ub_room import Held
+from npusim.kernels.parts.ub_room import UbBuffer
 from npusim.kernels.windows.im2col_backward_tiling import Tiling
 from npusim.kernels.windows.patches import Grid, Nest, Patches, Piece, Side, rectangles
 from npusim.kernels.windows.windows import Cut
@@ -37,8 +37,8 @@ from npusim.language import (
     round_up,
 )
 
-#: What becomes of the taps of a window: the largest, their sum, or this over the number of all taps
-#: or of those inside the map.
+#: Ways to join the taps of a window: the largest, their sum, or this over the number of all taps or
+#: of those inside the map.
 KINDS = ("max", "sum", "mean", "mean_inside")
 
 #: Bytes of the small planes that share a task: a load of full bandwidth.
@@ -64,7 +64,10 @@ class Pooling(Patches):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        s, dtype, mask, t = self.shape, self.read.dtype, self.mask, self.tiling
+        s = self.shape
+        dtype = self.read.dtype
+        mask = self.mask
+        t = self.tiling
         if self.kind not in KINDS:
             raise ArgumentError(
                 f"{self.name}: kind is {self.kind!r}; it is one of {', '.join(KINDS)}"
@@ -103,49 +106,59 @@ class Pooling(Patches):
     @property
     def streamed(self) -> dict[str, Any]:
         size = self.shape.taps * self.windows.size_bytes // self.read.dtype.bytes * self.wide.bytes
-        return {"vector": (("add", size), *[("select", size)] * bool(self.mask))}
+        if self.mask:
+            return {"vector": (("add", size), ("select", size))}
+        return {"vector": (("add", size),)}
 
     def fits(self, device: Device) -> bool:
-        """Whether UB holds all that one window reads."""
+        """True if UB holds all that one window reads."""
         return self._takes(Tiling(rows=1, columns=1)) <= device.memory("UB").size_bytes
 
     @abstractmethod
-    def buffers(self, pixels: int, windows: int) -> dict[str, Held]:
-        """What UB holds by name, where a task has so many elements of the image and of windows."""
+    def buffers(self, pixels: int, windows: int) -> dict[str, UbBuffer]:
+        """The buffers in UB, where a task has so many elements of the image and of windows."""
 
     def plan(self, k: Language, cores: int) -> Plan[Piece]:
         tiling = self.tiling or self._fitting(k.memory("UB").size_bytes, cores)
-        own = replace(self, tiling=tiling)
-        return Plan(own.tasks(cores), own.nest(own, k, own._held(tiling)).emit)
+        tiled = replace(self, tiling=tiling)
+        return Plan(tiled.tasks(cores), tiled.nest(tiled, k, tiled._buffers_of(tiling)).emit)
 
     def tasks(self, cores: int) -> Tasks[Piece]:
-        found = super().tasks(cores)
-        windows = found.bases["out" if self.cuts_image else self.base]
-        return replace(found, bases={**found.bases, "mask": windows // (8 * self.read.dtype.bytes)})
+        tasks = super().tasks(cores)
+        windows = tasks.bases["out" if self.cuts_image else self.base]
+        return replace(tasks, bases={**tasks.bases, "mask": windows // (8 * self.read.dtype.bytes)})
 
     def reach(self, side: Side | Cut) -> tuple[int, int]:
         """First of what a piece reads, after its base, and how many there are up to the last."""
         if self.cuts_image:
             return 0, side.span
-        some = [(other, other + count) for _, other, count in side.taps if count]
-        first = min((one for one, _ in some), default=0)
-        return first, max((end for _, end in some), default=first) - first
+        reads = [(first, first + count) for _, first, count in side.taps if count]
+        if not reads:
+            return 0, 0
+        first = min(start for start, _ in reads)
+        return first, max(end for _, end in reads) - first
 
     def pattern(self, piece: tuple[Cut, Cut]) -> tuple[Side, Side]:
         rows, columns = super().pattern(piece)
         if self.kind != "mean_inside":
             return rows, columns
-        counts = [self._counts(axis, cut) for axis, cut in enumerate(piece)]
-        return rows._replace(counts=counts[0]), columns._replace(counts=counts[1])
+        return (
+            rows._replace(counts=self._counts(0, piece[0])),
+            columns._replace(counts=self._counts(1, piece[1])),
+        )
 
     def _counts(self, axis: int, cut: Cut) -> tuple[int, ...]:
         """Of each window that a piece makes or reads, the taps inside the map, at least 1."""
-        s, (first, count) = self.shape, self.reach(cut)
-        first += cut.base
+        s = self.shape
         if self.cuts_image:
-            first, count = cut.start, cut.size
+            first = cut.start
+            count = cut.size
         elif self.tiling and self.tiling.at_once:
-            first, count = 0, s.out[axis]
+            first = 0
+            count = s.out[axis]
+        else:
+            first, count = self.reach(cut)
+            first += cut.base
         taps = np.arange(s.kernel[axis]) * s.dilation[axis] - s.padding[axis][0]
         pixels = np.arange(first, first + count)[:, None] * s.stride[axis] + taps
         inside = ((pixels >= 0) & (pixels < s.spatial[axis])).sum(axis=1)
@@ -153,33 +166,83 @@ class Pooling(Patches):
 
     def _fitting(self, room: int, cores: int) -> Tiling:
         """Whole planes where they keep all cores busy, else rows, else parts of a row."""
-        (high, wide), n = self.extent, self.shape.n
-        most = min(ceil_div(n, cores), max(1, _LOAD * n // self.read.size_bytes))
-        for planes in range(most if n >= cores else 0, 0, -1):
-            tiling = Tiling(rows=high, columns=wide, planes=planes, at_once=True)
-            if self._takes(tiling) <= room:
+        n = self.shape.n
+        if n >= cores:
+            tiling = self._whole_planes(room, ceil_div(n, cores))
+            if tiling is not None:
                 return tiling
+        high, columns = self.extent
         step = 1 if self.cuts_image else self.shape.stride[0]  # tiles that look alike
-        rows, columns = min(high, round_up(ceil_div(high, ceil_div(cores, n)), step)), wide
-        while rows > 1 and self._takes(Tiling(rows=rows, columns=wide)) > room:
+        rows = min(high, round_up(ceil_div(high, ceil_div(cores, n)), step))
+        while rows > 1 and self._takes(Tiling(rows=rows, columns=columns)) > room:
             rows = max(1, min(rows - 1, round_up(rows - step, step)))
         while columns > 1 and self._takes(Tiling(rows=rows, columns=columns)) > room:
             columns = ceil_div(columns, 2)
         return Tiling(rows=rows, columns=columns)  # of one position: buffers say what is missing
 
-    def _takes(self, tiling: Tiling) -> int:
-        return sum(one.size for one in self._held(tiling).values())
+    def _whole_planes(self, room: int, most: int) -> Tiling | None:
+        """The most whole planes that a load of full bandwidth and UB have room for; None for none.
 
-    def _held(self, tiling: Tiling) -> dict[str, Held]:
+        No more than ``most``.
+        """
+        high, wide = self.extent
+        in_a_load = max(1, _LOAD * self.shape.n // self.read.size_bytes)
+        for planes in range(min(most, in_a_load), 0, -1):
+            tiling = Tiling(rows=high, columns=wide, planes=planes, at_once=True)
+            if self._takes(tiling) <= room:
+                return tiling
+        return None
+
+    def _takes(self, tiling: Tiling) -> int:
+        """Bytes of UB that a tiling takes."""
+        return sum(buffer.size for buffer in self._buffers_of(tiling).values())
+
+    def _buffers_of(self, tiling: Tiling) -> dict[str, UbBuffer]:
+        """The buffers of a tiling."""
         if tiling.at_once:
-            image, windows = map(prod, (self.shape.spatial, self.shape.out))
+            image = prod(self.shape.spatial)
+            windows = prod(self.shape.out)
         else:
-            cuts = [self.cut(0, tiling.rows), self.cut(1, tiling.columns)]
-            made = prod(max(cut.size for cut in side) for side in cuts)
-            read = prod(max(1, *(self.reach(cut)[1] for cut in side)) for side in cuts)
-            image, windows = (read, made) if self.cuts_image else (made, read)
+            rows = self.cut(0, tiling.rows)
+            columns = self.cut(1, tiling.columns)
+            written = max(cut.size for cut in rows) * max(cut.size for cut in columns)
+            read = self._most_read(rows) * self._most_read(columns)
+            image, windows = (read, written) if self.cuts_image else (written, read)
         each = tiling.planes * self.shape.cin
         return self.buffers(image * each, windows * each)
+
+    def _most_read(self, cuts: list[Cut]) -> int:
+        """The most positions of an axis that a piece reads, at least 1."""
+        return max(1, *(self.reach(cut)[1] for cut in cuts))
+
+
+class Windows(NamedTuple):
+    """Windows in UB: ``planes`` of so many rows and columns."""
+
+    planes: int
+    rows: int
+    columns: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.planes * self.rows * self.columns
+
+
+class Planes(NamedTuple):
+    """A ``number`` of planes of two grids, and how many pixels apart they lie in each."""
+
+    number: int
+    target_apart: int
+    source_apart: int
+
+
+class _Counts(NamedTuple):
+    """Windows from the ``first`` up to before the ``end``, of as many ``taps`` inside the map."""
+
+    first: int
+    end: int
+    taps: int
 
 
 class PoolNest(Nest):
@@ -187,57 +250,58 @@ class PoolNest(Nest):
 
     kernel: Pooling
 
-    def bits(self, at: int, windows: int) -> tuple[GmRegion, int]:
-        """The masks of windows from ``at`` after the base on, and bytes between rows of them in UB.
+    def bits(self, first: int, windows: int) -> tuple[GmRegion, int]:
+        """The masks of windows from ``first`` after the base on, and bytes between rows in UB.
 
         There is a row for each tap.
         """
-        kernel, mask = self.kernel, self.kernel.mask
+        mask = self.kernel.mask
         assert mask
-        lanes, taps = kernel.shape.cin // 8, kernel.shape.taps
+        lanes = self.kernel.shape.cin // 8
+        taps = self.kernel.shape.taps
         pitch = mask.size_bytes // taps
-        region = mask.at(at * lanes, windows * lanes, base="mask", rows=taps, pitch=pitch)
+        region = mask.at(first * lanes, windows * lanes, base="mask", rows=taps, pitch=pitch)
         return region, round_up(windows * lanes, 32)
 
     def rectangles(
-        self,
-        sides: tuple[Grid, Grid],
-        extent: tuple[int, int],
-        planes: tuple[int, tuple[int, int]],
+        self, target: Grid, source: Grid, extent: tuple[int, int], planes: Planes
     ) -> Iterator[tuple[SlotRegion, SlotRegion]]:
-        """Regions of (rows, columns) of two grids in every plane; these are so many pixels apart.
+        """Regions of (rows, columns) of two grids in every plane.
 
         One position of each plane goes in one instruction.
         """
-        count, apart = planes
         if extent == (1, 1):
-            to, source = (one._replace(pitch=far) for one, far in zip(sides, apart, strict=True))
-            yield from rectangles(to, source, (count, 1), self.pixel)
+            in_planes = target._replace(pitch=planes.target_apart)
+            of_planes = source._replace(pitch=planes.source_apart)
+            yield from rectangles(in_planes, of_planes, (planes.number, 1), self.pixel)
             return
-        for plane in range(count):
-            to, source = (
-                one._replace(first=one.first + plane * far)
-                for one, far in zip(sides, apart, strict=True)
+        for plane in range(planes.number):
+            yield from rectangles(
+                target._replace(first=target.first + plane * planes.target_apart),
+                source._replace(first=source.first + plane * planes.source_apart),
+                extent,
+                self.pixel,
             )
-            yield from rectangles(to, source, extent, self.pixel)
 
-    def divide(self, tile: Slot, sides: tuple[Side, Side], extent: tuple[int, int, int]) -> None:
-        """Divide the sums of windows, (planes, rows, columns) of them, where a mean is taken."""
-        kernel, (planes, high, wide) = self.kernel, extent
-        if kernel.kind == "mean":
-            whole = tile.at(0, prod(extent) * self.pixel)
-            self.k.vec_scalar("muls", whole, whole, 1 / kernel.shape.taps, self.wide)
-        if kernel.kind != "mean_inside":
+    def divide(self, tile: Slot, rows: Side, columns: Side, extent: Windows) -> None:
+        """Divide the sums of windows where a mean is taken."""
+        k = self.k
+        if self.kernel.kind == "mean":
+            whole = tile.at(0, extent.total * self.pixel)
+            k.vec_scalar("muls", whole, whole, 1 / self.kernel.shape.taps, self.wide)
+        if self.kernel.kind != "mean_inside":
             return
-        shares = [_equal(side.counts) for side in sides]
-        for (top, end, down), (left, right, across) in product(*shares):
-            grid = Grid(tile, top * wide + left, wide, 1)
-            size, apart = (end - top, right - left), high * wide
-            for place, _ in self.rectangles((grid, grid), size, (planes, (apart, apart))):
-                self.k.vec_scalar("muls", place, place, 1 / (down * across), self.wide)
+        plane = extent.rows * extent.columns
+        planes = Planes(extent.planes, plane, plane)
+        for down, across in product(_equal(rows.counts), _equal(columns.counts)):
+            first = down.first * extent.columns + across.first
+            grid = Grid(tile, first, extent.columns, 1)
+            size = down.end - down.first, across.end - across.first
+            for place, _ in self.rectangles(grid, grid, size, planes):
+                k.vec_scalar("muls", place, place, 1 / (down.taps * across.taps), self.wide)
 
 
-def _equal(counts: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """Runs of equal counts: (first, behind the last, count)."""
+def _equal(counts: tuple[int, ...]) -> list[_Counts]:
+    """Runs of equal counts."""
     ends = [i for i in range(1, len(counts) + 1) if counts[i : i + 1] != counts[i - 1 : i]]
-    return [(a, b, counts[a]) for a, b in pairwise([0, *ends])]
+    return [_Counts(first, end, counts[first]) for first, end in pairwise([0, *ends])]

@@ -1,4 +1,4 @@
-"""Axes of an image in pieces, and what each tap of a sliding window finds there.
+"""Axes of an image in pieces, and the positions that each tap of a sliding window finds there.
 
 Window ``o`` reads pixel ``o * stride + shift`` through tap ``k``, whose ``shift`` is
 ``k * dilation - padding``.
@@ -14,7 +14,7 @@ from npusim.language import IntArray, ceil_div
 from npusim.problem.axis import Part
 from npusim.problem.convolution import Convolution
 
-#: Where a tap begins in a piece and on the other side, and how far it reaches.
+#: A tap in a piece: its first place there and on the other side, and how far it reaches.
 Tap = tuple[int, int, int]
 
 
@@ -36,15 +36,19 @@ class Cut(Struct, frozen=True):
     @property
     def reads(self) -> tuple[tuple[int, Tap], ...]:
         """The taps that find anything, each with its number."""
-        return tuple((tap, found) for tap, found in enumerate(self.taps) if found[2])
+        return tuple((number, tap) for number, tap in enumerate(self.taps) if tap[2])
 
 
 def cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     """Axis 0 (rows) or 1 (columns) of the image in pieces of ``step`` pixels."""
-    size, windows, stride = shape.spatial[axis], shape.out[axis], shape.stride[axis]
+    size = shape.spatial[axis]
+    windows = shape.out[axis]
+    stride = shape.stride[axis]
     pieces = []
     for start in range(0, size, step):
-        count, base, taps = min(step, size - start), start // stride, []
+        count = min(step, size - start)
+        base = start // stride
+        taps: list[Tap] = []
         for shift in _shifts(shape, axis):
             low = max(0, ceil_div(start - shift, stride))
             high = min(windows, ceil_div(start + count - shift, stride))
@@ -56,23 +60,29 @@ def cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
 
 def window_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     """The windows along axis 0 (rows) or 1 (columns) in pieces of ``step``; others read padding."""
-    size, windows, stride = shape.spatial[axis], shape.out[axis], shape.stride[axis]
-    pieces = []
-    for start in range(0, windows, step):
-        count, found = min(step, windows - start), []
-        for shift in _shifts(shape, axis):
-            low = max(start, ceil_div(-shift, stride))
-            high = min(start + count, (size - 1 - shift) // stride + 1)
-            found.append((low, low * stride + shift, high - low) if high > low else None)
-        read = [one for one in found if one is not None]
-        base = min((pixel for _, pixel, _ in read), default=0)
-        last = max((pixel + (count - 1) * stride for _, pixel, count in read), default=base - 1)
-        taps = tuple(
-            (o - start, at - base, n) if n else (0, 0, 0)
-            for o, at, n in (one or (0, 0, 0) for one in found)
-        )
-        pieces.append(Cut(start, count, base, last + 1 - base, taps))
-    return pieces
+    windows = shape.out[axis]
+    return [
+        _window_cut(shape, axis, start, min(step, windows - start))
+        for start in range(0, windows, step)
+    ]
+
+
+def _window_cut(shape: Convolution, axis: int, start: int, count: int) -> Cut:
+    """The piece of ``count`` windows from ``start`` on."""
+    size = shape.spatial[axis]
+    stride = shape.stride[axis]
+    reads: dict[int, Tap] = {}  # by tap the first window and pixel, and how many
+    for tap, shift in enumerate(_shifts(shape, axis)):
+        low = max(start, ceil_div(-shift, stride))
+        high = min(start + count, (size - 1 - shift) // stride + 1)
+        if high > low:
+            reads[tap] = low, low * stride + shift, high - low
+    base = min((pixel for _, pixel, _ in reads.values()), default=0)
+    last = max((pixel + (n - 1) * stride for _, pixel, n in reads.values()), default=base - 1)
+    taps: list[Tap] = [(0, 0, 0)] * shape.kernel[axis]
+    for tap, (window, pixel, n) in reads.items():
+        taps[tap] = window - start, pixel - base, n
+    return Cut(start, count, base, last + 1 - base, tuple(taps))
 
 
 def phase_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
@@ -83,30 +93,35 @@ def phase_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     """
     stride = shape.stride[axis]
     backwards = replace(shape.gradient_axis(axis), insert=stride)
-    pieces, left = [], np.ones(backwards.out, bool)
+    pieces = []
+    unread = np.ones(backwards.out, bool)
     for part in backwards.phases():
         for start in range(0, part.axis.out, step):
             piece = _read(part, start, min(step, part.axis.out - start), backwards.kernel)
             if piece.reads:
-                left[piece.start :: piece.hop][: piece.size] = False
+                unread[piece.start :: piece.hop][: piece.size] = False
                 pieces.append(piece)
-    rest = min((_apart(np.flatnonzero(left), hop, step) for hop in (1, stride)), key=len)
+    rest = min((_apart(np.flatnonzero(unread), hop, step) for hop in (1, stride)), key=len)
     return pieces + rest
 
 
 def _read(part: Part, start: int, count: int, kernel: int) -> Cut:
-    """What the taps of a part, whose filter is turned, read for some of its outputs."""
-    (first, hop), (turned, every), a = part.outputs, part.taps, part.axis
-    found = {}
-    for tap in range(a.kernel):
-        shift = tap * a.dilation - a.before
-        low, high = max(start, -shift), min(start + count, a.size - shift)
+    """A piece of some outputs of a part, whose filter is turned."""
+    first, hop = part.outputs
+    first_tap, taps_apart = part.taps
+    axis = part.axis
+    reads: dict[int, Tap] = {}
+    for tap in range(axis.kernel):
+        shift = tap * axis.dilation - axis.before
+        low = max(start, -shift)
+        high = min(start + count, axis.size - shift)
         if high > low:
-            found[kernel - 1 - turned - tap * every] = low - start, low + shift, high - low
-    base = min((place for _, place, _ in found.values()), default=0)
-    taps = [(0, 0, 0)] * kernel
-    for tap, (at, place, n) in found.items():
-        taps[tap] = at, place - base, n
+            turned = kernel - 1 - first_tap - tap * taps_apart
+            reads[turned] = low - start, low + shift, high - low
+    base = min((place for _, place, _ in reads.values()), default=0)
+    taps: list[Tap] = [(0, 0, 0)] * kernel
+    for tap, (output, place, n) in reads.items():
+        taps[tap] = output, place - base, n
     return Cut(first + start * hop, count, base, 0, tuple(taps), hop)
 
 
@@ -115,13 +130,14 @@ def _apart(places: IntArray, hop: int, step: int) -> list[Cut]:
     places = places[np.argsort(places % hop, kind="stable")]
     runs = np.split(places, np.flatnonzero(np.diff(places) != hop) + 1)
     return [
-        Cut(int(run[at]), min(step, len(run) - at), 0, 0, (), hop)
+        Cut(int(run[first]), min(step, len(run) - first), 0, 0, (), hop)
         for run in runs
-        for at in range(0, len(run), step)
+        for first in range(0, len(run), step)
     ]
 
 
 def _shifts(shape: Convolution, axis: int) -> list[int]:
     """Per tap, the pixel that window 0 reads; negative ones lie in the padding."""
-    before, dilation = shape.padding[axis][0], shape.dilation[axis]
+    before = shape.padding[axis][0]
+    dilation = shape.dilation[axis]
     return [k * dilation - before for k in range(shape.kernel[axis])]

@@ -158,9 +158,11 @@ def require_content(path: Path, wanted: Collection[Content], what: str) -> None:
     Raises ``ArgumentError``, which says what the file is and what takes it. Files that are not
     recognised pass.
     """
-    found = content_of(path)
-    if found is not None and found not in wanted:
-        raise ArgumentError(f"{shown(str(path))} is {found.called}, not {what}; {found.taken_by}")
+    content = content_of(path)
+    if content is not None and content not in wanted:
+        raise ArgumentError(
+            f"{shown(str(path))} is {content.called}, not {what}; {content.taken_by}"
+        )
 
 
 def bare(column: str) -> str:

@@ -58,10 +58,10 @@ def _limits() -> tuple[str, ...]:
 
 def _name(files: Iterable[str]) -> str:
     """A digest of version and files, or a word of this process alone where a file changed."""
-    made = hashlib.sha256(__version__.encode())
+    digest = hashlib.sha256(__version__.encode())
     for file in files:
-        made.update(Path(file).read_bytes())
-    return made.hexdigest()[:32] if as_imported() else uuid.uuid4().hex
+        digest.update(Path(file).read_bytes())
+    return digest.hexdigest()[:32] if as_imported() else uuid.uuid4().hex
 
 
 @cache
@@ -71,12 +71,12 @@ def limits() -> str:
 
 
 def as_imported() -> bool:
-    """Whether no source and no file of limits was written since this process began."""
+    """True while no source and no file of limits was written since this process began."""
     try:
-        found = [os.stat(file) for file in (*_files(), *_limits())]  # noqa: PTH116 - many
+        states = [os.stat(file) for file in (*_files(), *_limits())]  # noqa: PTH116 - many
     except OSError:  # one was removed
         return False
-    return max(max(one.st_mtime_ns, one.st_ctime_ns) for one in found) < _BEGAN
+    return max(max(state.st_mtime_ns, state.st_ctime_ns) for state in states) < _BEGAN
 
 
 class _Imported:
@@ -135,16 +135,18 @@ def code_of(kind: type) -> str:
     """
     if not kind.__module__.startswith("npusim."):
         return _Reach(kind).digest
-    held: list[Any] = [imported_anew()]
-    for one in kind.__mro__:
-        if _is_own(one.__module__):
-            held += [*vars(one).values(), *vars(sys.modules[one.__module__]).values()]
-    ids = [*map(id, held)]
-    known = _KNOWN.get(kind)
-    if known is None or known[1] != ids:
+    objects: list[Any] = [imported_anew()]
+    for base in kind.__mro__:
+        if _is_own(base.__module__):
+            objects += vars(base).values()
+            objects += vars(sys.modules[base.__module__]).values()
+    ids = [*map(id, objects)]
+    looked_at = _KNOWN.get(kind)
+    if looked_at is None or looked_at[1] != ids:
         # The objects are kept, so that no other one gets the identity of one that is gone.
-        known = _KNOWN[kind] = (held, ids, _Reach(kind).digest)
-    return known[2]
+        looked_at = (objects, ids, _Reach(kind).digest)
+        _KNOWN[kind] = looked_at
+    return looked_at[2]
 
 
 def own_modules(kind: type) -> list[ModuleType]:
@@ -219,9 +221,9 @@ class _Reach:
         self._todo: list[Any] = []
         self._short(kind)
         while self._todo:
-            one = self._todo.pop()
-            parts = self._of_class(one) if isinstance(one, type) else self._of_function(one)
-            self._texts.add(f"{one.__module__}.{one.__qualname__}: {' '.join(parts)}")
+            code = self._todo.pop()
+            parts = self._of_class(code) if isinstance(code, type) else self._of_function(code)
+            self._texts.add(f"{code.__module__}.{code.__qualname__}: {' '.join(parts)}")
 
     @property
     def digest(self) -> str:
@@ -250,11 +252,10 @@ class _Reach:
 
     def _of_class(self, kind: type) -> Iterator[str]:
         yield from map(self._short, kind.__bases__)
-        held = getattr(sys.modules.get(kind.__module__), "__dict__", {})
-        stated = " ".join(map(str, vars(kind).get("__annotations__", {}).values()))
-        yield from (
-            self._short(held[one]) for one in sorted(held.keys() & {*_WORD.findall(stated)})
-        )
+        of_module = getattr(sys.modules.get(kind.__module__), "__dict__", {})
+        annotations = " ".join(map(str, vars(kind).get("__annotations__", {}).values()))
+        for name in sorted(of_module.keys() & {*_WORD.findall(annotations)}):
+            yield self._short(of_module[name])
         for name, value in sorted(vars(kind).items()):
             if isinstance(value, FunctionType) or not (name in _NO_PART or name[:2] == "__"):
                 yield f"{name}={self._short(value)}"
@@ -263,14 +264,15 @@ class _Reach:
         yield code_text(function.__code__)
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         yield from map(self._short, (function.__defaults__, function.__kwdefaults__, cells))
-        names, held = _names(function.__code__), function.__globals__
-        for name in sorted(names & held.keys()):
-            yield f"{name}={self._short(held[name])}"
-            if isinstance(held[name], ModuleType) and _is_own(held[name].__name__):
-                within = vars(held[name])
-                yield from (
-                    f"{one}={self._short(within[one])}" for one in sorted(names & within.keys())
-                )
+        names = _names(function.__code__)
+        of_module = function.__globals__
+        for name in sorted(names & of_module.keys()):
+            value = of_module[name]
+            yield f"{name}={self._short(value)}"
+            if isinstance(value, ModuleType) and _is_own(value.__name__):
+                within = vars(value)
+                for inner in sorted(names & within.keys()):
+                    yield f"{inner}={self._short(within[inner])}"
 
 
 def _text(value: Any) -> str:
@@ -284,7 +286,7 @@ def _text(value: Any) -> str:
 @lru_cache(maxsize=4096)
 def _names(code: CodeType) -> frozenset[str]:
     """Every name that code uses, that of functions within it included."""
-    inner = (_names(one) for one in code.co_consts if isinstance(one, CodeType))
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return frozenset(code.co_names).union(*inner)
 
 
@@ -292,10 +294,10 @@ def _names(code: CodeType) -> frozenset[str]:
 def code_text(code: CodeType) -> str:
     """What code does, wherever it stands."""
     consts = (
-        code_text(one)
-        if isinstance(one, CodeType)
-        else str(sorted(map(repr, one)) if isinstance(one, frozenset) else repr(one))
-        for one in code.co_consts
+        code_text(constant)
+        if isinstance(constant, CodeType)
+        else str(sorted(map(repr, constant)) if isinstance(constant, frozenset) else repr(constant))
+        for constant in code.co_consts
     )
     named = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)

@@ -74,10 +74,10 @@ DEVICE_DTYPES = (*DTYPES, MXFP8, MXFP4)
 
 
 #: The types by NumPy's, and by all their names: their own, NumPy's (``float16``, ...) and others.
-_BY_NUMPY = {known.numpy: known for known in DTYPES}
+_BY_NUMPY = {kind.numpy: kind for kind in DTYPES}
 _BY_NAME = {
-    **{kind.name: known for kind, known in _BY_NUMPY.items()},
-    **{known.name: known for known in DEVICE_DTYPES},
+    **{numpy.name: kind for numpy, kind in _BY_NUMPY.items()},
+    **{kind.name: kind for kind in DEVICE_DTYPES},
     **{"half": FP16, "float": FP32},
 }
 
@@ -89,15 +89,15 @@ def dtype(name: Any) -> DType:
     """
     if isinstance(name, DType):
         return name
-    found = None
+    known_type = None
     if isinstance(name, str):
-        found = _BY_NAME.get(name.strip().lower())
+        known_type = _BY_NAME.get(name.strip().lower())
     elif name is not None:  # np.dtype(None) is float64, which nobody means by it
         with suppress(TypeError):
-            found = _BY_NUMPY.get(np.dtype(name).newbyteorder("="))
-    if found is not None:
-        return found
-    spellings = ", ".join(f"{known.name} ({known.numpy.name})" for known in DTYPES)
+            known_type = _BY_NUMPY.get(np.dtype(name).newbyteorder("="))
+    if known_type is not None:
+        return known_type
+    spellings = ", ".join(f"{kind.name} ({kind.numpy.name})" for kind in DTYPES)
     raise ArgumentError(f"unknown dtype {name!r}; use one of {spellings}")
 
 
@@ -106,8 +106,8 @@ def promote(kinds: Iterable[T | None], mixture: T) -> T:
 
     Computed in together, any mixture of float types needs fp32.
     """
-    found = {kind for kind in kinds if kind is not None}
-    return found.pop() if len(found) == 1 else mixture
+    types = {kind for kind in kinds if kind is not None}
+    return types.pop() if len(types) == 1 else mixture
 
 
 def C0(name: Any) -> int:  # noqa: N802 - the name every layout document uses

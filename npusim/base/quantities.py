@@ -43,7 +43,7 @@ _BYTE_ENERGIES: Mapping[str, int | Fraction] = {
 
 
 class Kind(Struct, frozen=True):
-    """What an error calls quantities of a kind, an example, and the most: no machine reaches more.
+    """A kind of quantities: its noun in errors, an example, and a most that no machine reaches.
 
     ``units`` are of numbers, the base unit first; ``seconds`` those of kinds that rest on a clock,
     as numbers of their first. ``whole`` kinds have no fractions. ``idle`` ones may be 0: to say
@@ -168,11 +168,11 @@ def in_one_unit(
     values = [parse_quantity(text, kind, clock_hz) for text in texts]
     units = KINDS[kind].seconds
     written = [_NUMBER.fullmatch(text) for text in texts]
-    if all(one and one[2] in units for one in written):
-        split = [(Fraction(one[1]), one[2]) for one in written if one]
-        unit = split[-1][1]
-        numbers = [number * units[own] / units[unit] for number, own in split]
-        return numbers, lambda number: f"{_number_text(number)}{unit}"
+    if all(match and match[2] in units for match in written):
+        split = [(Fraction(match[1]), match[2]) for match in written if match]
+        last_unit = split[-1][1]
+        numbers = [number * units[unit] / units[last_unit] for number, unit in split]
+        return numbers, lambda number: f"{_number_text(number)}{last_unit}"
     if any(isinstance(value, tuple) for value in values):
         raise ArgumentError("blocks are no numbers; list the values")
     return [_amount(value) for value in values], partial(format_quantity, kind=kind)
@@ -196,7 +196,7 @@ def parse_range(text: str, kind: str, value: Quantity, clock_hz: int) -> Range:
 
 
 def _amount(value: Quantity) -> Fraction:
-    """What orders quantities of one kind; of a block, its multiply-adds per cycle."""
+    """A key that orders quantities of one kind; of a block, its multiply-adds per cycle."""
     if isinstance(value, tuple):
         m, k, n, cycles = value
         return Fraction(m * k * n, cycles)
@@ -251,8 +251,8 @@ def _number_text(value: Fraction) -> str:
         places += 1
     if odd != 1 or value < 0:
         return str(value)
-    whole, rest = divmod(int(value * 10**places), 10**places)
-    return f"{whole}.{rest:0{places}d}" if places else str(whole)
+    integer, rest = divmod(int(value * 10**places), 10**places)
+    return f"{integer}.{rest:0{places}d}" if places else str(integer)
 
 
 def _expected(kind: str, text: str) -> ArgumentError:

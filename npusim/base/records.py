@@ -8,7 +8,7 @@ import gc
 from abc import ABC, ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct, StructMeta, structs
 
@@ -33,18 +33,21 @@ class Record(Struct, frozen=True, metaclass=_PlainStruct):
     """A ``msgspec.Struct`` that may have abstract bases."""
 
 
-def replace(one: T, /, **values: Any) -> T:
+def replace(record: T, /, **values: Any) -> T:
     """One like it with other ``values`` of some fields, as ``copy.replace`` of Python 3.13."""
-    made: Any = structs.replace if isinstance(one, Struct) else dataclasses.replace
-    found: T = made(one, **values)
-    return found
+    replaced: T
+    if isinstance(record, Struct):
+        replaced = structs.replace(record, **values)
+    else:
+        replaced = dataclasses.replace(cast(Any, record), **values)
+    return replaced
 
 
-def field_names(one: object) -> tuple[str, ...]:
+def field_names(record: object) -> tuple[str, ...]:
     """The names of the fields of a record or of its class, in order; empty for anything else."""
-    if dataclasses.is_dataclass(one):
-        return tuple(field.name for field in dataclasses.fields(one))
-    return getattr(one, "__struct_fields__", ())
+    if dataclasses.is_dataclass(record):
+        return tuple(field.name for field in dataclasses.fields(record))
+    return getattr(record, "__struct_fields__", ())
 
 
 def compared_fields(kind: type) -> tuple[str, ...]:

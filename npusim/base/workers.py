@@ -96,8 +96,8 @@ class Workers:
         if self.jobs == 1 or (isinstance(items, Sized) and len(items) < 2):
             for place, item in enumerate(items):
                 with naming(partial(name, item)):
-                    found = function(item)
-                yield place, found
+                    answer = function(item)
+                yield place, answer
             return
         numbered = enumerate(items)
         while lost := (yield from self._together(function, numbered, name)):
@@ -141,8 +141,8 @@ class Workers:
                     place, item = waiting[future]
                     answer = future.result()
                     with naming(partial(name, item)):
-                        found = unpacked(answer)
-                    yield place, found
+                        content = unpacked(answer)
+                    yield place, content
                     del waiting[future]
         except BrokenProcessPool:
             self._end(at_once=True)
@@ -192,7 +192,7 @@ def packed(content: object, code: Collection[ModuleType] = ()) -> bytes:
 
 
 class _Failure(NamedTuple):
-    """What a task raised in its process: the error, and the traceback there as text."""
+    """The error a task raised in its process, and the traceback there as text."""
 
     error: NpusimError
     traceback: str
@@ -205,9 +205,9 @@ class _Failure(NamedTuple):
         try:
             return packed(cls(converted, text))
         except TaskError:
-            told = TaskError(str(converted))
-            told.task = converted.task
-            return packed(cls(told, text))
+            without_data = TaskError(str(converted))
+            without_data.task = converted.task
+            return packed(cls(without_data, text))
 
 
 class _RemoteError(Exception):
@@ -227,20 +227,20 @@ def answered(code: bytes, content: bytes) -> bytes:
         return _Failure.of(error)
 
 
-def _packed_answer(found: object) -> bytes:
+def _packed_answer(answer: object) -> bytes:
     """Bytes of an answer; those of npusim's own classes are made three times as fast by pickle."""
     try:
-        return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
     except Exception:  # a class that came here as code
-        return packed(found)
+        return packed(answer)
 
 
 def unpacked(answer: bytes) -> Any:
-    """What was ``answered``; raises the ``NpusimError`` of a failure."""
-    found = pickle.loads(answer)
-    if isinstance(found, _Failure):
-        raise found.error from _RemoteError(found.traceback)
-    return found
+    """The content of an answer; raises the ``NpusimError`` of a failure."""
+    content = pickle.loads(answer)
+    if isinstance(content, _Failure):
+        raise content.error from _RemoteError(content.traceback)
+    return content
 
 
 @lru_cache(maxsize=1)
@@ -259,7 +259,7 @@ def _call(code: bytes) -> None:
 
 
 class _Process:
-    """What this process knows of the one that it works for, if it does."""
+    """The state of this process as one that works for another."""
 
     works_for_another = False
     #: The packed function that is called before the first task.

@@ -22,7 +22,7 @@ from npusim.base.records import replace
 
 
 class TextFile(Protocol):
-    """What is needed of a file: a ``pathlib.Path`` or a packaged resource will do."""
+    """A file that can be read: a ``pathlib.Path`` or a packaged resource."""
 
     def read_text(self, encoding: str) -> str:
         """Return the whole text."""
@@ -115,21 +115,21 @@ class Node(Struct, frozen=True):
         return "a list" if isinstance(self.value, list) else "a mapping"
 
 
-def suggest(word: str, known: Iterable[str], others: str = "") -> str:
+def suggest(word: str, words: Iterable[str], others: str = "") -> str:
     """Return the end of an "unknown" message: the nearest known word, or all of them.
 
     ``others`` is said in place of words that are too many to be told.
     """
-    choices = list(known)
+    choices = list(words)
     near = nearest(word, choices)
     if near:
         return f"; did you mean {near!r}?"
     return f"; {others or 'known: ' + (', '.join(choices) or 'none')}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """Return the known word that is most like ``word``, or has it between dots; "" without one."""
-    choices = list(known)
+    choices = list(words)
     near = difflib.get_close_matches(word, choices, n=1)
     parts = [choice for choice in choices if word in choice.split(".")]
     return next(iter((*near, *parts)), "")
@@ -215,11 +215,12 @@ class _Builder(Struct):
     def node(self, raw: yaml.Node, path: str, line: int) -> Node:
         """Convert one node, or return what it has been converted to."""
         if id(raw) in self.done:
-            known = self.done[id(raw)]
-            if known is None:
+            converted = self.done[id(raw)]
+            if converted is None:
                 message = "the alias refers to itself; write the value out"
                 raise _error(self.file, line, path, message)
-            return Node(known.value, self.file, line, path, known.anchor or known.path)
+            anchor = converted.anchor or converted.path
+            return Node(converted.value, self.file, line, path, anchor)
         if len(self.done) >= MOST_NODES:
             message = f"the file has more than {MOST_NODES:,} values; split it"
             raise _error(self.file, line, path, message)
@@ -234,8 +235,9 @@ class _Builder(Struct):
             ]
         else:
             value = self._scalar(raw, path, line)
-        made = self.done[id(raw)] = Node(value, self.file, line, path)
-        return made
+        node = Node(value, self.file, line, path)
+        self.done[id(raw)] = node
+        return node
 
     def _scalar(self, raw: yaml.Node, path: str, line: int) -> str:
         """The text of a value or a key, which may be printed as it is."""

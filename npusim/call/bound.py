@@ -10,7 +10,7 @@ from npusim.call.call import simulate
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
 from npusim.results import Result
-from npusim.results.facts.bounded import Bounded
+from npusim.results.bounded import Bounded
 
 
 def bound(

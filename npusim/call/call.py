@@ -20,7 +20,7 @@ from npusim.base.records import replace
 from npusim.base.resources import require_room
 from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec, elements_overlap
-from npusim.call.tilings.choice import Around, K, built, chosen
+from npusim.call.tilings.choice import Around, K, chosen
 from npusim.call.tilings.words import asked_of, is_library, is_tuned
 from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy, elements_spanned
 from npusim.kernels.parts.mem_set import MemSet
@@ -31,12 +31,14 @@ from npusim.machine.program.build import lay_out
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.program import Program
 from npusim.machine.timing.bounds import UNITS, GmBytes, longest_first, memory_bounds
-from npusim.machine.timing.run import Launches
+from npusim.machine.timing.run import Launched, Launches
 from npusim.machine.timing.trace import Bound, KernelRun
-from npusim.problem.limits.table import check, check_undocumented
+from npusim.problem.limits.facts import OperatorFacts
+from npusim.problem.limits.table import Undocumented, check, check_undocumented
 from npusim.results import Result
-from npusim.results.writers.text_layout import bytes_text
+from npusim.results.facts.number_text import bytes_text
 from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
+from npusim.reuse.programs import program_of
 from npusim.version import __version__
 
 #: The kernels of the calls that are planned now; None while calls run.
@@ -69,6 +71,8 @@ class Call(Struct, dict=True):
     arrays: dict[str, Array] = field(default_factory=dict)
     workspace_bytes: int = 0
     operands: Mapping[str, int] = field(default_factory=dict)  # bytes by argument
+    described_by: OperatorFacts | None = None  # of an operator with limits
+    undocumented: Undocumented | None = None  # of an operator without a page of limits
 
     def __post_init__(self) -> None:
         self.device = self.options.machine
@@ -89,7 +93,10 @@ class Call(Struct, dict=True):
 
         Operands that main memory cannot hold are a ``CapacityError``.
         """
-        self.notes += check(self.operator, facts, self.device, self.options.rules)
+        assert self.described_by is not None, "the card of an operator with limits has facts"
+        self.notes += check(
+            self.operator, self.described_by, facts, self.device, self.options.rules
+        )
         self.require_memory(self.operands)
 
     def check_undocumented(self, facts: Mapping[str, Any]) -> None:
@@ -97,7 +104,10 @@ class Call(Struct, dict=True):
 
         ``facts`` are those of the sister's call. Raises as ``check`` does.
         """
-        self.notes += check_undocumented(self.operator, facts, self.device, self.options.rules)
+        assert self.undocumented is not None, "the card of such an operator says so"
+        self.notes += check_undocumented(
+            self.operator, self.undocumented, facts, self.device, self.options.rules
+        )
         self.require_memory(self.operands)
 
     @cached_property
@@ -140,8 +150,9 @@ class Call(Struct, dict=True):
         total, memory = sum(sizes.values()), self.device.main_memory.size_bytes
         if total > memory:
             terms = ", ".join(f"{name} {bytes_text(size)}" for name, size in sizes.items() if size)
-            own = {name: sizes.get(name, size) for name, size in self.operands.items()} or sizes
-            most = max(own, key=own.__getitem__)
+            operands = {name: sizes.get(name, size) for name, size in self.operands.items()}
+            choices = operands or sizes
+            most = max(choices, key=choices.__getitem__)
             raise CapacityError(
                 f"{self.operator}: {self.device.name} has {bytes_text(memory)} of main memory, but "
                 f"tensors with copies in other layouts take {bytes_text(total)}: {terms}; use a "
@@ -183,10 +194,10 @@ class Call(Struct, dict=True):
         ``shape`` views the same elements differently. An operand that does not lie contiguous is
         copied by a kernel, and the copy is returned.
         """
-        own = tuple(value.shape) if shape is None else shape
+        shape = tuple(value.shape) if shape is None else shape
         layout = self.layouts.get(name)
         if layout is None:
-            return self._placed(name, value, as_dtype, own, warm=warm)
+            return self._placed(name, value, as_dtype, shape, warm=warm)
         if as_dtype.values > 1:
             raise ArgumentError(
                 f"{name} is {as_dtype}; elements of less than a byte have no strides: give it "
@@ -200,16 +211,16 @@ class Call(Struct, dict=True):
             stored = np.zeros(count, as_dtype.numpy)
             _view(stored, layout)[...] = value
         storage = self._placed(name, stored, as_dtype, (count,), warm=warm)
-        copy = self.workspace(f"{name}_contiguous", own, as_dtype)
+        copy = self.workspace(f"{name}_contiguous", shape, as_dtype)
         self.launch_spread(Contiguous(layout.shape, layout.strides, storage, copy))
         return copy
 
     def _placed(
-        self, name: str, value: Operand, as_dtype: DType, own: tuple[int, ...], *, warm: bool
+        self, name: str, value: Operand, as_dtype: DType, shape: tuple[int, ...], *, warm: bool
     ) -> Tensor:
-        """Put the elements of an operand into global memory, contiguous, of the shape ``own``."""
-        alike = (one for one, before in self._given.items() if before is value)
-        tensor = Tensor(name, own, as_dtype, "in", next(alike, ""))
+        """Put the elements of an operand into global memory, contiguous, of a ``shape``."""
+        same = (earlier for earlier, operand in self._given.items() if operand is value)
+        tensor = Tensor(name, shape, as_dtype, "in", next(same, ""))
         self._operands[name] = 0
         self._given[name] = value
         self._hold(name, tensor)
@@ -324,7 +335,7 @@ class Call(Struct, dict=True):
         ``blind`` one chooses as a library does, which knows neither how kernels are launched nor
         what the L2 holds.
         """
-        with self._told_as(kernel):
+        with self._errors_of(kernel.name):
             return chosen(
                 kernel,
                 self.device.launching("single") if self.blind else self.device,
@@ -335,17 +346,17 @@ class Call(Struct, dict=True):
             )
 
     @contextmanager
-    def _told_as(self, kernel: Kernel) -> Iterator[None]:
-        """Say of a call that is too large for this computer which one it is, and what would help.
+    def _errors_of(self, kernel: str) -> Iterator[None]:
+        """Name the kernel and a way out in the error of a call too large for this computer.
 
-        Larger tiles would, of somebody who gave a tiling.
+        Larger tiles would help somebody who gave a tiling.
         """
         try:
             yield
         except RoomError as error:
-            given = isinstance(asked_of(self.options.tiling, kernel.name), str)
-            way_out = "" if given else ", or give a tiling with larger tiles"
-            raise RoomError(f"{self.operator}: {kernel.name}: {error}{way_out}") from error
+            is_automatic = isinstance(asked_of(self.options.tiling, kernel), str)
+            way_out = "" if is_automatic else ", or give a tiling with larger tiles"
+            raise RoomError(f"{self.operator}: {kernel}: {error}{way_out}") from error
 
     def tuned(self, kernel: K) -> K:
         """``kernel`` with its fastest tiling, started from the L2 as it is now.
@@ -361,51 +372,65 @@ class Call(Struct, dict=True):
         now = self.launches.l2
         warm = self.options.engine == "fast" and len(now.content()) > 0
         l2 = deepcopy(now) if warm else None
-        found = search(Problem(kernel, self.device, self.groups, l2), (kernel,))
-        self.notes.append(f"{kernel.name}: {found.verdict}")
-        return cast(K, found.best)
+        tuned = search(Problem(kernel, self.device, self.groups, l2), (kernel,))
+        self.notes.append(f"{kernel.name}: {tuned.verdict}")
+        return cast(K, tuned.best)
 
-    def launch(self, kernel: Kernel, whole: str | None = None) -> None:
+    def launch(self, kernel: Kernel, written_whole: str | None = None) -> None:
         """Build, time and (unless timing-only) execute one kernel; while planning only check it.
 
-        With ``whole``, a place for errors, it has to write all of its outputs if it is checked.
+        With ``written_whole``, a place for errors, it has to write all of its outputs if it is
+        checked.
         """
         self._touched |= {tensor.name for tensor in kernel.tensors if tensor.role != "in"}
         planned = _planned.get()
         if planned is not None:
-            with self._told_as(kernel):
+            with self._errors_of(kernel.name):
                 lay_out(kernel, self.device, self.groups)
             planned.append(kernel)
             return
         self._steps.append(kernel)
-        timeline = self.options.timeline
-        known = self.launches.known(kernel, timeline=timeline)
-        if known is not None:
-            made = known
-            if self.options.progress is not None:
-                count = made.run.instructions
-                self.options.progress(kernel.name, "timing", count, count)
-        else:
-            with self._told_as(kernel):
-                program = built(kernel, self.device, self.groups)
-            self.require_time(program.instructions, program.macs, kernel.name)
-            progress = self._progress(program, "timing")
-            made = self.launches.time(kernel, program, timeline=timeline, progress=progress)
+        launched = self._known(kernel) if self.timing_only else None
+        if launched is None:
+            with self._errors_of(kernel.name):
+                program = program_of(kernel, self.device, self.groups)
+            self.require_time(program.instructions, program.macs, program.kernel)
+            launched = self.launches.time(
+                kernel,
+                program,
+                timeline=self.options.timeline,
+                progress=self._progress(program, "timing"),
+            )
             if not self.timing_only:
-                from npusim.machine.numerics.executor import execute  # noqa: PLC0415 - for numbers only
+                self._execute(program, written_whole)
+        self._record(launched, kernel.name, kernel.tiling_in_use)
 
-                arrays = {t.name: self.arrays[t.name] for t in kernel.tensors}
-                execute(program, arrays, self._progress(program, "numbers"))
-                if self.options.check:
-                    from npusim.machine.program.unwritten import check_mistakes  # noqa: PLC0415
+    def _known(self, kernel: Kernel) -> Launched | None:
+        """Launch a kernel whose run is known, whose progress is one step; None if it is not."""
+        launched = self.launches.known(kernel, timeline=self.options.timeline)
+        if launched is not None and self.options.progress is not None:
+            count = launched.run.instructions
+            self.options.progress(kernel.name, "timing", count, count)
+        return launched
 
-                    check_mistakes(program, whole)
-        self.runs.append(made.run)
-        tiling = getattr(kernel.clipped, "tiling", None)
+    def _execute(self, program: Program, written_whole: str | None) -> None:
+        """Compute the numbers of a kernel, and look for mistakes if the call is checked."""
+        from npusim.machine.numerics.executor import execute  # noqa: PLC0415 - for numbers only
+
+        arrays = {tensor.name: self.arrays[tensor.name] for tensor in program.tensors}
+        execute(program, arrays, self._progress(program, "numbers"))
+        if self.options.check:
+            from npusim.machine.program.unwritten import check_mistakes  # noqa: PLC0415
+
+            check_mistakes(program, written_whole)
+
+    def _record(self, launched: Launched, kernel: str, tiling: Any) -> None:
+        """Add the run of a kernel to the call: its rows, its tiling, what its time rests on."""
+        self.runs.append(launched.run)
         if tiling is not None:
-            self._tilings[kernel.name] = tiling
-        self.figures |= dict.fromkeys(figures_behind(self.device, made))
-        for name, size in made.read.items():
+            self._tilings[kernel] = tiling
+        self.figures |= dict.fromkeys(figures_behind(self.device, launched))
+        for name, size in launched.read.items():
             if name in self._operands:  # not what is left between kernels
                 self._operands[name] = max(self._operands[name], size)
 
@@ -417,10 +442,10 @@ class Call(Struct, dict=True):
         operands = {
             name: min(size, needed.get(name, size)) for name, size in self._operands.items()
         }
-        held = sum(step.size_bytes for step in self._steps if isinstance(step, Tensor))
+        resident_bytes = sum(step.size_bytes for step in self._steps if isinstance(step, Tensor))
         if self.device.l2 is not None:
-            held = min(held, self.device.l2.size_bytes)
-        bounds = [*memory_bounds(self.device, GmBytes(operands, self._results), held)]
+            resident_bytes = min(resident_bytes, self.device.l2.size_bytes)
+        bounds = [*memory_bounds(self.device, GmBytes(operands, self._results), resident_bytes)]
         cube = [
             bound for run in self.runs for bound in run.problem_bounds if bound.resource in UNITS
         ]
@@ -497,15 +522,15 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
         raise ArgumentError(
             f"kernel {kernel.name} reads {len(inputs)} tensors ({names}), got {len(arrays)} arrays"
         )
-    given = arrays or [Spec(t.shape, t.dtype) for t in inputs]
-    timing_only = any(isinstance(a, Spec) for a in given)
+    operands = arrays or [Spec(t.shape, t.dtype) for t in inputs]
+    timing_only = any(isinstance(a, Spec) for a in operands)
     wanted = Options.of(
         simulate,
         {"check": True} | options | {"device": device},
         without=("tiling", "rules", "deterministic", "layouts"),
     )
     call = Call(kernel.name, wanted, timing_only)
-    for tensor, array in zip(inputs, given, strict=True):
+    for tensor, array in zip(inputs, operands, strict=True):
         if tuple(array.shape) != tensor.shape:
             raise ArgumentError(
                 f"{tensor.name} has shape {tuple(array.shape)}, the kernel expects {tensor.shape}"

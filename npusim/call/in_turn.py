@@ -12,7 +12,7 @@ from npusim.machine.program.program import Program
 from npusim.machine.timing.bounds import longest_first
 from npusim.machine.timing.trace import Bound, Trace
 from npusim.results import Result
-from npusim.results.facts.verdict import Replay
+from npusim.results.facts.replay import Replay
 from npusim.reuse.launches import notes_on_figures
 
 

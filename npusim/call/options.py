@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
 
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.yamltree import nearest, suggest
@@ -41,6 +42,31 @@ _NO_MEANING = {
 }
 
 
+class KeywordsBesidesDevice(TypedDict, total=False):
+    """The keywords of a call, for type checkers, of a function with a ``device`` of its own.
+
+    ``Options`` says what each means.
+    """
+
+    cores: Any
+    tiling: Any
+    rules: str
+    deterministic: bool
+    engine: str
+    timeline: bool | None
+    launch: str
+    start: str
+    layouts: Mapping[str, Spec] | None
+    check: bool
+    progress: Progress | None
+
+
+class Keywords(KeywordsBesidesDevice, total=False):
+    """The keywords of a call, for type checkers."""
+
+    device: str | Path | Device
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The keyword arguments every operator takes besides its own.
@@ -70,7 +96,7 @@ class Options:
     other value.
     """
 
-    device: str | Device
+    device: str | Path | Device
     cores: Any = None
     tiling: Any = "auto"
     rules: str = "documented"

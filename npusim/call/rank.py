@@ -20,7 +20,8 @@ from npusim.call.tilings.problem import Problem
 from npusim.machine.device.catalog import load_device, parse_core_mask
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
-from npusim.results.writers.text_layout import counted, wrap
+from npusim.results.facts.number_text import counted
+from npusim.results.writers.text_layout import wrap
 
 
 class Ratios(NamedTuple):
@@ -32,7 +33,7 @@ class Ratios(NamedTuple):
     most: float  # the largest that was ever met on the devices of MEASURED_ON
 
 
-#: Of estimates, and of bounds from programs: measured by ``python -m tests.call.ratios``.
+#: Of estimates, and of bounds from programs: measured by ``python -m tools.tilings.ratios``.
 ESTIMATES = Ratios(0.75, 1.16, 0.9, 2.0)
 PROGRAMS = Ratios(1.0, 1.08, 0.9, 1.3)
 
@@ -157,46 +158,97 @@ def rank(
     """
     machine = load_device(device)
     problem = Problem(kernel, machine, parse_core_mask(cores, machine))
-    candidates, left_out = dict[int, Kernel](), list[LeftOut]()
-    for place, given in enumerate(tilings):
-        _check(kernel, given)
-        try:
-            candidates[place] = _like(kernel, given)
-        except ArgumentError as error:
-            left_out.append(LeftOut(given, str(error)))
-    known = list[tuple[float, int, int, Ratios]]()
-    told = kernel.foreseen([*candidates.values()], machine, problem.cores)
-    for (place, candidate), one in zip(candidates.items(), told, strict=True):
-        if one is not None:
-            known.append((one[0], place, problem.whole(candidate, one[1]), ESTIMATES))
-        elif (found := problem.bound(candidate)).reason:
-            left_out.append(LeftOut(_tiling_of(candidate), found.reason))
-        else:
-            known.append((float(found.cycles), place, found.cycles, PROGRAMS))
-    known.sort(key=lambda row: row[0])
-    some = min(len(known), simulate)  # evenly spread, the first of all among them
-    times = {
-        i: problem.time(candidates[known[i][1]]).cycles
-        for i in (at * len(known) // some for at in range(some))
-    }
-    own = [time / known[i][0] for i, time in times.items()]
-    probability, rows = ESTIMATES.probability, list[Ranked]()
-    if len(own) >= _ENOUGH:  # of n that are drawn alike the next lies among them so probably
-        probability = (len(own) - 1) / (len(own) + 1)
+    candidates, left_out = _candidates(kernel, tilings)
+    foreseen, do_not_run = _foreseen(problem, candidates)
+    left_out += do_not_run
+    count = min(len(foreseen), simulate)  # evenly spread, the first of all among them
+    times = dict[int, int]()
+    for turn in range(count):
+        row = turn * len(foreseen) // count
+        times[row] = problem.time(candidates[foreseen[row].place]).cycles
     measured = is_measured(machine)
-    for i, (estimate, place, least, usual) in enumerate(known):
-        low, high = (min(own), max(own)) if len(own) >= _ENOUGH else (usual.low, usual.high)
-        ends = max(least, low * estimate), max(least, high * estimate)
-        most = max(usual.most * estimate, ends[1] if len(own) >= _ENOUGH else 0)
-        tiling = _tiling_of(candidates[place])
-        if i in times:
-            rows.append(Ranked(tiling, place, *(times[i],) * 5, simulated=True))
+    probability, rows = _rows(foreseen, candidates, times, measured=measured)
+    note = "" if measured else _unmeasured(machine, len(times))
+    return Ranking(kernel, machine, rows, tuple(left_out), probability, note)
+
+
+class _Foreseen(NamedTuple):
+    """A candidate as it was given in ``place``: estimated cycles, and those it takes at least.
+
+    ``ratios`` are the usual ones of such an estimate.
+    """
+
+    cycles: float
+    place: int
+    least: int
+    ratios: Ratios
+
+
+def _candidates(kernel: Kernel, tilings: Iterable[Any]) -> tuple[dict[int, Kernel], list[LeftOut]]:
+    """The kernel with each of the tilings, by their place, and those that its checks refuse."""
+    candidates, refused = dict[int, Kernel](), list[LeftOut]()
+    for place, tiling in enumerate(tilings):
+        _check(kernel, tiling)
+        try:
+            candidates[place] = _like(kernel, tiling)
+        except ArgumentError as error:
+            refused.append(LeftOut(tiling, str(error)))
+    return candidates, refused
+
+
+def _foreseen(
+    problem: Problem, candidates: dict[int, Kernel]
+) -> tuple[list[_Foreseen], list[LeftOut]]:
+    """The candidates in the order of their estimates, and those that do not run.
+
+    Of a candidate that no closed form knows the bound from its program stands for an estimate.
+    """
+    foreseen, do_not_run = list[_Foreseen](), list[LeftOut]()
+    estimates = problem.kernel.foreseen([*candidates.values()], problem.device, problem.cores)
+    for (place, candidate), estimate in zip(candidates.items(), estimates, strict=True):
+        if estimate is not None:
+            cycles, least = estimate
+            foreseen.append(_Foreseen(cycles, place, problem.whole(candidate, least), ESTIMATES))
+            continue
+        program = problem.bound(candidate)
+        if program.reason:
+            do_not_run.append(LeftOut(_tiling_of(candidate), program.reason))
         else:
-            known_most = most if measured else None
-            rows.append(Ranked(tiling, place, estimate, *ends, least, known_most))
+            cycles = float(program.cycles)
+            foreseen.append(_Foreseen(cycles, place, program.cycles, PROGRAMS))
+    return sorted(foreseen, key=lambda candidate: candidate.cycles), do_not_run
+
+
+def _rows(
+    foreseen: list[_Foreseen],
+    candidates: dict[int, Kernel],
+    times: dict[int, int],
+    *,
+    measured: bool,
+) -> tuple[float, tuple[Ranked, ...]]:
+    """The probability of intervals, and the rows of a ranking, the best first.
+
+    ``times`` are simulated cycles by row of ``foreseen``; enough of them make intervals of their
+    own. ``measured`` says that estimates were compared with simulations on the device.
+    """
+    ratios = [time / foreseen[row].cycles for row, time in times.items()]
+    enough = len(ratios) >= _ENOUGH
+    probability = ESTIMATES.probability
+    if enough:  # of n that are drawn alike the next lies among them so probably
+        probability = (len(ratios) - 1) / (len(ratios) + 1)
+    rows = list[Ranked]()
+    for row, (estimate, place, least, usual) in enumerate(foreseen):
+        tiling = _tiling_of(candidates[place])
+        if row in times:
+            time = times[row]
+            rows.append(Ranked(tiling, place, time, time, time, time, time, simulated=True))
+            continue
+        low = max(least, (min(ratios) if enough else usual.low) * estimate)
+        high = max(least, (max(ratios) if enough else usual.high) * estimate)
+        most = max(usual.most * estimate, high if enough else 0) if measured else None
+        rows.append(Ranked(tiling, place, estimate, low, high, least, most))
     rows.sort(key=lambda row: row.cycles)
-    note = "" if measured else _unmeasured(machine, len(own))
-    return Ranking(kernel, machine, tuple(rows), tuple(left_out), probability, note)
+    return probability, tuple(rows)
 
 
 def is_measured(device: Device) -> bool:

@@ -16,7 +16,7 @@ from npusim.cli.files import print_json, print_table
 from npusim.cli.parser import Parser
 from npusim.cli.shared import add_debug_option, add_json_option
 from npusim.machine.timing.fast import library
-from npusim.results.writers.text_layout import bytes_text
+from npusim.results.facts.number_text import bytes_text
 from npusim.reuse.store import KINDS, MOST_BYTES, Store, files_of, opened, usual_file
 
 #: Compiled code, which has no store but folders of the user's cache.

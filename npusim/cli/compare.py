@@ -16,9 +16,10 @@ from npusim.cli.main import parsed
 from npusim.cli.parser import Parser
 from npusim.cli.shared import add_file_option, add_json_option
 from npusim.results import Result
-from npusim.results.facts.comparison import Comparison, compare
+from npusim.results.comparison import Comparison, compare
 from npusim.results.facts.differences import facts_of
-from npusim.results.facts.network_comparison import NetworkComparison, compare_networks, is_network
+from npusim.results.facts.network_comparison import is_network
+from npusim.results.network_comparison import NetworkComparison, compare_networks
 from npusim.results.writers.progress import ProgressBar
 
 #: Files that can be written, by the name of their option: their suffixes.

@@ -18,6 +18,7 @@ from npusim.machine.device.config import figures as known_figures
 from npusim.machine.device.resources import by_word
 from npusim.machine.device.scaling import logic_growth, sized_memories, supply
 from npusim.machine.device.spec import Device
+from npusim.results.facts.number_text import counted
 from npusim.results.writers import text_layout as lines
 
 #: Of the rates of a device: its vendor's order, which is not that of tilings.
@@ -271,7 +272,7 @@ def _print_fitted_elsewhere(device: Device) -> None:
         return
     first = ", ".join(paths[:3])
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    count = lines.counted(len(paths), "figure")
+    count = counted(len(paths), "figure")
     text = f"inherited and fitted for another chip: {count} ({first}{more})"
     print("\n".join(("", *lines.wrap(text))))
 

@@ -21,8 +21,9 @@ from npusim.cli.study import (
     progress_bar,
     study_of_words,
 )
+from npusim.results.facts.number_text import counted, rate_text
 from npusim.results.shown.study import nearly
-from npusim.results.writers.text_layout import counted, items, rate_text, ruled, wrap
+from npusim.results.writers.text_layout import items, ruled, wrap
 from npusim.study.formula import GOALS, limit
 from npusim.study.result import Exploration
 from npusim.study.runner import Sensitivities, sensitivities

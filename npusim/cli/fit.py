@@ -17,6 +17,7 @@ from npusim.cli.readers import COUNT, INTEGER
 from npusim.cli.shared import add_file_option, add_json_option
 from npusim.machine.device.catalog import load_device
 from npusim.results.writers.progress import Bar
+from npusim.results.writers.text import table_text
 from npusim.silicon.calibrate import Calibration, calibrate, not_looked_at
 from npusim.silicon.fit_search import Found
 from npusim.silicon.score import time_error
@@ -117,7 +118,7 @@ def execute(arguments: argparse.Namespace) -> int:
         print_json(_object(calibration))
     else:
         for table in calibration.tables:
-            print(f"{table.text(terminal_width())}\n")
+            print(f"{table_text(table, terminal_width())}\n")
     page = partial(save_page, outcomes=calibration.after, tables=calibration.tables)
     plot = partial(save_plot, outcomes=calibration.after)
     write_files(arguments, sys.stderr, output=calibration.save, html=page, plot=plot)

@@ -15,13 +15,11 @@ from npusim.machine.device.catalog import devices, load_device
 from npusim.machine.device.spec import Device
 from npusim.ops import CARDS, operators
 from npusim.problem.limits.table import (
-    UNDOCUMENTED,
     Rule,
     Table,
-    documented_operators,
+    Undocumented,
     documented_products,
     load_rules,
-    no_page,
     sister_rules,
 )
 from npusim.results.writers.text_layout import wrap
@@ -34,8 +32,7 @@ _FACTS = attrgetter(*("condition" if key == "when" else key for key in _KEYS))
 def add_arguments(parser: Parser) -> None:
     """Declare ``ops`` and ``ops show``."""
     about = "show what the documentation permits for an operator, on a device or on all products"
-    names = ", ".join(sorted((*documented_operators(), *UNDOCUMENTED)))
-    show = add_show_command(parser, about, f"an operator: {names}")
+    show = add_show_command(parser, about, f"an operator: {', '.join(operators())}")
     device = show.add_argument(
         "--device",
         metavar="NAME",
@@ -48,8 +45,9 @@ def add_arguments(parser: Parser) -> None:
 def execute(arguments: argparse.Namespace) -> None:
     """Print the table of operators, or the limits of one."""
     if arguments.action == "show":
-        if arguments.name in UNDOCUMENTED:
-            _show_undocumented(arguments.name, arguments.device, arguments.json)
+        undocumented = CARDS[arguments.name].undocumented if arguments.name in CARDS else None
+        if undocumented is not None:
+            _show_undocumented(arguments.name, undocumented, arguments.device, arguments.json)
         elif arguments.device is None:
             _show_all(arguments.name, arguments.json)
         else:
@@ -125,9 +123,11 @@ def _show_all(operator: str, as_json: bool) -> None:
     _print_sources(rule for rule, _ in rules)
 
 
-def _show_undocumented(operator: str, name: str | None, as_json: bool) -> None:
+def _show_undocumented(
+    operator: str, undocumented: Undocumented, name: str | None, as_json: bool
+) -> None:
     """Print that no page of an operator's limits is at hand, and the limits of its sister."""
-    title, sister = UNDOCUMENTED[operator]
+    title, sister = undocumented.title, undocumented.sister
     device = None if name is None else load_device(name)
     if not sister:
         tables = {}
@@ -136,7 +136,7 @@ def _show_undocumented(operator: str, name: str | None, as_json: bool) -> None:
     else:
         tables = {device.product: load_rules(device.product, sister)}
     where = "" if device is None else f" of {device.name}"
-    note = f"{no_page(operator)}: what the kernels{where} can compute is permitted"
+    note = f"{undocumented.no_page(operator)}: what the kernels{where} can compute is permitted"
     if as_json:
         listed = [
             {"product": product, "product_title": table.product_title}

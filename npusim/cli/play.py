@@ -12,7 +12,7 @@ from npusim.cli.parser import Parser, collect
 from npusim.cli.readers import INTEGER
 from npusim.cli.study import add_vary_option
 from npusim.results.writers.progress import ProgressBar
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 
 #: Images where nothing is said: of one image launches take most of the time, and nothing moves it.
 _BATCH = 32

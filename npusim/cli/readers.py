@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.parser import reader
-from npusim.ops.arguments import integer, sizes
+from npusim.ops.options import integer, sizes
 
 
 def _signed(text: str) -> int:

@@ -14,8 +14,8 @@ from npusim.cli.parser import ASSIGNMENT, OPTION, Parser, collect
 from npusim.cli.readers import COUNT
 from npusim.cli.shared import Group, add_set_option, changed_figures
 from npusim.ops import CARDS
+from npusim.results.facts.number_text import counted
 from npusim.results.writers.progress import Bar
-from npusim.results.writers.text_layout import counted
 from npusim.study.space import Study, load_study, make_study
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR
 

@@ -19,8 +19,9 @@ from npusim.cli.study import (
     progress_bar,
     study_of_words,
 )
+from npusim.results.facts.number_text import counted, percent_text, us_text
 from npusim.results.writers.plots import save_plot
-from npusim.results.writers.text_layout import counted, items, percent_text, us_text
+from npusim.results.writers.text_layout import items
 from npusim.study.result import KINDS, SweepResult
 from npusim.study.runner import sweep
 from npusim.study.subject import Row, split

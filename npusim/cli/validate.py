@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,14 @@ from npusim.cli.main import FAILED
 from npusim.cli.parser import Parser
 from npusim.cli.readers import COUNT
 from npusim.cli.shared import add_file_option, add_json_option, add_set_option, changed_figures
+from npusim.results.facts.number_text import counted
 from npusim.results.writers.progress import Bar
-from npusim.results.writers.text_layout import counted
-from npusim.silicon.constants import Constant, load_constants
-from npusim.silicon.fit import leave_one_out
+from npusim.results.writers.text import table_text
 from npusim.silicon.profile import read_data
+from npusim.silicon.rows import Row, Unreadable
 from npusim.silicon.score import busy_errors, is_scored, time_error
-from npusim.silicon.sheet import CallRow, Row, Sheet, Unreadable, shipped_sheets, shipped_steps
+from npusim.silicon.sheet import Sheet, shipped_sheets, shipped_steps
 from npusim.silicon.simulate import Outcome, Task, Workers, effort, on_device
-from npusim.silicon.steadiness import restarted, with_notes
 from npusim.silicon.tables import save_page, save_plot, scorecard
 
 #: Products of base blocks above which --quick leaves a point out.
@@ -88,18 +87,6 @@ The schemas of such a file are explained in configs/silicon/README.md."""
         metavar="N",
         help="processes that simulate points (default: one per processor)",
     )
-    simulation.add_argument(
-        "--leave-one-out",
-        action="store_true",
-        help="fit the constants of configs/silicon/fit.yaml again without each family, each shape, "
-        "each switch and each call in turn, and predict it (default: no)",
-    )
-    simulation.add_argument(
-        "--starts",
-        action="store_true",
-        help="simulate the scored kernels again with random starts of their cores, and note those "
-        "whose time rests on them (default: no)",
-    )
     output = parser.add_argument_group("output")
     add_json_option(
         output,
@@ -116,7 +103,6 @@ def execute(arguments: argparse.Namespace) -> int:
     """
     check_files(arguments, plot=PLOTS, html=ANY)
     figures = changed_figures(arguments)
-    constants = _constants(arguments, figures)
     files = arguments.data
     if arguments.device and not files:
         raise ArgumentError(
@@ -133,17 +119,12 @@ def execute(arguments: argparse.Namespace) -> int:
     with Workers(arguments.jobs) as workers, Bar() as bar:
         run = partial(_run, workers, bar)
         outcomes = run([(row, figures) for row in rows])
-        study = leave_one_out(outcomes, constants, run) if constants else None
-        call_constants = load_constants(part="calls") if constants else []
-        calls = leave_one_out(outcomes, call_constants, run, CallRow) if call_constants else None
-    again = restarted(outcomes, figures) if arguments.starts else []
-    outcomes = with_notes(outcomes, again)
-    tables = scorecard(outcomes, study, constants, again, calls)
+    tables = scorecard(outcomes)
     if arguments.json:
         print_json([_object(outcome) for outcome in outcomes])
     else:
         for table in tables:
-            print(f"{table.text(terminal_width())}\n")
+            print(f"{table_text(table, terminal_width())}\n")
     page = partial(save_page, outcomes=outcomes, tables=tables)
     write_files(arguments, sys.stderr, plot=partial(save_plot, outcomes=outcomes), html=page)
     if any(time_error(outcome) is not None or busy_errors(outcome) for outcome in outcomes):
@@ -164,18 +145,6 @@ def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
             f"{counted(len(reasons), 'row')} not simulated, the first because {reasons[0]}"
         )
     return f"nothing was compared: {'; '.join(parts)}; correct the rows, or choose others"
-
-
-def _constants(arguments: argparse.Namespace, figures: Mapping[str, str]) -> list[Constant]:
-    """The constants to fit again; none without --leave-one-out."""
-    if not arguments.leave_one_out:
-        return []
-    if figures:
-        raise ArgumentError("--leave-one-out begins with the figures that ship; leave out --set")
-    constants = load_constants()
-    if not constants:
-        raise ArgumentError("--leave-one-out: configs/silicon/fit.yaml lists no constants")
-    return constants
 
 
 def _run(workers: Workers, bar: Bar, tasks: Sequence[Task]) -> list[Outcome]:

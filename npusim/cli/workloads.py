@@ -9,7 +9,8 @@ from npusim.cli.files import print_json, print_table
 from npusim.cli.net import add_padding_option, add_sizes_option, sizes_of_inputs
 from npusim.cli.parser import Parser
 from npusim.cli.shared import add_show_command
-from npusim.results.writers.text_layout import alike_text, sizes_text, wrap
+from npusim.results.facts.number_text import alike_text, sizes_text
+from npusim.results.writers.text_layout import wrap
 from npusim.workloads import (
     Layer,
     LinearLayer,

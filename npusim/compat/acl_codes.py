@@ -38,12 +38,12 @@ class aclDataType(IntEnum):
     @property
     def short_name(self) -> str:
         """The type as npusim and NumPy spell it."""
-        own = {"ACL_FLOAT": "fp32", "ACL_FLOAT16": "fp16", "ACL_DOUBLE": "float64"}
-        return own.get(self.name, self.name.removeprefix("ACL_").lower())
+        floats = {"ACL_FLOAT": "fp32", "ACL_FLOAT16": "fp16", "ACL_DOUBLE": "float64"}
+        return floats.get(self.name, self.name.removeprefix("ACL_").lower())
 
 
 class aclFormat(IntEnum):
-    """What the axes of a tensor mean."""
+    """Meanings of the axes of a tensor."""
 
     ACL_FORMAT_UNDEFINED = -1
     ACL_FORMAT_NCHW = 0
@@ -73,7 +73,7 @@ class aclrtMemMallocPolicy(IntEnum):
 
 
 class aclrtMemcpyKind(IntEnum):
-    """Where the two sides of ``aclrtMemcpy`` lie."""
+    """The sides, host or device, between which ``aclrtMemcpy`` copies."""
 
     ACL_MEMCPY_HOST_TO_HOST = 0
     ACL_MEMCPY_HOST_TO_DEVICE = 1
@@ -81,10 +81,37 @@ class aclrtMemcpyKind(IntEnum):
     ACL_MEMCPY_DEVICE_TO_DEVICE = 3
 
 
-#: The members of all enumerations, which C has without a prefix.
-MEMBERS: dict[str, IntEnum] = {
-    **aclDataType.__members__,
-    **aclFormat.__members__,
-    **aclrtMemMallocPolicy.__members__,
-    **aclrtMemcpyKind.__members__,
-}
+# C has the members of its enumerations without a prefix.
+
+ACL_FLOAT = aclDataType.ACL_FLOAT
+ACL_FLOAT16 = aclDataType.ACL_FLOAT16
+ACL_INT8 = aclDataType.ACL_INT8
+ACL_INT32 = aclDataType.ACL_INT32
+ACL_UINT8 = aclDataType.ACL_UINT8
+ACL_INT16 = aclDataType.ACL_INT16
+ACL_INT64 = aclDataType.ACL_INT64
+ACL_DOUBLE = aclDataType.ACL_DOUBLE
+ACL_BOOL = aclDataType.ACL_BOOL
+ACL_BF16 = aclDataType.ACL_BF16
+
+ACL_FORMAT_UNDEFINED = aclFormat.ACL_FORMAT_UNDEFINED
+ACL_FORMAT_NCHW = aclFormat.ACL_FORMAT_NCHW
+ACL_FORMAT_NHWC = aclFormat.ACL_FORMAT_NHWC
+ACL_FORMAT_ND = aclFormat.ACL_FORMAT_ND
+ACL_FORMAT_NC1HWC0 = aclFormat.ACL_FORMAT_NC1HWC0
+ACL_FORMAT_FRACTAL_Z = aclFormat.ACL_FORMAT_FRACTAL_Z
+ACL_FORMAT_NDHWC = aclFormat.ACL_FORMAT_NDHWC
+ACL_FORMAT_FRACTAL_NZ = aclFormat.ACL_FORMAT_FRACTAL_NZ
+ACL_FORMAT_NCDHW = aclFormat.ACL_FORMAT_NCDHW
+ACL_FORMAT_NDC1HWC0 = aclFormat.ACL_FORMAT_NDC1HWC0
+ACL_FRACTAL_Z_3D = aclFormat.ACL_FRACTAL_Z_3D
+ACL_FORMAT_NCL = aclFormat.ACL_FORMAT_NCL
+
+ACL_MEM_MALLOC_HUGE_FIRST = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_FIRST
+ACL_MEM_MALLOC_HUGE_ONLY = aclrtMemMallocPolicy.ACL_MEM_MALLOC_HUGE_ONLY
+ACL_MEM_MALLOC_NORMAL_ONLY = aclrtMemMallocPolicy.ACL_MEM_MALLOC_NORMAL_ONLY
+
+ACL_MEMCPY_HOST_TO_HOST = aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_HOST
+ACL_MEMCPY_HOST_TO_DEVICE = aclrtMemcpyKind.ACL_MEMCPY_HOST_TO_DEVICE
+ACL_MEMCPY_DEVICE_TO_HOST = aclrtMemcpyKind.ACL_MEMCPY_DEVICE_TO_HOST
+ACL_MEMCPY_DEVICE_TO_DEVICE = aclrtMemcpyKind.ACL_MEMCPY_DEVICE_TO_DEVICE

@@ -1,16 +1,11 @@
-"""The operators of the C interface, a row each: what phase one checks and plans, two runs.
+"""The operators of the C interface, a class each: what phase one checks and plans, two runs.
 
-Of the products of matrices no page is at hand: signatures are those of the library's public
-headers, and instead of limits of its own what the operator ``matmul`` takes is taken. A tensor
-whose last two axes are swapped by its strides is read as it lies, by a kernel that transposes on
-the way; one that lies otherwise is copied first. What is not modelled is refused by name: vectors,
-batches that are not alike, empty tensors, and of aclnnAddmm factors other than 1 and a
-matrix that is added.
+Signatures stand in ``npusim.compat.aclnn``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from npusim.base.dtypes import dtype
@@ -19,123 +14,83 @@ from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Operand, Spec
-from npusim.compat.acl_phases import Feed, Plan, layouts_of, usable
-from npusim.compat.acl_types import aclScalar
+from npusim.compat.acl_phases import CallPlan, Feed, layouts_of, usable
+from npusim.compat.acl_types import aclScalar, aclTensor
 from npusim.kernels.layout.cast import cast
-from npusim.ops.convolution import layer_of
-from npusim.ops.matmul import CARD as MATMUL
+from npusim.ops.conv_forward import layer_of
+from npusim.ops.matrix_product import CARD as MATMUL
 from npusim.results import Result
 
-_GRADIENTS = {
-    "gradInput": "input gradOutput",
-    "gradWeight": "weight gradOutput",
-    "gradBias": "gradOutput",
-}
 
+class ConvolutionBackwardCall(CallPlan):
+    """The gradients of a convolution; ``outputMask`` says which of the three."""
 
-class ConvolutionBackward(Plan):
-    """Check and plan a convolution's gradients: (status, workspace size in bytes, executor).
-
-    Tensors are NCL, NCHW or NCDHW; ``outputMask`` says which of the three gradients to compute,
-    and the tensors of the others may be None. ``biasSizes`` is read for empty inputs only.
-    """
-
-    arguments = (
-        "gradOutput input weight biasSizes stride padding dilation transposed outputPadding groups "
-        "outputMask cubeMathType gradInput gradWeight gradBias"
-    )
     operator = "convolution_backward"
-    outputs: ClassVar = _GRADIENTS
-    makes = "Compute the gradients and write them in place"
+    inputs = ("gradOutput", "input", "weight")
+    outputs: ClassVar = {
+        "gradInput": ("input", "gradOutput"),
+        "gradWeight": ("weight", "gradOutput"),
+        "gradBias": ("gradOutput",),
+    }
 
 
-class Convolution(Plan):
-    """Check and plan a convolution: (status, workspace size in bytes, executor).
+class ConvolutionCall(CallPlan):
+    """A convolution, whose output the caller has to give the right shape."""
 
-    Tensors are NCL, NCHW or NCDHW; ``bias`` may be None. No page of its limits is at hand: what the
-    arguments and the kernels allow is taken, as a note of the result says.
-    """
-
-    arguments = (
-        "input weight bias stride padding dilation transposed outputPadding groups output "
-        "cubeMathType"
-    )
     operator = "convolution"
-    outputs: ClassVar = {"output": "input weight"}
-    makes = "Compute the convolution and write it in place"
+    inputs = ("input", "weight", "bias")
+    outputs: ClassVar = {"output": ("input", "weight")}
     optional = ("bias", "outputPadding")
 
     def run(self, feed: Feed, options: dict[str, Any]) -> Result:
-        """Raise unless the caller's output has the shape of the layer's."""
-        result, given = super().run(feed, options), self.values
-        shapes = {name: given.pop(name).shape for name in ("input", "weight", "output")}
-        layer = {n: v for n, v in given.items() if n not in ("bias", "cube_math_type")}
-        made = layer_of(shapes, **layer).dy_shape
-        if shapes["output"] != made:
-            raise ArgumentError(f"output has shape {shapes['output']}; the call writes {made}")
+        """Raise ``ArgumentError`` unless the caller's output has the shape of the layer's."""
+        result = super().run(feed, options)
+        settings = self.values
+        shapes = {name: settings.pop(name).shape for name in ("input", "weight", "output")}
+        for name in ("bias", "cube_math_type"):
+            del settings[name]
+        written = layer_of(shapes, **settings).dy_shape
+        if shapes["output"] != written:
+            raise ArgumentError(f"output has shape {shapes['output']}; the call writes {written}")
         return result
 
 
-class ConvTbcBackward(Plan):
-    """Check and plan the gradients of a time-first convolution: (status, bytes, executor).
+class Im2colCall(CallPlan):
+    """The patches of an image; the limits are assumed to be those of aclnnIm2colBackward."""
 
-    ``self`` is the gradient (T, N, Cout), ``input`` (T, N, Cin), ``weight`` (K, Cin, Cout) and
-    ``bias`` (Cout,); the outputs have the shapes of the last three. The limits are assumed to be
-    those of aclnnConvolutionBackward.
-    """
-
-    arguments = "self input weight bias pad cubeMathType gradInput gradWeight gradBias"
-    operator = "conv_tbc_backward"
-    outputs: ClassVar = {
-        name: like.replace("gradOutput", "self") for name, like in _GRADIENTS.items()
-    }
-    makes = "Compute the gradients and write them in place"
-    words: ClassVar = {"grad_output": "self"}
-
-
-class Im2col(Plan):
-    """Check and plan the patches of an image: (status, workspace size in bytes, executor).
-
-    ``self`` is (N, C, H, W) or (C, H, W), ``out`` (N, C * KH * KW, L) or (C * KH * KW, L) of the
-    same type. The limits are assumed to be those of aclnnIm2colBackward.
-    """
-
-    arguments = "self kernelSize dilation padding stride out"
     operator = "im2col"
-    outputs: ClassVar = {"out": "self"}
-    makes = "Write the patches to ``out``, in place"
+    inputs = ("self",)
+    outputs: ClassVar = {"out": ("self",)}
     words: ClassVar = {"image.shape": "self.shape", "image.dtype": "self.dtype"}
 
 
-class Im2colBackward(Plan):
-    """Check and plan the sum of patches: (status, workspace size in bytes, executor).
+class Im2colBackwardCall(CallPlan):
+    """The sum of patches, which is cast where ``out`` has another dtype than the patches."""
 
-    ``gradOutput`` is (N, C * KH * KW, L) or (C * KH * KW, L), ``out`` (N, C, H, W) or (C, H, W);
-    where ``out`` has another type, the result is cast to it.
-    """
-
-    arguments = "gradOutput inputSize kernelSize dilation padding stride out"
     operator = "im2col_backward"
-    outputs: ClassVar = {"out": "out"}
-    makes = "Sum the patches into the image of ``out``, in place"
+    inputs = ("gradOutput",)
+    outputs: ClassVar = {"out": ("out",)}
 
     @property
     def casts(self) -> bool:
-        """Whether the result is cast to the type of ``out``."""
-        gradient, out = self.given["gradOutput"], self.given["out"]
+        """True if the result is cast to the dtype of ``out``."""
+        gradient, out = self.arguments["gradOutput"], self.arguments["out"]
         return out.dtype != gradient.dtype and 0 not in gradient.shape
 
     def layouts(self, names: Sequence[str]) -> dict[str, Spec]:
-        """Those of tensors that the operator touches; what is cast is not ``out`` yet."""
+        """The memory layouts of the operator's tensors; ``out`` is not one if it is cast to."""
         return super().layouts([name for name in names if name != "out" or not self.casts])
 
     def run(self, feed: Feed, options: dict[str, Any]) -> Result:
-        """The operator, and behind it the kernel that casts, which finds in L2 what has room."""
+        """Run the operator and, where the result is cast, the kernel that casts behind it."""
         result = super().run(feed, options)
-        if not self.casts:
-            return result
-        out, kind = self.given["out"], dtype(self.given["gradOutput"].dtype)
-        known = {"cores", "engine", "timeline", "progress"}
+        return self._cast(result, options) if self.casts else result
+
+    def _cast(self, result: Result, options: dict[str, Any]) -> Result:
+        """Run the kernel that casts, which finds the operator's result in the L2 if it has room."""
+        out = self.arguments["out"]
+        computed = dtype(self.arguments["gradOutput"].dtype)
+        shared = ("cores", "engine", "timeline", "progress")
         call = Call(
             "cast",
             Options(
@@ -143,74 +98,96 @@ class Im2colBackward(Plan):
                 start="cold" if result.device.l2 is None else "warm",
                 check=True,
                 layouts=layouts_of({"out": out}),
-                **{name: value for name, value in options.items() if name in known},
+                **{name: options[name] for name in shared if name in options},
             ),
             timing_only=result.outputs is None,
         )
-        image: Operand = Spec(out.shape, kind)
+        image: Operand = Spec(out.shape, computed)
         if result.outputs is not None and result.outputs[0] is not None:
             image = result.outputs[0]
-        source = call.input("image", image, kind)
+        source = call.input("image", image, computed)
         target = call.output("out", out.shape, dtype(out.dtype))
         call.launch_spread(cast(source, target, saturate=result.device.saturates))
         rounded = call.result({"out": call.arrays.get("out")}, result.problem, target.dtype)
+        workspace_bytes = result.workspace_bytes + source.size_bytes + rounded.workspace_bytes
         return replace(
             result,
             runs=(*result.runs, *rounded.runs),
             outputs=rounded.outputs,
-            workspace_bytes=(result.workspace_bytes + source.size_bytes + rounded.workspace_bytes),
+            workspace_bytes=workspace_bytes,
         )
 
 
-class Product(Plan):
-    """Check and plan ``out`` = ``self`` @ ``mat2``: (status, workspace size, executor)."""
+class ProductCall(CallPlan):
+    """A product of two matrices or of two batches of them: ``out`` = ``self`` @ ``mat2``.
 
-    arguments = "self mat2 out cubeMathType"
+    A tensor whose last two axes are swapped by its strides is read as it lies, by a kernel that
+    transposes on the way; one that lies otherwise is copied first.
+    """
+
     operator = "matmul"
-    outputs: ClassVar = {"out": "out"}
-    makes = "Compute the product and write it in place"
-    words: ClassVar = {"a": "self", "b": "mat2", "bias": "self", "out_dtype": "out"}
+    inputs: ClassVar[tuple[str, ...]] = ("self", "mat2")
+    outputs: ClassVar = {"out": ("out",)}
+    words: ClassVar[Mapping[str, str]] = {
+        "a": "self",
+        "b": "mat2",
+        "bias": "self",
+        "out_dtype": "out",
+    }
+
+    @property
+    def bias(self) -> aclTensor | None:
+        """The row that is added to the product, None where nothing is."""
+        return None
 
     def run(self, feed: Feed, options: dict[str, Any]) -> Result:
-        """Of a product with a sum, ``self`` is what is added."""
-        for name, one in self.given.items():
-            if isinstance(one, aclScalar) and one.value != 1:
-                text = f"{name} is {one.value}; only 1 is modelled: scale its operand before"
+        """Run the operator; ``ArgumentError`` for another factor than 1 or shape of ``out``."""
+        for name, value in self.arguments.items():
+            if isinstance(value, aclScalar) and value.value != 1:
+                text = f"{name} is {value.value}; only 1 is modelled: scale its operand before"
                 raise ArgumentError(text)
-        a, b, target = (self.given[name] for name in (self.words["a"], "mat2", "out"))
-        made = (*a.shape[:-1], b.shape[-1])
-        if target.shape != made:
-            raise ArgumentError(f"out has shape {target.shape}; the call writes {made}")
-        bias = None if self.words["a"] == "self" else self.given["self"]
-        copied = {"a": None if a.transposed else a, "b": None if b.transposed else b}
+        a: aclTensor = self.arguments[self.words["a"]]
+        b: aclTensor = self.arguments["mat2"]
+        out: aclTensor = self.arguments["out"]
+        written = (*a.shape[:-1], b.shape[-1])
+        if out.shape != written:
+            raise ArgumentError(f"out has shape {out.shape}; the call writes {written}")
+        strided = {
+            "a": None if a.transposed else a,
+            "b": None if b.transposed else b,
+            "bias": self.bias,
+            "c": out,
+        }
         return MATMUL.function(
-            _lying(feed(a), turned=a.transposed),
-            _lying(feed(b), turned=b.transposed),
-            None if bias is None else feed(bias),
+            _as_it_lies(feed(a), transposed=a.transposed),
+            _as_it_lies(feed(b), transposed=b.transposed),
+            None if self.bias is None else feed(self.bias),
             transpose_a=a.transposed,
             transpose_b=b.transposed,
-            out_dtype=target.dtype,
-            cube_math_type=self.given["cubeMathType"],
-            layouts=layouts_of({**copied, "bias": bias, "c": target}),
+            out_dtype=out.dtype,
+            cube_math_type=self.arguments["cubeMathType"],
+            layouts=layouts_of(strided),
             **usable(options, MATMUL.without),
         )
 
 
-def _lying(operand: Operand, *, turned: bool) -> Operand:
-    """An operand as it lies in memory, its last two axes ``turned``."""
-    if not turned:
+def _as_it_lies(operand: Operand, *, transposed: bool) -> Operand:
+    """An operand with its axes in the order of memory: its last two are swapped if transposed."""
+    if not transposed:
         return operand
     if isinstance(operand, Spec):
         return replace(operand, shape=(*operand.shape[:-2], *operand.shape[:-3:-1]))
     return operand.swapaxes(-1, -2)
 
 
-class Addmm(Product):
-    """Check and plan ``out`` = ``self`` + ``mat1`` @ ``mat2``: (status, workspace size, executor).
+class ProductSumCall(ProductCall):
+    """A product of two matrices and a row: ``out`` = ``self`` + ``mat1`` @ ``mat2``."""
 
-    ``self`` is a row (N,), ``beta`` and ``alpha`` are 1.
-    """
+    inputs = ("self", "mat1", "mat2")
+    words: ClassVar = {**ProductCall.words, "a": "mat1"}
 
-    arguments = "self mat1 mat2 beta alpha out cubeMathType"
-    makes = "Compute the product and the sum, and write it in place"
-    words: ClassVar = {**Product.words, "a": "mat1"}
+    @property
+    def bias(self) -> aclTensor | None:
+        """The row that is added to the product."""
+        row: aclTensor = self.arguments["self"]
+        return row

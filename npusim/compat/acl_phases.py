@@ -1,162 +1,200 @@
 # ruff: noqa: N802 - functions carry the names of the C interface
-"""What the two phases of every call have in common: a call is a row, and ``phases`` makes both."""
+"""The two phases of every call of the C interface: ``phase_one`` plans, ``phase_two`` runs.
+
+The functions of ``npusim.compat.aclnn`` call both, with the plan of their operator.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, Signature, getdoc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from npusim.base.dtypes import dtype, promote
 from npusim.base.errors import ArgumentError, NpusimError, RuleError
 from npusim.call.call import planning
-from npusim.call.spec import Operand, Spec
+from npusim.call.spec import Array, Operand, Spec
 from npusim.compat import acl_codes as codes
-from npusim.compat.acl_runtime import Context, Handle, Refused, aclrtStream, answering
+from npusim.compat.acl_runtime import (
+    Context,
+    Handle,
+    Refused,
+    aclrtStream,
+    answering,
+    note_refusal,
+)
 from npusim.compat.acl_types import DeviceMemory, aclBoolArray, aclIntArray, aclTensor
 from npusim.ops import CARDS
-from npusim.ops.arguments import declared, frozen
-from npusim.problem.limits.facts import FACTS
-from npusim.problem.limits.table import check
+from npusim.ops.arguments import frozen
+from npusim.problem.limits.facts import OperatorFacts
 from npusim.results import Result
-
-#: What arguments of C are, by their names; those that are not here are tensors.
-_KINDS = {
-    **dict.fromkeys(("stride", "padding", "dilation", "outputPadding"), "aclIntArray | None"),
-    **dict.fromkeys(("biasSizes", "inputSize", "kernelSize"), "aclIntArray | None"),
-    **dict.fromkeys(("groups", "pad", "cubeMathType"), "int"),
-    **dict.fromkeys(("alpha", "beta"), "aclScalar | None"),
-    "outputMask": "aclBoolArray | None",
-    "transposed": "bool",
-}
-
-#: Where both functions of a row are known.
-_MODULE = "npusim.compat.aclnn"
 
 #: The operand of a tensor: its shape and type, or its data.
 Feed = Callable[[aclTensor], Operand]
 
 #: What phase one returns: (status, workspace size in bytes, executor).
-Planned = tuple[int, int, "Executor | None"]
+Planned: TypeAlias = "tuple[int, int, Executor | None]"
+
+#: Memory for a call's workspace; None where phase one named 0 bytes.
+Workspace: TypeAlias = DeviceMemory | bytearray | memoryview | Array | None
 
 
-class Plan:
-    """One call of ``function``. A subclass is a row; it says what phase one says of itself.
+class CallPlan:
+    """A call of one function of the library; a subclass describes an operator.
 
-    ``arguments`` are those of phase one by their names in C, in order, ``operator`` is who computes
-    it. ``outputs`` has an entry per output of the operator: the tensors whose wider type it has.
-    Where the operator has no documented limits, all tensors, lists and scalars but ``optional``
-    ones are needed. ``words`` are those of the operator's errors that C has others for; ``makes``
-    is what phase two does.
+    ``inputs`` are the tensors that phase one takes, by their names in C. ``outputs`` has an entry
+    per output of the operator: the tensors whose wider type it has. ``operator`` is the operator of
+    ``npusim.ops`` that computes it. Where that one has no documented limits, all tensors, lists and
+    scalars but ``optional`` ones are needed. ``words`` translates names in the operator's errors
+    into those of C, where they differ by more than their spelling.
     """
 
-    arguments: ClassVar[str]
     operator: ClassVar[str]
-    outputs: ClassVar[Mapping[str, str]]
-    makes: ClassVar[str]
+    inputs: ClassVar[tuple[str, ...]]
+    outputs: ClassVar[Mapping[str, tuple[str, ...]]]
     optional: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, function: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, function: str, arguments: Mapping[str, Any]) -> None:
         """Take arguments by their names in C; ``ArgumentError`` for what C would not compile."""
-        self.function, self.given = function, given
-        for name, value in given.items():
-            if name not in _KINDS and not isinstance(value, (aclTensor, type(None))):
-                what = type(value).__name__
-                raise ArgumentError(f"{function}: {name} is a {what}; pass aclCreateTensor(array)")
+        self.function = function
+        self.arguments = arguments
+        for name in arguments:
+            value = arguments[name]
+            is_tensor = name in self.inputs or name in self.outputs
+            if is_tensor and not isinstance(value, (aclTensor, type(None))):
+                kind = type(value).__name__
+                raise ArgumentError(f"{function}: {name} is a {kind}; pass aclCreateTensor(array)")
 
-    @classmethod
-    def names(cls) -> dict[str, str]:
-        """The arguments by the names that the operator has for them."""
-        others = {c: own.partition(".")[0] for own, c in cls.words.items()}
-        others = {c.partition(".")[0]: own for c, own in others.items()}
-        return {
-            others.get(name, re.sub("(?=[A-Z])", "_", name).lower()): name
-            for name in cls.arguments.split()
-        }
+    @property
+    def names(self) -> dict[str, str]:
+        """The arguments' names in C by the names that the operator has for them."""
+        renamed = {}
+        for operator_word, c_word in self.words.items():
+            renamed[c_word.partition(".")[0]] = operator_word.partition(".")[0]
+        return {renamed.get(name, _snake_case(name)): name for name in self.arguments}
 
     @property
     def values(self) -> dict[str, Any]:
-        """Tensors, and what lists and numbers are, by the operator's names."""
-        return {own: _value(self.given[name]) for own, name in self.names().items()}
+        """Tensors, and the values of lists and numbers, by the operator's names."""
+        return {
+            operator_name: _value(self.arguments[name])
+            for operator_name, name in self.names.items()
+        }
 
     @property
-    def made(self) -> list[aclTensor | None]:
-        """The tensors of outputs, None where one is not wanted."""
-        asked = _value(self.given.get("outputMask", (True,) * len(self.outputs)))
-        mask = (*(asked if isinstance(asked, tuple) else ()), *(False,) * len(self.outputs))
-        wanted = zip(self.outputs, mask, strict=False)
-        return [self.given[name] if on else None for name, on in wanted]
+    def targets(self) -> list[aclTensor | None]:
+        """The output tensors, None for an output that ``outputMask`` leaves out."""
+        mask: Any = (True,) * len(self.outputs)
+        if "outputMask" in self.arguments:
+            mask = _value(self.arguments["outputMask"])
+        if not isinstance(mask, tuple):
+            mask = ()
+        targets: list[aclTensor | None] = []
+        for place, name in enumerate(self.outputs):
+            wanted = place < len(mask) and mask[place]
+            targets.append(self.arguments[name] if wanted else None)
+        return targets
 
     @property
     def tensors(self) -> dict[str, aclTensor]:
-        """The tensors the call touches."""
-        made = dict(zip(self.outputs, self.made, strict=True))
-        found = {n: made.get(n, v) for n, v in self.given.items() if isinstance(v, aclTensor)}
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        """The tensors that the call reads or writes, by their names in C."""
+        written = dict(zip(self.outputs, self.targets, strict=True))
+        touched = {}
+        for name, value in self.arguments.items():
+            tensor = written.get(name, value)
+            if isinstance(tensor, aclTensor):
+                touched[name] = tensor
+        return touched
 
     @property
     def timing_only(self) -> bool:
-        """Whether a tensor the call touches has no array."""
+        """True if a tensor that the call reads or writes has no array."""
         return any(tensor.array is None for tensor in self.tensors.values())
 
     def check(self, context: Context) -> None:
         """Raise for what the documentation refuses, or unless outputs can take what is written."""
-        if self.operator in FACTS:
-            values, (required, optional) = self.values, FACTS[self.operator]
-            parts = {fact: fact.partition(".") for fact in (*required, *optional)}
-            facts = {
-                fact: getattr(values[name], part, None) if dot else values[name]
-                for fact, (name, dot, part) in parts.items()
-            }
+        card = CARDS[self.operator]
+        if card.facts is not None:
             rules = str(context.keywords.get("rules", "documented"))
-            check(self.operator, facts, context.device, rules)
+            card.check(self._facts(card.facts), context.device, rules)
         else:
-            for name in self.given:
-                if self.given[name] is None and name not in self.optional:
-                    status = codes.ACLNN_ERR_PARAM_NULLPTR
-                    raise RuleError(f"{name} is null", parameter=name, status=status)
-        for (name, like), target in zip(self.outputs.items(), self.made, strict=True):
-            if target is None:
-                continue
-            wanted = promote([self.given[one].dtype for one in like.split()], "fp32")
-            if target.dtype != wanted:
-                raise ArgumentError(f"{name} is {target.dtype}; the call writes {wanted}")
-            if target.array is not None and not target.array.flags.writeable:
-                raise ArgumentError(
-                    f"the array of {name}, of shape {target.shape}, is read-only; pass a copy"
-                )
+            self._require_no_null()
+        for (name, sources), target in zip(self.outputs.items(), self.targets, strict=True):
+            if target is not None:
+                written = promote([self.arguments[source].dtype for source in sources], "fp32")
+                _require_writable(name, target, written)
+
+    def _facts(self, kinds: OperatorFacts) -> dict[str, Any]:
+        """The facts that the limits of the operator are checked against."""
+        values = self.values
+        facts = {}
+        for fact in (*kinds.required, *kinds.optional):
+            name, dot, part = fact.partition(".")
+            facts[fact] = getattr(values[name], part, None) if dot else values[name]
+        return facts
+
+    def _require_no_null(self) -> None:
+        """Raise ``RuleError`` for a null pointer that is not optional."""
+        for name, value in self.arguments.items():
+            if value is None and name not in self.optional:
+                status = codes.ACLNN_ERR_PARAM_NULLPTR
+                raise RuleError(f"{name} is null", parameter=name, status=status)
 
     def layouts(self, names: Sequence[str]) -> dict[str, Spec]:
-        """How those tensors of the operator's ``names`` lie that are not contiguous."""
-        tensors = {own: self.tensors.get(name) for own, name in self.names().items()}
+        """The memory layouts of those tensors of the operator's ``names`` that have gaps."""
+        tensors = {
+            operator_name: self.tensors.get(name) for operator_name, name in self.names.items()
+        }
         return layouts_of({name: tensors.get(name) for name in names})
 
     def run(self, feed: Feed, options: dict[str, Any]) -> Result:
         """Run the operator on what ``feed`` makes of tensors, with keywords of the thread."""
-        card, names = CARDS[self.operator], self.names()
-        given = {own: v for own, v in self.values.items() if names[own] not in self.outputs}
-        fed = {own: feed(v) if isinstance(v, aclTensor) else v for own, v in given.items()}
+        card = CARDS[self.operator]
+        names = self.names
+        operands = {}
+        for operator_name, value in self.values.items():
+            if names[operator_name] in self.outputs:
+                continue
+            operands[operator_name] = feed(value) if isinstance(value, aclTensor) else value
         layouts = self.layouts(card.strided)
-        return card.function(**fed, layouts=layouts, **usable(options, card.without))
+        return card.function(**operands, layouts=layouts, **usable(options, card.without))
 
     def text(self, error: Exception) -> str:
         """An error of the operator in the words of the C call."""
-        said = str(error).removeprefix(f"{self.operator}: ")
-        told = {name.partition(".")[0] for name in self.words.values()}
-        same = {own: name for own, name in self.names().items() if name not in told}
-        names = {**same, **self.words}
-        pattern = rf"\b({'|'.join(map(re.escape, names))})\b"
-        named = re.sub(pattern, lambda found: names[found[0]], said)
-        return named.replace(".shape is null", " is null")
+        message = str(error).removeprefix(f"{self.operator}: ")
+        translated = {word.partition(".")[0] for word in self.words.values()}
+        words = {
+            operator_name: name
+            for operator_name, name in self.names.items()
+            if name not in translated
+        }
+        words |= self.words
+        pattern = rf"\b({'|'.join(map(re.escape, words))})\b"
+        in_c = re.sub(pattern, lambda match: words[match[0]], message)
+        return in_c.replace(".shape is null", " is null")
+
+
+def _snake_case(name: str) -> str:
+    """A name of C such as gradOutput as Python has it, grad_output."""
+    return re.sub("(?=[A-Z])", "_", name).lower()
+
+
+def _require_writable(name: str, target: aclTensor, written: str) -> None:
+    """Raise ``ArgumentError`` unless an output has the dtype ``written`` and can be written."""
+    if target.dtype != written:
+        raise ArgumentError(f"{name} is {target.dtype}; the call writes {written}")
+    if target.array is not None and not target.array.flags.writeable:
+        raise ArgumentError(
+            f"the array of {name}, of shape {target.shape}, is read-only; pass a copy"
+        )
 
 
 def layouts_of(tensors: Mapping[str, aclTensor | None]) -> dict[str, Spec]:
-    """How tensors lie, by the operator's names: those that are not contiguous.
+    """The memory layouts of tensors that are not contiguous, by the operator's names.
 
     The library's host code copies such an operand first (``l0op::Contiguous``) and such a result
     last (``ViewCopy``).
@@ -174,22 +212,22 @@ def usable(options: dict[str, Any], without: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _value(argument: Any) -> Any:
-    """What a list of the interface (or any list) holds; None for a null pointer."""
+    """The values of a list of the interface (or of any list); None for a null pointer."""
     if isinstance(argument, aclTensor):
         return argument
-    return (
-        argument.values if isinstance(argument, (aclIntArray, aclBoolArray)) else frozen(argument)
-    )
+    if isinstance(argument, (aclIntArray, aclBoolArray)):
+        return argument.values
+    return frozen(argument)
 
 
 @dataclass(eq=False)
 class Executor(Handle):
-    """What phase one planned; after phase two, ``result`` is the ``npusim.Result``.
+    """A planned call; after phase two, ``result`` is the ``npusim.Result``.
 
     ``workspace_bytes`` is the memory that kernels use between them.
     """
 
-    plan: Plan
+    plan: CallPlan
     context: Context
     workspace_bytes: int
     repeatable: bool = False
@@ -216,58 +254,53 @@ def _require_living(executor: Executor | None) -> Executor:
     return executor
 
 
-def phases(plan: type[Plan], name: str) -> tuple[Callable[..., Planned], Callable[..., int]]:
-    """Both functions of a row, that are called ``name``."""
+def phase_one(plan: type[CallPlan], function: str, arguments: Mapping[str, Any]) -> Planned:
+    """Check and plan a call of ``function``: (status, workspace size in bytes, executor).
 
-    @answering(0, None)
-    def first(given: dict[str, Any]) -> Planned:
-        return _planned(plan(name, given))
-
-    @answering()
-    def second(
-        workspace: Any, workspaceSize: int, executor: Executor | None, stream: aclrtStream | None
-    ) -> int:
-        if executor is None or executor.gone:
-            text = "is null" if executor is None else "was destroyed"
-            way_out = f"pass what {name}GetWorkspaceSize returned"
-            raise Refused(codes.ACLNN_ERR_PARAM_NULLPTR, f"executor {text}; {way_out}")
-        _require_runnable(name, executor, stream)
-        _require_workspace(workspace, workspaceSize, executor)
-        return _run(executor)
-
-    for function in (first, second):
-        function.__name__ = function.__qualname__ = name
-        function.__module__ = _MODULE
-        vars(function)["__wrapped__"].__name__ = name
-    second.__doc__ = (
-        f"{plan.makes}; the status.\n\n"
-        "``workspace`` is memory of ``aclrtMalloc`` or any buffer of at least the bytes phase one\n"
-        "named (None where it named 0). A ``stream`` of None is the default stream of the planned\n"
-        "device."
-    )
-    kinds = {one: _KINDS.get(one, "aclTensor | None") for one in plan.arguments.split()}
-    each = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=k) for n, k in kinds.items()]
-    takes = Signature(each, return_annotation="tuple[int, int, Executor | None]")
-    doc = getdoc(plan)
-    return declared(f"{name}GetWorkspaceSize", _MODULE, doc, takes, first), second
+    ``arguments`` are those of phase one by their names in C, in C's order. What is refused returns
+    (status, 0, None).
+    """
+    try:
+        return _planned(plan(function, arguments))
+    except Refused as error:
+        note_refusal(function, error)
+        return error.status, 0, None
 
 
-def _planned(plan: Plan) -> Planned:
+def phase_two(
+    function: str,
+    workspace: Workspace,
+    workspace_bytes: int,
+    executor: Executor | None,
+    stream: aclrtStream | None,
+) -> int:
+    """Run what phase one of ``function`` planned, and write its outputs in place; the status."""
+    try:
+        planned = _require_planned(function, executor)
+        _require_runnable(function, planned, stream)
+        _require_workspace(workspace, workspace_bytes, planned)
+        return _run(planned)
+    except Refused as error:
+        note_refusal(function, error)
+        return error.status
+
+
+def _planned(plan: CallPlan) -> Planned:
     """Check and plan; return (status, workspace size in bytes, executor)."""
-    context = Context.of_device()
+    context = Context.of_thread_device()
     if context is None:
         text = "no device is chosen; call aclrtCreateStream(device='ascend910b2') first"
         raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)
-    for name, argument in plan.given.items():
+    for name, argument in plan.arguments.items():
         if isinstance(argument, Handle) and argument.gone:
             raise Refused(codes.ACLNN_ERR_PARAM_NULLPTR, f"{name} was destroyed")
     try:
         plan.check(context)
         with planning():
-            size = plan.run(_spec, context.keywords).workspace_bytes
+            workspace_bytes = plan.run(_spec, context.keywords).workspace_bytes
     except NpusimError as error:
         raise Refused(_status(error), plan.text(error)) from error
-    return codes.ACLNN_SUCCESS, size, Executor(plan, context, size)
+    return codes.ACLNN_SUCCESS, workspace_bytes, Executor(plan, context, workspace_bytes)
 
 
 def _run(executor: Executor) -> int:
@@ -280,6 +313,15 @@ def _run(executor: Executor) -> int:
     except NpusimError as error:
         raise Refused(codes.ACLNN_ERR_INNER_NULLPTR, plan.text(error)) from error
     return codes.ACLNN_SUCCESS
+
+
+def _require_planned(function: str, executor: Executor | None) -> Executor:
+    """Return the executor; ``Refused`` for a null pointer and for one that was destroyed."""
+    if executor is None or executor.gone:
+        fault = "is null" if executor is None else "was destroyed"
+        way_out = f"pass what {function}GetWorkspaceSize returned"
+        raise Refused(codes.ACLNN_ERR_PARAM_NULLPTR, f"executor {fault}; {way_out}")
+    return executor
 
 
 def _require_runnable(function: str, executor: Executor, stream: aclrtStream | None) -> None:
@@ -309,7 +351,7 @@ def _require_runnable(function: str, executor: Executor, stream: aclrtStream | N
             raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"{name}: {fault}")
 
 
-def _require_workspace(workspace: Any, size: int, executor: Executor) -> None:
+def _require_workspace(workspace: Workspace, size: int, executor: Executor) -> None:
     """Raise where the workspace is not what the call needs."""
     need = executor.workspace_bytes
     way_out = f"the call needs {need} bytes, as phase one returned: use aclrtMalloc({need})"
@@ -318,22 +360,35 @@ def _require_workspace(workspace: Any, size: int, executor: Executor) -> None:
     if need and workspace is None:
         raise Refused(codes.ACLNN_ERR_PARAM_NULLPTR, f"workspace is null; {way_out}")
     memory = workspace if isinstance(workspace, DeviceMemory) else None
-    held = memory.size_bytes if memory else memoryview(workspace or b"").nbytes
-    if held < need:
-        raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"workspace has {held} bytes; {way_out}")
+    available = _bytes_of(workspace)
+    if available < need:
+        raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"workspace has {available} bytes; {way_out}")
     fault = _misplaced(memory, executor.context)
     if fault:
         raise Refused(codes.ACLNN_ERR_PARAM_INVALID, f"workspace: {fault}")
 
 
+def _bytes_of(workspace: Workspace) -> int:
+    """The size of a workspace in bytes, 0 of None."""
+    if workspace is None:
+        return 0
+    if isinstance(workspace, DeviceMemory):
+        return workspace.size_bytes
+    if isinstance(workspace, np.ndarray):
+        return workspace.nbytes
+    return memoryview(workspace).nbytes
+
+
 def _misplaced(memory: DeviceMemory | None, context: Context) -> str:
-    """Why the kernels of a device cannot use some memory, "" where they can."""
-    place = None if memory is None else memory.context
-    if place is not None and (place.device.name, place.index) != (
-        context.device.name, context.index,
-    ):  # fmt: skip
-        return f"its memory lies on {place}, the call runs on {context}"
-    return "" if memory is None else memory.fault
+    """The reason why kernels of a device cannot use some memory, "" where they can."""
+    if memory is None:
+        return ""
+    place = memory.context
+    if place is not None:
+        same_kind = place.device.name == context.device.name
+        if not same_kind or place.index != context.index:
+            return f"its memory lies on {place}, the call runs on {context}"
+    return memory.fault
 
 
 def _status(error: NpusimError) -> int:
@@ -362,9 +417,9 @@ def _array(tensor: aclTensor) -> Operand:
     return tensor.array
 
 
-def _write(plan: Plan, result: Result) -> None:
+def _write(plan: CallPlan, result: Result) -> None:
     """Copy what was computed into the caller's arrays; an empty result writes nothing."""
-    pairs = zip(plan.outputs, plan.made, result.outputs or (), strict=not plan.timing_only)
+    pairs = zip(plan.outputs, plan.targets, result.outputs or (), strict=not plan.timing_only)
     for name, target, computed in pairs:
         if target is None or computed is None or not computed.size:
             continue

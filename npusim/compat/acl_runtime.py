@@ -43,8 +43,8 @@ class Refused(Exception):  # noqa: N818 - no error of Python's: C returns a stat
         self.status = status
 
 
-def answering(*nothing: Any) -> Callable[[F], F]:
-    """Let a function return the status of what it refuses, and ``nothing`` behind it."""
+def answering(*outputs: Any) -> Callable[[F], F]:
+    """Let a function that refuses return its status, and ``outputs`` behind it."""
 
     def answers(function: F) -> F:
         @wraps(function)
@@ -52,12 +52,17 @@ def answering(*nothing: Any) -> Callable[[F], F]:
             try:
                 return function(*arguments, **named)
             except Refused as error:
-                _thread.message = f"{function.__name__}: {error}"
-                return (error.status, *nothing) if nothing else error.status
+                note_refusal(function.__name__, error)
+                return (error.status, *outputs) if outputs else error.status
 
         return cast(F, call)
 
     return answers
+
+
+def note_refusal(function: str, error: Refused) -> None:
+    """Keep the text of a refusal for this thread's next ``aclGetRecentErrMsg``."""
+    _thread.message = f"{function}: {error}"
 
 
 def aclGetRecentErrMsg() -> str | None:
@@ -71,7 +76,7 @@ def aclGetRecentErrMsg() -> str | None:
 
 @dataclass(eq=False, kw_only=True)
 class Handle:
-    """What a create function returns and a destroy function takes away.
+    """An object that a create function returns and a destroy function takes away.
 
     ``gone`` says how it was given back, "" while it was not.
     """
@@ -80,7 +85,7 @@ class Handle:
 
     @property
     def fault(self) -> str:
-        """Why it can no longer be used, "" where it can."""
+        """The reason why it can no longer be used, "" where it can."""
         return self.gone
 
 
@@ -114,14 +119,14 @@ class Context:
     over: Context | None = field(default=None, compare=False, repr=False)
 
     @property
-    def own(self) -> Context:
+    def of_device(self) -> Context:
         """The device's own context, on which memory lies."""
         return self.over or self
 
     @property
     def lost(self) -> bool:
-        """Whether it, or the device with all that was made on it, was given back."""
-        return self.ended or self.own.ended
+        """True if it, or the device with all that was made on it, was given back."""
+        return self.ended or self.of_device.ended
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -132,13 +137,13 @@ class Context:
         return self.device.name + (f" (device {self.index})" if self.index else "")
 
     @staticmethod
-    def of_device() -> Context | None:
-        """That of this thread's device, whichever its own; None before a device was chosen."""
-        return None if _thread.context is None else _thread.context.own
+    def of_thread_device() -> Context | None:
+        """The own context of this thread's device; None before a device was chosen."""
+        return None if _thread.context is None else _thread.context.of_device
 
     @staticmethod
     def of_thread() -> Context:
-        """This thread's; ``Refused`` where it has none."""
+        """The context of this thread; ``Refused`` where it has none."""
         if _thread.context is None:
             text = "this thread has no device; call aclrtSetDevice first"
             raise Refused(codes.ACL_ERROR_RT_CONTEXT_NULL, text)
@@ -165,28 +170,38 @@ class aclrtStream(Handle):
 
     @property
     def fault(self) -> str:
-        """Why it can no longer be used, "" where it can."""
-        if self.context.own.ended:
-            return self.gone or "the device of the stream was reset by aclrtResetDevice"
-        lost = "the context of the stream was destroyed by aclrtDestroyContext"
-        return self.gone or lost * self.context.lost
+        """The reason why it can no longer be used, "" where it can."""
+        if self.gone:
+            return self.gone
+        if self.context.of_device.ended:
+            return "the device of the stream was reset by aclrtResetDevice"
+        if self.context.lost:
+            return "the context of the stream was destroyed by aclrtDestroyContext"
+        return ""
 
 
 # -- the process and its threads -----------------------------------------------------------
 
 
 class _Process(Struct):
-    """What ``aclInit`` and ``aclFinalize`` have left: the status of ending it, 0 while it runs."""
+    """The state of the interface, which ``aclInit`` and ``aclFinalize`` change.
+
+    ``idle`` is the status of ending it, 0 while it runs.
+    """
 
     idle: int = codes.ACL_ERROR_UNINITIALIZE
 
 
 class _Thread(local):
-    """What the interface remembers, for every thread apart."""
+    """The memory of the interface, for every thread apart.
+
+    ``chosen`` is the context that was named last, whose device numbers mean from then on;
+    ``numbered`` are the contexts by device number.
+    """
 
     def __init__(self) -> None:
         self.context: Context | None = None
-        self.chosen: Context | None = None  # by name: what device numbers mean from then on
+        self.chosen: Context | None = None
         self.numbered: dict[int, Context] = {}
         self.message: str | None = None
 
@@ -221,7 +236,7 @@ def aclFinalize() -> int:
 
 @answering()
 def aclrtSetDevice(deviceId: int | np.integer[Any] | str | Device, **options: Any) -> int:
-    """Choose what this thread's calls are planned for: a device and operator keywords.
+    """Choose the device and the operator keywords that this thread's calls are planned for.
 
     A number, as in C, is one of 8 devices of the kind that this thread named last, or else of
     ``ascend910b2``; it needs ``aclInit``, and takes no keywords. With a name, a YAML path or a
@@ -263,7 +278,8 @@ def aclrtResetDevice(deviceId: int) -> int:
     if deviceId != context.index:
         text = f"deviceId is {deviceId}; this thread has device {context.index}"
         raise Refused(codes.ACL_ERROR_RT_INVALID_DEVICEID, text)
-    context.own.ended, _thread.context = True, None
+    context.of_device.ended = True
+    _thread.context = None
     _thread.numbered.pop(context.index, None)
     return codes.ACL_SUCCESS
 
@@ -271,8 +287,8 @@ def aclrtResetDevice(deviceId: int) -> int:
 @answering(None)
 def aclrtCreateContext(deviceId: int) -> tuple[int, Context | None]:
     """(status, a context of a device), which becomes this thread's."""
-    own = _numbered(int(deviceId))
-    _thread.context = replace(own, over=own)
+    of_device = _numbered(int(deviceId))
+    _thread.context = replace(of_device, over=of_device)
     return codes.ACL_SUCCESS, _thread.context
 
 
@@ -283,7 +299,7 @@ def aclrtSetCurrentContext(context: Context | None) -> int:
         text = "context is null" if context is None else "context was given back"
         raise Refused(codes.ACL_ERROR_INVALID_PARAM, text)
     _thread.context = context
-    _thread.numbered[context.index] = context.own
+    _thread.numbered[context.index] = context.of_device
     return codes.ACL_SUCCESS
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from npusim.machine.numerics.executor import POISON
 
 @dataclass(eq=False)
 class DeviceMemory(Handle):
-    """``size_bytes`` of memory on a simulated device: what ``aclrtMalloc`` points to in C.
+    """``size_bytes`` of memory on a simulated device, to which ``aclrtMalloc`` points in C.
 
     ``context`` is the device it lies on, None for memory that no device was chosen for.
     """
@@ -53,9 +53,22 @@ class DeviceMemory(Handle):
 
     @property
     def fault(self) -> str:
-        """Why it can no longer be used, "" where it can."""
-        lost = self.context is not None and self.context.lost
-        return self.gone or "its memory was lost when aclrtResetDevice reset the device" * lost
+        """The reason why it can no longer be used, "" where it can."""
+        if self.gone:
+            return self.gone
+        if self.context is not None and self.context.lost:
+            return "its memory was lost when aclrtResetDevice reset the device"
+        return ""
+
+
+@overload
+def aclrtMalloc(size: int) -> DeviceMemory: ...
+
+
+@overload
+def aclrtMalloc(
+    size: int, policy: aclrtMemMallocPolicy | int
+) -> tuple[int, DeviceMemory | None]: ...
 
 
 @answering(None)
@@ -69,9 +82,9 @@ def aclrtMalloc(
     if policy is None:
         if size < 0:
             raise ArgumentError(f"aclrtMalloc: size is {size}; it must be at least 0")
-        return DeviceMemory(int(size), Context.of_device())
+        return DeviceMemory(int(size), Context.of_thread_device())
     _require_size(size)
-    return codes.ACL_SUCCESS, DeviceMemory(int(size), Context.of_thread().own)
+    return codes.ACL_SUCCESS, DeviceMemory(int(size), Context.of_thread().of_device)
 
 
 def _require_size(size: int) -> None:
@@ -112,8 +125,8 @@ def aclrtMemcpy(dst: Any, destMax: int, src: Any, count: int, kind: aclrtMemcpyK
         if pointer is None:
             raise Refused(codes.ACL_ERROR_INVALID_PARAM, f"{name} is null")
     if kind not in list(aclrtMemcpyKind):
-        known = ", ".join(k.name for k in aclrtMemcpyKind)
-        raise _bad(f"kind is {kind!r}; it is one of {known}")
+        kinds = ", ".join(kind.name for kind in aclrtMemcpyKind)
+        raise _bad(f"kind is {kind!r}; it is one of {kinds}")
     source = _bytes("src", src, on_device=bool(kind & 2))
     target = _bytes("dst", dst, on_device=bool(kind & 1))
     if not target.flags.writeable:
@@ -151,7 +164,7 @@ def _bad(text: str) -> Refused:
 
 
 def _bytes(name: str, value: Any, *, on_device: bool) -> Array:
-    """One side of a copy as bytes that share its memory."""
+    """Return one side of a copy as bytes that share its memory."""
     if isinstance(value, DeviceMemory) != on_device:
         wanted = "memory of aclrtMalloc" if on_device else "a NumPy array or a buffer"
         raise _bad(f"{name} is a {type(value).__name__}; kind makes it {wanted}")
@@ -182,7 +195,7 @@ _USUAL_FORMAT = {3: "NCL", 4: "NCHW", 5: "NCDHW"}
 class aclTensor(Handle):
     """A tensor: shape, element type (a short name where npusim knows it), format, and its data.
 
-    ``array`` is the caller's own or a view of ``memory``, read in phase two and, for outputs,
+    ``array`` is the caller's array or a view of ``memory``, read in phase two and, for outputs,
     written in place; None for a tensor without data, which makes the call timing-only.
     ``strides`` are the elements between neighbours along each axis.
     """
@@ -196,12 +209,12 @@ class aclTensor(Handle):
 
     @property
     def contiguous(self) -> bool:
-        """Whether it lies row-major without gaps."""
+        """True if it lies row-major without gaps."""
         return is_contiguous(self.shape, self.strides)
 
     @property
     def transposed(self) -> bool:
-        """Whether it lies contiguous with its last two axes swapped."""
+        """True if it lies contiguous with its last two axes swapped."""
         swapped = _contiguous((*self.shape[:-2], *self.shape[:-3:-1]))
         return not self.contiguous and self.strides == (*swapped[:-2], *swapped[:-3:-1])
 
@@ -220,11 +233,38 @@ class aclBoolArray(Handle):
     values: tuple[bool, ...]
 
 
+#: Lists that calls take: the interface's, or in the short form any; None for a null pointer.
+IntList: TypeAlias = aclIntArray | Sequence[int] | None
+BoolList: TypeAlias = aclBoolArray | Sequence[bool] | None
+
+
 @dataclass
 class aclScalar(Handle):
     """One number."""
 
     value: np.generic
+
+
+@overload
+def aclCreateTensor(
+    array_or_shape: Array | Spec | Sequence[int],
+    dtype: Any = None,
+    format: aclFormat | str | None = None,
+) -> aclTensor: ...
+
+
+@overload
+def aclCreateTensor(
+    viewDims: Sequence[int],
+    viewDimsNum: int,
+    dataType: aclDataType | int,
+    stride: Sequence[int] | None,
+    offset: int,
+    format: aclFormat | int,
+    storageDims: Sequence[int],
+    storageDimsNum: int,
+    tensorData: DeviceMemory | None,
+) -> aclTensor: ...
 
 
 def aclCreateTensor(*arguments: Any, **named: Any) -> aclTensor:
@@ -247,33 +287,42 @@ def aclCreateTensor(*arguments: Any, **named: Any) -> aclTensor:
 def _over_array(
     array_or_shape: Any, dtype: Any = None, format: aclFormat | str | None = None
 ) -> aclTensor:
-    """The short form."""
+    """Create a tensor in the short form, over an array or of a shape alone."""
     if isinstance(array_or_shape, np.ndarray):
-        array, shape = array_or_shape, tuple(array_or_shape.shape)
-        own = _short_name(array.dtype)
-        if dtype is not None and _short_name(dtype) != own:
-            raise ArgumentError(
-                f"aclCreateTensor: dtype is {_short_name(dtype)}, the array's is {own}; leave "
-                "dtype out or convert the array"
-            )
-    else:
-        given = array_or_shape.shape if isinstance(array_or_shape, Spec) else array_or_shape
-        array, shape = None, _sizes("shape", given, None, ", or pass a NumPy array")
-        if dtype is None and not isinstance(array_or_shape, Spec):
-            raise ArgumentError(
-                f"aclCreateTensor: a tensor of shape {shape} without an array needs a dtype"
-            )
-        own = _short_name(array_or_shape.dtype if isinstance(array_or_shape, Spec) else dtype)
+        return _of_array(array_or_shape, dtype, format)
+    spec = array_or_shape if isinstance(array_or_shape, Spec) else None
+    sizes = array_or_shape if spec is None else spec.shape
+    shape = _sizes("shape", sizes, None, ", or pass a NumPy array")
+    if dtype is None and spec is None:
+        raise ArgumentError(
+            f"aclCreateTensor: a tensor of shape {shape} without an array needs a dtype"
+        )
+    if spec is None:
+        return aclTensor(
+            shape, _short_name(dtype), _format_name(format, shape), None, strides=_contiguous(shape)
+        )
+    strides = _contiguous(shape) if spec.strides is None else spec.strides
+    name = _short_name(spec.dtype)
+    return aclTensor(shape, name, _format_name(format, shape), None, strides=strides)
+
+
+def _of_array(array: Array, dtype: Any, format: aclFormat | str | None) -> aclTensor:
+    """Create a tensor over the caller's array; ``dtype`` is None or the array's own."""
+    shape = tuple(array.shape)
+    name = _short_name(array.dtype)
+    if dtype is not None and _short_name(dtype) != name:
+        raise ArgumentError(
+            f"aclCreateTensor: dtype is {_short_name(dtype)}, the array's is {name}; leave "
+            "dtype out or convert the array"
+        )
+    return aclTensor(shape, name, _format_name(format, shape), array, strides=_strides_of(array))
+
+
+def _format_name(format: aclFormat | str | None, shape: Sequence[int]) -> str:
+    """The name of a format; of None the usual one of the shape's rank."""
     if isinstance(format, aclFormat):
-        format = format.short_name
-    usual = _USUAL_FORMAT.get(len(shape), "ND")
-    if array is not None:
-        strides = _strides_of(array)
-    elif isinstance(array_or_shape, Spec) and array_or_shape.strides is not None:
-        strides = array_or_shape.strides
-    else:
-        strides = _contiguous(shape)
-    return aclTensor(shape, own, format or usual, array, strides=strides)
+        return format.short_name
+    return format or _USUAL_FORMAT.get(len(shape), "ND")
 
 
 def _in_memory(
@@ -287,7 +336,7 @@ def _in_memory(
     storageDimsNum: int,
     tensorData: DeviceMemory | None,
 ) -> aclTensor:
-    """C's form."""
+    """Create a tensor in C's form, over memory of ``aclrtMalloc``."""
     shape = _sizes("viewDims", viewDims, viewDimsNum)
     storage = _sizes("storageDims", storageDims, storageDimsNum)
     strides = _contiguous(shape) if stride is None else _sizes("stride", stride, viewDimsNum)
@@ -302,7 +351,7 @@ def _in_memory(
     name = aclDataType(dataType).short_name
     array = None
     if tensorData is not None:
-        array = _view(tensorData, name, (shape, strides, offset), prod(storage))
+        array = _view(tensorData, name, shape, strides, offset, prod(storage))
     return aclTensor(shape, name, aclFormat(format).short_name, array, tensorData, strides)
 
 
@@ -322,10 +371,15 @@ def _strides_of(array: Array) -> tuple[int, ...]:
 def _view(
     memory: DeviceMemory,
     name: str,
-    view: tuple[tuple[int, ...], tuple[int, ...], int],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
     elements: int,
 ) -> Array:
-    """The elements of a tensor in device memory, as an array that shares it."""
+    """The elements of a tensor in device memory, as an array that shares it.
+
+    ``strides`` and ``offset`` count elements; ``elements`` are those of the storage.
+    """
     if not isinstance(memory, DeviceMemory):
         raise ArgumentError(
             f"aclCreateTensor: tensorData is a {type(memory).__name__}; pass memory of aclrtMalloc "
@@ -333,7 +387,6 @@ def _view(
         )
     if memory.fault:
         raise ArgumentError(f"aclCreateTensor: tensorData: {memory.fault}")
-    shape, strides, offset = view
     element = _numpy(name)
     if elements * element.itemsize > memory.size_bytes:
         raise ArgumentError(
@@ -389,11 +442,11 @@ def aclDestroyScalar(scalar: aclScalar | None) -> int:
     return give_back("scalar", scalar)
 
 
-def _counted(what: str, value: Iterable[T], count: int | None) -> tuple[T, ...]:
+def _counted(list_name: str, value: Iterable[T], count: int | None) -> tuple[T, ...]:
     """The first ``count`` values of a list, as C reads them; all of them without a count."""
     values = tuple(value)
     if count is not None and not 0 <= count <= len(values):
-        raise ArgumentError(f"{what}: the number is {count}, of {len(values)} values {values}")
+        raise ArgumentError(f"{list_name}: the number is {count}, of {len(values)} values {values}")
     return values[:count]
 
 

@@ -25,7 +25,7 @@ class Placeholder(Struct, frozen=True, eq=False):
     name: str
 
 
-#: What to feed: arrays (or ``npusim.spec``s) by placeholder, or by its name.
+#: Arrays (or ``npusim.spec``s) by placeholder, or by its name.
 Feeds = Mapping[str, Any] | Mapping[Placeholder, Any] | Mapping[str | Placeholder, Any]
 
 
@@ -34,8 +34,8 @@ def placeholder(
 ) -> Placeholder:
     """An input of ``shape`` (positive ints) and ``dtype``; ``ArgumentError`` for other sizes."""
     sizes = tuple(shape) if isinstance(shape, Iterable) else ()
-    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes)
-    if not sizes or not whole or min(sizes) < 1:
+    integers = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in sizes)
+    if not sizes or not integers or min(sizes) < 1:
         raise ArgumentError(
             f"placeholder {name!r} has shape {shape!r}; it must be a list of integers >= 1"
         )
@@ -44,7 +44,7 @@ def placeholder(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lazy:
-    """What an operator will compute: ``shape``, ``dtype`` and ``name`` before any data.
+    """A result that is not computed yet: ``shape``, ``dtype`` and ``name`` before any data.
 
     ``call`` runs the operator: it is given a function from placeholder to operand, and the
     keywords of ``npusim.call.Options``.
@@ -62,35 +62,35 @@ class Lazy:
         ``feeds`` maps placeholders or their names to arrays of exactly their shape and dtype; with
         an ``npusim.spec`` among them the run is timing-only. Keywords are those of
         ``npusim.call.Options``. Raises ``ArgumentError`` for a feed that is missing, unknown or
-        does not fit, and what the operator raises.
+        does not fit, and the errors of the operator.
         """
-        given: dict[Placeholder, Operand] = {}
+        operands: dict[Placeholder, Operand] = {}
         for key, value in feeds.items():
             target = self._target(key)
-            if target in given:
+            if target in operands:
                 raise ArgumentError(f"{self.name}: placeholder {target.name!r} is fed twice")
-            given[target] = _fitting(value, target)
-        missing = [p for p in self.inputs if p not in given]
+            operands[target] = _fitting(value, target)
+        missing = [p for p in self.inputs if p not in operands]
         if missing:
-            wanted = ", ".join(f"{p.name!r} {p.shape} {p.dtype}" for p in missing)
-            raise ArgumentError(f"{self.name}: no array was fed for placeholder {wanted}")
-        return self.call(given.__getitem__, {"device": device, **options})
+            described = ", ".join(f"{p.name!r} {p.shape} {p.dtype}" for p in missing)
+            raise ArgumentError(f"{self.name}: no array was fed for placeholder {described}")
+        return self.call(operands.__getitem__, {"device": device, **options})
 
     def _target(self, key: str | Placeholder) -> Placeholder:
         """The one input that a key of the feeds means."""
-        fits = [p for p in self.inputs if key is p or key == p.name]
-        if len(fits) == 1:
-            return fits[0]
+        matches = [p for p in self.inputs if key is p or key == p.name]
+        if len(matches) == 1:
+            return matches[0]
         names = [p.name for p in self.inputs]
-        said = key.name if isinstance(key, Placeholder) else str(key)
-        if fits:
+        name = key.name if isinstance(key, Placeholder) else str(key)
+        if matches:
             raise ArgumentError(
-                f"{self.name}: {len(fits)} placeholders are called {said!r}; feed by placeholder "
-                "instead of by name, or name them apart"
+                f"{self.name}: {len(matches)} placeholders are called {name!r}; feed by "
+                "placeholder instead of by name, or name them apart"
             )
-        what = "placeholder" if isinstance(key, Placeholder) else "name"
+        kind = "placeholder" if isinstance(key, Placeholder) else "name"
         raise ArgumentError(
-            f"{self.name}: {what} {said!r} is none of its inputs{suggest(said, names)}"
+            f"{self.name}: {kind} {name!r} is none of its inputs{suggest(name, names)}"
         )
 
 
@@ -102,10 +102,10 @@ def _fitting(value: Any, target: Placeholder) -> Operand:
             f"the array fed for {target.name!r} has shape {tuple(array.shape)}; its placeholder "
             f"has {target.shape}"
         )
-    found, wanted = known_dtype(array.dtype), known_dtype(target.dtype)
-    if found != wanted:
+    fed, declared = known_dtype(array.dtype), known_dtype(target.dtype)
+    if fed != declared:
         raise ArgumentError(
-            f"the array fed for {target.name!r} is {found}; its placeholder is {wanted}: convert "
-            f"it with .astype({wanted.numpy.name!r})"
+            f"the array fed for {target.name!r} is {fed}; its placeholder is {declared}: convert "
+            f"it with .astype({declared.numpy.name!r})"
         )
     return array

@@ -1,6 +1,7 @@
 """Rankings in the forms that autotuners ask for: configurations in, those worth compiling out.
 
-Neither Triton nor TileLang is imported: what is read of their objects is named in each function.
+Neither Triton nor TileLang is imported: each function names the attributes that it reads of their
+objects.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from npusim.machine.program.kernel import Kernel
 
 
 def product(m: int, k: int, n: int, dtype: str = "fp16") -> Matmul:
-    """C (fp32) = A (m, k) @ B (k, n), with any tiling: what configurations are ranked for."""
+    """A kernel to rank configurations for: C (fp32) = A (m, k) @ B (k, n), with any tiling."""
     kind = kind_of(dtype)
     a, b = Tensor("a", (m, k), kind, "in"), Tensor("b", (k, n), kind, "in")
     start = Tiling(base_m=16, base_n=16, base_k=max(16, 32 // kind.bytes))
@@ -36,7 +37,7 @@ def prune_configs_by(
     certain: bool = False,
     simulate: int = 0,
 ) -> dict[str, Any]:
-    """What ``triton.autotune`` takes as its ``prune_configs_by``: an ``early_config_prune``.
+    """An ``early_config_prune``, as ``triton.autotune`` takes it for ``prune_configs_by``.
 
     ``kernel`` makes a kernel of the arguments of a launch by name, ``tiling`` a tiling of the
     ``kwargs`` of a configuration. ``share`` and ``certain`` are those of ``Ranking.keep``,
@@ -48,15 +49,15 @@ def prune_configs_by(
     def early_config_prune(
         configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any
     ) -> list[Any]:
-        made: list[tuple[Any, Any]] = []
+        valid: list[Any] = []
+        tilings: list[Any] = []
         for config in configs:
             with suppress(ArgumentError):  # such a tiling is none
-                made.append((config, tiling(config.kwargs)))
-        ranking = rank(
-            kernel({**named_args, **kwargs}), [one for _, one in made], device, simulate=simulate
-        )
-        kept = ranking.kept(share, certain=certain)
-        return [made[row.place][0] for row in kept] or [*configs]
+                tilings.append(tiling(config.kwargs))
+                valid.append(config)
+        ranking = rank(kernel({**named_args, **kwargs}), tilings, device, simulate=simulate)
+        worthwhile = ranking.kept(share, certain=certain)
+        return [valid[row.place] for row in worthwhile] or [*configs]
 
     return {"early_config_prune": early_config_prune}
 
@@ -70,13 +71,18 @@ def rank_hints(
     its ``block`` (rows, columns of a tile) and ``rstep`` (of K). Raises ``ArgumentError`` where
     none runs.
     """
-    made = [
-        {"base_m": hint.block[0], "base_n": hint.block[1], "base_k": hint.rstep[0]}
-        | {"step_ka": 1, "step_kb": 1}
+    tilings = [
+        {
+            "base_m": hint.block[0],
+            "base_n": hint.block[1],
+            "base_k": hint.rstep[0],
+            "step_ka": 1,
+            "step_kb": 1,
+        }
         for hint in hints
     ]
     kernel = product(template.M, template.K, template.N, template.in_dtype)
-    ranking = rank(kernel, made, device)
+    ranking = rank(kernel, tilings, device)
     if not ranking.rows:
         raise ArgumentError(f"no hint runs on {ranking.device.name}: {ranking.left_out[:1]}")
     return [hints[row.place] for row in ranking.rows[:topk]]

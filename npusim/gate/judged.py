@@ -1,8 +1,7 @@
-"""Cases of two revisions side by side, and what is said of each: a gate that passes or fails.
+"""Cases of two revisions side by side, with a verdict on each: a gate that passes or fails.
 
-It is told as text, as JUnit XML, and as annotations that GitHub shows.
-
-Cases are calls and networks as lines of commands, with what they may lose.
+It is shown as text, as JUnit XML, and as annotations on GitHub. Cases are calls and networks as
+lines of commands, with the tolerance of each.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -25,24 +25,26 @@ from npusim.base.resources import configs
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.gate.trees import Change
 from npusim.results.facts.differences import facts_of, numbered
-from npusim.results.writers.text_layout import WIDTH, columns, counted, page, wrap
+from npusim.results.facts.number_text import counted
+from npusim.results.writers.text_layout import WIDTH, columns, page, wrap
 
 #: Commands whose lines are cases.
 COMMANDS = ("run", "net")
 
 #: Keys of a gate file and of one of its cases, those that may be left out.
-_OF_FILE, _OF_CASE = ("description", "tolerance", "devices"), ("name", "tolerance", "devices")
+_OF_FILE = ("description", "tolerance", "devices")
+_OF_CASE = ("name", "tolerance", "devices")
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a case may lose: it is slower only by more than ``percent`` and more than ``cycles``."""
+    """The loss a case may have: slower is more than ``percent`` and more than ``cycles``."""
 
     percent: float = 1.0
     cycles: float = 100.0
 
     def exceeded(self, before: int, after: int) -> bool:
-        """Whether both times differ by more."""
+        """True if both times differ by more."""
         return abs(after - before) > max(self.cycles, before * self.percent / 100)
 
 
@@ -61,19 +63,19 @@ def shipped_gates() -> list[str]:
     return sorted(file.name.partition(".")[0] for file in (configs() / "gates").iterdir())
 
 
-def gate_file(given: str) -> Path:
+def gate_file(name: str) -> Path:
     """A gate file: its path, or the name of one that ships.
 
     Raises ``ArgumentError`` for a name that is neither.
     """
-    if Path(given).suffix in (".yaml", ".yml"):
-        return Path(given)
-    if given not in shipped_gates():
-        hint = suggest(given, shipped_gates())
+    if Path(name).suffix in (".yaml", ".yml"):
+        return Path(name)
+    if name not in shipped_gates():
+        hint = suggest(name, shipped_gates())
         raise ArgumentError(
-            f"unknown gate {given!r} (a file of your own needs a path ending in .yaml){hint}"
+            f"unknown gate {name!r} (a file of your own needs a path ending in .yaml){hint}"
         )
-    return Path(str(configs() / "gates" / f"{given}.yaml"))
+    return Path(str(configs() / "gates" / f"{name}.yaml"))
 
 
 def read_cases(source: Path | str, name: str = "") -> tuple[Case, ...]:
@@ -84,19 +86,19 @@ def read_cases(source: Path | str, name: str = "") -> tuple[Case, ...]:
     root = load_tree(source, name)
     entries = root.mapping(("cases",), _OF_FILE)
     tolerance = _tolerance(entries.get("tolerance"), Tolerance())
-    found: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for node in entries["cases"].items():
         for case in _cases(node, tolerance, entries.get("devices")):
-            if case.name in found:
-                line = found[case.name].node.line
+            if case.name in cases:
+                line = cases[case.name].node.line
                 raise node.fail(
                     f"the case {case.name!r} is there already, in line {line}; give one of them "
                     "a name, or leave it out"
                 )
-            found[case.name] = case
-    if not found:
+            cases[case.name] = case
+    if not cases:
         raise entries["cases"].fail("there is no case; add a line such as '- run: matmul ...'")
-    return tuple(found.values())
+    return tuple(cases.values())
 
 
 def _cases(node: Node, tolerance: Tolerance, devices: Node | None) -> Iterator[Case]:
@@ -111,22 +113,29 @@ def _cases(node: Node, tolerance: Tolerance, devices: Node | None) -> Iterator[C
     except ValueError as error:
         raise line.fail(f"{error}; check its quotes") from error
     name = entries["name"].text() if "name" in entries else " ".join(words)
-    own = entries.get("devices", devices)
-    given = any(word.partition("=")[0] == "--device" for word in words)
-    if given and "devices" in entries:
+    names_device = any(word.partition("=")[0] == "--device" for word in words)
+    if names_device and "devices" in entries:
         raise entries["devices"].fail("the line has --device already; keep one of them")
-    for device in [one.text() for one in own.items()] if own and not given else [""]:
-        yield Case(
-            name=f"{name} on {device}" if device else name,
-            words=(commands[0], *words, *(("--device", device) if device else ())),
-            tolerance=_tolerance(entries.get("tolerance"), tolerance),
-            node=line,
-        )
+    case = Case(
+        name=name,
+        words=(commands[0], *words),
+        tolerance=_tolerance(entries.get("tolerance"), tolerance),
+        node=line,
+    )
+    on_devices = entries.get("devices", devices)
+    if names_device or on_devices is None:
+        yield case
+        return
+    for device in on_devices.items():
+        device_name = device.text()
+        words_on_device = (*case.words, "--device", device_name)
+        yield replace(case, name=f"{name} on {device_name}", words=words_on_device)
 
 
 def _tolerance(node: Node | None, usual: Tolerance) -> Tolerance:
+    """The tolerance that a node states; parts it leaves out are ``usual``."""
     entries = node.mapping(optional=("percent", "cycles")) if node is not None else {}
-    return replace(usual, **{name: _number(one) for name, one in entries.items()})
+    return replace(usual, **{name: _number(number) for name, number in entries.items()})
 
 
 def _number(node: Node) -> float:
@@ -165,57 +174,89 @@ class Grown:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file else self.text
-        what = " ".join(filter(None, (self.pipe, self.op, place)))
-        return f"{self.kernel}: {what}: {self.cycles:+,} cycles, mostly {self.reason}"
+        instruction = " ".join(filter(None, (self.pipe, self.op, place)))
+        return f"{self.kernel}: {instruction}: {self.cycles:+,} cycles, mostly {self.reason}"
 
 
 def grown(before: Iterable[Step], after: Iterable[Step]) -> tuple[Grown, ...]:
-    """What has more cycles in the kernels of an explanation than before, most first.
+    """The instructions that have more cycles in an explanation than before, most first.
 
-    Kernels are as `npusim explain --json` tells them, to which ``npusim/gate/work.py`` adds
-    sources. A line is the one of before that has its text, else the next of its file that is left.
+    Kernels are as `npusim explain --json` lists them, to which ``npusim/gate/work.py`` adds
+    sources. A line is compared with the line of before that has its text, else with the next of its
+    file that no other was compared with.
     """
-    found = []
+    instructions = []
     for old, new in _pairs([*_steps(before)], [*_steps(after)]):
+        cycles = new["cycles"] - old.get("cycles", 0)
+        if cycles <= 0:
+            continue
         parts = Counter[str](new["parts"])
         parts.subtract(old.get("parts", {}))
-        cycles, reason = new["cycles"] - old.get("cycles", 0), max(parts, key=lambda n: parts[n])
-        if cycles > 0:
-            own = {name: new[name] for name in ("kernel", "pipe", "op", "file", "line", "text")}
-            found.append(Grown(**own, cycles=cycles, reason=reason))
-    return tuple(sorted(found, key=lambda one: -one.cycles))
+        instructions.append(
+            Grown(
+                kernel=new["kernel"],
+                pipe=new["pipe"],
+                op=new["op"],
+                file=new["file"],
+                line=new["line"],
+                text=new["text"],
+                cycles=cycles,
+                reason=max(parts, key=lambda part: parts[part]),
+            )
+        )
+    return tuple(sorted(instructions, key=lambda instruction: -instruction.cycles))
 
 
 def _steps(kernels: Iterable[Step]) -> Iterator[Step]:
     """The steps of all kernels, launches among them; their cycles add up to the call's."""
     for name, kernel in numbered(kernels, "name").items():
-        own, launch = {"kernel": name}, kernel["launch_cycles"]
-        empty = {"pipe": "", "op": "launch", "line": 0, "cycles": launch, "file": "", "text": ""}
-        yield {**empty, **own, "parts": {"launch": launch}}
+        launch = kernel["launch_cycles"]
+        yield {
+            "kernel": name,
+            "pipe": "",
+            "op": "launch",
+            "file": "",
+            "line": 0,
+            "text": "",
+            "cycles": launch,
+            "parts": {"launch": launch},
+        }
         for step in kernel["path"]:
             line = step["line"].rpartition(":")[2]
-            given = {"file": "", **step, "text": step.get("text") or step["line"]}
-            yield {**given, **own, "line": int(line) if line.isdigit() else 0}
+            yield {
+                "file": "",
+                **step,
+                "kernel": name,
+                "line": int(line) if line.isdigit() else 0,
+                "text": step.get("text") or step["line"],
+            }
+
+
+#: The keys in which a step is the same as one of before: those of the same text come first.
+_SAME_TEXT = ("kernel", "pipe", "op", "file", "text")
+_SAME_FILE = ("kernel", "pipe", "op", "file")
 
 
 def _pairs(old: list[Step], new: list[Step]) -> Iterator[tuple[Mapping[str, Any], Step]]:
-    """Each new step with the old one that it was; {} where it was none."""
-    for names in (("kernel", "pipe", "op", "file", "text"), ("kernel", "pipe", "op", "file")):
-        known: dict[tuple[str, ...], list[Step]] = defaultdict(list)
-        for step in sorted(old, key=lambda one: one["line"]):
-            known[tuple(step[name] for name in names)].append(step)
-        left = []
-        for step in sorted(new, key=lambda one: one["line"]):
-            same = known[tuple(step[name] for name in names)]
+    """Each new step with the old step that it was; {} for a step that is new."""
+    for keys in (_SAME_TEXT, _SAME_FILE):
+        unpaired: dict[tuple[str, ...], list[Step]] = defaultdict(list)
+        for step in sorted(old, key=itemgetter("line")):
+            unpaired[tuple(step[key] for key in keys)].append(step)
+        remaining = []
+        for step in sorted(new, key=itemgetter("line")):
+            same = unpaired[tuple(step[key] for key in keys)]
             if same:
                 yield same.pop(0), step
             else:
-                left.append(step)
-        old, new = [one for steps in known.values() for one in steps], left
-    yield from (({}, step) for step in new)
+                remaining.append(step)
+        old = [step for steps in unpaired.values() for step in steps]
+        new = remaining
+    for step in new:
+        yield {}, step
 
 
-#: What becomes of a case and fails the gate.
+#: Verdicts on a case that fail the gate.
 FAILING = ("slower", "fails")
 
 #: Cycles, or why there are none, by part: "" is all of a case, others are layers of a network.
@@ -224,11 +265,11 @@ Times = Mapping[str, int | str]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What became of a case, or of a ``part`` of it.
+    """The verdict on a case, or on a ``part`` of it.
 
-    ``verdict`` is one of ``FAILING``, or "faster", "new", "gone", or "" of what is as before.
-    ``message`` is why it fails to run. ``culprits`` are changes that make it slower, ``grown``
-    instructions that have more cycles, both those that matter most first.
+    ``verdict`` is one of ``FAILING``, or "faster", "new", "gone", or "" where the time is as
+    before. ``message`` is the reason why it fails to run. ``culprits`` are changes that make it
+    slower, ``grown`` instructions that have more cycles, both those that matter most first.
     """
 
     case: str
@@ -248,13 +289,16 @@ class Finding:
     @property
     def place(self) -> tuple[str, int] | None:
         """The file and the line to look at first; None where none is known."""
-        lines = [(one.file, one.line) for one in self.culprits]
-        lines += [(one.file, one.line) for one in self.grown if one.file]
-        return lines[0] if lines else None
+        for change in self.culprits:
+            return change.file, change.line
+        for instruction in self.grown:
+            if instruction.file:
+                return instruction.file, instruction.line
+        return None
 
     @property
     def change(self) -> str:
-        """By how much the time changed, in cycles and as a share."""
+        """The change of the time, in cycles and as a share."""
         if not self.before or self.after is None:
             return ""
         return f"{self.after - self.before:+,} cycles ({self.after / self.before - 1:+.1%})"
@@ -262,9 +306,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """All findings of a gate, whose ``file`` states the cases, ``against`` what was before.
+    """All findings of a gate, whose ``file`` states the cases, ``against`` the times of before.
 
-    ``against`` is "" where nothing was: then the times are only written down.
+    ``against`` is "" where there are none: then the times are only written down.
     """
 
     file: str
@@ -273,8 +317,8 @@ class Judged:
 
     @property
     def failed(self) -> tuple[Finding, ...]:
-        """What fails the gate."""
-        return tuple(one for one in self.findings if one.verdict in FAILING)
+        """The findings that fail the gate."""
+        return tuple(finding for finding in self.findings if finding.verdict in FAILING)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for ``json.dumps``."""
@@ -282,72 +326,93 @@ class Judged:
 
     def text(self) -> str:
         """The gate for people, at most 80 columns wide but for lines of sources."""
-        return page([_table(self), *(_reasons(one) for one in self.failed), _verdict(self)])
+        reasons = [_reasons(finding) for finding in self.failed]
+        return page([_table(self), *reasons, _verdict(self)])
 
     def junit(self) -> str:
         """All cases as a suite of tests in JUnit's XML."""
-        counts = {"tests": str(len(self.findings)), "failures": str(len(self.failed))}
-        suite = Xml.Element("testsuite", {"name": f"npusim gate {self.file}", **counts})
-        for one in self.findings:
-            case = Xml.SubElement(suite, "testcase", classname=one.case, name=one.part or one.case)
-            said = one.message or one.change
-            if one.verdict in FAILING:
-                made = Xml.SubElement(case, "failure", type=one.verdict, message=said)
-                made.text = "\n".join([*_reasons(one)][1:])
-            elif one.verdict == "gone":
-                Xml.SubElement(case, "skipped", message="the case is gone")
-            elif one.verdict:
-                Xml.SubElement(case, "system-out").text = f"{one.verdict} {said}".strip()
+        suite = Xml.Element(
+            "testsuite",
+            {
+                "name": f"npusim gate {self.file}",
+                "tests": str(len(self.findings)),
+                "failures": str(len(self.failed)),
+            },
+        )
+        for finding in self.findings:
+            name = finding.part or finding.case
+            case = Xml.SubElement(suite, "testcase", classname=finding.case, name=name)
+            _add_verdict(case, finding)
         return shown(Xml.tostring(suite, encoding="unicode", xml_declaration=True)) + "\n"
 
     def for_github(self) -> str:
         """Annotations that GitHub shows where they point to; notices of what is faster."""
         lines = []
-        for one in self.findings:
-            if one.verdict in (*FAILING, "faster"):
-                kind = "error" if one.verdict in FAILING else "notice"
-                file, line = one.place or ("", 0)
+        for finding in self.findings:
+            if finding.verdict in (*FAILING, "faster"):
+                kind = "error" if finding.verdict in FAILING else "notice"
+                file, line = finding.place or ("", 0)
                 where = f"file={_escaped(file, ':,')},line={line}," if file else ""
-                title = _escaped(f"npusim gate: {one.name} is {one.verdict}", ":,")
-                told = "\n".join([one.message or one.change, *map(str, one.grown[:_MOST])])
-                lines.append(f"::{kind} {where}title={title}::{_escaped(told)}\n")
+                title = _escaped(f"npusim gate: {finding.name} is {finding.verdict}", ":,")
+                details = [finding.message or finding.change, *map(str, finding.grown[:_MOST])]
+                text = _escaped("\n".join(details))
+                lines.append(f"::{kind} {where}title={title}::{text}\n")
         return "".join(lines)
 
 
+def _add_verdict(case: Xml.Element, finding: Finding) -> None:
+    """Say in a test case of JUnit's XML that it failed, is gone, or is new or faster."""
+    details = finding.message or finding.change
+    if finding.verdict in FAILING:
+        failure = Xml.SubElement(case, "failure", type=finding.verdict, message=details)
+        failure.text = "\n".join([*_reasons(finding)][1:])
+    elif finding.verdict == "gone":
+        Xml.SubElement(case, "skipped", message="the case is gone")
+    elif finding.verdict:
+        Xml.SubElement(case, "system-out").text = f"{finding.verdict} {details}".strip()
+
+
 def times_of(answer: Mapping[str, Any]) -> Times:
-    """The times in what `npusim run --json` or `npusim net --json` told."""
+    """The times in an answer of `npusim run --json` or `npusim net --json`."""
     facts = answer["facts"]
-    layers = [one for one in facts.get("layers", ()) if "layer" in one]
+    layers = [layer for layer in facts.get("layers", ()) if "layer" in layer]
     if not facts or (answer["error"] and not layers):
         return {"": answer["error"]}
-    whole = {} if answer["error"] else {"": facts["cycles"]}
-    return {**whole, **{one["layer"]: one["error"] or one["cycles"] for one in layers}}
+    times = {} if answer["error"] else {"": facts["cycles"]}
+    for layer in layers:
+        times[layer["layer"]] = layer["error"] or layer["cycles"]
+    return times
 
 
 def judge(
     cases: Sequence[Case], before: Mapping[str, Times], after: Mapping[str, Times]
 ) -> tuple[Finding, ...]:
-    """What became of each case and of its parts; cases that only ``before`` has are gone."""
-    found = [one for case in cases for one in _parts(case, before.get(case.name, {}), after)]
+    """The verdict on each case and on its parts; cases that only ``before`` has are gone."""
+    findings: list[Finding] = []
+    for case in cases:
+        findings += _judged_parts(case, before.get(case.name, {}), after[case.name])
     names = {case.name for case in cases}
-    return *found, *(Finding(case=one, verdict="gone") for one in before if one not in names)
+    gone = [Finding(case=name, verdict="gone") for name in before if name not in names]
+    return *findings, *gone
 
 
-def _parts(case: Case, before: Times, after: Mapping[str, Times]) -> Iterator[Finding]:
-    now = after[case.name]
-    for part in dict.fromkeys((*now, *before)):
-        old, new = before.get(part), now.get(part)
-        one = old if isinstance(old, int) else None
-        other = new if isinstance(new, int) else None
-        made = Finding(case=case.name, part=part, before=one, after=other)
+def _judged_parts(case: Case, before: Times, after: Times) -> Iterator[Finding]:
+    """The verdict on each part of a case."""
+    for part in dict.fromkeys((*after, *before)):
+        old, new = before.get(part), after.get(part)
+        old_cycles = old if isinstance(old, int) else None
+        new_cycles = new if isinstance(new, int) else None
+        finding = Finding(case=case.name, part=part, before=old_cycles, after=new_cycles)
         if isinstance(new, str):
-            yield replace(made, verdict="fails", message=new)
-        elif one is None or other is None:
-            yield replace(made, verdict="gone" if other is None else "new")
-        elif case.tolerance.exceeded(one, other):
-            yield replace(made, verdict="slower" if other > one else "faster")
+            yield replace(finding, verdict="fails", message=new)
+        elif new_cycles is None:
+            yield replace(finding, verdict="gone")
+        elif old_cycles is None:
+            yield replace(finding, verdict="new")
+        elif case.tolerance.exceeded(old_cycles, new_cycles):
+            yield replace(finding, verdict="slower" if new_cycles > old_cycles else "faster")
         else:
-            yield made
+            yield finding
 
 
 def save(path: Path, times: Mapping[str, Times]) -> None:
@@ -381,7 +446,7 @@ def load(path: str) -> dict[str, Times]:
 
 
 def is_time(value: object) -> bool:
-    """Whether a value of a JSON file is a time in cycles: an integer above 0."""
+    """True if a value of a JSON file is a time in cycles: an integer above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -397,7 +462,7 @@ def require_case(
         )
 
 
-#: Changes, and instructions that grew, that are told of one case.
+#: The most changes, and the most instructions that grew, shown of one case.
 _MOST = 4
 
 
@@ -406,46 +471,57 @@ _MOST = 4
 
 def _table(judged: Judged) -> Iterator[str]:
     rows: list[Sequence[str]] = [("case", "before", "after", "change", "")]
-    for one in judged.findings:
-        if one.verdict:
-            times = ("-" if n is None else f"{n:,}" for n in (one.before, one.after))
-            share = one.change.partition(" (")[2].rstrip(")")
-            rows.append((one.name, *times, share, one.verdict))
+    for finding in judged.findings:
+        if finding.verdict:
+            before, after = _cycles(finding.before), _cycles(finding.after)
+            share = finding.change.partition(" (")[2].rstrip(")")
+            rows.append((finding.name, before, after, share, finding.verdict))
     if len(rows) > 1:
         yield from columns(rows, left=(0, 4), width=WIDTH)
-    same = [one for one in judged.findings if not one.verdict]
+    same = [finding for finding in judged.findings if not finding.verdict]
     if same:
         yield f"{_counted(same)} as before, within the tolerance"
 
 
+def _cycles(cycles: int | None) -> str:
+    return "-" if cycles is None else f"{cycles:,}"
+
+
 def _counted(findings: Sequence[Finding]) -> str:
-    """How many cases and layers of networks there are: ``"1 case and 54 layers"``."""
-    layers = sum(bool(one.part) for one in findings)
+    """The number of cases and of layers of networks: ``"1 case and 54 layers"``."""
+    layers = sum(bool(finding.part) for finding in findings)
     cases = len(findings) - layers
-    numbers = [("case", cases)] if cases or not layers else []
-    numbers += [("layer", layers)] if layers else []
-    return " and ".join(counted(count, noun) for noun, count in numbers)
+    counts = []
+    if cases or not layers:
+        counts.append(counted(cases, "case"))
+    if layers:
+        counts.append(counted(layers, "layer"))
+    return " and ".join(counts)
 
 
-def _reasons(one: Finding) -> Iterator[str]:
+def _reasons(finding: Finding) -> Iterator[str]:
+    """Lines on a finding that fails: its change or message, culprits and instructions that grew."""
     yield ""
-    yield from wrap(f"{one.name}: {one.message or one.change}", later="  ")
-    yield from (f"  changed  {line}" for line in one.culprits[:_MOST])
-    yield from (f"  grew     {line}" for line in one.grown[:_MOST])
+    yield from wrap(f"{finding.name}: {finding.message or finding.change}", later="  ")
+    for change in finding.culprits[:_MOST]:
+        yield f"  changed  {change}"
+    for instruction in finding.grown[:_MOST]:
+        yield f"  grew     {instruction}"
 
 
 def _verdict(judged: Judged) -> Iterator[str]:
+    """The last lines: does the gate pass, and the way out where times changed."""
     yield ""
     failed = _counted(judged.failed) if judged.failed else ""
     if judged.against:
         verdict = f"fails: {failed} slower or failing" if failed else "passes"
-        said = f"gate {judged.file} against {judged.against} {verdict}"
+        sentence = f"gate {judged.file} against {judged.against} {verdict}"
     else:
         simulated = f": {_counted(judged.findings)} simulated"
         verdict = f" fails: {failed} failing" if failed else simulated
-        said = f"gate {judged.file}{verdict}; nothing is compared without --against"
-    yield from wrap(said, later="  ")
-    if any(one.verdict in ("slower", "faster") for one in judged.findings):
+        sentence = f"gate {judged.file}{verdict}; nothing is compared without --against"
+    yield from wrap(sentence, later="  ")
+    if any(finding.verdict in ("slower", "faster") for finding in judged.findings):
         yield from wrap(
             f"to accept the times as they are: npusim gate {judged.file} --save BASELINE.json, "
             "and --against that; or a wider tolerance of the case",
@@ -455,4 +531,4 @@ def _verdict(judged: Judged) -> Iterator[str]:
 
 def _escaped(text: str, marks: str = "") -> str:
     """``text`` with the characters that have a meaning in annotations, and ``marks``, as codes."""
-    return re.sub(f"[%\r\n{marks}]", lambda found: f"%{ord(found[0]):02X}", text)
+    return re.sub(f"[%\r\n{marks}]", lambda match: f"%{ord(match[0]):02X}", text)

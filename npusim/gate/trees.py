@@ -21,14 +21,14 @@ from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.machine.timing.fast.library import environment_of, sources
 
-#: A line of a command, and what it told: facts as its --json has them, and an error.
+#: A line of a command, and its answer: facts as its --json has them, and an error.
 Line = tuple[str, ...]
 Answer = Mapping[str, Any]
 
-#: What git tells those it calls of their repository, and which must not be told of another one.
+#: Variables by which git names its repository to programs it calls; another one must not see them.
 _OF_HOOKS = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX", "GIT_COMMON_DIR")
 
-#: What is run in a process of a revision.
+#: The script that runs in a process of a revision.
 _WORKER = Path(__file__).with_name("work.py")
 
 #: Where the next file or the next change of a difference begins.
@@ -37,21 +37,23 @@ _PARTS = re.compile(r"^(?=diff --git |@@ )", re.MULTILINE)
 #: The file of a difference, before and now; behind a name with spaces there is a tab.
 _NAMES = re.compile(r"^(?:--- a|\+\+\+ b)/(.*?)\t?$", re.MULTILINE)
 
-#: Changes that are tried one by one.
+#: The most changes that are tried one by one.
 _MOST = 24
 
 
-def git(folder: Path, *words: str, given: str = "") -> str:
-    """What git prints in ``folder``; ``given`` is its input.
+def git(folder: Path, *words: str, stdin: str = "") -> str:
+    """The output of git in ``folder``.
 
     Raises ``ArgumentError`` with git's own words where it fails, or is not there.
     """
-    without = [part for name in _OF_HOOKS for part in ("-u", name)]
-    command = ["env", *without, "git", "-C", str(folder), "-c", "core.quotepath=off", *words]
-    done = subprocess.run(command, input=os.fsencode(given), capture_output=True, check=False)
+    command = ["env"]
+    for variable in _OF_HOOKS:
+        command += ["-u", variable]
+    command += ["git", "-C", str(folder), "-c", "core.quotepath=off", *words]
+    done = subprocess.run(command, input=os.fsencode(stdin), capture_output=True, check=False)
     if done.returncode:
-        said = os.fsdecode(done.stderr).strip().replace("\n", "; ")
-        raise ArgumentError(f"git {words[0]} in {folder}: {said}")
+        message = os.fsdecode(done.stderr).strip().replace("\n", "; ")
+        raise ArgumentError(f"git {words[0]} in {folder}: {message}")
     return os.fsdecode(done.stdout)
 
 
@@ -63,24 +65,25 @@ class Tree(Struct, frozen=True):
     _answers: dict[Line, Answer] = field(default_factory=dict)
 
     def answers(self, lines: Iterable[Line]) -> list[Answer]:
-        """What lines tell, each simulated once, in a process of its own for all that are new.
+        """The answers of lines, each simulated once, in one process for all that are new.
 
-        Of a line that ends the process, the answer is that it does; those after it have another.
+        The answer of a line that ends the process is that it does; the next lines run in another.
         """
-        asked = [*lines]
-        left = [line for line in dict.fromkeys(asked) if line not in self._answers]
-        while left:
-            told = self._run(left)
-            if len(told) < len(left):
-                what = "the process that simulated it died; out of memory, perhaps"
-                told.append({"facts": {}, "error": what})
-            self._answers.update(zip(left, told, strict=False))
-            left = left[len(told) :]
-        return [self._answers[line] for line in asked]
+        wanted = [*lines]
+        unanswered = [line for line in dict.fromkeys(wanted) if line not in self._answers]
+        while unanswered:
+            answers = self._run(unanswered)
+            if len(answers) < len(unanswered):
+                error = "the process that simulated it died; out of memory, perhaps"
+                answers.append({"facts": {}, "error": error})
+            self._answers.update(zip(unanswered, answers, strict=False))
+            unanswered = unanswered[len(answers) :]
+        return [self._answers[line] for line in wanted]
 
     def _run(self, lines: Sequence[Line]) -> list[Answer]:
-        with tempfile.TemporaryDirectory(prefix="npusim-gate-") as made:
-            file = Path(made) / "answers"
+        """The answers of lines, as far as the process that simulates them came."""
+        with tempfile.TemporaryDirectory(prefix="npusim-gate-") as folder:
+            file = Path(folder) / "answers"
             file.touch()
             subprocess.run(
                 [sys.executable, str(_WORKER), str(file), str(self.root)],
@@ -90,16 +93,19 @@ class Tree(Struct, frozen=True):
                 env=environment_of(self.root),
                 check=False,
             )
-            whole = file.read_text(encoding="utf-8").split("\n")[:-1]  # the last may be half
-        return [json.loads(line) for line in whole]
+            complete = file.read_text(encoding="utf-8").split("\n")[:-1]  # the last may be half
+        return [json.loads(line) for line in complete]
 
 
-def simulate(among: Sequence[Tree], lines: Sequence[Line], jobs: int) -> None:
+def simulate(trees: Sequence[Tree], lines: Sequence[Line], jobs: int) -> None:
     """Simulate lines in each tree, in up to ``jobs`` processes at once; trees keep the answers."""
-    parts = max(1, jobs // len(among))
-    asked = [(tree, lines[at::parts]) for tree in among for at in range(parts)]
+    parts = max(1, jobs // len(trees))
     with ThreadPoolExecutor(jobs) as pool:
-        _ = [*pool.map(lambda one: one[0].answers(one[1]), asked)]
+        running = [
+            pool.submit(tree.answers, lines[part::parts]) for tree in trees for part in range(parts)
+        ]
+        for answers in running:
+            answers.result()
 
 
 def here() -> Tree:
@@ -113,8 +119,10 @@ def here() -> Tree:
 
 def commit_of(tree: Tree, name: str) -> str:
     """The commit of a revision, or the last that changed a file ending in .json; "" without one."""
-    log = ("log", "-1", "--format=%H", "--", str(Path(name).absolute()))
-    words = log if name.endswith(".json") else ("rev-parse", "--verify", f"{name}^{{commit}}")
+    if name.endswith(".json"):
+        words = ["log", "-1", "--format=%H", "--", str(Path(name).absolute())]
+    else:
+        words = ["rev-parse", "--verify", f"{name}^{{commit}}"]
     try:
         return git(tree.root, *words).strip()
     except ArgumentError:
@@ -124,8 +132,8 @@ def commit_of(tree: Tree, name: str) -> str:
 @contextmanager
 def revision(tree: Tree, commit: str) -> Iterator[Tree]:
     """The files of a commit, in a folder that is removed in the end."""
-    with tempfile.TemporaryDirectory(prefix="npusim-gate-") as made:
-        root = Path(made).resolve() / tree.root.name
+    with tempfile.TemporaryDirectory(prefix="npusim-gate-") as temporary:
+        root = Path(temporary).resolve() / tree.root.name
         git(tree.root, "worktree", "add", "--detach", "--quiet", str(root), commit)
         try:
             folder = root / tree.folder.relative_to(tree.root)
@@ -152,46 +160,77 @@ class Change:
 
 
 def changes(tree: Tree, commit: str) -> list[Change]:
-    """What differs from a commit in sources, each change that can be tried alone.
+    """The differences of sources from a commit, each change that can be tried alone.
 
-    Compiled code cannot, as each change of it would be compiled, nor can what is no code.
+    Compiled code cannot, as each change of it would be compiled, nor can text that is no code.
     """
-    words = ("--unified=0", "--no-color", "--no-ext-diff", "--no-renames", "--src-prefix=a/")
-    named = ("--dst-prefix=b/", commit, "--", "*.py", "*.yaml", "*.yml")
     compiled = tuple("/".join(source.parts[-3:]) for source in sources())
-    found: list[Change] = []
-    head = file = ""
-    for part in _PARTS.split(git(tree.root, "diff", *words, *named)):
+    changes: list[Change] = []
+    head = ""
+    file = ""
+    for part in _PARTS.split(_difference(tree, commit)):
         if not part.startswith("@@"):
-            head, file = part, "".join(_NAMES.findall(part)[-1:])
+            head = part
+            names = _NAMES.findall(part)
+            file = names[-1] if names else ""
             continue
-        line, text = _first(part)
+        line, text = _first_code(part)
         if not text or file.endswith(compiled):
             continue
-        if len(found) < _MOST or found[-1].file != file:
-            found.append(Change(file, line, text, head + part))
+        if len(changes) < _MOST or changes[-1].file != file:
+            changes.append(Change(file, line, text, head + part))
         else:  # of many changes, those of a file at the end are tried together
-            found[-1] = replace(found[-1], patch=found[-1].patch + part)
-    return found
+            changes[-1] = replace(changes[-1], patch=changes[-1].patch + part)
+    return changes
 
 
-def _first(hunk: str) -> tuple[int, str]:
-    """The first line of code of a change, or what it removes; of no code there is no text."""
+def _difference(tree: Tree, commit: str) -> str:
+    """The difference of sources from a commit, as git writes it without lines around."""
+    return git(
+        tree.root,
+        "diff",
+        "--unified=0",
+        "--no-color",
+        "--no-ext-diff",
+        "--no-renames",
+        "--src-prefix=a/",
+        "--dst-prefix=b/",
+        commit,
+        "--",
+        "*.py",
+        "*.yaml",
+        "*.yml",
+    )
+
+
+def _first_code(hunk: str) -> tuple[int, str]:
+    """Number and text of a change's first line of code, which may be removed; "" without code."""
     head, *lines = hunk.split("\n")
-    now, gone = ([one[1:].strip() for one in lines if one[:1] == mark] for mark in "+-")
-    code = [*enumerate(now), *((0, text) for text in gone)]
-    place, text = next((one for one in code if one[1] and one[1][0] != "#"), (0, ""))
-    return max(1, int(head.partition("+")[2].split()[0].split(",")[0]) + place), text
+    first = int(head.partition("+")[2].split()[0].split(",")[0])
+    added = [line[1:].strip() for line in lines if line[:1] == "+"]
+    for place, text in enumerate(added):
+        if text and text[0] != "#":
+            return max(1, first + place), text
+    removed = [line[1:].strip() for line in lines if line[:1] == "-"]
+    for text in removed:
+        if text and text[0] != "#":
+            return max(1, first), text
+    return max(1, first), ""
 
 
 def alone(
-    tree: Tree, tried: Sequence[Change], lines: Sequence[Line]
+    tree: Tree, changes: Sequence[Change], lines: Sequence[Line]
 ) -> Iterator[tuple[Change, list[Answer]]]:
-    """What lines tell where each change in turn is made to a revision's ``tree``, and no other."""
-    for number, one in enumerate(tried):
-        for turn, way in enumerate(((), ("--reverse",))):
-            git(tree.root, "apply", "--unidiff-zero", *way, given=one.patch)
-            if (tree.root / one.file).exists():  # Python knows compiled code by the file's time
-                os.utime(tree.root / one.file, (2 * number + turn,) * 2)
-            if not turn:
-                yield one, Tree(tree.root, tree.folder).answers(lines)
+    """The answers of lines where each change in turn is made to a revision, and no other."""
+    for number, change in enumerate(changes):
+        git(tree.root, "apply", "--unidiff-zero", stdin=change.patch)
+        _set_time(tree.root / change.file, 2 * number)
+        yield change, Tree(tree.root, tree.folder).answers(lines)
+        git(tree.root, "apply", "--unidiff-zero", "--reverse", stdin=change.patch)
+        _set_time(tree.root / change.file, 2 * number + 1)
+
+
+def _set_time(file: Path, seconds: int) -> None:
+    """Give a file that is there a time of its own, by which Python knows compiled code."""
+    if file.exists():
+        os.utime(file, (seconds, seconds))

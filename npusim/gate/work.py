@@ -1,10 +1,10 @@
-"""What ``npusim gate`` runs in a process of each revision: lines in, what they take out.
+"""The script that ``npusim gate`` runs in a process of each revision: lines in, answers out.
 
-A script, given the file of the answers and the folder of the revision. It reads a list of lines
+Its arguments are the file of the answers and the folder of the revision. It reads a list of lines
 (words behind ``npusim``) as JSON, and writes an answer for each as a line of JSON: ``facts``, as
-the command's --json tells them, and ``error``, "" where there is none. Of the revision's npusim it
-uses what all revisions have: the command line. Steps of an explanation get ``file``, the path of
-their source below the folder ("" elsewhere), and ``text``, their line of it.
+the command's --json has them, and ``error``, "" where there is none. Of the revision's npusim it
+uses the part that all revisions have: the command line. Steps of an explanation get ``file``, the
+path of their source below the folder ("" elsewhere), and ``text``, their line of it.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: Where emitted instructions have their lines.
+#: The package whose files have the lines of emitted instructions.
 _KERNELS = "npusim.kernels."
 
 
 def work(answers: str, root: str) -> None:
     """Answer the lines of stdin one after another; each answer is written at once."""
-    with Path(answers).open("a", encoding="utf-8") as told, _store():
+    folder = Path(root)
+    with Path(answers).open("a", encoding="utf-8") as file, _store():
         for words in json.load(sys.stdin):
-            known = set(sys.modules)
+            before = set(sys.modules)
             answer = _answer(words)
-            _locate(answer["facts"], Path(root))
-            print(json.dumps(answer), file=told, flush=True)
-            for name in {*sys.modules} - known:  # of the folder of one kernel, not of the next
-                if not name.startswith("npusim.") and _below(name, Path(root)):
+            _locate(answer["facts"], folder)
+            print(json.dumps(answer), file=file, flush=True)
+            for name in sys.modules.keys() - before:  # of the folder of one kernel, not of the next
+                if not name.startswith("npusim.") and _below(name, folder):
                     del sys.modules[name]
 
 
 def _store() -> Any:
-    """What keeps runs of kernels in the user's cache, where the revision has such a thing."""
-    try:
-        return importlib.import_module("npusim.reuse.cache").answers_in("")
-    except (ImportError, AttributeError):
-        return contextlib.nullcontext()
+    """Open the user's cache of runs, where the revision has one, by the names it has had."""
+    for module in ("npusim.reuse.answers", "npusim.reuse.cache"):
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(module).answers_in("")
+    return contextlib.nullcontext()
 
 
 def _answer(words: list[str]) -> dict[str, Any]:
     main = importlib.import_module("npusim.cli.main").main  # of the revision, like all of npusim
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status: Any = main([*words, "--json"])
@@ -53,10 +55,11 @@ def _answer(words: list[str]) -> dict[str, Any]:
         print(f"{type(error).__name__}: {error}", file=err)
         status = 1
     text = f"\n{out.getvalue()}"  # before the JSON stands what kernels print
-    at = text.rfind("\n{\n")
-    facts = json.loads(text[at:]) if at >= 0 else {}
-    said = err.getvalue().strip().rpartition("\n")[2].removeprefix("npusim: error: ")
-    return {"facts": facts, "error": said or "it told nothing" if status else ""}
+    start = text.rfind("\n{\n")
+    facts = json.loads(text[start:]) if start >= 0 else {}
+    last_line = err.getvalue().strip().rpartition("\n")[2]
+    message = last_line.removeprefix("npusim: error: ") or "it told nothing"
+    return {"facts": facts, "error": message if status else ""}
 
 
 def _below(name: str, root: Path) -> str:
@@ -66,21 +69,28 @@ def _below(name: str, root: Path) -> str:
 
 
 def _locate(facts: dict[str, Any], root: Path) -> None:
-    steps = [step for one in facts.get("kernels", ()) for step in one.get("path", ())]
+    """Give the steps of an explanation the file and the text of their lines."""
+    steps = [step for kernel in facts.get("kernels", ()) for step in kernel.get("path", ())]
     if not steps:
         return
+    files = _sources(root)
+    for step in steps:
+        name, _, line = step["line"].rpartition(":")
+        source, step["file"] = files.get(name, ("", ""))
+        step["text"] = linecache.getline(source, int(line)).strip() if source else ""
+
+
+def _sources(root: Path) -> dict[str, tuple[str, str]]:
+    """The files of kernels by name: the full path, and the path below the folder."""
     files: dict[str, tuple[str, str]] = {}
     for name in sorted(sys.modules):
         path = _below(name, root)
-        whole = getattr(sys.modules[name], "__file__", None) or ""
+        source = getattr(sys.modules[name], "__file__", None) or ""
         if name.startswith(_KERNELS):
-            files.setdefault(Path(whole).name, (whole, path))
+            files.setdefault(Path(source).name, (source, path))
         elif path and not name.startswith("npusim."):  # a user's kernel goes before ours
-            files[Path(whole).name] = whole, path
-    for step in steps:
-        file, _, line = step["line"].rpartition(":")
-        whole, step["file"] = files.get(file, ("", ""))
-        step["text"] = linecache.getline(whole, int(line)).strip() if whole else ""
+            files[Path(source).name] = source, path
+    return files
 
 
 if __name__ == "__main__":

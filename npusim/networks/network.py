@@ -27,14 +27,23 @@ from npusim.networks.timed import Timed
 from npusim.ops.network_layers import LayerRuns
 from npusim.results.facts import network_rows
 from npusim.results.facts.advice import WORTH_A_LINE, slow_kernels
-from npusim.results.facts.energy import Energy, energy_of
-from npusim.results.facts.saved import Reported
+from npusim.results.facts.energy import (
+    ENERGY_MISSING,
+    ENERGY_ROWS,
+    TOTAL_ENERGY,
+    Energy,
+    Spending,
+    energy_of,
+)
+from npusim.results.facts.fact import row_of
 from npusim.results.facts.tables import DataFrame, frame
-from npusim.results.shown import network_text
+from npusim.results.saved import Reported
+from npusim.results.shown import network_words
 from npusim.results.shown.report import Report
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.progress import in_notebooks, of_layers
-from npusim.reuse.cache import answers_in
+from npusim.results.writers.text import report_text
+from npusim.reuse.answers import answers_in
 from npusim.version import __version__
 from npusim.workloads import Layer, Workload, read_network
 
@@ -75,7 +84,7 @@ class LayerTime(Timed, frozen=True, kw_only=True):
         return self.layer.count * super().cycles
 
 
-class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
+class NetworkResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
     """The backward pass of a network; layers that could not be simulated are in no total.
 
     ``untrained`` are the layers whose input has no gradient, because nothing trained is before it,
@@ -94,7 +103,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     def __repr__(self) -> str:
         """One line: network, device, time, and how much of it is missing."""
-        missing = "" if self.complete else f", {network_text.missing_text(self.to_json())}"
+        missing = "" if self.complete else f", {network_words.missing_text(self.to_json())}"
         return (
             f"<NetworkResult {self.workload.name} on {self.device.name}: {self.time_us:.3f} us, "
             f"{self.cycles} cycles{missing}>"
@@ -132,17 +141,12 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         return energy_of(self.device, runs, self.time_us)
 
     @property
-    def energy_uj(self) -> float | None:
-        """Microjoules of all layers; None where the device lacks a figure that they need."""
-        return self.spent.uj
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """The notes of the layers' results, each once, and one on what all their times rest on."""
         notes, figures = notes_of(self.device, [one.result for one in self.timed if one.result])
         notes = [*self._without, *notes]
         notes = [*self.workload.notes, *notes]
-        return (*notes, *self._slow_kernels, *network_text.left_out(self.workload), *figures)
+        return (*notes, *self._slow_kernels, *network_words.left_out(self.workload), *figures)
 
     @property
     def _without(self) -> list[str]:
@@ -264,9 +268,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
             "time_range_us": self.known_range_us(),
             "split": self.split,
             "bottleneck": self.bottleneck,
-            "energy_uj": self.energy_uj,
-            "energy": self.spent.table(),
-            "energy_missing": list(self.spent.missing),
+            **row_of((TOTAL_ENERGY, ENERGY_ROWS, ENERGY_MISSING), self),
             "notes": list(self.notes),
             "layers": self.layer_rows(),
             "kernels": self.kernel_rows(),
@@ -298,7 +300,7 @@ class NetworkResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     def text(self) -> str:
         """The report for people: totals, layers, kernels, and what could not be simulated."""
-        return network_text.render(self.to_json())
+        return report_text(self.as_report())
 
     @property
     def table(self) -> DataFrame:

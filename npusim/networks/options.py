@@ -14,7 +14,8 @@ from msgspec import Struct
 from npusim.base.dtypes import dtype
 from npusim.base.errors import ArgumentError
 from npusim.networks.network import GRADIENTS, PASSES
-from npusim.ops.arguments import integer, read_cube_math_type, shared_option
+from npusim.ops.cube_math import read_cube_math_type
+from npusim.ops.options import CUBE_MATH_TYPE, integer
 
 #: The functions that take an option: ``network`` for layers by themselves, ``step`` for a whole
 #: step of training.
@@ -94,7 +95,7 @@ TRAINING_OPTIONS = (
         takers=(LAYERS,),
         read=read_cube_math_type,
         metavar="TYPE",
-        help=shared_option("cube_math_type").help,
+        help=CUBE_MATH_TYPE.help,
     ),
 )
 

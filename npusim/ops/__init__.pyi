@@ -1,27 +1,22 @@
-"""The operators, where each is, and what they say of themselves."""
+"""The operators and their modules, and the lists of them."""
 
-from collections.abc import Mapping
-from typing import Any
+from .catalog import CARDS as CARDS
+from .catalog import OPERATORS as OPERATORS
+from .catalog import operators as operators
+from .compiled import conv2d_backprop_filter as conv2d_backprop_filter
+from .compiled import conv2d_backprop_input as conv2d_backprop_input
+from .compiled import conv3d_backprop_filter as conv3d_backprop_filter
+from .compiled import conv3d_backprop_input as conv3d_backprop_input
+from .compiled import depthwise_conv2d_backprop_filter as depthwise_conv2d_backprop_filter
+from .compiled import depthwise_conv2d_backprop_input as depthwise_conv2d_backprop_input
+from .conv_backward import convolution_backward as convolution_backward
+from .conv_forward import convolution as convolution
+from .dsp_gradients import conv_grad_filter as conv_grad_filter
+from .dsp_gradients import conv_grad_input as conv_grad_input
+from .dsp_gradients import deconv_grad_filter as deconv_grad_filter
+from .dsp_gradients import deconv_grad_input as deconv_grad_input
+from .matrix_product import matmul as matmul
+from .windows import im2col as im2col
+from .windows import im2col_backward as im2col_backward
 
-from npusim.ops.card import Card
-from npusim.ops.compiled import conv2d_backprop_filter as conv2d_backprop_filter
-from npusim.ops.compiled import conv2d_backprop_input as conv2d_backprop_input
-from npusim.ops.compiled import conv3d_backprop_filter as conv3d_backprop_filter
-from npusim.ops.compiled import conv3d_backprop_input as conv3d_backprop_input
-from npusim.ops.compiled import depthwise_conv2d_backprop_filter as depthwise_conv2d_backprop_filter
-from npusim.ops.compiled import depthwise_conv2d_backprop_input as depthwise_conv2d_backprop_input
-from npusim.ops.conv_tbc_backward import conv_tbc_backward as conv_tbc_backward
-from npusim.ops.convolution import convolution as convolution
-from npusim.ops.convolution_backward import convolution_backward as convolution_backward
-from npusim.ops.dsp_gradients import conv_grad_filter as conv_grad_filter
-from npusim.ops.dsp_gradients import conv_grad_input as conv_grad_input
-from npusim.ops.dsp_gradients import deconv_grad_filter as deconv_grad_filter
-from npusim.ops.dsp_gradients import deconv_grad_input as deconv_grad_input
-from npusim.ops.matmul import matmul as matmul
-from npusim.ops.windows import im2col as im2col
-from npusim.ops.windows import im2col_backward as im2col_backward
-
-CARDS: Mapping[str, Card[Any]]
-OPERATORS: Mapping[str, Any]
-
-def operators() -> list[str]: ...
+__all__: list[str]

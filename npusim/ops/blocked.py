@@ -26,9 +26,12 @@ def stated_blocked(dims: int, *, depthwise: bool) -> Callable[[Stated], Wanted]:
         axes = dims + 2
         shown = {name: array.shape for name, array in stated.arrays.items() if array.ndim == axes}
         if depthwise and not stated["layer"]:
-            found = {name: shape[0 if name == "w" else 1] for name, shape in shown.items()}
-            channels = dict.fromkeys(("cin", "cout", "groups"), stated.size("cin", found))
-            stated = replace(stated, options={**stated.options, **channels})
+            shown_channels = {
+                name: shape[0] if name == "w" else shape[1] for name, shape in shown.items()
+            }
+            channels = stated.size("cin", shown_channels)
+            same = {"cin": channels, "cout": channels, "groups": channels}
+            stated = replace(stated, options={**stated.options, **same})
         c = stated_layer(stated, shown, dims)
         if depthwise and not c.groups == c.cin == c.cout:
             raise ArgumentError(
@@ -55,7 +58,7 @@ def blocked_map(name: str, dims: int) -> Input[Wanted]:
 
     return Input(
         name=name,
-        axes=f"NC{'DHW'[3 - dims :]}",
+        axes=_MAP_AXES[dims],
         shape=shape,
         layout=f"{dims + 3}HD",
         packed=packed,
@@ -69,12 +72,12 @@ def fractal_filter(dims: int) -> Input[Wanted]:
     pack, unpack = FILTERS[dims]
 
     def packed(p: Wanted) -> Sizes:
-        columns, (real, rows, channels, c0) = 16, fractal_columns(p.c)
-        return (real * rows, channels // columns, columns, c0)
+        real_groups, rows, channels, c0 = fractal_columns(p.c)
+        return (real_groups * rows, channels // 16, 16, c0)
 
     return Input(
         name="w",
-        axes=_filter_axes(dims),
+        axes=_FILTER_AXES[dims],
         shape=lambda p: p.c.w_shape,
         layout=_FRACTALS[dims],
         packed=packed,
@@ -94,17 +97,16 @@ def blocked_input_grad(dims: int) -> Output[Wanted]:
 
     def unpack(p: Wanted, dx: Array) -> Array:
         c = p.c
-        _, whole = MAPS[dims]
-        return whole(dx.reshape(*dx.shape[:-2], *c.spatial[-2:], c.c0), c.cin)
+        _, unpack_map = MAPS[dims]
+        return unpack_map(dx.reshape(*dx.shape[:-2], *c.spatial[-2:], c.c0), c.cin)
 
     def computed(sample: Sample[Wanted]) -> Array:
         return with_bias(sample, expected(sample.problem.c, "grad_input", sample.arrays))
 
-    axes = ", ".join("DHW"[3 - dims :])
     return Output(
         name="grad_input",
-        layout=f"(N, {'D, ' * (dims == 3)}C1, H*W, 16)",
-        axes=f"(N, Cin, {axes})",
+        layout="(N, D, C1, H*W, 16)" if dims == 3 else "(N, C1, H*W, 16)",
+        axes="(N, Cin, D, H, W)" if dims == 3 else "(N, Cin, H, W)",
         unpack=unpack,
         expected=computed,
         limit=lambda _: LIMITS["fp16"],
@@ -115,15 +117,15 @@ def fractal_filter_grad(dims: int) -> Output[Wanted]:
     """The result ``fractal_columns`` of a filter gradient."""
 
     def unpack(p: Wanted, dw: Array) -> Array:
-        c, rows = p.c, prod(dw.shape[:2])
-        fractals = dw.reshape(rows, dw.shape[2] // 16, 16, c.c0)
-        _, whole = FILTERS[dims]
-        return whole(fractals, c.w_shape, c.groups, c.c0)
+        c = p.c
+        fractals = dw.reshape(prod(dw.shape[:2]), dw.shape[2] // 16, 16, c.c0)
+        _, unpack_filter = FILTERS[dims]
+        return unpack_filter(fractals, c.w_shape, c.groups, c.c0)
 
     return Output(
         name="grad_weight",
         layout=_FRACTALS[dims],
-        axes=f"({_filter_axes(dims)})",
+        axes=f"({_FILTER_AXES[dims]})",
         unpack=unpack,
         expected=lambda sample: expected(sample.problem.c, "grad_weight", sample.arrays),
         limit=lambda _: LIMITS["fp32"],
@@ -140,10 +142,9 @@ def blocked_problem(gradient: str, c: Convolution, result: DType) -> str:
     )
 
 
-def _filter_axes(dims: int) -> str:
-    """The axes of a filter in words."""
-    return ", ".join(("Cout", "Cin/groups", *(f"K{axis}" for axis in "DHW"[3 - dims :])))
-
+#: Axes of maps and of filters in words, by the number of spatial dimensions.
+_MAP_AXES = {2: "NCHW", 3: "NCDHW"}
+_FILTER_AXES = {2: "Cout, Cin/groups, KH, KW", 3: "Cout, Cin/groups, KD, KH, KW"}
 
 #: Layouts of filters by the number of spatial dimensions.
 _FRACTALS = {2: "FRACTAL_Z", 3: "FRACTAL_Z_3D"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
 from npusim.base.errors import ArgumentError
@@ -29,7 +29,7 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
 from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.problem.convolution import Convolution
-from npusim.problem.limits.facts import layer_of
+from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
 #: Stand in for the tilings that are to be chosen.
@@ -66,8 +66,10 @@ def product(
     It is tiled as the call wants it; ``launch`` does the rest.
     """
     tiling = _tiling(call, kernel, c, source.dtype)
-    made = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32, epilogue=epilogue)
-    return call.choose(made) if tiling is None and made.shape.reads_any else made
+    gemm = kernel(c, tiling or ANY_PRODUCT, source, weights, out, hf32, epilogue=epilogue)
+    if tiling is None and gemm.shape.reads_any:
+        return call.choose(gemm)
+    return gemm
 
 
 def launch_filter_gradient(
@@ -97,21 +99,20 @@ def fractal_gradient(call: Call, checked: Mapping[str, Any], x: Operand, dy: Ope
     """
     c = _passed(call, checked)
     plan = c.plan
-    tensors = (
-        call.input("x", x, FP16),
-        call.input("dy", dy, FP16),
-        call.output("dw", fractal_columns(c), FP32),
-    )
-    require_time(call, c.lifted(), 1, FP16)
-    launch_filter_gradient(call, c.lifted(), *tensors)
+    lifted = c.lifted()
+    x_gm = call.input("x", x, FP16)
+    dy_gm = call.input("dy", dy, FP16)
+    dw = call.output("dw", fractal_columns(c), FP32)
+    require_time(call, lifted, 1, FP16)
+    launch_filter_gradient(call, lifted, x_gm, dy_gm, dw)
     if plan.mag_factor > 1:
-        call.launch(ClearBlocks(tensors[2], plan, c.lifted().kernel[0]))
+        call.launch(ClearBlocks(dw, plan, lifted.kernel[0]))
         call.notes.append(
             f"groups share fractals ({plan.mag_factor} to a real group): {ClearBlocks.name} clears "
             "the off-diagonal blocks of the result, where the chip leaves unused sums and launches "
             "nothing"
         )
-    return _compiled(call, c, "grad_weight", tensors[2])
+    return _compiled(call, c, "grad_weight", dw)
 
 
 def blocked_gradient(
@@ -126,41 +127,72 @@ def blocked_gradient(
     The result is (N, [D,] C1, H * W, 16) of the type ``res_dtype``; ``bias`` has one value of it
     per input channel, added after rounding.
     """
-    c, out = _passed(call, checked), dtype(checked["res_dtype"])
+    c = _passed(call, checked)
+    result = dtype(checked["res_dtype"])
     if bias is not None:
-        _check_bias(c, out, bias)
-    names = ("dx", "dy", "filter", "bias")
-    dx = blocked_product(call, ConvBackpropInput, c, names, (dy, w, bias), out)
+        _check_bias(c, result, bias)
+    dx = blocked_product(
+        call,
+        ConvBackpropInput,
+        c,
+        source=Named("dy", dy),
+        weights=Named("filter", w),
+        bias=None if bias is None else Named("bias", bias),
+        result_name="dx",
+        result=result,
+    )
     return _compiled(call, c, "grad_input", dx)
+
+
+class Named(NamedTuple):
+    """An operand, and what it is called in the programs of kernels."""
+
+    name: str
+    value: Operand
 
 
 def blocked_product(
     call: Call,
     kernel: type[ImplicitGemm],
     c: Convolution,
-    names: tuple[str, str, str, str],
-    operands: tuple[Operand, Operand, Operand | None],
+    *,
+    source: Named,
+    weights: Named,
+    bias: Named | None,
+    result_name: str,
     result: DType,
 ) -> Tensor:
     """A product in blocked layouts, (N, [D,] C1, H * W, 16) of the type ``result``.
 
-    ``names`` are those of the result, of the map that is read, of the weights and of the bias,
-    which has one value of the result's type per channel and is added after rounding.
+    ``source`` is the map that is read, ``bias`` has one value of the result's type per channel and
+    is added after rounding.
     """
-    whole, (source, weights, bias) = c.lifted(), operands
-    maps = (c.cin1, whole.spatial), (c.cout1, whole.out)
-    (others, read), (blocks, made) = maps if kernel is ConvForward else maps[::-1]
-    out = call.output(names[0], (c.n, made[0], blocks, *made[1:], 16), result)
-    source_gm = call.input(names[1], source, FP16, (c.n, read[0], others, *read[1:], 16))
-    weights_gm = call.input(names[2], weights, FP16)
-    require_time(call, whole, 1, FP16)
-    launch(call, product(call, kernel, whole, source_gm, weights_gm, out), out)
-    pixels = prod(made[1:])
+    lifted = c.lifted()
+    if kernel is ConvForward:
+        read_blocks, read_size = c.cin1, lifted.spatial
+        blocks, size = c.cout1, lifted.out
+    else:
+        read_blocks, read_size = c.cout1, lifted.out
+        blocks, size = c.cin1, lifted.spatial
+    depth, height, width = size
+    out = call.output(result_name, (c.n, depth, blocks, height, width, 16), result)
+    read_depth, read_height, read_width = read_size
+    source_gm = call.input(
+        source.name,
+        source.value,
+        FP16,
+        (c.n, read_depth, read_blocks, read_height, read_width, 16),
+    )
+    weights_gm = call.input(weights.name, weights.value, FP16)
+    require_time(call, lifted, 1, FP16)
+    launch(call, product(call, kernel, lifted, source_gm, weights_gm, out), out)
     if bias is not None:
-        added = call.input(names[3], bias, result)
-        flat = call.view(out, (c.n, made[0], blocks, pixels, 16))
-        call.launch_spread(BiasAdd(flat, added, saturate=call.device.saturates))
-    return call.view(out, (c.n, *made[: c.dims - 2], blocks, pixels, 16))
+        bias_gm = call.input(bias.name, bias.value, result)
+        flat = call.view(out, (c.n, depth, blocks, height * width, 16))
+        call.launch_spread(BiasAdd(flat, bias_gm, saturate=call.device.saturates))
+    if c.dims == 3:
+        return call.view(out, (c.n, depth, blocks, height * width, 16))
+    return call.view(out, (c.n, blocks, height * width, 16))
 
 
 def _passed(call: Call, checked: Mapping[str, Any]) -> Convolution:
@@ -170,20 +202,22 @@ def _passed(call: Call, checked: Mapping[str, Any]) -> Convolution:
     return layer_of(checked)
 
 
-def _compiled(call: Call, c: Convolution, output: str, made: Tensor) -> Result:
-    """The result of a function of the tensor compiler, whose kernels are launched."""
-    problem = blocked_problem(made.name, c, made.dtype)
-    outputs = {output: call.arrays.get(made.name)}
+def _compiled(call: Call, c: Convolution, output: str, tensor: Tensor) -> Result:
+    """The result of a function of the tensor compiler, whose kernels are launched.
+
+    ``tensor`` is returned as ``output``.
+    """
+    problem = blocked_problem(tensor.name, c, tensor.dtype)
+    outputs = {output: call.arrays.get(tensor.name)}
     return call.result(outputs, problem, FP16, sizes=c.channel_blocks(16))
 
 
 def _check_bias(c: Convolution, wanted: DType, bias: Operand) -> None:
     """Raise unless the bias is one value of ``wanted`` per input channel."""
-    given = dtype(bias.dtype)
-    if tuple(bias.shape) != (c.cin,) or given is not wanted:
+    kind = dtype(bias.dtype)
+    if tuple(bias.shape) != (c.cin,) or kind is not wanted:
         raise ArgumentError(
-            f"tensor_bias is {given} of shape {tuple(bias.shape)}; it must be {wanted} of "
-            f"({c.cin},)"
+            f"tensor_bias is {kind} of shape {tuple(bias.shape)}; it must be {wanted} of ({c.cin},)"
         )
 
 
@@ -192,14 +226,16 @@ def filter_gradient(
 ) -> ConvBackpropFilter:
     """The kernel of a filter gradient, as the call wants it tiled."""
     tiling = _tiling(call, ConvBackpropFilter, c, x.dtype)
-    made = ConvBackpropFilter(c, tiling or ANY_GRADIENT, x, dy, dw, hf32)
+    kernel = ConvBackpropFilter(c, tiling or ANY_GRADIENT, x, dy, dw, hf32)
     if call.options.deterministic:
-        made = replace(made, tiling=replace(made.tiling, deterministic=True))
-    return call.choose(made, launches_of) if tiling is None and made.shape.reads_any else made
+        kernel = replace(kernel, tiling=replace(kernel.tiling, deterministic=True))
+    if tiling is None and kernel.shape.reads_any:
+        return call.choose(kernel, launches_of)
+    return kernel
 
 
 def launches_of(kernel: ConvBackpropFilter | ImplicitGemm) -> list[Kernel]:
-    """What computes a gradient: clearing, the kernel, of filters a sum of parts in fixed order."""
+    """The launches of a gradient: clearing, the kernel, of filters a sum of parts in order."""
     if isinstance(kernel, ImplicitGemm) or not (kernel.tiling.deterministic and kernel.parts > 1):
         return [*kernel.before, kernel]
     dw = kernel.dw
@@ -234,14 +270,14 @@ def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -
     if kernel.needs_clear and is_library(call.options.tiling, kernel.name):
         call.clear(out)  # on all cores
     else:
-        for one in kernel.before:
-            call.launch(one)
+        for clearing in kernel.before:
+            call.launch(clearing)
     if kernel.shape.reads_any:
         call.launch(kernel)
 
 
 def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> Any:
-    """What a call says of the tiling of a kernel: one, or a word."""
+    """The tiling of a kernel as a call asks for it: a tiling, or a word."""
     kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
     option, vendor = call.options.tiling, kernel.vendor_rule
     return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
@@ -251,15 +287,17 @@ def _tiling(
     call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
 ) -> Any:
     """The tiling that a call asks for, None for the best."""
-    found, device, cores = asked(call, kernel), call.device, call.cube_cores
-    if found == "library":
-        found, told = library.tiled(kernel, c, device.launching("single"), cores, dtype)
-        call.notes += [f"{kernel.name}: {told}"] * bool(told)
+    wanted = asked(call, kernel)
+    if wanted == "library":
+        device = call.device.launching("single")
+        wanted, remark = library.tiled(kernel, c, device, call.cube_cores, dtype)
+        if remark:
+            call.notes.append(f"{kernel.name}: {remark}")
     rule: Any = cann_filter if kernel is ConvBackpropFilter else cann_input
-    if found == "production":
-        found = rule.production_tiling(c, device, cores, dtype)
-    if isinstance(found, CannTiling):
-        given = found
-        found, told = rule.kernel_tiling(given, c, device, dtype)
-        call.notes += [f"CANN tiling of {kernel.name}: {given}", *told]
-    return None if isinstance(found, str) else found
+    if wanted == "production":
+        wanted = rule.production_tiling(c, call.device, call.cube_cores, dtype)
+    if isinstance(wanted, CannTiling):
+        cann_tiling = wanted
+        wanted, remarks = rule.kernel_tiling(cann_tiling, c, call.device, dtype)
+        call.notes += [f"CANN tiling of {kernel.name}: {cann_tiling}", *remarks]
+    return None if isinstance(wanted, str) else wanted

@@ -1,4 +1,6 @@
-"""What an operator declares about itself, once: the command line and the documents read it here.
+"""An operator's card: all that it declares about itself, once.
+
+The command line, the documented limits and the documents read it here.
 
 A card is generic in the *problem* of a call: its sizes and settings as one value, made of what a
 command line states and of operands given as files.
@@ -7,7 +9,6 @@ command line states and of operands given as files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from inspect import getdoc
 from math import prod
 from typing import Any, Generic, TypeVar
@@ -22,8 +23,10 @@ from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
-from npusim.ops.arguments import Option, example_of, options_of
+from npusim.ops.options import Option
 from npusim.problem.convolution import Sizes
+from npusim.problem.limits.facts import Facts, OperatorFacts
+from npusim.problem.limits.table import Undocumented, check
 from npusim.results import Result
 
 P = TypeVar("P")
@@ -35,7 +38,7 @@ LIMITS: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-3, "bf16": 8e-3}
 
 
 class Stated(Struct, frozen=True, kw_only=True):
-    """What a command line says of a call: options by name, operands given as files.
+    """A call as a command line states it: options by name, operands given as files.
 
     An option that is not there is None; ``files`` has the paths, for errors.
     """
@@ -49,17 +52,19 @@ class Stated(Struct, frozen=True, kw_only=True):
         """The value of an option, None where it is not stated."""
         return self.options.get(option)
 
-    def size(self, option: str, found: Mapping[str, int]) -> int:
-        """A size stated by ``option`` or found in files (operand -> size); they must agree."""
-        value, source = self[option], f"--{option} is"
-        for name, size in found.items():
+    def size(self, option: str, shown: Mapping[str, int]) -> int:
+        """A size stated by ``option`` or shown by files (operand -> size); they must agree."""
+        value = self[option]
+        source = f"--{option} is"
+        for name, size in shown.items():
             if value is not None and size != value:
                 raise ArgumentError(
                     f"{self.file(name)}, which makes --{option} {size}, but {source} {value}; "
                     "correct one of them"
                 )
             if value is None:
-                value, source = size, f"--input {name} makes it"
+                value = size
+                source = f"--input {name} makes it"
         if value is None:
             raise ArgumentError(
                 f"--{option} is missing; give it, or with --input an operand whose shape shows it"
@@ -92,8 +97,10 @@ class Input(Struct, Generic[P], frozen=True, kw_only=True):
     def forms(self, problem: P) -> dict[str, Sizes]:
         """The shapes it may have by their axes or layout, that of frameworks first."""
         axes = self.axes if isinstance(self.axes, str) else self.axes(problem)
-        own = {} if self.packed is None else {self.layout: self.packed(problem)}
-        return {axes: self.shape(problem)} | own
+        shapes = {axes: self.shape(problem)}
+        if self.packed is not None:
+            shapes[self.layout] = self.packed(problem)
+        return shapes
 
     def native(self, problem: P, array: Array) -> Array:
         """An array of either form as the operator takes it."""
@@ -130,7 +137,7 @@ class Output(Struct, Generic[P], frozen=True, kw_only=True):
     unpack: Callable[[P, Array], Array] = lambda _, array: array
 
 
-class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
+class Card(Struct, Generic[P], frozen=True, kw_only=True):
     """An operator's own description.
 
     ``function`` is the public one; ``call`` runs it on a problem, the operands by name (in the
@@ -139,6 +146,10 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
     are the types of its kernels' tilings; ``device`` is the one taken where none is named.
     ``without`` are keywords that have no meaning for it, ``strided`` the operands and results, by
     the names that the call has for them, that may lie with gaps or in another order of axes.
+
+    ``options`` state its ``problem`` on a command line, in the order of the help, and ``example``
+    is a line of ``npusim run`` that shows it. ``facts`` describe its calls to the documented
+    limits; of one that has no page of limits, ``undocumented`` names a sister that has.
     """
 
     function: Callable[..., Result]
@@ -152,6 +163,10 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
     device: str | None = None
     without: tuple[str, ...] = ()
     strided: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    example: str = ""
+    facts: OperatorFacts | None = None
+    undocumented: Undocumented | None = None
 
     def __repr__(self) -> str:
         """One line: the operator."""
@@ -162,46 +177,60 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
         """The operator's name."""
         return self.function.__name__
 
-    @cached_property
-    def options(self) -> tuple[Option, ...]:
-        """Those that state the ``problem``."""
-        return options_of(self.name)
+    def check(self, facts: Facts, device: Device, rules: str = "documented") -> list[str]:
+        """Hold a call against the limits of the device's product; return notes.
 
-    @property
-    def example(self) -> str:
-        """A line of ``npusim run`` that shows it."""
-        return example_of(self.name)
+        Raises ``RuleError`` at the first limit that it breaks, and ``ArgumentError`` where the
+        operator has none.
+        """
+        return check(self.name, self.facts or OperatorFacts(required=()), facts, device, rules)
 
     def begin(self, options: Mapping[str, Any], **operands: Operand | None) -> Call:
         """A call with the keywords it was given; a ``Spec`` among operands makes it timing-only.
 
-        Operands are told by the names of their arguments, None where one was left out. Raises
+        Operands go by the names of their arguments, None where one was left out. Raises
         ``ArgumentError`` for a ``tiling`` of a kernel that the operator has not.
         """
-        given = {name: value for name, value in operands.items() if value is not None}
-        timing_only = any(isinstance(operand, Spec) for operand in given.values())
+        present = {name: value for name, value in operands.items() if value is not None}
+        timing_only = any(isinstance(value, Spec) for value in present.values())
         without = self.without if self.strided else (*self.without, "layouts")
-        wanted = Options.of(self.function, options, without=without)
-        for kernel in wanted.tiling if isinstance(wanted.tiling, Mapping) else ():
-            known = [one.name for one in self.tilings]
-            if kernel not in known:
-                raise ArgumentError(
-                    f"{self.name}: tiling names {kernel!r}; a mapping has tilings by kernel, and "
-                    f"the kernels here are {', '.join(known)}"
-                )
-        for name, value in given.items():
-            if isinstance(value, Spec) and value.dtype not in (*DTYPES, *self.dtypes):
-                types = ", ".join(one.name for one in self.dtypes)
-                raise ArgumentError(f"{name} is {value.dtype}; {self.name} takes {types}")
-        sizes = {name: _size(value) for name, value in given.items()}
-        wanted = replace(wanted, layouts=self._layouts(wanted.layouts or {}, given))
-        call = Call(self.name, wanted, timing_only, operands=sizes)
-        for name, value in given.items():
+        call_options = Options.of(self.function, options, without=without)
+        self._require_own_kernels(call_options.tiling)
+        self._require_dtypes(present)
+        layouts = self._layouts(call_options.layouts or {}, present)
+        call = Call(
+            self.name,
+            replace(call_options, layouts=layouts),
+            timing_only,
+            operands={name: _size(value) for name, value in present.items()},
+            described_by=self.facts,
+            undocumented=self.undocumented,
+        )
+        for name, value in present.items():
             if isinstance(value, Spec) or value.flags.c_contiguous:
                 continue
             if self.strided and name not in call.layouts:
                 call.notes.append(_unstated_layout(name, value))
         return call
+
+    def _require_own_kernels(self, tiling: Any) -> None:
+        """Raise ``ArgumentError`` where a mapping of tilings names a kernel of another operator."""
+        if not isinstance(tiling, Mapping):
+            return
+        names = [kernel.name for kernel in self.tilings]
+        for kernel in tiling:
+            if kernel not in names:
+                raise ArgumentError(
+                    f"{self.name}: tiling names {kernel!r}; a mapping has tilings by kernel, and "
+                    f"the kernels here are {', '.join(names)}"
+                )
+
+    def _require_dtypes(self, operands: Mapping[str, Operand]) -> None:
+        """Raise ``ArgumentError`` for a ``Spec`` of a type that no array and no operand has."""
+        for name, value in operands.items():
+            if isinstance(value, Spec) and value.dtype not in (*DTYPES, *self.dtypes):
+                types = ", ".join(kind.name for kind in self.dtypes)
+                raise ArgumentError(f"{name} is {value.dtype}; {self.name} takes {types}")
 
     def _layouts(
         self, stated: Mapping[str, Spec], operands: Mapping[str, Operand]
@@ -216,10 +245,11 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
                 layouts.setdefault(name, value)
         for name, layout in layouts.items():
             if name not in self.strided:
-                may = ", ".join(self.strided)
+                way_out = "all of its tensors are contiguous"
+                if self.strided:
+                    way_out = f"those of {', '.join(self.strided)} may be"
                 raise ArgumentError(
-                    f"{self.name}: strides {layout.strides} are stated for {name}; "
-                    + (f"those of {may} may be" if may else "all of its tensors are contiguous")
+                    f"{self.name}: strides {layout.strides} are stated for {name}; {way_out}"
                 )
             if name in operands and tuple(operands[name].shape) != layout.shape:
                 raise ArgumentError(
@@ -230,7 +260,7 @@ class Card(Struct, Generic[P], frozen=True, kw_only=True, dict=True):
 
     @property
     def computes(self) -> str:
-        """What it computes, in one line."""
+        """The first line of the function's docstring, which says what the operator computes."""
         return (getdoc(self.function) or "").partition("\n")[0]
 
 

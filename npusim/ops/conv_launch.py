@@ -1,66 +1,37 @@
-"""What a convolution's backward launches, in order, for operands in framework layout.
+"""The launches of a convolution's backward, in order, for operands in framework layout.
 
-Some strided gradients are computed as those of another convolution. Of few channels, rows and
-columns of the input may be channels; of filters of 1x1, pixels that they read may be all there are.
-Results of layers whose windows lie side by side may be products of matrices
-(``npusim.ops.window_products``).
-
-The choice is made by estimates of the products and of the conversions around them, once for each
-problem and the figures of the device that estimates look at.
+How a result is computed is chosen in ``npusim.ops.conv_ways``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import inf, prod
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from math import prod
 
 from npusim.base.dtypes import FP32, DType, dtype, promote
-from npusim.base.errors import CapacityError
 from npusim.call.call import Call
 from npusim.call.spec import Operand
 from npusim.call.tilings.words import is_library
-from npusim.kernels.estimate.costs import launch_cycles
-from npusim.kernels.estimate.streams import spread_cycles, times
-from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
 from npusim.kernels.implicit_gemm.forward import ConvForward
 from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
 from npusim.kernels.layout.cast import cast
-from npusim.kernels.layout.fold_map import Folded, FoldMap
-from npusim.kernels.layout.fold_weights import FoldedFilters, FoldWeights
-from npusim.kernels.layout.folding import (
-    Fold,
-    FoldedConvolution,
-    can_fold,
-    can_thin,
-    folded_gradient,
-    folded_input,
-    gradient_folds,
-    input_folds,
-    thinned,
-)
+from npusim.kernels.layout.folding import FoldedConvolution
 from npusim.kernels.layout.layout_change import Change, LayoutChange
 from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData
-from npusim.kernels.layout.thin_map import ThinMap, Thinned
 from npusim.kernels.layout.trans_data import Conversion, TransData
-from npusim.kernels.parts.spread import Spread
-from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.arguments import CubeMath
 from npusim.ops.blocked_gradients import (
-    ANY_GRADIENT,
-    ANY_PRODUCT,
-    asked,
     launch,
     launch_bias,
     launch_filter_gradient,
     product,
     require_time,
 )
-from npusim.ops.window_products import LIBRARY_MULTIPLIES, WindowProducts, product_estimate
+from npusim.ops.conv_ways import changed, faster_shape, filter_change, map_change, multiplied
+from npusim.ops.cube_math import CubeMath
+from npusim.ops.window_products import WindowProducts
 from npusim.problem.convolution import Convolution
-from npusim.reuse.cache import Answers, Seen
 
 
 class Launcher:
@@ -71,34 +42,38 @@ class Launcher:
     gradient.
     """
 
-    #: Whether operands lie as frameworks have them, so that matrices may be views of them.
-    lies_plain: ClassVar[bool] = True
-
     def __init__(
         self, call: Call, layer: Convolution, operands: Mapping[str, Operand], math: CubeMath
     ) -> None:
-        self.call, self.operands, self.math = call, operands, math
-        self.transposed, self.deep = layer.transposed, len(layer.spatial) == 3
+        self.call = call
+        self.operands = operands
+        self.math = math
+        self.transposed = layer.transposed
+        self.deep = len(layer.spatial) == 3
         self.c0 = 32 // math.dtype.bytes
         self.shape = layer.plain().lifted(self.c0)
-        self.ready: dict[str, Tensor] = {}  # operands by what has been made of them
+        self.ready: dict[str, Tensor] = {}  # operands, and what they were converted to, by name
         self.folded: list[FoldedConvolution] = []  # products with pixels as channels
         self.multiplied: set[str] = set()  # results that are products of matrices
         self.products = WindowProducts(self) if self._can_multiply else None
 
     @property
     def _can_multiply(self) -> bool:
-        """Whether windows of the layer are rows of a matrix; a filter of 1x1 has to be one."""
+        """Windows of the layer are rows of a matrix, and its filter is not 1x1 or the whole input.
+
+        A filter of 1x1 may be multiplied only where it is the whole input.
+        """
         s = self.shape
-        rows = s.one_window or (s.side_by_side and prod(s.kernel) > 1)
-        return self.lies_plain and not self.transposed and rows
+        if self.transposed:
+            return False
+        return s.one_window or (s.side_by_side and prod(s.kernel) > 1)
 
     def decide(self, *results: str) -> None:
         """Choose which of the ``results``, "output", "input" and "weight", are products."""
         if self.products is None:
             return
         self.multiplied = {
-            one for one in results if multiplied(self.call, self.shape, self.math, one)
+            result for result in results if multiplied(self.call, self.shape, self.math, result)
         }
         if self.multiplied:
             names = ("output", "grad_input", "grad_weight")
@@ -110,12 +85,21 @@ class Launcher:
 
         So are products that take many minutes of which nobody sees the progress.
         """
-        wanted = {name for name, on in zip(("input", "weight"), mask, strict=False) if on}
+        input_wanted, weight_wanted = mask[0], mask[1]
+        wanted: set[str] = set()
+        if input_wanted:
+            wanted.add("input")
+        if weight_wanted:
+            wanted.add("weight")
         self.decide(*wanted)
         sizes = {
-            "grad_output": self._size("grad_output", wanted, result=""),
-            "input": self._size("input", wanted & {"weight"}, result="input" if mask[0] else ""),
-            "weight": self._size("weight", wanted & {"input"}, result="weight" if mask[1] else ""),
+            "grad_output": self._size("grad_output", wanted),
+            "input": self._size(
+                "input", wanted & {"weight"}, result="input" if input_wanted else ""
+            ),
+            "weight": self._size(
+                "weight", wanted & {"input"}, result="weight" if weight_wanted else ""
+            ),
         }
         self.call.require_memory(sizes)
         self.require_time(wanted)
@@ -128,46 +112,57 @@ class Launcher:
         if self.products is not None and self.multiplied:
             self.products.require_time(len(self.multiplied))
 
-    def _size(self, name: str, readers: set[str], *, result: str) -> int:
+    def _size(self, name: str, readers: set[str], *, result: str = "") -> int:
         """Bytes of an operand, of what its ``readers`` make of it, and of its gradient.
 
         ``readers`` are the results that are computed of it; ``result`` names its gradient as one
         of them, "" where that is not wanted.
         """
-        value, filters = self.operands[name], name == "weight"
-        shape, kind, computed = tuple(value.shape), dtype(value.dtype), self.math.dtype
-        blocked = prod(
-            self._conversion("to_fracz" if filters else "to_blocked").blocked_shape(shape)
-        )
-        size: int = prod(shape) * kind.bytes
-        if readers:
-            size += prod(shape) * computed.bytes if kind is not computed else 0
+        value = self.operands[name]
+        kind = dtype(value.dtype)
+        elements = prod(value.shape)
+        size: int = elements * kind.bytes
+        if readers and kind is not self.math.dtype:
+            size += elements * self.math.dtype.bytes
         if readers - self.multiplied:
-            size += blocked * computed.bytes
+            size += self._blocked_elements(name) * self.math.dtype.bytes
         if readers & self.multiplied and self.products is not None:
             size += self.products.copy_bytes(name)
         if result:
-            made, own = FP32 if filters else computed, self.wider(name)
-            size += prod(shape) * own.bytes
-            if result in self.multiplied and self.products is not None:
-                made = own if filters and own is computed else made
-                size += self.products.copy_bytes(name)
-            else:
-                size += blocked * made.bytes
-            size += prod(shape) * made.bytes if made is not own else 0
+            size += self._gradient_size(name, result)
         return size
 
-    def needed(self, whole: str = "") -> dict[str, int]:
-        """Bytes of the operands that the results need; of ``whole``, and of a bias, all."""
-        used = dict(zip((*self._roles(), "weight"), ("inputs", "outputs", "taps"), strict=True))
-        sizes = {
-            name: prod(value.shape) * dtype(value.dtype).bytes
-            for name, value in self.operands.items()
-        }
-        return {
-            name: size if name in ("bias", whole) else self.shape.used(used[name], size)
-            for name, size in sizes.items()
-        }
+    def _gradient_size(self, name: str, result: str) -> int:
+        """Bytes of the gradient of an operand, and of what the kernel of this ``result`` leaves."""
+        elements = prod(self.operands[name].shape)
+        gradient_type = self.wider(name)
+        kernel_type = FP32 if name == "weight" else self.math.dtype
+        size: int = elements * gradient_type.bytes
+        if result in self.multiplied and self.products is not None:
+            if name == "weight" and gradient_type is self.math.dtype:
+                kernel_type = gradient_type
+            size += self.products.copy_bytes(name)
+        else:
+            size += self._blocked_elements(name) * kernel_type.bytes
+        if kernel_type is not gradient_type:
+            size += elements * kernel_type.bytes
+        return size
+
+    def _blocked_elements(self, name: str) -> int:
+        """Elements of an operand in blocks."""
+        change = self._conversion("to_fracz" if name == "weight" else "to_blocked")
+        return prod(change.blocked_shape(tuple(self.operands[name].shape)))
+
+    def needed(self, all_of: str = "") -> dict[str, int]:
+        """Bytes of the operands that the results need; of ``all_of``, and of a bias, all."""
+        first, last = self._roles()
+        axes = {first: "inputs", last: "outputs", "weight": "taps"}
+        sizes: dict[str, int] = {}
+        for name, value in self.operands.items():
+            size = prod(value.shape) * dtype(value.dtype).bytes
+            all_of_it = name in ("bias", all_of)
+            sizes[name] = size if all_of_it else self.shape.used(axes[name], size)
+        return sizes
 
     def sizes(self, layer: Convolution, products: int) -> dict[str, tuple[int, int]]:
         """Channels of ``layer`` that the cube rounds up, by name, with what blocks make of them.
@@ -176,16 +171,20 @@ class Launcher:
         """
         if self.products is not None and len(self.multiplied) == products > 0:
             return self.products.sizes()
-        found = layer.channel_blocks(self.c0)
+        blocks = layer.channel_blocks(self.c0)
         if not self.folded:
-            return found
-        (name, read), *rest = found.items()
-        sizes = {} if len(self.folded) == products else {name: read}
-        for one in self.folded:
-            (h, w), s = one.fold, self.shape
-            whole = one.fold.blocks(s.cin, self.c0) * self.c0
-            sizes[f"{name} x {h} x {w}"] = (s.cin * h * w, whole)
-        return sizes | dict(rest)
+            return blocks
+        name, *others = blocks
+        sizes: dict[str, tuple[int, int]] = {}
+        if len(self.folded) < products:
+            sizes[name] = blocks[name]
+        channels = self.shape.cin
+        for folded in self.folded:
+            h, w = folded.fold
+            rounded = folded.fold.blocks(channels, self.c0) * self.c0
+            sizes[f"{name} x {h} x {w}"] = (channels * h * w, rounded)
+        sizes.update({other: blocks[other] for other in others})
+        return sizes
 
     # -- the three products ----------------------------------------------------------------
 
@@ -193,41 +192,73 @@ class Launcher:
         """gradInput: an input gradient, or for a transposed layer a forward convolution."""
         if self.products is not None and "input" in self.multiplied:
             return self.products.input_grad()
-        s, call = self.shape, self.call
-        other = None if self.transposed else faster_shape(call, s, self.math, gradient=True)
-        folded, (first, last) = self._note_fold(other), self._roles()
-        source = self.blocked(first if self.transposed else last)
-        if folded:
+        s = self.shape
+        if self.transposed:
+            return self._input_grad_of_transposed()
+        other = faster_shape(self.call, s, self.math, gradient=True)
+        source = self.blocked("grad_output")
+        if self._note_fold(other):
+            kernel: type[ImplicitGemm] = ConvForward
+            name = "grad_input_folded"
             weights = self._converted("weight", "weight_folded", filter_change(s, other))
         else:
-            weights = self.fractal(exchanged=not self.transposed and self.math.dtype is FP32)
-        shape = (s.n, s.cout, *s.out) if self.transposed else (s.n, s.cin, *s.spatial)
+            kernel = ConvBackpropInput
+            name = "grad_input_blocked"
+            weights = self.fractal(exchanged=self.math.dtype is FP32)
         back = map_change(s, other, loads_plain=False)
-        name = "grad_input_folded" if folded else "grad_input_blocked"
-        made = call.workspace(name, back.blocked_shape(shape), self.math.dtype)
-        kernel = ConvForward if self.transposed or folded else ConvBackpropInput
-        one = product(call, kernel, other or s, source, weights, made, self.math.hf32)
-        launch(call, one, made)
-        return self._leave("grad_input", made, shape, self.wider("input"), back)
+        shape = (s.n, s.cin, *s.spatial)
+        return self._launch_product(kernel, other or s, source, weights, name, shape, back)
+
+    def _input_grad_of_transposed(self) -> Tensor:
+        """gradInput of a transposed layer: the forward pass of the plain one underneath."""
+        s = self.shape
+        source = self.blocked("grad_output")
+        weights = self.fractal(exchanged=False)
+        back = map_change(s, None, loads_plain=False)
+        shape = (s.n, s.cout, *s.out)
+        return self._launch_product(
+            ConvForward, s, source, weights, "grad_input_blocked", shape, back
+        )
+
+    def _launch_product(
+        self,
+        kernel: type[ImplicitGemm],
+        c: Convolution,
+        source: Tensor,
+        weights: Tensor,
+        name: str,
+        shape: tuple[int, ...],
+        back: Change,
+    ) -> Tensor:
+        """Launch the product of ``c`` that is gradInput, of this framework ``shape``.
+
+        Its result in blocks is called ``name``; ``back`` converts it.
+        """
+        blocked = self.call.workspace(name, back.blocked_shape(shape), self.math.dtype)
+        gemm = product(self.call, kernel, c, source, weights, blocked, self.math.hf32)
+        launch(self.call, gemm, blocked)
+        return self._leave("grad_input", blocked, shape, self.wider("input"), back)
 
     def weight_grad(self) -> Tensor:
         """gradWeight: an fp32 filter gradient, converted last."""
         if self.products is not None and "weight" in self.multiplied:
             return self.products.weight_grad()
-        s, call = self.shape, self.call
+        s = self.shape
+        call = self.call
         first, last = self._roles()
-        # An input that is converted already is read as it is.
-        known = f"{first}_blocked" in self.ready
-        other = None if known else faster_shape(call, s, self.math, gradient=False)
+        other = None
+        if f"{first}_blocked" not in self.ready:  # what is converted already is read as it is
+            other = faster_shape(call, s, self.math, gradient=False)
         if other is None:
             x = self.blocked(first)
         else:
             name = f"{first}_folded" if self._note_fold(other) else f"{first}_thin"
             x = self._converted(first, name, map_change(s, other, loads_plain=True))
-        dy, back = self.blocked(last), filter_change(s, other)
-        made = call.workspace("grad_weight_fractal", back.blocked_shape(s.w_shape), FP32)
-        launch_filter_gradient(call, other or s, x, dy, made, self.math.hf32)
-        return self._leave("grad_weight", made, s.w_shape, self.wider("weight"), back)
+        dy = self.blocked(last)
+        back = filter_change(s, other)
+        fractals = call.workspace("grad_weight_fractal", back.blocked_shape(s.w_shape), FP32)
+        launch_filter_gradient(call, other or s, x, dy, fractals, self.math.hf32)
+        return self._leave("grad_weight", fractals, s.w_shape, self.wider("weight"), back)
 
     def _note_fold(self, other: Convolution | None) -> bool:
         """Note a product with pixels as channels; returns whether it is one."""
@@ -238,9 +269,9 @@ class Launcher:
 
     def bias_grad(self) -> Tensor:
         """gradBias: gradOutput as it came, summed in fp32 and rounded once."""
-        dy, call = self.operand("grad_output"), self.call
-        db = call.output("grad_bias", dy.shape[1:2], dy.dtype)
-        launch_bias(call, dy, db, "grad_bias_parts")
+        dy = self.operand("grad_output")
+        db = self.call.output("grad_bias", dy.shape[1:2], dy.dtype)
+        launch_bias(self.call, dy, db, "grad_bias_parts")
         return db
 
     # -- operands --------------------------------------------------------------------------
@@ -256,7 +287,8 @@ class Launcher:
 
     def computed(self, name: str) -> Tensor:
         """An operand in the type the cube computes with."""
-        tensor, key = self.operand(name), f"{name}_{self.math.dtype}"
+        tensor = self.operand(name)
+        key = f"{name}_{self.math.dtype}"
         if tensor.dtype is self.math.dtype:
             return tensor
         if key not in self.ready:
@@ -284,22 +316,18 @@ class Launcher:
         self, name: str, blocked: Tensor, shape: tuple[int, ...], dtype: DType, back: Change
     ) -> Tensor:
         """Convert a kernel's result to the framework's layout and type."""
-        same = blocked.dtype is dtype
-        plain = (
-            self._result(name, shape, dtype)
-            if same
-            else self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
-        )
+        if blocked.dtype is dtype:
+            plain = self.call.output(name, shape, dtype)
+            self.call.launch_spread(self._changed(back, blocked, plain))
+            return plain
+        plain = self.call.workspace(f"{name}_{blocked.dtype}", shape, blocked.dtype)
         self.call.launch_spread(self._changed(back, blocked, plain))
-        return plain if same else self._cast(plain, name, dtype, output=True)
+        return self._cast(plain, name, dtype, output=True)
 
-    def _result(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
-        """Memory for a gradient of input or weight."""
-        return self.call.output(name, shape, dtype)
-
-    def _converted(self, name: str, made: str, change: Change) -> Tensor:
+    def _converted(self, name: str, target_name: str, change: Change) -> Tensor:
+        """An operand in the layout of ``change``, as the tensor ``target_name``."""
         plain = self.computed(name)
-        target = self.call.workspace(made, change.blocked_shape(plain.shape), plain.dtype)
+        target = self.call.workspace(target_name, change.blocked_shape(plain.shape), plain.dtype)
         kernel = self._changed(change, plain, target)
         if kernel.clears:
             self.call.clear(target)
@@ -323,7 +351,7 @@ class Launcher:
         return Conversion(kind=kind, c0=self.c0, groups=self.shape.groups)
 
     def _cast(self, tensor: Tensor, name: str, dtype: DType, *, output: bool = False) -> Tensor:
-        make = self._result if output else self.call.workspace
+        make = self.call.output if output else self.call.workspace
         target = make(name, tensor.shape, dtype)
         self.call.launch_spread(cast(tensor, target, saturate=self.call.device.saturates))
         return target
@@ -339,230 +367,3 @@ class Launcher:
     def wider(self, name: str) -> DType:
         """The type of a gradient: the one that an operand and gradOutput are computed in."""
         return promote((dtype(self.operands[n].dtype) for n in (name, "grad_output")), FP32)
-
-
-# -- strided gradients -----------------------------------------------------------------------------
-
-
-#: What was chosen for a gradient: the rows and columns of a fold, or these, or nothing.
-_WAYS: Answers[list[int]] = Answers("fold", 256, list, list)
-_THIN = [0, 0]
-
-#: How much longer than on fewer cores a leading tiling may take on all of them.
-_FEWER = 1.1
-
-
-class Way(NamedTuple):
-    """How a gradient may be computed: the product, and the conversions that differ.
-
-    ``shape`` is what the product computes, None where that is the layer itself.
-    """
-
-    shape: Convolution | None
-    product: ImplicitGemm | ConvBackpropFilter
-    around: tuple[Spread, ...]
-
-
-def faster_shape(
-    call: Call, c: Convolution, math: CubeMath, *, gradient: bool
-) -> Convolution | None:
-    """What makes the input ``gradient`` of the 3-D ``c``, or that of its filter, faster."""
-    inputs = (ConvBackpropInput, *[ConvForward] * can_fold(c))
-    kernels = inputs if gradient else (ConvBackpropFilter,)
-    if not (can_fold(c) or can_thin(c)) or any(
-        asked(call, kernel) not in ("auto", "tuned") for kernel in kernels
-    ):
-        return None
-    key = f"{c} {math} {gradient} {call.groups}"
-    found = _WAYS.find(key, call.device)
-    if found is not None:
-        fold = found.answer
-    else:
-        watched = Seen(call.device)
-        shape = best_way(watched.device, len(call.groups), c, math, gradient=gradient).shape
-        fold = [] if shape is None else list(getattr(shape, "fold", _THIN))
-        _WAYS.keep(key, call.device, watched.names, fold)
-    if fold == _THIN:
-        return thinned(c)
-    if not fold:
-        return None
-    return (folded_gradient if gradient else folded_input)(c, Fold(*fold))
-
-
-def best_way(device: Device, groups: int, c: Convolution, math: CubeMath, *, gradient: bool) -> Way:
-    """How the input ``gradient`` of ``c``, or that of its filter, has the least estimate.
-
-    That is the time of the product on so many ``groups`` of cores, with its launch, and of the
-    conversions. Of equal ones the plain way is taken, also where no way fits the device.
-    """
-    return _fastest(ways(device, c, math, gradient=gradient), device, groups)[1]
-
-
-def _fastest(some: Sequence[Way], device: Device, groups: int) -> tuple[float, Way]:
-    """The least estimate in cycles, and its way: the first one where none fits the device."""
-    best, least = some[0], inf
-    for way in some:
-        time = _estimate(way, device, groups, least)
-        if time < least:
-            best, least = way, time
-    return least, best
-
-
-def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
-    """Whether a ``result`` of ``c``, whose windows lie side by side, is a product of matrices.
-
-    It is for a single window an image, as in the vendor's library, and where the library does so
-    on the chip; else where it takes less time than convolution kernels by an estimate of both. A
-    tiling that is given for a convolution kernel asks for this kernel.
-    """
-    words = [asked(call, kernel) for kernel in _KERNELS_OF[result]]
-    if not all(word in ("auto", "tuned", "library") for word in words):
-        return False
-    if c.one_window:
-        return True
-    if "library" in words:
-        return call.device.product in LIBRARY_MULTIPLIES
-    key = f"{c} {math} {result} {call.groups}"
-    found = _MULTIPLIED.find(key, call.device)
-    if found is not None:
-        return found.answer[0]
-    watched, groups = Seen(call.device), len(call.groups)
-    convolved = _convolved_estimate(watched.device, groups, c, math, result)
-    answer = product_estimate(watched.device, groups, c, math, result) < convolved
-    _MULTIPLIED.keep(key, call.device, watched.names, [answer])
-    return answer
-
-
-#: The kernels that compute a result unless it is a product.
-_KERNELS_OF: Mapping[str, tuple[type[ImplicitGemm | ConvBackpropFilter], ...]] = {
-    "output": (ConvForward,),
-    "input": (ConvBackpropInput, ConvForward),
-    "weight": (ConvBackpropFilter,),
-}
-
-#: Whether a result is a product, in a list.
-_MULTIPLIED: Answers[list[bool]] = Answers("multiplied", 256, list, list)
-
-
-def _convolved_estimate(
-    device: Device, groups: int, c: Convolution, math: CubeMath, result: str
-) -> float:
-    """Cycles of a ``result`` by convolution kernels, with conversions and all launches."""
-    dtype, vectors = math.dtype, groups * device.core_kind("vector").per_group
-    before = []
-    if result == "output":
-        some = [_forward(c, math)]
-    else:
-        some = ways(device, c, math, gradient=result == "input")
-        dy = Tensor("dy", (c.n, c.cout, *c.out), dtype, "in")
-        change = Conversion(kind="to_blocked", c0=c.c0)
-        before.append(changed(change, dy, _made("dy_blocked", dy, change)))
-    least, best = _fastest(some, device, groups)
-    launches = len(best.around) * float(launch_cycles(device, "vector", 0))
-    return least + launches + sum(spread_cycles(device, vectors, one) for one in before)
-
-
-def _forward(c: Convolution, math: CubeMath) -> Way:
-    """The forward pass by its convolution kernel."""
-    dtype, into = math.dtype, Conversion(kind="to_blocked", c0=c.c0)
-    out, filters = (
-        Conversion(kind="from_blocked", c0=c.c0),
-        Conversion(kind="to_fracz", c0=c.c0, groups=c.groups),
-    )
-    x = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "in")
-    w = Tensor("w", c.w_shape, dtype, "in")
-    y = Tensor("y", (c.n, c.cout, *c.out), dtype, "out")
-    blocked, weights, made = (
-        _made("x_blocked", x, into),
-        _made("weights", w, filters),
-        _made("made", y, out),
-    )
-    product = ConvForward(c, ANY_PRODUCT, blocked, weights, made, math.hf32)
-    around = changed(into, x, blocked), changed(filters, w, weights), changed(out, made, y)
-    return Way(None, product, around)
-
-
-def ways(device: Device, c: Convolution, math: CubeMath, *, gradient: bool) -> list[Way]:
-    """All ways to compute a gradient, the plain one first."""
-    dtype, found = math.dtype, list[Way]()
-    dy = Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), dtype, "in")
-    x = Tensor("x", (c.n, c.cin, *c.spatial), dtype, "out" if gradient else "in")
-    w = Tensor("w", c.w_shape, dtype if gradient else FP32, "in" if gradient else "out")
-    kind = "from_fracz"
-    if gradient:
-        kind = "to_fracz_transposed" if dtype is FP32 else "to_fracz"
-    folds = (gradient_folds, folded_gradient) if gradient else (input_folds, folded_input)
-    for other in _others(c, *folds):
-        filters = filter_change(c, other, kind)
-        maps = map_change(c, other, loads_plain=not gradient)
-        weights, blocked = _made("weights", w, filters), _made("blocked", x, maps)
-        product: ImplicitGemm | ConvBackpropFilter
-        if gradient:
-            kernel = ConvForward if isinstance(other, FoldedConvolution) else ConvBackpropInput
-            product = kernel(other or c, ANY_PRODUCT, dy, weights, blocked, math.hf32)
-            around = changed(filters, w, weights), changed(maps, blocked, x)
-        else:
-            product = ConvBackpropFilter(other or c, ANY_GRADIENT, blocked, dy, weights, math.hf32)
-            around = changed(maps, x, blocked), changed(filters, weights, w)
-        if other is None or all(one.fits(device) for one in around):
-            found.append(Way(other, product, around))
-    return found
-
-
-def _estimate(way: Way, device: Device, groups: int, least: float) -> float:
-    """Cycles of a way; infinite where it is found to take longer than ``least``."""
-    cores = groups * device.core_kind(way.product.role).per_group
-    vectors = groups * device.core_kind("vector").per_group
-    if not way.product.shape.reads_any:
-        return inf
-    streams = (one.stream(device, vectors) for one in way.around)
-    around = sum(float(times(device, vectors, stream).min()) for stream in streams)
-    try:
-        limit = _FEWER * (least - around)
-        found = way.product.ranked(device, cores, 2, known=(limit,) * 2)
-    except CapacityError:
-        return inf
-    return around + found[0][0] if found else inf
-
-
-def _others(
-    c: Convolution,
-    folds: Callable[[Convolution], list[Fold]],
-    folded: Callable[[Convolution, Fold], FoldedConvolution],
-) -> list[Convolution | None]:
-    """What may be computed in place of ``c``: it first, as None."""
-    thin = [thinned(c)] if can_thin(c) else []
-    return [None, *thin, *(folded(c, fold) for fold in (folds(c) if can_fold(c) else ()))]
-
-
-def _made(name: str, plain: Tensor, change: Change) -> Tensor:
-    return Tensor(name, change.blocked_shape(plain.shape), plain.dtype, "out")
-
-
-def map_change(c: Convolution, other: Convolution | None, *, loads_plain: bool) -> Change:
-    """Between the input of ``c`` and what ``other`` computes with in its place; None is ``c``."""
-    if isinstance(other, FoldedConvolution):
-        return Folded(c.c0, loads_plain, other.fold)
-    if other is not None:
-        return Thinned(c.c0, loads_plain, (c.step(1), c.step(2)))
-    return Conversion(kind="to_blocked" if loads_plain else "from_blocked", c0=c.c0)
-
-
-def filter_change(c: Convolution, other: Convolution | None, kind: str = "from_fracz") -> Change:
-    """The same of filters; ``kind`` is the conversion where these are not folded."""
-    if isinstance(other, FoldedConvolution):
-        return FoldedFilters(other)
-    return Conversion(kind=kind, c0=c.c0, groups=c.groups)
-
-
-def changed(change: Change, src: Tensor, dst: Tensor) -> LayoutChange:
-    """The kernel that makes a change."""
-    return _KERNELS[type(change)](change, src, dst)
-
-
-_KERNELS: Mapping[type, Callable[[Any, Tensor, Tensor], LayoutChange]] = {
-    Conversion: TransData,
-    Folded: FoldMap,
-    Thinned: ThinMap,
-    FoldedFilters: FoldWeights,
-}

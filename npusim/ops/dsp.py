@@ -1,8 +1,9 @@
-"""What calls of the DSP library's gradients share: storage, the parameter array, launches."""
+"""Calls of the DSP library's gradients: storage, the parameter array, launches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
@@ -64,8 +65,8 @@ def begin(
     param: Any,
     core_mask: Any,
     storage: str,
-    device: str | Device,
-    options: dict[str, Any],
+    device: str | Path | Device,
+    options: Mapping[str, Any],
 ) -> DspCall:
     """The call of a function of the library, its arguments checked; operands are ``arguments``.
 
@@ -74,15 +75,14 @@ def begin(
     if not isinstance(storage, str) or storage not in STORAGES:
         raise ArgumentError(f"storage is {storage!r}; it is 'shared', 'gsm' or 'private'")
     operands = {name: operand(value) for name, value in arguments.items()}
-    mask = _mask(core_mask, options)
-    machine = {"device": device, "cores": 1 if storage == "private" else mask}
-    call = card.begin(options | machine, **operands)
-    if isinstance(mask, (int, type(None))) or storage == "private":
-        bits = mask
-    else:
+    private = storage == "private"
+    mask = _mask(core_mask, options.get("cores"))
+    machine = {"device": device, "cores": 1 if private else mask}
+    call = card.begin({**options, **machine}, **operands)
+    bits = mask
+    if not private and mask is not None and not isinstance(mask, int):
         bits = sum(1 << group for group in call.groups)
-    form = "private" if storage == "private" else "shared"
-    checked = facts(card.name, operands, param, form, bits)
+    checked = facts(card.name, operands, param, "private" if private else "shared", bits)
     call.check(checked)
     return DspCall(call, checked, operands, _require(call, checked["dtype"]), storage)
 
@@ -90,30 +90,35 @@ def begin(
 def facts(
     operator: str, operands: Mapping[str, Any], param: Any, storage: str, core_mask: Any
 ) -> dict[str, Any]:
-    """What the limits are checked against; operands are anything with ``shape`` and ``dtype``.
+    """The facts of a call; operands are anything with ``shape`` and ``dtype``.
 
     Raises ``ArgumentError`` where the operands are of two types, or an entry of ``param`` is no
     single value.
     """
-    param = frozen(param)
-    if param is None:
-        raise ArgumentError(f"param is None; it takes {len(PARAM)} integers")
-    if isinstance(param, tuple) and len(param) >= len(PARAM):
-        named = zip(PARAM[:-1], param, strict=False)  # the last is an address, null for none
-        param = (*(scalar(f"param[{i}] {n}", v) for i, (n, v) in enumerate(named)), *param[17:])
-    (first, one), (second, other) = operands.items()
-    kinds = type_name(one.dtype), type_name(other.dtype)
-    if kinds[0] != kinds[1]:
-        raise ArgumentError(
-            f"{first} is {kinds[0]}, {second} is {kinds[1]}; {operator} takes one type for both"
-        )
+    entries = _entries(param)
+    types = {name: type_name(value.dtype) for name, value in operands.items()}
+    if len(set(types.values())) > 1:
+        words = ", ".join(f"{name} is {kind}" for name, kind in types.items())
+        raise ArgumentError(f"{words}; {operator} takes one type for both")
     return {
-        "dtype": kinds[0],
+        "dtype": next(iter(types.values())),
         **{f"{name}.shape": tuple(value.shape) for name, value in operands.items()},
-        "param": param,
+        "param": entries,
         "storage": storage,
         "core_mask": core_mask,
     }
+
+
+def _entries(param: Any) -> Any:
+    """The parameter array as a tuple of integers; what is no list, or too short, as it is."""
+    values = frozen(param)
+    if values is None:
+        raise ArgumentError(f"param is None; it takes {len(PARAM)} integers")
+    if not isinstance(values, tuple) or len(values) < len(PARAM):
+        return values
+    address = len(PARAM) - 1  # which is null for none, and what follows is not read
+    numbers = [scalar(f"param[{i}] {name}", values[i]) for i, name in enumerate(PARAM[:address])]
+    return (*numbers, *values[address:])
 
 
 def described_layer(param: Sizes, *, transposed: bool) -> Convolution:
@@ -148,12 +153,13 @@ def place_operands(call: Call, storage: str) -> None:
         raise ArgumentError(
             f"storage is {storage!r}; {device} has no {called} for operands, use 'shared'"
         )
-    size, whose = sum(call.held.values()), "of a core " if storage == "private" else ""
+    size = sum(call.held.values())
     if size > memory.size_bytes:
         *others, last = call.held
-        held = f"{', '.join(others)} and {last}"
+        tensors = f"{', '.join(others)} and {last}"
+        owner = f"a core of {device}" if storage == "private" else device
         raise ArgumentError(
-            f"storage is {storage!r}; {held} take {size} B, the {called} {whose}of {device} holds "
+            f"storage is {storage!r}; {tensors} take {size} B, the {called} of {owner} holds "
             f"{memory.size_bytes} B: use a smaller batch or 'shared'"
         )
     call.device = call.device.with_operands_in(name)
@@ -162,37 +168,34 @@ def place_operands(call: Call, storage: str) -> None:
 
 
 def launch_filter(
-    made: DspCall, kernel: type[ConvGradFilter | DeconvGradFilter], *, transposed: bool
+    dsp_call: DspCall, kernel: type[ConvGradFilter | DeconvGradFilter], *, transposed: bool
 ) -> Result:
-    """A filter gradient, with the result "dw"; ``transposed`` tells of the layer."""
-    call, param = made.call, made.checked["param"]
+    """A filter gradient, with the result "dw", of an ordinary or a ``transposed`` layer."""
+    call = dsp_call.call
+    param = dsp_call.checked["param"]
     c = described_layer(param, transposed=transposed)
-    tensors = {name: made.tensor(name) for name in ("x", "dy")}
-    dw = call.output("dw", weight_shape(param), made.dtype)
+    x = dsp_call.tensor("x")
+    dy = dsp_call.tensor("dy")
+    dw = call.output("dw", weight_shape(param), dsp_call.dtype)
     rows = None
     if param[17]:  # a chunk for each core, of the size that SM holds two of
-        chunk = call.device.memory("SM").size_bytes // 2 // made.dtype.bytes
-        rows = call.workspace("im2row", (made.cores, chunk), made.dtype)
-    place_operands(call, made.storage)
+        chunk = call.device.memory("SM").size_bytes // 2 // dsp_call.dtype.bytes
+        rows = call.workspace("im2row", (dsp_call.cores, chunk), dsp_call.dtype)
+    place_operands(call, dsp_call.storage)
     # The layer that reads dy and makes x is transposed; its filter gradient is an ordinary one's,
     # turned.
-    seen, roles = (c, ("x", "dy")) if transposed else (c.exchanged(), ("dy", "x"))
-    read, grad = (tensors[name] for name in roles)
+    plain = c if transposed else c.exchanged()
+    read, grad = (x, dy) if transposed else (dy, x)
     tiling = own_tiling(call.options.tiling, kernel.name, FilterTiling)
-    any_tiling = FilterTiling(channels=1, taps=1, columns=1, rows=1, width=1)
     # Sums of runs of images round elsewhere than the sum of all of them does.
     spare_bytes = call.device.main_memory.size_bytes - sum(call.held.values())
     if call.options.deterministic:
         spare_bytes = 0
-    chosen = kernel(seen, tiling or any_tiling, read, grad, dw, rows, spare_bytes)
+    start = tiling or FilterTiling(channels=1, taps=1, columns=1, rows=1, width=1)
+    chosen = kernel(plain, start, read, grad, dw, rows, spare_bytes)
     if tiling is None:
         chosen = call.choose(chosen, simulated=True)
-        working = chosen.used(made.cores)
-        if working < made.cores:
-            call.notes.append(
-                f"{working} of {made.cores} cores of the mask work: of the tilings that were "
-                "compared none on more of them is faster"
-            )
+        _note_idle_cores(call, chosen.used(dsp_call.cores), dsp_call.cores)
     elif chosen.sums is not None and call.options.deterministic:
         raise ArgumentError(
             f"deterministic is True and the tiling shares images among {chosen.ran.image_cores} "
@@ -205,41 +208,51 @@ def launch_filter(
             "order: last bits depend on how many cores share images (none: deterministic=True)"
         )
     call.launch(chosen)
-    return made.result("dw", "dw", c)
+    return dsp_call.result("dw", "dw", c)
+
+
+def _note_idle_cores(call: Call, working: int, cores: int) -> None:
+    """Note where a chosen tiling leaves cores of the mask without work."""
+    if working < cores:
+        call.notes.append(
+            f"{working} of {cores} cores of the mask work: of the tilings that were "
+            "compared none on more of them is faster"
+        )
 
 
 def launch_input(
-    made: DspCall, kernel: type[ConvGradInput | DeconvGradInput], *, transposed: bool
+    dsp_call: DspCall, kernel: type[ConvGradInput | DeconvGradInput], *, transposed: bool
 ) -> Result:
-    """An input gradient, with the result "grad_input"; ``transposed`` tells of the layer."""
-    call = made.call
-    c = described_layer(made.checked["param"], transposed=transposed)
-    dy, w = made.tensor("dy"), made.tensor("w")
-    dx = call.output("dx", (c.n, *c.spatial, c.cin), made.dtype)
-    place_operands(call, made.storage)
-    any_tiling = InputTiling(rows=1, width=1, columns=1, taps=1, channels=1)
-    chosen = kernel(c.plain(), any_tiling, dy, w, dx)
+    """An input gradient, with the result "grad_input", of an ordinary or ``transposed`` layer."""
+    call = dsp_call.call
+    c = described_layer(dsp_call.checked["param"], transposed=transposed)
+    dy = dsp_call.tensor("dy")
+    w = dsp_call.tensor("w")
+    dx = call.output("dx", (c.n, *c.spatial, c.cin), dsp_call.dtype)
+    place_operands(call, dsp_call.storage)
+    start = InputTiling(rows=1, width=1, columns=1, taps=1, channels=1)
+    chosen = kernel(c.plain(), start, dy, w, dx)
     tiling = own_tiling(call.options.tiling, kernel.name, InputTiling)
     if tiling is None:
-        tiling = auto_tiling(chosen.extents, made.dtype, call.device, made.cores)
+        tiling = auto_tiling(chosen.extents, dsp_call.dtype, call.device, dsp_call.cores)
     call.launch(replace(chosen, tiling=tiling))
-    return made.result("dx", "grad_input", c)
+    return dsp_call.result("dx", "grad_input", c)
 
 
-def _problem(made: DspCall, gradient: str, c: Convolution) -> str:
+def _problem(call: DspCall, gradient: str, c: Convolution) -> str:
     """One line for reports."""
-    (h, w), (oh, ow), (kh, kw) = c.spatial, c.out, c.kernel
-    form, pads = "fp" if made.dtype is FP32 else "hp", [before for before, _ in c.padding]
+    layer = "transposed " if c.transposed else ""
+    kernel, size, out = ("x".join(map(str, sizes)) for sizes in (c.kernel, c.spatial, c.out))
+    pads = [before for before, _ in c.padding]
+    form = "fp" if call.dtype is FP32 else "hp"
     return (
-        f"{gradient} of {'transposed ' * c.transposed}{c.cin} -> {c.cout} channels, {kh}x{kw}, "
-        f"stride {list(c.stride)}, pad {pads}{c.unusual}; x {c.n}x{h}x{w}, dy {c.n}x{oh}x{ow}; "
-        f"{form}, {made.storage}"
+        f"{gradient} of {layer}{c.cin} -> {c.cout} channels, {kernel}, stride {list(c.stride)}, "
+        f"pad {pads}{c.unusual}; x {c.n}x{size}, dy {c.n}x{out}; {form}, {call.storage}"
     )
 
 
-def _mask(core_mask: Any, options: dict[str, Any]) -> Any:
+def _mask(core_mask: Any, cores: Any) -> Any:
     """The cores to use; the option ``cores`` of other operators is another word for the mask."""
-    cores = options.pop("cores", None)
     if core_mask is not None and cores is not None:
         raise ArgumentError(
             f"core_mask is {core_mask!r} and cores is {cores!r}; they mean the same, give one"
@@ -249,17 +262,19 @@ def _mask(core_mask: Any, options: dict[str, Any]) -> Any:
 
 def _require(call: Call, name: str) -> DType:
     """The operands' type; raise unless the device is a DSP that multiplies it."""
-    found, device = dtype(name), call.device
+    kind = dtype(name)
+    device = call.device
     device.core_kind("dsp")
     rates = device.gemm.rates if device.gemm else {}
-    if found.name not in rates:
-        form = "hp (fp16)" if found is FP16 else str(found)
+    if kind.name not in rates:
+        form, way_out = str(kind), ""
+        if kind is FP16:
+            form, way_out = "hp (fp16)", ": use float32, or device mt7004"
         raise ArgumentError(
-            f"{call.operator}: {device.name} has no {form} form; it has {', '.join(rates)}"
-            f"{': use float32, or device mt7004' if found is FP16 else ''}"
+            f"{call.operator}: {device.name} has no {form} form; it has {', '.join(rates)}{way_out}"
         )
     if device.l2 is None and call.options.start == "warm":
         raise ArgumentError(
             f"start is 'warm'; {device.name} has no L2 that could hold inputs, use 'cold'"
         )
-    return found
+    return kind

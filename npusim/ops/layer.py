@@ -12,8 +12,8 @@ from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.base.rounding import round_hf32
 from npusim.call.spec import Array
-from npusim.ops.arguments import CubeMath, cube_math
 from npusim.ops.card import Sample, Stated
+from npusim.ops.cube_math import CubeMath, cube_math
 from npusim.problem.convolution import Convolution, Sides, Sizes
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.workloads import ConvLayer
@@ -43,17 +43,25 @@ def wanted(stated: Stated, c: Convolution) -> Wanted:
 
 
 def with_bias(sample: Sample[Wanted], array: Array) -> Array:
-    """What a call without its bias gives, (N, C, ...), with it where there is one."""
+    """A result (N, C, ...) without its bias, with it where there is one."""
     if not sample.problem.bias:
         return array
     row = sample.arrays["bias"].astype(np.float64).reshape(-1, *(1,) * sample.problem.c.dims)
-    added: Array = array + row
-    return added
+    total: Array = array + row
+    return total
 
 
 #: Options that state a layer's sizes, which --layer states all at once.
 _SIZES = (
-    *("cin", "cout", "size", "kernel", "stride", "padding", "dilation", "groups", "transposed"),
+    "cin",
+    "cout",
+    "size",
+    "kernel",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "transposed",
     "output_padding",
 )
 
@@ -143,8 +151,9 @@ def _check_complete(stated: Stated, shown: Mapping[str, Sizes], layers: bool) ->
         if stated[name] is None and not any(o in shown for o in operands)
     ]
     if missing:
+        layer = "--layer WORKLOAD/LAYER, or " if layers else ""
         raise ArgumentError(
-            f"{stated.operator} needs {'--layer WORKLOAD/LAYER, or ' * layers}--cin, --cout, "
+            f"{stated.operator} needs {layer}--cin, --cout, "
             f"--size and --kernel; missing: {', '.join(missing)}; --input of an operand that shows "
             "a size will do too"
         )
@@ -171,8 +180,8 @@ def _channels(stated: Stated, shown: Mapping[str, Sizes], *, transposed: bool) -
 
 def _batch(stated: Stated) -> int:
     """Images: stated, or the first axis of operands given as files, whatever their layout."""
-    found = {name: array.shape[0] for name, array in stated.arrays.items() if name in ("x", "dy")}
-    count = 1 if stated["batch"] is None and not found else stated.size("batch", found)
+    shown = {name: array.shape[0] for name, array in stated.arrays.items() if name in ("x", "dy")}
+    count = 1 if stated["batch"] is None and not shown else stated.size("batch", shown)
     if not count:
         raise ArgumentError(f"--batch is 0; {stated.operator} needs at least 1 image")
     return count
@@ -184,8 +193,9 @@ def _padding(value: int | Sides, dims: int) -> Sides:
         return ((value, value),) * dims
     if len(value) != dims:
         text = ",".join(str(side) for both in value for side in both)
+        pairs = "pairs" if len(value) > 1 else "pair"
         raise ArgumentError(
-            f"--padding has {len(value)} pair{'s' * (len(value) > 1)} of sides ({text}); this call "
+            f"--padding has {len(value)} {pairs} of sides ({text}); this call "
             f"has {_axes(dims)}, so give {2 * dims} sides, or one number"
         )
     return value
@@ -193,7 +203,7 @@ def _padding(value: int | Sides, dims: int) -> Sides:
 
 def _axes(dims: int) -> str:
     """A number of dimensions in words."""
-    return f"{dims} spatial dimension{'s' * (dims > 1)}"
+    return f"{dims} spatial dimensions" if dims > 1 else "1 spatial dimension"
 
 
 # -- operands and results in the layouts of frameworks ------------------------------------------
@@ -217,7 +227,7 @@ def sample_type(sample: Sample[Wanted], *names: str) -> DType:
 
 
 def sample_math(sample: Sample[Wanted], *names: str) -> CubeMath:
-    """What the cube computes of operands."""
+    """The arithmetic of the cube for operands."""
     promoted = sample_type(sample, *names)
     return cube_math(promoted, sample.problem.cube_math_type, sample.device)
 
@@ -238,19 +248,24 @@ def expected(c: Convolution, result: str, arrays: Mapping[str, Array]) -> Array:
     It is computed of those of x, w and dy that it needs. What a transposed layer makes forward is
     the input gradient of the plain one underneath, and the other way round.
     """
-    window = (c.stride, (c if c.transposed else c.exchanged()).reads, c.dilation, c.groups)
+    transposed_layer = c if c.transposed else c.exchanged()
+    window = (c.stride, transposed_layer.reads, c.dilation, c.groups)
     if result == "grad_weight":
-        read, grad = (arrays[name] for name in (("dy", "x") if c.transposed else ("x", "dy")))
-        return conv_filter_grad(read, grad, c.kernel, *window)
+        first, last = ("dy", "x") if c.transposed else ("x", "dy")
+        return conv_filter_grad(arrays[first], arrays[last], c.kernel, *window)
     forward = result == "output"
-    source, shape = (arrays["x"], c.dy_shape) if forward else (arrays["dy"], c.x_shape)
+    source = arrays["x" if forward else "dy"]
+    shape = c.dy_shape if forward else c.x_shape
     if forward != c.transposed:
         return conv_forward(source, arrays["w"], *window)
     return conv_input_grad(source, arrays["w"], shape, *window)
 
 
 def computed(result: str, *names: str) -> Callable[[Sample[Wanted]], Array]:
-    """What computes a result as ``expected``, of operands as the cube sees them, and the bias."""
+    """A function that computes a result in float64 of operands as the cube sees them.
+
+    The bias of the call is added.
+    """
 
     def of_call(sample: Sample[Wanted]) -> Array:
         return with_bias(sample, expected(sample.problem.c, result, seen(sample, *names)))

@@ -30,28 +30,34 @@ class LayerProduct(NamedTuple):
 
 def layer_product(layer: LinearLayer, result: str) -> LayerProduct:
     """The product of a layer that has this ``result``: "output", "input" or "weight"."""
-    rows, stack = layer.all_rows, layer.stack
+    x_turned = layer.left_transposed
     # Matrices of a stack are computed; weights for all rows lie (Cout, Cin).
-    turned = {"x": layer.left_transposed, "w": not layer.products or layer.right_transposed}
-    sizes = {"x": (rows, layer.cin), "w": (layer.cin, layer.cout), "y": (rows, layer.cout)}
-    shapes = {}
-    for name, size in sizes.items():
-        height, width = size[::-1] if turned.get(name, False) else size
-        shapes[name] = (stack * height, width)
-    left, right = turned["x"], turned["w"]
-    kernel: type[Matmul]
+    w_turned = not layer.products or layer.right_transposed
+    shapes = _shapes(layer, x_turned=x_turned, w_turned=w_turned)
     if result == "output":
-        kernel, operands, layouts = LinearForward, ("x", "w"), (_first(left), _second(right))
-    elif result == "input" and not left:
-        kernel, operands, layouts = LinearBackpropInput, ("y", "w"), ("ND", _second(not right))
-    elif result == "input":  # (cin, rows) = w y^T
-        kernel, operands, layouts = LinearBackpropInput, ("w", "y"), (_first(right), "ND_nk")
-    elif right:  # (cout, cin) = y^T x
-        kernel, operands, layouts = LinearBackpropWeight, ("y", "x"), ("ND_km", _second(left))
-    else:  # (cin, cout) = x^T y
-        kernel, operands, layouts = LinearBackpropWeight, ("x", "y"), (_first(not left), "ND")
-    name = {"output": "y", "input": "x", "weight": "w"}[result]
-    return LayerProduct(kernel, operands, name, layouts, shapes)
+        layouts = (_first(x_turned), _second(w_turned))
+        return LayerProduct(LinearForward, ("x", "w"), "y", layouts, shapes)
+    if result == "input" and not x_turned:
+        layouts = ("ND", _second(not w_turned))
+        return LayerProduct(LinearBackpropInput, ("y", "w"), "x", layouts, shapes)
+    if result == "input":  # (cin, rows) = w y^T
+        layouts = (_first(w_turned), "ND_nk")
+        return LayerProduct(LinearBackpropInput, ("w", "y"), "x", layouts, shapes)
+    if w_turned:  # (cout, cin) = y^T x
+        layouts = ("ND_km", _second(x_turned))
+        return LayerProduct(LinearBackpropWeight, ("y", "x"), "w", layouts, shapes)
+    layouts = (_first(not x_turned), "ND")  # (cin, cout) = x^T y
+    return LayerProduct(LinearBackpropWeight, ("x", "y"), "w", layouts, shapes)
+
+
+def _shapes(layer: LinearLayer, *, x_turned: bool, w_turned: bool) -> dict[str, tuple[int, int]]:
+    """The matrices of a layer in memory, those of a stack one below the other."""
+    rows, cin, cout, stack = layer.all_rows, layer.cin, layer.cout, layer.stack
+    return {
+        "x": (stack * cin, rows) if x_turned else (stack * rows, cin),
+        "w": (stack * cout, cin) if w_turned else (stack * cin, cout),
+        "y": (stack * rows, cout),
+    }
 
 
 def _first(transposed: bool) -> str:

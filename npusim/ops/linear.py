@@ -23,7 +23,7 @@ from npusim.kernels.vector.bias_grad import BiasGrad
 from npusim.kernels.vendor.imported import Imported
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
-from npusim.ops.arguments import cube_math
+from npusim.ops.cube_math import cube_math
 from npusim.ops.layer_products import layer_product
 from npusim.results import Result
 
@@ -130,7 +130,8 @@ def launch_product(
     ``ruled`` the call may ask for the tilings of the vendor's library, of which none is public for
     products: they are chosen then.
     """
-    c, table = kernel.c, call.device.has_path("L1", "BT")
+    c = kernel.c
+    table = call.device.has_path("L1", "BT")
     kind = c.dtype if rounded else kernel.sums
     if bias is not None and table:
         widened = converted(call, bias, kernel.sums) if bias.dtype is BF16 else bias
@@ -139,23 +140,26 @@ def launch_product(
         bias = converted(call, bias, kind)
         if c.dtype is not kind:
             kernel = replace(kernel, c=call.workspace(f"{c.name}_sums", c.shape, kind))
-    given, notes = _given(call, kernel, tuned=tuned, ruled=ruled)
+    tiling, notes = _stated_tiling(call, kernel, tuned=tuned, ruled=ruled)
     call.notes += notes
-    kernel = replace(kernel, tiling=given or START)
-    if given is None:
+    kernel = replace(kernel, tiling=tiling or START)
+    if tiling is None:
         kernel = call.tuned(call.choose(kernel))
-    for needed in (*(kernel.before or [MemSet(kernel.c)] * cleared), kernel):
-        call.launch(needed)
+    for clearing in kernel.before:
+        call.launch(clearing)
+    if cleared and not kernel.before:
+        call.launch(MemSet(kernel.c))
+    call.launch(kernel)
     if bias is not None and not table:
         call.launch_spread(BiasAdd(kernel.c, bias, saturate=call.device.saturates))
     if kernel.c is not c:
         call.launch_spread(cast(kernel.c, c, saturate=call.device.saturates))
 
 
-def _given(
+def _stated_tiling(
     call: Call, kernel: Matmul, *, tuned: bool = False, ruled: bool = False
 ) -> tuple[Tiling | None, list[str]]:
-    """The tiling that a call gives a product, None where it is chosen, and what to say of it."""
+    """The tiling that a call states for a product, None where it is chosen, and notes on it."""
     option = call.options.tiling
     if ruled and option == "library":
         return None, []
@@ -185,8 +189,8 @@ def launch_weight_product(
 
     ``tuned`` and ``ruled`` are as in ``launch_product``.
     """
-    given = _given(call, kernel, tuned=tuned, ruled=ruled)[0]
-    if given or kernel.groups > 1 or kernel.c.dtype is FP32 or kernel.whole_k:
+    tiling, _ = _stated_tiling(call, kernel, tuned=tuned, ruled=ruled)
+    if tiling or kernel.groups > 1 or kernel.c.dtype is FP32 or kernel.whole_k:
         launch_product(call, kernel, tuned=tuned, ruled=ruled)
         return
     sums = replace(kernel.c, name=f"{kernel.c.name}_fp32", dtype=FP32)
@@ -194,12 +198,12 @@ def launch_weight_product(
     best = call.tuned(best)
     if best.atomic:
         call.workspace(sums.name, sums.shape, FP32)
-    for one in _rounded(best):
-        call.launch_spread(one)
+    for launched in _rounded(best):
+        call.launch_spread(launched)
 
 
 def _rounded(kernel: LinearBackpropWeight) -> Sequence[Kernel]:
-    """What makes the gradient in the type of the operands: parts are added in fp32, and rounded."""
+    """The kernels of a gradient in the type of the operands: fp32 sums of parts, and rounding."""
     result = replace(kernel.c, name=kernel.c.name.removesuffix("_fp32"), dtype=kernel.dtype)
     if not kernel.atomic:
         return (replace(kernel, c=result, rounds=False),)

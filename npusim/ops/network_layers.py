@@ -1,10 +1,11 @@
-"""What a network's passes run of each of its layers."""
+"""The calls of operators that a network's passes make for each of its layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,10 +17,10 @@ from npusim.base.workers import Workers
 from npusim.call.in_turn import in_turn
 from npusim.call.options import Options
 from npusim.call.spec import spec
-from npusim.ops.convolution_backward import GRADIENTS, arguments
+from npusim.ops.conv_backward import GRADIENTS, arguments
 from npusim.ops.linear import linear_layer
 from npusim.results import Result
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.workloads import Layer, LinearLayer
 
 #: The phase that ``progress`` is told of where layers are done in other processes.
@@ -27,7 +28,7 @@ LAYERS_DONE = "layers"
 
 
 class LayerRuns(Struct, frozen=True, kw_only=True):
-    """What is the same for every layer of a network, and how a layer is simulated.
+    """Simulates layers of a network, with what is the same for all of them.
 
     Runs of kernels are kept in the file ``store`` ("": one of the user's cache), None in none.
     """
@@ -40,7 +41,7 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
     store: str | Path | None = None
 
     def of(self, layer: Layer) -> tuple[str, ...]:
-        """What is computed of a layer: only gradients that something trained needs."""
+        """The results that are computed of a layer: only gradients that something trained needs."""
         has = {
             "input": layer.input_gradient,
             "weight": layer.weight_gradient,
@@ -87,21 +88,27 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
         wanted = self.of(layer)
         if isinstance(layer, LinearLayer):
             return linear_layer(layer, self.dtype, wanted, options, self.cube_math_type)
-        x, w = spec(layer.x_shape, self.dtype), spec(layer.w_shape, self.dtype)
-        common = {**arguments(layer), "cube_math_type": self.cube_math_type, **vars(options)}
-        found = []
+        x = spec(layer.x_shape, self.dtype)
+        w = spec(layer.w_shape, self.dtype)
+        common: dict[str, Any] = {
+            **arguments(layer),
+            "cube_math_type": self.cube_math_type,
+            **vars(options),
+        }
+        calls: list[Result] = []
         if "output" in wanted:
-            usable = {k: v for k, v in common.items() if k != "deterministic"}
-            if usable["rules"] == "strict":  # it would refuse each forward pass, which has no page
-                usable["rules"] = "documented"
+            forward = {name: value for name, value in common.items() if name != "deterministic"}
+            if forward["rules"] == "strict":  # it would refuse each forward pass, without a page
+                forward["rules"] = "documented"
             bias = spec((layer.cout,), self.dtype) if layer.bias else None
-            found.append(ops.convolution(x, w, bias, **usable))
+            calls.append(ops.convolution(x, w, bias, **forward))
         mask = tuple(name.removeprefix("grad_") in wanted for name in GRADIENTS)
         if any(mask):
-            sizes = (layer.cout,) if mask[2] else None
+            _, _, bias_wanted = mask
+            sizes = (layer.cout,) if bias_wanted else None
             dy = spec(layer.dy_shape, self.dtype)
-            found.append(ops.convolution_backward(dy, x, w, sizes, output_mask=mask, **common))
-        return found[0] if len(found) == 1 else in_turn(found)
+            calls.append(ops.convolution_backward(dy, x, w, sizes, output_mask=mask, **common))
+        return calls[0] if len(calls) == 1 else in_turn(calls)
 
 
 def _labelled(work: tuple[Layer, str]) -> str:

@@ -34,7 +34,7 @@ from npusim.kernels.matmul.linear import LinearBackpropInput, LinearBackpropWeig
 from npusim.kernels.matmul.matmul import Matmul
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.arguments import CubeMath
+from npusim.ops.cube_math import CubeMath
 from npusim.ops.linear import START, launch_product, launch_weight_product
 from npusim.problem.convolution import Convolution
 
@@ -71,12 +71,12 @@ class WindowMatrices:
 
     @property
     def moves_map(self) -> bool:
-        """Whether an input is not the matrix of its windows as it lies."""
+        """An input is not the matrix of its windows as it lies."""
         return len(merged(self.map_axes, _TO_WINDOWS).sizes) > 1
 
     @property
     def moves_output(self) -> bool:
-        """Whether an output is not rows, or columns, of channels as it lies."""
+        """An output is neither rows nor columns of channels as it lies."""
         return not self.channels_first and len(merged(self.output_axes, (0, 2, 1)).sizes) > 1
 
     @property
@@ -98,8 +98,8 @@ class WindowMatrices:
         ``second`` the weight, or of "weight" the input. All three are matrices.
         """
         if result == "output":
-            left, right = (second, first) if self.channels_first else (first, second)
-            return LinearForward(START, left, right, out, ("ND", "ND_nk"))
+            rows, columns = (second, first) if self.channels_first else (first, second)
+            return LinearForward(START, rows, columns, out, ("ND", "ND_nk"))
         if result == "weight":
             return self.weight_product(first, second, out)
         layouts = ("ND_km" if self.channels_first else "ND", "ND")
@@ -112,28 +112,28 @@ class WindowMatrices:
         layouts = ("ND" if self.channels_first else "ND_km", "ND")
         return LinearBackpropWeight(START, gradient, windows, out, layouts)
 
-    def to_windows(self, plain: Tensor, made: Tensor) -> Transpose:
+    def to_windows(self, plain: Tensor, target: Tensor) -> Transpose:
         """The kernel that makes the matrix of windows of an input."""
-        axes = _shaped(plain, self.map_axes), _shaped(made, self.window_axes)
+        axes = _shaped(plain, self.map_axes), _shaped(target, self.window_axes)
         return Transpose(_TO_WINDOWS, *axes, turns=True)
 
-    def to_map(self, windows: Tensor, made: Tensor) -> Transpose:
+    def to_map(self, windows: Tensor, target: Tensor) -> Transpose:
         """The kernel that makes an input of the matrix of its windows."""
-        axes = _shaped(windows, self.window_axes), _shaped(made, self.map_axes)
-        row = merged(self.window_axes, _TO_MAP).sizes[-1] * made.dtype.bytes
+        axes = _shaped(windows, self.window_axes), _shaped(target, self.map_axes)
+        row = merged(self.window_axes, _TO_MAP).sizes[-1] * target.dtype.bytes
         return Transpose(_TO_MAP, *axes, turns=row < _LONG_ROW)
 
-    def to_rows(self, plain: Tensor, made: Tensor) -> Transpose:
+    def to_rows(self, plain: Tensor, target: Tensor) -> Transpose:
         """The kernel that makes rows of an output."""
         n, channels, windows = self.output_axes
         axes = (n, windows, channels)
-        return Transpose((0, 2, 1), _shaped(plain, self.output_axes), _shaped(made, axes))
+        return Transpose((0, 2, 1), _shaped(plain, self.output_axes), _shaped(target, axes))
 
-    def to_channels(self, rows: Tensor, made: Tensor) -> Transpose:
+    def to_channels(self, rows: Tensor, target: Tensor) -> Transpose:
         """The kernel that makes an output of its rows."""
         n, channels, windows = self.output_axes
         axes = (n, windows, channels)
-        return Transpose((0, 2, 1), _shaped(rows, axes), _shaped(made, self.output_axes))
+        return Transpose((0, 2, 1), _shaped(rows, axes), _shaped(target, self.output_axes))
 
 
 def _shaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -190,11 +190,12 @@ class WindowProducts:
 
     def copy_bytes(self, operand: str) -> int:
         """Bytes of the matrix that is made of "input" or "grad_output", 0 of a view."""
-        m, size = self.matrices, self.math.dtype.bytes
-        if operand == "input":
-            return m.windows * m.depth * size * m.moves_map
-        if operand == "grad_output":
-            return m.windows * m.cout * size * m.moves_output
+        m = self.matrices
+        size = self.math.dtype.bytes
+        if operand == "input" and m.moves_map:
+            return m.windows * m.depth * size
+        if operand == "grad_output" and m.moves_output:
+            return m.windows * m.cout * size
         return 0
 
     def sizes(self) -> dict[str, tuple[int, int]]:
@@ -236,28 +237,31 @@ class WindowProducts:
 
     def input_grad(self) -> Tensor:
         """gradInput."""
-        m, kind = self.matrices, self.math.dtype
+        m = self.matrices
+        kind = self.math.dtype
         result = self.launcher.wider("input")
+        gradient = self._rows()
+        weight = self._weight()
         shape = (m.windows, m.depth)
-        gradient, weight = self._rows(), self._weight()
-        made = self._target("grad_input", shape, kind, result, moves=m.moves_map)
-        self._launch(m.product("input", gradient, weight, made))
-        if m.moves_map:
-            plain = self._target("grad_input", m.map_axes, kind, result)
-            self.call.launch_spread(m.to_map(made, plain))
-            made = plain
-        return self._rounded("grad_input", made, result)
+        windows = self._target("grad_input", shape, kind, result, moves=m.moves_map)
+        self._launch(m.product("input", gradient, weight, windows))
+        if not m.moves_map:
+            return self._rounded("grad_input", windows, result)
+        plain = self._target("grad_input", m.map_axes, kind, result)
+        self.call.launch_spread(m.to_map(windows, plain))
+        return self._rounded("grad_input", plain, result)
 
     def weight_grad(self) -> Tensor:
         """gradWeight, of fp32 sums."""
-        m, call = self.matrices, self.call
+        m = self.matrices
         result = self.launcher.wider("weight")
-        gradient, windows = self._rows(), self._windows()
+        gradient = self._rows()
+        windows = self._windows()
         kind = self.math.dtype if result is self.math.dtype else FP32
-        made = self._target("grad_weight", (m.cout, m.depth), kind, result)
-        kernel = self._kernel(m.weight_product(gradient, windows, made))
-        launch_weight_product(call, kernel, tuned=True, ruled=True)
-        return self._rounded("grad_weight", made, result)
+        matrix = self._target("grad_weight", (m.cout, m.depth), kind, result)
+        kernel = self._kernel(m.weight_product(gradient, windows, matrix))
+        launch_weight_product(self.call, kernel, tuned=True, ruled=True)
+        return self._rounded("grad_weight", matrix, result)
 
     def _launch(self, kernel: Matmul, bias: Tensor | None = None) -> None:
         launch_product(self.call, self._kernel(kernel), bias, tuned=True, rounded=True, ruled=True)
@@ -310,12 +314,12 @@ class WindowProducts:
             return self.call.workspace(f"{name}_{kind}", shape, kind)
         return self.call.output(name, shape, kind)
 
-    def _rounded(self, name: str, made: Tensor, result: DType) -> Tensor:
+    def _rounded(self, name: str, tensor: Tensor, result: DType) -> Tensor:
         """A result in its own type."""
-        if made.dtype is result:
-            return made
-        target = self.call.output(name, made.shape, result)
-        self.call.launch_spread(cast(made, target, saturate=self.call.device.saturates))
+        if tensor.dtype is result:
+            return tensor
+        target = self.call.output(name, tensor.shape, result)
+        self.call.launch_spread(cast(tensor, target, saturate=self.call.device.saturates))
         return target
 
 
@@ -354,7 +358,7 @@ def product_estimate(
     }
     kernel = replace(m.product(result, *operands[result]), hf32=math.hf32)
     vectors = groups * device.core_kind("vector").per_group
-    total = sum(spread_cycles(device, vectors, one) for one in around)
+    total = sum(spread_cycles(device, vectors, transposition) for transposition in around)
     try:
         ranked = kernel.ranked(device, groups * device.core_kind("cube").per_group, 1)
     except CapacityError:

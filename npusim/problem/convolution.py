@@ -8,7 +8,7 @@ relation: output ``o`` reads input ``o * stride - before + tap * dilation`` thro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 
@@ -92,6 +92,40 @@ class Convolution:
             )
         if min(self.out) < 1:
             raise ArgumentError(self._no_output())
+
+    @classmethod
+    def unchecked(
+        cls,
+        *,
+        n: int,
+        cin: int,
+        cout: int,
+        spatial: Sizes,
+        kernel: Sizes,
+        stride: Sizes,
+        padding: Sides,
+        dilation: Sizes,
+        groups: int,
+    ) -> Convolution:
+        """An ordinary layer of sizes that nobody has judged yet, every axis stated.
+
+        ``replace(layer)`` makes the same layer with the checks.
+        """
+        stated = {
+            "n": n,
+            "cin": cin,
+            "cout": cout,
+            "spatial": spatial,
+            "kernel": kernel,
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "groups": groups,
+        }
+        layer = object.__new__(cls)
+        for size in fields(cls):
+            object.__setattr__(layer, size.name, stated.get(size.name, size.default))
+        return layer
 
     def _no_output(self) -> str:
         """What is wrong with the first axis that has no output."""

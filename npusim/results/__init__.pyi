@@ -1,7 +1,7 @@
 """Results, and what compares them."""
 
-from npusim.results.facts.comparison import Comparison as Comparison
-from npusim.results.facts.comparison import compare as compare
-from npusim.results.facts.network_comparison import NetworkComparison as NetworkComparison
-from npusim.results.facts.network_comparison import compare_networks as compare_networks
-from npusim.results.result import Result as Result
+from .comparison import Comparison as Comparison
+from .comparison import compare as compare
+from .network_comparison import NetworkComparison as NetworkComparison
+from .network_comparison import compare_networks as compare_networks
+from .result import Result as Result

@@ -5,25 +5,29 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from npusim.base.errors import ArgumentError
+from npusim.results.bounded import Bounded
 from npusim.results.facts import tables
+from npusim.results.facts.call import CallFacts
 from npusim.results.facts.energy import ENERGY_COLUMNS
-from npusim.results.facts.record import Record
-from npusim.results.facts.saved import Reported
-from npusim.results.facts.verdict import Report as Tried
-from npusim.results.facts.verdict import what_if as figures_tried
+from npusim.results.facts.least import program_ends
+from npusim.results.facts.what_if import Progress as Tried
+from npusim.results.facts.what_if import what_if as figures_tried
+from npusim.results.saved import Reported
 from npusim.results.shown.report import Report
-from npusim.results.shown.text import render
 from npusim.results.writers.plots import Axes, draw
+from npusim.results.writers.text import report_text
 
 if TYPE_CHECKING:
-    from npusim.results.facts.explanation import Explanation
+    from npusim.results.explanation import Explanation
 
 
-class Result(Record, Reported):
+class Result(CallFacts, Reported):
     """What one call computed and how long it took, with the tables and reports of it.
 
     Plots drawn without ``ax`` are on a figure of pyplot, as those of ``plt.subplots()`` are: a
@@ -83,7 +87,8 @@ class Result(Record, Reported):
         figures tried and how many there are. ``ArgumentError`` where the result does not know how,
         or where a kernel has too many instructions.
         """
-        from npusim.results.facts.explanation import Explanation, KernelExplanation
+        from npusim.results.explanation import Explanation
+        from npusim.results.facts.explanation import KernelExplanation
 
         replay = self._again()
         traces = replay.traces(self.device)
@@ -103,37 +108,26 @@ class Result(Record, Reported):
             what_if=effects,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything but arrays and timeline as plain values, ready for ``json.dumps``."""
-        return {
-            "operator": self.operator,
-            "problem": self.problem,
-            "workspace_bytes": self.workspace_bytes,
-            "npusim_version": self.version,
-            "device": self.device.name,
-            "device_digest": self.device.digest(),
-            "launch": self.device.launch_mode,
-            "cycles": self.cycles,
-            "time_us": self.time_us,
-            "bottleneck": self.bottleneck,
-            "verdict": None if self.verdict is None else self.verdict.to_json(),
-            "advice": [one.to_json() for one in self.advice],
-            "problem_us": self.problem_us,
-            "energy_uj": self.energy_uj,
-            "energy": self.spent.table(),
-            "energy_missing": list(self.spent.missing),
-            "problem_bound": self.problem_bounds[0].resource if self.problem_bounds else "",
-            "output_names": list(self.output_names),
-            "notes": list(self.notes),
-            "kernels": tables.kernel_rows(self.device, self.runs),
-            "pipes": tables.pipe_rows(self.runs),
-            "traffic": tables.traffic_rows(self.runs),
-            "bounds": tables.bound_rows(self.runs),
-        }
+    def bound(self, measured_us: float | None = None) -> Bounded:
+        """The least time of the problem and of these kernels; ``measured_us`` is compared with it.
+
+        Raises ``ArgumentError`` if that is no positive number.
+        """
+        if measured_us is not None and not 0 < measured_us < math.inf:
+            raise ArgumentError(f"measured_us is {measured_us}; it must be a positive time")
+        return Bounded(
+            call=f"{self.operator}: {self.problem}",
+            device=self.device.name,
+            problem=self.at_least,
+            program=program_ends(self.device, self.runs),
+            time_us=self.time_us,
+            launch_us=self.device.time_us(sum(run.launch_cycles for run in self.runs)),
+            measured_us=measured_us,
+        )
 
     def text(self) -> str:
         """The report for people, at most 80 columns wide."""
-        return render(self)
+        return report_text(self.as_report())
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""

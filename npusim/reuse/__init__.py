@@ -1,1 +1,1 @@
-"""What was worked out before and is used again: caches, stores on disk, calls on other devices."""
+"""Answers used again: in memory, in stores on disk, and calls timed on other devices."""

@@ -2,7 +2,7 @@
 
 The run of a kernel depends on what the L2 holds from the kernels launched before it, and on the
 figures of the device that its program and the engine ask for. It is kept by these
-(``npusim.reuse.cache``), so that after one changed figure only what this figure touches runs
+(``npusim.reuse.answers``), so that after one changed figure only what this figure touches runs
 anew.
 
 A call is timed again on another device in the same way, and so are told the figures its time
@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import zlib
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import msgspec
 import numpy as np
-from msgspec import structs
 
-from npusim.base.digests import code_of, content_of, look_again
+from npusim.base.digests import look_again
 from npusim.base.integers import IntArray
 from npusim.base.records import replace
 from npusim.machine.device.parts import AT_MOST, ENERGY
@@ -45,16 +44,16 @@ from npusim.machine.timing.run import (
     wants_timeline,
 )
 from npusim.machine.timing.trace import (
-    Bound,
     KernelRun,
     PipeRow,
     PipeRows,
     Timeline,
     Trace,
-    TrafficRow,
     are_usual,
 )
-from npusim.reuse.cache import Answers, Name, Seen, names_of
+from npusim.reuse.answers import Answers
+from npusim.reuse.programs import content
+from npusim.reuse.tracked_device import Name, TrackedDevice, names_of
 
 #: Bytes of the largest content that is kept; L2s of very small blocks are simulated anew.
 MOST_BYTES = 1 << 20
@@ -72,83 +71,98 @@ class CachedLaunches(Launches):
     def __init__(self, device: Device, groups: tuple[int, ...], engine: str = "fast") -> None:
         look_again()
         super().__init__(device, groups, engine)
-        self._cache = Seen(device)  # asked for the L2 alone
-        self._built: list[Seen] = []  # asked for programs, each for one
-        self._names: frozenset[Name] = frozenset()  # of runs that were known, and programs given
-        self._key: str | None = "empty" if engine == "fast" else None  # of the L2 as it is
-        self._last: tuple[str, frozenset[Name]] | None = None  # the run that left an L2 unnamed
-        self._left: list[tuple[tuple[str, int] | Kernel, str | None]] = []  # what the state lacks
+        self._l2_device = TrackedDevice(device)  # whose figures only the L2 reads
+        self._program_devices: list[TrackedDevice] = []  # one for each program built here
+        self._names: frozenset[Name] = frozenset()  # of known runs, and of programs from elsewhere
+        #: The key of what the L2 holds; None while nobody has worked it out.
+        self._key: str | None = "empty" if engine == "fast" else None
+        #: The run that left an L2 whose key is not worked out, and the figures that run rests on.
+        self._last_run: tuple[str, frozenset[Name]] | None = None
+        self._pending: list[_Pending] = []  # what ``_state`` does not have yet
 
     @property
     def names(self) -> frozenset[Name]:
         """The figures that everything so far rests on."""
-        return self._names.union(self._cache.names, *(one.names for one in self._built))
+        of_programs = (tracked.names for tracked in self._program_devices)
+        return self._names.union(self._l2_device.names, *of_programs)
 
     def preload(self, tensor: str, size: int) -> None:
-        key = self._now()
-        self._key = _next(key, f"{tensor!r} {size}") if key is not None else None
-        self._last = None
-        self._left.append(((tensor, size), self._key))
+        key = self._key_now()
+        self._key = _next_key(key, f"{tensor!r} {size}") if key is not None else None
+        self._last_run = None
+        self._pending.append(_Pending((tensor, size), self._key))
 
     @property
     def l2(self) -> L2:
         """The L2 as it is now; kernels that left one that is not kept are simulated again."""
-        left, self._left = self._left, []
-        for at in reversed(range(len(left))):
-            step, key = left[at]
-            kept = CONTENTS.find(key, self.device) if key and isinstance(step, Kernel) else None
-            if kept is not None:
-                self._state = new_l2(self._cache.device, self.engine, kept.answer)
-                left = left[at + 1 :]
-                break
+        pending, self._pending = self._pending, []
+        content, count = self._latest_content(pending)
+        if content is not None:
+            self._state = new_l2(self._l2_device.device, self.engine, content)
         if self._state is None:
-            self._state = new_l2(self._cache.device, self.engine)
-        for step, _ in left:
+            self._state = new_l2(self._l2_device.device, self.engine)
+        for step, _ in pending[count:]:
             if isinstance(step, Kernel):
                 super().time(step, self.build(step))
             else:
-                self._state.preload(*step)
+                tensor, size = step
+                self._state.preload(tensor, size)
         return self._state
 
-    def _now(self) -> str | None:
+    def _latest_content(self, pending: Sequence[_Pending]) -> tuple[Held | None, int]:
+        """The latest content that is kept, and after how many of the pending steps it was there."""
+        for count in range(len(pending), 0, -1):
+            step, key = pending[count - 1]
+            if key is not None and isinstance(step, Kernel):
+                stored = CONTENTS.find(key, self.device)
+                if stored is not None:
+                    return stored.answer, count
+        return None, 0
+
+    def _key_now(self) -> str | None:
         """A key of what the L2 holds; None with the reference engine, whose runs are not kept."""
-        if self._key is None and self.engine == "fast":
-            found = LEFT.find(self._last[0], self.device) if self._last and self._left else None
-            if found is not None:
-                self._key = found.answer
-                self._left[-1] = (self._left[-1][0], self._key)
-            else:
-                self._key = self._name_held()
+        if self._key is not None or self.engine != "fast":
+            return self._key
+        stored = None
+        if self._last_run is not None and self._pending:
+            stored = LEFT.find(self._last_run[0], self.device)
+        if stored is None:
+            self._key = self._key_of_l2()
+        else:
+            self._key = stored.answer
+            self._pending[-1] = _Pending(self._pending[-1].step, self._key)
         return self._key
 
-    def _name_held(self) -> str:
+    def _key_of_l2(self) -> str:
         """The key of what the L2 holds, by looking at it; it is kept."""
-        held: Held = cast(Any, self.l2).held()  # with the engine that is not the reference
-        if held.blocks.nbytes <= MOST_BYTES:
-            CONTENTS.keep(held.digest, self.device, (), held)
-        if self._last is not None:
-            LEFT.keep(self._last[0], self.device, self._last[1], held.digest)
-        return held.digest
+        content: Held = cast(Any, self.l2).held()  # with the engine that is not the reference
+        if content.blocks.nbytes <= MOST_BYTES:
+            CONTENTS.keep(content.digest, self.device, (), content)
+        if self._last_run is not None:
+            run, names = self._last_run
+            LEFT.keep(run, self.device, names, content.digest)
+        return content.digest
 
     def build(self, kernel: Kernel) -> Program:
-        self._built.append(Seen(self.device))
-        return build(kernel, self._built[-1].device, self.groups)
+        self._program_devices.append(TrackedDevice(self.device))
+        return build(kernel, self._program_devices[-1].device, self.groups)
 
     def known(self, kernel: Kernel, *, timeline: bool | None = False) -> Launched | None:
-        key = None if timeline else self._key_of(kernel)
-        found = RUNS.find(key, self.device) if key is not None else None
-        if found is None:
+        key = None if timeline else self._key_of_run(kernel)
+        stored = RUNS.find(key, self.device) if key is not None else None
+        if key is None or stored is None:
             return None
-        made = found.answer
-        if wants_timeline(made.run.instructions, timeline):
-            kept = _TIMELINES.get((key, self.device.digest()))
-            if kept is None:
+        launched = stored.answer
+        if wants_timeline(launched.run.instructions, timeline):
+            spans = _TIMELINES.get((key, self.device.digest()))
+            if spans is None:
                 return None
-            made = replace(made, run=replace(made.run, timeline=kept))
-        self._key, self._last = None, (cast(str, key), found.names)
-        self._left.append((kernel, None))
-        self._names |= found.names
-        return made
+            launched = replace(launched, run=replace(launched.run, timeline=spans))
+        self._key = None
+        self._last_run = key, stored.names
+        self._pending.append(_Pending(kernel, None))
+        self._names |= stored.names
+        return launched
 
     def time(
         self,
@@ -158,100 +172,87 @@ class CachedLaunches(Launches):
         timeline: bool | None = False,
         progress: Progress | None = None,
     ) -> Launched:
-        key = self._key_of(kernel)
-        made = super().time(kernel, program, timeline=timeline, progress=progress)
-        self._key = self._last = None
-        noted = names_of(program.device)
-        self._names |= noted
-        if key is not None and noted:
-            self._last = key, noted | self._cache.names
-            kept = replace(made, run=replace(made.run, timeline=None))
-            RUNS.keep(key, self.device, self._last[1], kept)
-            if made.run.timeline is not None and made.run.instructions <= _SHORT:
-                _TIMELINES[key, self.device.digest()] = made.run.timeline
-                if len(_TIMELINES) > _TIMELINES_KEPT:
-                    _TIMELINES.popitem(last=False)
-        return made
+        key = self._key_of_run(kernel)
+        launched = super().time(kernel, program, timeline=timeline, progress=progress)
+        self._key = None
+        self._last_run = None
+        names = names_of(program.device)
+        self._names |= names
+        if key is not None and names:
+            names |= self._l2_device.names
+            self._last_run = key, names
+            RUNS.keep(key, self.device, names, _without_timeline(launched))
+            self._keep_timeline(key, launched.run)
+        return launched
 
-    def _key_of(self, kernel: Kernel) -> str | None:
+    def _keep_timeline(self, key: str, run: KernelRun) -> None:
+        """Keep the timeline of a short run; the oldest of many is dropped."""
+        if run.timeline is None or run.instructions > _SHORT:
+            return
+        _TIMELINES[key, self.device.digest()] = run.timeline
+        if len(_TIMELINES) > _MOST_TIMELINES:
+            _TIMELINES.popitem(last=False)
+
+    def _key_of_run(self, kernel: Kernel) -> str | None:
         """The key of a run of ``kernel`` now; None where it has none."""
-        what = content(kernel) if are_usual() else None
-        key = self._now() if what is not None else None
-        return _next(key, f"{self.groups} {what}") if key is not None else None
+        text = content(kernel) if are_usual() else None
+        key = self._key_now() if text is not None else None
+        return _next_key(key, f"{self.groups} {text}") if key is not None else None
 
 
-def _next(key: str, step: str) -> str:
+class _Pending(NamedTuple):
+    """A tensor with its bytes that was preloaded, or a kernel that ran; the key of the L2 then."""
+
+    step: tuple[str, int] | Kernel
+    key: str | None
+
+
+def _next_key(key: str, step: str) -> str:
     return hashlib.sha256(f"{key}\n{step}".encode()).hexdigest()[:32]
 
 
-def content(kernel: Kernel) -> str | None:
-    """All that a kernel's program depends on besides the device, as text.
-
-    None where it is not known: of kernels that are no part of npusim, and of fields that hold
-    other things than numbers, words and records of them.
-    """
-    try:
-        return f"{content_of(kernel)} {code_of(type(kernel))}"
-    except TypeError:
-        return None
+def _without_timeline(launched: Launched) -> Launched:
+    return replace(launched, run=replace(launched.run, timeline=None))
 
 
-def _written(made: Launched) -> dict[str, Any]:
-    """``made`` as JSON has it."""
-    own = structs.asdict(made.run)
-    own["pipes"] = json.dumps([*made.run.pipes])  # a text of its own, which few will read
+def _run_to_json(launched: Launched) -> dict[str, Any]:
+    """A run without its timeline as JSON; rows of pipes are a text of their own, read on demand."""
+    without_pipes = replace(launched, run=replace(launched.run, pipes=()))
     return {
-        "run": own,
-        "pipes": made.pipes,
-        "figures": sorted(made.figures),
-        "read": dict(made.read),
-        "emitted": made.emitted,
+        "launched": msgspec.to_builtins(without_pipes),
+        "pipes": msgspec.json.encode(tuple(launched.run.pipes)).decode(),
     }
 
 
-def _read(stored: dict[str, Any]) -> Launched:
-    run = stored["run"]
-    run["pipes"] = PipeRows(partial(_pipe_rows, run["pipes"]))
-    run["traffic"] = tuple(TrafficRow(*row) for row in run["traffic"])
-    for name in ("bounds", "problem_bounds"):
-        run[name] = tuple(Bound(*row) for row in run[name])
-    return Launched(
-        run=KernelRun(**run),
-        pipes=tuple(stored["pipes"]),
-        figures=frozenset(stored["figures"]),
-        read=stored["read"],
-        emitted=stored["emitted"],
-    )
-
-
-def _pipe_rows(text: str) -> list[PipeRow]:
-    return [PipeRow(core, pipe, tuple(cycles)) for core, pipe, cycles in json.loads(text)]
+def _run_from_json(stored: dict[str, Any]) -> Launched:
+    launched = msgspec.convert(stored["launched"], Launched)
+    pipes = PipeRows(partial(msgspec.json.decode, stored["pipes"], type=list[PipeRow]))
+    return replace(launched, run=replace(launched.run, pipes=pipes))
 
 
 #: Runs of this process.
-RUNS: Answers[Launched] = Answers("run", 1024, _written, _read)
+RUNS: Answers[Launched] = Answers("run", 1024, _run_to_json, _run_from_json)
 
 #: Timelines of the latest short runs, by the run's key and the device; instructions of such a run.
-_TIMELINES: OrderedDict[tuple[str | None, str], Timeline] = OrderedDict()
-_TIMELINES_KEPT, _SHORT = 64, 20_000
+_TIMELINES: OrderedDict[tuple[str, str], Timeline] = OrderedDict()
+_MOST_TIMELINES, _SHORT = 64, 20_000
 
 #: What the L2 held after a run, by the run's key: the key of ``CONTENTS``.
 LEFT: Answers[str] = Answers("left", 1024, str, str)
 
 
-def _content_written(held: Held) -> dict[str, Any]:
-    """``held`` as JSON has it."""
-    packed = zlib.compress(held.blocks.tobytes(), 1)
-    return {"sizes": held.sizes, "blocks": base64.b85encode(packed).decode()}
+def _content_to_json(content: Held) -> dict[str, Any]:
+    packed = zlib.compress(content.blocks.tobytes(), 1)
+    return {"sizes": content.sizes, "blocks": base64.b85encode(packed).decode()}
 
 
-def _content_read(stored: dict[str, Any]) -> Held:
+def _content_from_json(stored: dict[str, Any]) -> Held:
     blocks = np.frombuffer(zlib.decompress(base64.b85decode(stored["blocks"])), np.int64)
     return Held(tuple((name, size) for name, size in stored["sizes"]), blocks.reshape(4, -1))
 
 
 #: Contents that kernels left, by their digest.
-CONTENTS: Answers[Held] = Answers("l2", 256, _content_written, _content_read)
+CONTENTS: Answers[Held] = Answers("l2", 256, _content_to_json, _content_from_json)
 
 
 # -- a call timed again ----------------------------------------------------------------------------
@@ -286,7 +287,7 @@ class Again:
         return device.time_us(sum(time_cycles(*step) for step in self._programs(device)))
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
-        """What the time of every kernel rests on, in the order of launches."""
+        """The causes of the time of every kernel, in the order of launches."""
         return tuple(trace_program(program, l2) for program, l2 in self._programs(device))
 
     def programs(self, device: Device) -> tuple[Program, ...]:
@@ -346,7 +347,7 @@ class Again:
         return self.device.time_us(cycles)
 
     def causes(self, device: Device) -> tuple[IntArray, ...]:
-        """What every instruction of every kernel waited for, by rows of its timeline."""
+        """The cause for which every instruction of every kernel waited, by rows of its timeline."""
         return tuple(trace_causes(program, l2) for program, l2 in self._programs(device))
 
     def _programs(self, device: Device) -> Iterator[tuple[Program, L2]]:
@@ -362,8 +363,8 @@ class Again:
         key = place, structure(device, kernel.roles)
         if key not in self._built and key[1] == structure(self.device, kernel.roles):
             self._built[key] = build(kernel, self.device, self.groups)
-        known = self._built.get(key)
-        program = recosted(known, device) if known is not None else None
+        alike = self._built.get(key)
+        program = recosted(alike, device) if alike is not None else None
         if program is None:
             program = build(kernel, device, self.groups)
             if program.structure is not None:
@@ -371,13 +372,13 @@ class Again:
         return program
 
 
-def figures_behind(device: Device, made: Launched | Program) -> list[str]:
+def figures_behind(device: Device, launched: Launched | Program) -> list[str]:
     """Figures that ``device`` states and that the time of a kernel depends on."""
     used = {
         *("clock", device.launch_key, "l2", device.main_memory_key),
-        *(f"pipes.{device.pipe(pipe).name}" for pipe in made.pipes),
+        *(f"pipes.{device.pipe(pipe).name}" for pipe in launched.pipes),
         *(f"links.{link.name}" for link in device.links.values() if link.traffic),
-        *made.figures,
+        *launched.figures,
     }
     return _among(tuple(device.provenance), frozenset(used))
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from npusim.results.facts.bounded import Least
+from npusim.results.facts.least import Least
+from npusim.silicon.rows import KernelRow, Measured
 from npusim.silicon.score import is_scored
-from npusim.silicon.sheet import Measured
 from npusim.silicon.simulate import Outcome
 
 #: A cube that is busy for 5 % less than any other of its chip and type needs is a fault of its row.
@@ -86,11 +86,18 @@ def _checks(outcome: Outcome) -> Iterator[Checked]:
             yield Checked(row, busy, least, is_busy=True)
 
 
+def _multiply_adds(row: Measured) -> int:
+    """The multiply-adds of a product of matrices, 0 of other rows."""
+    if not isinstance(row, KernelRow):
+        return 0
+    return (row.M or 0) * (row.N or 0) * (row.K or 0)
+
+
 def over_least(outcomes: Iterable[Outcome]) -> list[float]:
     """Measured times over their bounds from main memory, of scored products of 1 GFLOP and more."""
     return [
         one.row.time_us / one.simulated.from_memory_us
         for one in outcomes
         if is_scored(one.row) and one.simulated is not None and one.simulated.from_memory_us
-        if one.row.time_us and one.row.M * one.row.N * one.row.K >= _LARGE
+        if one.row.time_us and _multiply_adds(one.row) >= _LARGE
     ]

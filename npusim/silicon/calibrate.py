@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -20,11 +21,13 @@ from npusim.machine.device.files import ALIASES
 from npusim.machine.device.parts import Figure
 from npusim.machine.device.spec import Device
 from npusim.machine.device.variant import Head, free_key, variant_text
-from npusim.results.facts.saved import Answer
+from npusim.results.facts.number_text import signed_text
+from npusim.results.saved import Answer
 from npusim.results.shown.report import Table
-from npusim.results.writers.text_layout import signed_text
+from npusim.results.writers.text import table_text
 from npusim.silicon import score
 from npusim.silicon.broken import broken
+from npusim.silicon.constants import Constant
 from npusim.silicon.fit_search import (
     ASSUMED,
     FITTED,
@@ -35,7 +38,7 @@ from npusim.silicon.fit_search import (
     constants_of,
 )
 from npusim.silicon.profile import read_data
-from npusim.silicon.sheet import CallRow, KernelRow, ProfiledRow, Row, Unreadable
+from npusim.silicon.rows import CallRow, KernelRow, ProfiledRow, Row, Unreadable
 from npusim.silicon.simulate import Outcome, Task, Workers, other_chip
 from npusim.silicon.tables import NONE, figure, percent, points
 from npusim.version import __version__
@@ -49,11 +52,11 @@ _UNTRUSTED = "C"
 
 @dataclass(frozen=True)
 class Calibration(Answer):
-    """What a fit found.
+    """The result of a fit.
 
     ``figures`` are all that were looked at, ``before`` and ``after`` the rows fitted to, with the
     shipped and with the fitted figures, ``left`` the rows that take no part, with reasons.
-    ``finished`` is False where the fit was interrupted; what it had found until then is here.
+    ``finished`` is False where the fit was interrupted; the values are those found until then.
     """
 
     base: str
@@ -72,7 +75,7 @@ class Calibration(Answer):
     @property
     def changed(self) -> dict[str, str]:
         """The fitted figures that differ from the base, by dotted path, as text."""
-        return changed_figures((one.constant, one.value) for one in self.figures)
+        return changed_figures((figure.constant, figure.value) for figure in self.figures)
 
     @cached_property
     def device(self) -> Device:
@@ -89,7 +92,7 @@ class Calibration(Answer):
 
     def text(self) -> str:
         """Return the card for people."""
-        return "\n\n".join(table.text() for table in self.tables)
+        return "\n\n".join(table_text(table) for table in self.tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the device file, which builds on the device that was fitted.
@@ -110,26 +113,29 @@ class Calibration(Answer):
     def _text(self, target: Path) -> str:
         """The text of the device file ``target``, built on ``base``."""
         device = load_device(self.base)
-        key, about = free_key(device, "FIT"), f"{device.description}, fitted to measurements"
+        key = free_key(device, "FIT")
+        about = f"{device.description}, fitted to measurements"
         source = (
             f"fitted by npusim {__version__} to {'; '.join(self.files)}\n"
             f"({len(self.before)} rows, {len(self.left)} more take no part)"
         )
         head = Head("npusim fit", about, key, source)
         stated = {
-            path: f"{text} ({_known(one, key)})"
-            for one in self.figures
-            if one.moved
-            for path, text in one.constant.figures(one.value).items()
+            path: f"{text} ({_provenance(figure, key)})"
+            for figure in self.figures
+            if figure.moved
+            for path, text in figure.constant.figures(figure.value).items()
         }
         text = variant_text(self.base, device, target, head, stated)
-        kept = [
-            f"#   {one.constant.path}: {one.verdict}\n" for one in self.figures if not one.moved
-        ]
-        ended = [f"#   {one.constant.path}: {one.end}\n" for one in self.figures if one.end]
-        comments = ["# At this end of the range that was looked at:\n", *ended] if ended else []
-        comments += ["# As in the base:\n", *kept] if kept else []
-        return text + "".join(comments)
+        ended = [figure for figure in self.figures if figure.end]
+        if ended:
+            text += "# At this end of the range that was looked at:\n"
+            text += "".join(f"#   {figure.constant.path}: {figure.end}\n" for figure in ended)
+        unchanged = [figure for figure in self.figures if not figure.moved]
+        if unchanged:
+            text += "# As in the base:\n"
+            text += "".join(f"#   {f.constant.path}: {f.verdict}\n" for f in unchanged)
+        return text
 
 
 def calibrate(
@@ -160,10 +166,11 @@ def calibrate(
     name = ALIASES.get(name, name)
     shipped = load_device(name)
     paths = [data] if isinstance(data, (str, os.PathLike)) else list(data)
-    chosen = constants_of(name, shipped, None if constants is None else Path(constants), figures)
-    given = None if tilings is None else Path(tilings)
-    sheets = [read_data(Path(path), name, given) for path in paths]
-    rows, left = _parted([row for sheet in sheets for row in sheet.rows], name, shipped)
+    constants_file = None if constants is None else Path(constants)
+    looked_at = constants_of(name, shipped, constants_file, figures)
+    tilings_file = None if tilings is None else Path(tilings)
+    sheets = [read_data(Path(path), name, tilings_file) for path in paths]
+    rows, excluded = _parted([row for sheet in sheets for row in sheet.rows], name, shipped)
     with Workers(jobs) as workers:
 
         def run(tasks: Sequence[Task], text: str) -> list[Outcome]:
@@ -171,11 +178,11 @@ def calibrate(
             return workers.outcomes(tasks, note)
 
         outcomes = run([(row, {}) for row in rows], "the figures as they are")
-        base, refused = _usable(outcomes)
-        left += refused
+        base, unusable = _usable(outcomes)
+        excluded += unusable
         if not base:
-            raise ArgumentError(_nothing(paths, left))
-        search = Search(base, chosen, run, rounds)
+            raise ArgumentError(_nothing_to_fit_to(paths, excluded))
+        search = Search(base, looked_at, run, rounds)
         search.search()
     return Calibration(
         base=name,
@@ -183,7 +190,7 @@ def calibrate(
         figures=tuple(search.found),
         before=tuple(base),
         after=tuple(search.outcomes),
-        left=tuple(left),
+        left=tuple(excluded),
         finished=search.finished,
     )
 
@@ -192,14 +199,19 @@ def _parted(
     rows: Sequence[Row | Unreadable], name: str, device: Device
 ) -> tuple[list[KernelRow], list[Outcome]]:
     """Rows to simulate, on the device to fit, and the others with the reason."""
-    reasons = [(row, _objection(row, name, device)) for row in rows]
-    kernels = [row for row, reason in reasons if isinstance(row, KernelRow) and not reason]
-    taken = [replace(row, chip=name) for row in kernels]
-    return taken, [Outcome(row, reason=reason) for row, reason in reasons if reason]
+    taken: list[KernelRow] = []
+    excluded: list[Outcome] = []
+    for row in rows:
+        reason = _objection(row, name, device)
+        if reason:
+            excluded.append(Outcome(row, reason=reason))
+        elif isinstance(row, KernelRow):
+            taken.append(replace(row, chip=name))
+    return taken, excluded
 
 
 def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
-    """Why a row takes no part before it is simulated; "" where it does."""
+    """The reason why a row takes no part before it is simulated; "" where it does."""
     if isinstance(row, Unreadable):
         return row.reason
     if isinstance(row, CallRow):
@@ -211,31 +223,35 @@ def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
 
 def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
     """Rows to fit to, and those that were not simulated or cannot be as they are read."""
-    cube = (one for one in broken(outcomes) if one.least.resource == "pipe M")
-    wrong = {id(one.row): one.least.us for one in cube}
-    base, left = [], []
+    cube_us = {
+        id(checked.row): checked.least.us
+        for checked in broken(outcomes)
+        if checked.least.resource == "pipe M"
+    }
+    base: list[Outcome] = []
+    unusable: list[Outcome] = []
     for outcome in outcomes:
+        row = outcome.row
         if outcome.simulated is None:
-            left.append(outcome)
-        elif id(outcome.row) in wrong:
-            busy, measured = wrong[id(outcome.row)], outcome.row.time_us
+            unusable.append(outcome)
+        elif id(row) in cube_us:
             reason = (
-                f"measured {measured:g} us, but the cube alone takes {busy:.4g} us with the tiling "
-                "assumed: read wrongly, or another device?"
+                f"measured {row.time_us:g} us, but the cube alone takes {cube_us[id(row)]:.4g} us "
+                "with the tiling assumed: read wrongly, or another device?"
             )
-            left.append(Outcome(outcome.row, reason=reason))
+            unusable.append(Outcome(row, reason=reason))
         else:
             base.append(outcome)
-    return base, left
+    return base, unusable
 
 
-def _nothing(paths: Sequence[str | os.PathLike[str]], left: Sequence[Outcome]) -> str:
-    """What to say where there is nothing to fit to."""
-    reasons = list(dict.fromkeys(str(outcome.reason) for outcome in left))
+def _nothing_to_fit_to(paths: Sequence[str | os.PathLike[str]], excluded: Sequence[Outcome]) -> str:
+    """The message where there is nothing to fit to, with up to ten reasons."""
+    reasons = list(dict.fromkeys(str(outcome.reason) for outcome in excluded))
     files = ", ".join(os.fspath(path) for path in paths)
     shown = "".join(f"\n  {reason}" for reason in reasons[:10])
     more = f"\n  and {len(reasons) - 10} more reasons" if len(reasons) > 10 else ""
-    return f"{files}: none of {len(left)} rows can be fitted to:{shown}{more}"
+    return f"{files}: none of {len(excluded)} rows can be fitted to:{shown}{more}"
 
 
 def _named(path: Path) -> str:
@@ -243,12 +259,12 @@ def _named(path: Path) -> str:
     return f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]})"
 
 
-def _known(one: Found, key: str) -> str:
-    """How well a figure is known, from where, and between which values it may lie."""
-    confidence = "fitted" if one.verdict == FITTED else "hypothesis"
-    if one.span is None or not KINDS[one.constant.kind].ranged:
+def _provenance(figure: Found, key: str) -> str:
+    """The confidence of a figure, its source, and the values between which it may lie."""
+    confidence = "fitted" if figure.verdict == FITTED else "hypothesis"
+    if figure.span is None or not KINDS[figure.constant.kind].ranged:
         return f"{confidence}, {key}"
-    low, high = map(one.constant.text, one.span)
+    low, high = map(figure.constant.text, figure.span)
     return f"{confidence}, {key}, {low}..{high}"
 
 
@@ -258,30 +274,31 @@ _Pairs = Sequence[tuple[Outcome, Outcome]]
 
 
 def card(
-    pairs: _Pairs, left: Sequence[Outcome], found: Sequence[Found], device: Device
+    pairs: _Pairs, excluded: Sequence[Outcome], figures: Sequence[Found], device: Device
 ) -> list[Table]:
-    """Return the tables; ``pairs`` are rows fitted to, before and after, ``left`` the others."""
+    """Return the tables of a fit to ``pairs``, rows before and after, that left out others."""
     after = [later for _, later in pairs]
     tables = (
         points(after),
         _notes(after),
-        _left(left),
+        _excluded(excluded),
         _rows(pairs),
-        _determined(found),
-        _figures(found, device),
-        _ended(found, device),
-        _summary(pairs, left),
+        _determined(figures),
+        _figures(figures, device),
+        _ended(figures, device),
+        _summary(pairs, excluded),
     )
     return [table for table in tables if table.rows]
 
 
 def _rows(pairs: _Pairs) -> Table:
-    """The error of each row before and after, and where its tiling came from."""
+    """The error of each row before and after, and the source of its tiling."""
     rows = []
     for before, after in pairs:
-        launches = _launches(after)
-        errors = (figure(signed_text, score.time_error(one)) for one in (before, after))
-        rows.append((after.row.id, _source(after), str(launches), *errors))
+        error_before = figure(signed_text, score.time_error(before))
+        error_after = figure(signed_text, score.time_error(after))
+        launches = str(_launches(after))
+        rows.append((after.row.id, _source(after), launches, error_before, error_after))
     head = ("id", "tiling", "launches", "error before", "after")
     return Table("Rows: error of time before and after", head, tuple(rows), 2)
 
@@ -291,9 +308,9 @@ def _launches(outcome: Outcome) -> int:
 
 
 def _source(outcome: Outcome) -> str:
-    """Where the tiling of a row came from."""
-    row, simulated = outcome.row, outcome.simulated
-    if not isinstance(row, ProfiledRow) or simulated is None:
+    """The source of a row's tiling."""
+    simulated = outcome.simulated
+    if not isinstance(outcome.row, ProfiledRow) or simulated is None:
         return "as stated in the row"
     for note in simulated.notes:
         if note.startswith("tiling "):
@@ -303,44 +320,54 @@ def _source(outcome: Outcome) -> str:
 
 def _notes(after: Sequence[Outcome]) -> Table:
     rows = tuple(
-        (one.row.id, note)
-        for one in after
-        for note in (one.simulated.notes if one.simulated is not None else ())
+        (outcome.row.id, note)
+        for outcome in after
+        if outcome.simulated is not None
+        for note in outcome.simulated.notes
     )
     return Table("Tilings, and what was taken for granted", ("id", "note"), rows, 2)
 
 
-def _left(left: Sequence[Outcome]) -> Table:
-    rows = tuple((one.row.id, one.row.chip, one.reason or NONE) for one in left)
+def _excluded(excluded: Sequence[Outcome]) -> Table:
+    rows = tuple((outcome.row.id, outcome.row.chip, outcome.reason or NONE) for outcome in excluded)
     return Table("Rows that take no part", ("id", "chip", "reason"), rows, 3)
 
 
-def _determined(found: Sequence[Found]) -> Table:
-    rows = tuple((one.constant.path, str(len(one.rows)), " ".join(one.rows)) for one in found)
+def _determined(figures: Sequence[Found]) -> Table:
+    rows = tuple(
+        (fitted.constant.path, str(len(fitted.rows)), " ".join(fitted.rows)) for fitted in figures
+    )
     head = ("figure", "rows", "whose time or busy time its range moves by over 2 %")
     return Table("Figures and the rows that determine them", head, rows, 3)
 
 
-def _figures(found: Sequence[Found], device: Device) -> Table:
-    """Each constant: what became of it, its value before and after, what is as good, its range."""
+def _figures(figures: Sequence[Found], device: Device) -> Table:
+    """Each constant: its verdict, its value before and after, values as good, and its range."""
     rows = []
-    for one in found:
-        constant, ends = one.constant, one.span
-        values = (constant.shipped, one.value, *(ends or (None, None)), constant.low, constant.high)
-        kind, clock_hz = constant.kind, device.clock_hz
-        texts = ("" if v is None else figure_text(Figure((), kind, v), clock_hz) for v in values)
-        rows.append((constant.path, one.verdict, *texts))
+    for fitted in figures:
+        constant = fitted.constant
+        lowest, highest = fitted.span or (None, None)
+        values = (constant.shipped, fitted.value, lowest, highest, constant.low, constant.high)
+        texts = [_text(constant, value, device) for value in values]
+        rows.append((constant.path, fitted.verdict, *texts))
     head = ("figure", "", "before", "after", "as good from", "to", "range from", "to")
     return Table("Figures: before and after", head, tuple(rows), 2)
 
 
-def _ended(found: Sequence[Found], device: Device) -> Table:
+def _text(constant: Constant, value: Fraction | None, device: Device) -> str:
+    """A value of a constant as a device file would state it; "" for None."""
+    if value is None:
+        return ""
+    return figure_text(Figure((), constant.kind, value), device.clock_hz)
+
+
+def _ended(figures: Sequence[Found], device: Device) -> Table:
     """Figures that the fit moved to an end of their range."""
     rows = []
-    for one in found:
-        if one.end:
-            value = Figure((), one.constant.kind, one.value)
-            rows.append((one.constant.path, figure_text(value, device.clock_hz), one.end))
+    for fitted in figures:
+        if fitted.end:
+            text = _text(fitted.constant, fitted.value, device)
+            rows.append((fitted.constant.path, text, fitted.end))
     title = (
         "Figures at an end of their range: a tiling is wrong or a mechanism is missing, or the "
         "range is too narrow (--figure PATH=LOW..HIGH)"
@@ -348,34 +375,50 @@ def _ended(found: Sequence[Found], device: Device) -> Table:
     return Table(title, ("figure", "value", "end"), tuple(rows), 3)
 
 
-def _offered(found: Sequence[Found], device: Device) -> list[Table]:
+def _offered(figures: Sequence[Found], device: Device) -> list[Table]:
     """The assumed figures that could be fitted and were not looked at; no table without any."""
-    others = not_looked_at(found, device)
+    others = not_looked_at(figures, device)
     if not others:
         return []
     title = f"Assumed figures not looked at: --figure PATH fits one, --figure {ASSUMED} all"
     return [Table(title, ("count", "figures"), ((str(len(others)), " ".join(others)),), 2)]
 
 
-def not_looked_at(found: Sequence[Found], device: Device) -> list[str]:
+def not_looked_at(figures: Sequence[Found], device: Device) -> list[str]:
     """Return the assumed figures of a device, by path, that a fit did not look at."""
-    seen = {path for one in found for path in (one.constant.path, *one.constant.also)}
-    return [path for path in assumed_figures(device) if path not in seen]
+    looked_at: set[str] = set()
+    for fitted in figures:
+        looked_at.add(fitted.constant.path)
+        looked_at.update(fitted.constant.also)
+    return [path for path in assumed_figures(device) if path not in looked_at]
 
 
-def _summary(pairs: _Pairs, left: Sequence[Outcome]) -> Table:
-    sides = [[before for before, _ in pairs], [after for _, after in pairs]]
-    launches = str(sum(map(_launches, sides[0])))
-    rows: list[tuple[str, ...]] = [
+def _summary(pairs: _Pairs, excluded: Sequence[Outcome]) -> Table:
+    """Counts of rows and mean errors, before and after."""
+    before = [earlier for earlier, _ in pairs]
+    after = [later for _, later in pairs]
+    launches = str(sum(map(_launches, before)))
+    errors_before = score.spread(score.times_of(before))
+    errors_after = score.spread(score.times_of(after))
+    rows: list[tuple[str, str, str]] = [
         ("rows fitted to", str(len(pairs)), str(len(pairs))),
         ("their launches", launches, launches),
-        ("rows that take no part", str(len(left)), str(len(left))),
+        ("rows that take no part", str(len(excluded)), str(len(excluded))),
+        (
+            "mean absolute error of time",
+            percent(errors_before.mean),
+            percent(errors_after.mean),
+        ),
+        (
+            "median absolute error of time",
+            percent(errors_before.median),
+            percent(errors_after.median),
+        ),
     ]
-    times = [score.spread(score.times_of(side))[1:] for side in sides]
-    for name, *errors in zip(("mean", "median"), *times, strict=True):
-        rows.append((f"{name} absolute error of time", *map(percent, errors)))
     for pipe in score.SCORED_PIPES:
-        means = [score.spread(score.busy_of(side, pipe))[1] for side in sides]
-        if None not in means:
-            rows.append((f"{pipe} busy, mean absolute error", *map(percent, means)))
+        mean_before = score.spread(score.busy_of(before, pipe)).mean
+        mean_after = score.spread(score.busy_of(after, pipe)).mean
+        if mean_before is not None and mean_after is not None:
+            name = f"{pipe} busy, mean absolute error"
+            rows.append((name, percent(mean_before), percent(mean_after)))
     return Table("Summary", ("figure", "before", "after"), tuple(rows), 1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP32, INT32, DType, dtype
 from npusim.base.errors import ArgumentError, told_as
@@ -24,21 +25,25 @@ from npusim.machine.timing.trace import KernelRun
 from npusim.networks.run.step import step
 from npusim.networks.run.step_result import CLEARING, CONVERSIONS
 from npusim.ops import convolution_backward, matmul
-from npusim.ops.convolution_backward import arguments
+from npusim.ops.conv_backward import arguments
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
-from npusim.results.facts.bounded import on_silicon
-from npusim.silicon.sheet import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
+from npusim.results.facts.least import on_silicon
+from npusim.silicon.rows import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
 
-#: Kernels by the names that libraries give them; those of any rank and version.
-_LIBRARY = {
-    name: kernel.name
-    for kernel in (
-        *(TransData, MemSet, Cast, Matmul, Transpose),
-        *(ConvForward, ConvBackpropFilter, ConvBackpropInput),
-    )
-    for name in kernel.library
-}
+#: Kernels that a call may name.
+_KERNELS = (
+    TransData,
+    MemSet,
+    Cast,
+    Matmul,
+    Transpose,
+    ConvForward,
+    ConvBackpropFilter,
+    ConvBackpropInput,
+)
+#: Their names by the names that libraries give them; those of any rank and version.
+_LIBRARY = {name: kernel.name for kernel in _KERNELS for name in kernel.library}
 #: Kernels that a call with groups launches, after the filter gradients whose lists are published:
 #: four conversions, two clearings, one convolution.
 _GROUPED = 7
@@ -56,23 +61,23 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
     """Simulate every kernel of a call, with ``tiling`` as the operators take it.
 
     Where the library's rule is not known for the call, "production" is "library", the best of ours
-    in the forms of kernel that the library has. Where the row names
-    the kernels that were launched, others do not count, nor does one that is launched again more
-    often than named, and one that is named but not launched here counts as a launch without work.
-    Notes say so. Raises ``Declined`` for a call, type or size without a counterpart.
+    in the forms of kernel that the library has. Where the row names the kernels that were launched,
+    others do not count, nor does one that is launched again more often than named, and one that is
+    named but not launched here counts as a launch without work. Notes say so. Raises ``Declined``
+    for a call, dtype or size without a counterpart.
     """
     if row.call not in _CALLS:
         raise Declined(f"call {row.call!r} is not known; it is one of {', '.join(_CALLS)}")
     with told_as(Declined):
-        result, chosen = _run(row, device, tiling)
-    runs, extra, notes = _launched(row, device, result.runs)
-    cycles = sum(run.cycles + run.launch_cycles for run in runs)
-    cycles += extra * device.launch.cycles("vector", device.count("vector"))
+        result, notes = _run(row, device, tiling)
+    launched = _launched(row, device, result.runs)
+    cycles = sum(run.cycles + run.launch_cycles for run in launched.runs)
+    cycles += launched.missing * device.launch.cycles("vector", device.count("vector"))
     return Simulated(
         time_us=device.time_us(cycles),
         busy_us={},
-        kernels=tuple(run.name for run in runs),
-        notes=(*chosen, *notes),
+        kernels=tuple(run.name for run in launched.runs),
+        notes=(*notes, *launched.notes),
         bounds=on_silicon(device, result.problem_bounds),
         from_memory_us=result.at_least.cold.us,
     )
@@ -80,46 +85,56 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
 
 def _run(row: CallRow, device: Device, tiling: Any) -> tuple[Result, tuple[str, ...]]:
     """The result of the call, and a note where the tiling is not the one asked for."""
-    simulate_call, ruled = _CALLS[row.call]
-    if tiling != "production" or not ruled:
-        plain = _LIBRARY_TILING if row.call.startswith("convolution") else "auto"
-        return simulate_call(row, device, plain if tiling == "production" else tiling), ()
+    call = _CALLS[row.call]
+    if tiling != "production":
+        return call.simulate(row, device, tiling), ()
+    if not call.rule_is_known:
+        rule = _LIBRARY_TILING if row.call.startswith("convolution") else "auto"
+        return call.simulate(row, device, rule), ()
     try:
-        return simulate_call(row, device, tiling), ()
+        return call.simulate(row, device, tiling), ()
     except ArgumentError as error:  # whatever else is wrong with the row is wrong again
         note = f"tiling 'library' instead: {error}"
-        return simulate_call(row, device, _LIBRARY_TILING), (note,)
+        return call.simulate(row, device, _LIBRARY_TILING), (note,)
 
 
-def _launched(
-    row: CallRow, device: Device, runs: tuple[KernelRun, ...]
-) -> tuple[list[KernelRun], int, tuple[str, ...]]:
-    """The runs that count, how many launches are missing among them, and notes on both."""
-    if not row.kernels:
-        if row.call != _FORWARD:
-            return list(runs), 0, ()
-        if (row.groups or 1) > 1:
-            return list(runs), max(0, _GROUPED - len(runs)), (_GROUPED_NOTE,)
-        if device.product not in _PLAIN:
-            return list(runs), 0, ()
-        alone = [run for run in runs if run.name != "trans_data"]
-        return alone, 0, ("forward convolutions read plain tensors on this chip: no conversions",)
-    named: dict[str, int] = {}
-    for text in row.kernels:
-        match = _COUNTED.fullmatch(text)
-        if match is None or match[1] not in _LIBRARY:
-            raise Declined(f"kernels: {text!r} has no counterpart here")
-        named[_LIBRARY[match[1]]] = named.get(_LIBRARY[match[1]], 0) + int(match[2])
-    counted = [
-        run
-        for i, run in enumerate(runs)
-        if sum(run.name == before.name for before in runs[:i]) < named.get(run.name, 0)
-    ]
-    left = sorted({run.name for run in runs} - named.keys())
-    notes = [f"not counted, as the call launched none: {name}" for name in left]
+class _Launched(NamedTuple):
+    """The runs that count, the number of launches that have none, and notes on both."""
+
+    runs: tuple[KernelRun, ...]
+    missing: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def _launched(row: CallRow, device: Device, runs: tuple[KernelRun, ...]) -> _Launched:
+    """The launches of a call, as the row names them or as published of calls like it."""
+    if row.kernels:
+        return _as_named(row, device, runs)
+    if row.call != _FORWARD:
+        return _Launched(runs)
+    if (row.groups or 1) > 1:
+        return _Launched(runs, max(0, _GROUPED - len(runs)), (_GROUPED_NOTE,))
+    if device.product not in _PLAIN:
+        return _Launched(runs)
+    without_conversions = tuple(run for run in runs if run.name != TransData.name)
+    note = "forward convolutions read plain tensors on this chip: no conversions"
+    return _Launched(without_conversions, 0, (note,))
+
+
+def _as_named(row: CallRow, device: Device, runs: tuple[KernelRun, ...]) -> _Launched:
+    """The launches that the column ``kernels`` names, with their counts."""
+    counts = _named_counts(row)
+    counted: list[KernelRun] = []
+    seen: Counter[str] = Counter()
+    for run in runs:
+        if seen[run.name] < counts.get(run.name, 0):
+            counted.append(run)
+        seen[run.name] += 1
+    others = sorted(seen.keys() - counts.keys())
+    notes = [f"not counted, as the call launched none: {name}" for name in others]
     missing = 0
-    for name, count in named.items():
-        here = sum(run.name == name for run in runs)
+    for name, count in counts.items():
+        here = seen[name]
         if here != count:
             notes.append(f"{name}: launched {here} times here, {count} times by the call")
         if name == Cast.name and row.call == _FORWARD and here < count == 1:
@@ -127,7 +142,19 @@ def _launched(
             notes.append("cast: taken to be that of the bias, which the cube adds in fp32")
         else:
             missing += max(0, count - here)
-    return counted, missing, tuple(notes)
+    return _Launched(tuple(counted), missing, tuple(notes))
+
+
+def _named_counts(row: CallRow) -> dict[str, int]:
+    """The launches of each kernel in a call, by npusim's names, from texts like "TransDatax3"."""
+    counts: dict[str, int] = {}
+    for text in row.kernels:
+        match = _COUNTED.fullmatch(text)
+        if match is None or match[1] not in _LIBRARY:
+            raise Declined(f"kernels: {text!r} has no counterpart here")
+        name = _LIBRARY[match[1]]
+        counts[name] = counts.get(name, 0) + int(match[2])
+    return counts
 
 
 def _cast_of_bias(row: CallRow, device: Device) -> list[KernelRun]:
@@ -221,26 +248,36 @@ def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
 def _transpose(row: CallRow, device: Device, tiling: Any) -> Result:
     """One kernel; elements of 8 bytes are moved as two of 4."""
     shape, perm, name = needed(row, "shape", "perm", "dtype")
-    own_dtype: DType = INT32 if name in _EIGHT_BYTES else dtype(name)
     if name in _EIGHT_BYTES:
-        shape, perm = (*shape, 2), (*perm, len(perm))
+        moved: DType = INT32
+        shape = (*shape, 2)
+        perm = (*perm, len(perm))
+    else:
+        moved = dtype(name)
     if sorted(perm) != list(range(len(shape))):
         raise Declined(f"perm is {perm}: it must name each of the {len(shape)} axes once")
-    x = Tensor("x", shape, own_dtype)
-    y = Tensor("y", tuple(shape[axis] for axis in perm), own_dtype, "out")
+    x = Tensor("x", shape, moved)
+    y = Tensor("y", tuple(shape[axis] for axis in perm), moved, "out")
     return simulate(Transpose(perm, x, y), device, timeline=False)
 
 
 _EIGHT_BYTES = ("int64", "uint64", "float64")
 
-#: Calls by the names of the column ``call``, and whether the library's rule for the tiling of
-#: their main kernel is known.
-_CALLS: Mapping[str, tuple[Callable[[CallRow, Device, Any], Result], bool]] = {
-    "convolution_backward": (_convolution_backward, True),
-    _FORWARD: (_forward, False),
-    "transposed_forward_as_dx": (_forward, True),
-    "matmul": (_matmul, False),
-    "transpose": (_transpose, False),
+
+class _Call(NamedTuple):
+    """A call: its simulation, and if the library's rule for its main kernel's tiling is known."""
+
+    simulate: Callable[[CallRow, Device, Any], Result]
+    rule_is_known: bool
+
+
+#: Calls by the names of the column ``call``.
+_CALLS: Mapping[str, _Call] = {
+    "convolution_backward": _Call(_convolution_backward, rule_is_known=True),
+    _FORWARD: _Call(_forward, rule_is_known=False),
+    "transposed_forward_as_dx": _Call(_forward, rule_is_known=True),
+    "matmul": _Call(_matmul, rule_is_known=False),
+    "transpose": _Call(_transpose, rule_is_known=False),
 }
 
 # -- training steps ---------------------------------------------------------------------------
@@ -264,24 +301,27 @@ def simulate_network_row(row: NetworkRow, device: Device) -> Simulated:
         if getattr(row, name) is not None:
             optional[name] = getattr(row, name)
     with told_as(Declined, caught=ArgumentError):
-        found = step(row.network, device=device, mode=mode, batch=batch, **optional)
-    for failed in found.failed[:1]:
+        result = step(row.network, device=device, mode=mode, batch=batch, **optional)
+    if result.failed:
+        first = result.failed[0]
         raise Declined(
-            f"{len(found.failed)} operations, such as {failed.name}: {failed.timed.error}"
+            f"{len(result.failed)} operations, such as {first.name}: {first.timed.error}"
         )
     parts = dict.fromkeys(PARTS, 0.0)
-    for kinds in found.kind_rows():
+    for kinds in result.kind_rows():
         part = _part(kinds["phase"], kinds["kind"])
         if part is not None:
             parts[part] += kinds["us"]
-    return Simulated(found.time_us, parts)
+    return Simulated(result.time_us, parts)
 
 
 def _part(phase: str, kind: str) -> str | None:
     """The one of ``PARTS`` that operations of a kind belong to, None for others."""
-    first = kind.partition(" + ")[0]  # of what one kernel computes together
+    first = kind.partition(" + ")[0]  # one kernel may compute several
     if first in (CLEARING, CONVERSIONS) or first.startswith("cast"):
         return "casts"
     if phase == "optimizer":
         return phase
-    return "normalisation" if first.startswith("normalisation") else _CONVOLUTIONS.get(first)
+    if first.startswith("normalisation"):
+        return "normalisation"
+    return _CONVOLUTIONS.get(first)

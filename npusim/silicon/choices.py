@@ -1,4 +1,4 @@
-"""What a profile does not hold: tilings and attributes of its kernels, in a YAML file beside it."""
+"""Tilings and attributes of the kernels of a profile, from a YAML file beside it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from npusim.base.yamltree import Node, load_tree
 from npusim.kernels.vendor.cann import CannTiling, cann_tiling
 
 #: Words for a tiling by rule. "vendor" is the rule of the vendor's library.
-AUTO, VENDOR = "auto", "vendor"
+AUTO = "auto"
+VENDOR = "vendor"
 
-#: What an entry may say of the launches that it is for.
+#: Keys by which an entry says which launches it is for.
 SELECTORS = ("op_name", "op_type", "input_shapes", "lines")
 _TILINGS = ("tiling", "vendor_tiling")
 
@@ -27,10 +28,10 @@ Launch = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Choice:
-    """What is said of a kernel beside the profile.
+    """The entry of a kernel beside the profile.
 
-    ``tiling`` is "" where nothing is said of it, "auto", "vendor", a ``CannTiling``, or the fields
-    of the kernel's own tiling. ``attributes`` are the operator's. ``where`` is file and line.
+    ``tiling`` is "" where none is stated, "auto", "vendor", a ``CannTiling``, or the fields of the
+    kernel's own tiling. ``attributes`` are the operator's. ``where`` is file and line.
     """
 
     tiling: str | CannTiling | tuple[tuple[str, int | bool], ...] = ""
@@ -42,7 +43,7 @@ class Choice:
         return dict(self.attributes).get(name, usual)
 
 
-#: Where nothing is said.
+#: The choice of a kernel that has no entry.
 NOTHING = Choice()
 
 
@@ -54,7 +55,7 @@ class Choices:
     used: set[int] = field(default_factory=set)
 
     def of(self, launch: Launch) -> Choice:
-        """Return what is said of a launch."""
+        """Return the choice of the first entry that a launch fits."""
         for place, (_, wanted, choice) in enumerate(self.entries):
             if all(_fits(launch, key, text) for key, text in wanted.items()):
                 self.used.add(place)
@@ -65,17 +66,17 @@ class Choices:
         """Raise ``ConfigError`` for an entry that no launch fits, which is a slip of the pen."""
         for place, (node, wanted, _) in enumerate(self.entries):
             if place not in self.used:
-                what = ", ".join(f"{key} {text}" for key, text in wanted.items()) or "anything"
+                selected = ", ".join(f"{key} {text}" for key, text in wanted.items()) or "anything"
                 raise node.fail(
-                    f"no row of the profile has {what} that no entry above takes; correct it or "
-                    "remove the entry"
+                    f"no row of the profile has {selected} that no entry above takes; correct it "
+                    "or remove the entry"
                 )
 
 
 def beside(profile: Path) -> Path | None:
     """Return the YAML file of the same name beside a profile, if there is one."""
-    found = profile.with_suffix(".yaml")
-    return found if found.is_file() else None
+    file = profile.with_suffix(".yaml")
+    return file if file.is_file() else None
 
 
 def read_choices(source: Path) -> Choices:
@@ -90,12 +91,15 @@ def read_choices(source: Path) -> Choices:
 def _entry(node: Node) -> tuple[Node, Mapping[str, str], Choice]:
     keys = node.mapping((), (*SELECTORS, *_ATTRIBUTES, *_TILINGS))
     wanted = {key: keys[key].text().replace(" ", "") for key in SELECTORS if key in keys}
-    if "lines" in wanted and not all(_lines(part)[0] for part in wanted["lines"].split(",")):
-        raise keys["lines"].fail("expected lines of the profile such as 12 or 12-40,57")
+    if "lines" in wanted:
+        parts = wanted["lines"].split(",")
+        if not all(_lines(part)[0] for part in parts):
+            raise keys["lines"].fail("expected lines of the profile such as 12 or 12-40,57")
     attributes = [(key, read(keys[key])) for key, read in _ATTRIBUTES.items() if key in keys]
     if "tiling" in keys and "vendor_tiling" in keys:
         raise keys["vendor_tiling"].fail("there is a 'tiling' too; keep one of them")
-    return node, wanted, Choice(_tiling(keys), tuple(attributes), f"{node.file}:{node.line}")
+    choice = Choice(_tiling(keys), tuple(attributes), f"{node.file}:{node.line}")
+    return node, wanted, choice
 
 
 def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int | bool], ...]:
@@ -121,30 +125,38 @@ def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int
 
 def _fits(launch: Launch, key: str, text: str) -> bool:
     if key == "lines":
-        line, ranges = int(launch[key]), map(_lines, text.split(","))
-        return any(low <= line <= high for low, high in ranges)
+        line = int(launch[key])
+        return any(low <= line <= high for low, high in map(_lines, text.split(",")))
     return fnmatchcase(launch[key].replace(" ", ""), text)
 
 
 def _lines(text: str) -> tuple[int, int]:
     """First and last of "12" or "12-40"; zeros where it is neither."""
     first, dash, last = text.partition("-")
-    start, end = digits(first), digits(last if dash else first)
+    start = digits(first)
+    end = digits(last if dash else first)
     return (0, 0) if start is None or end is None else (start, end)
 
 
 def _sizes(node: Node) -> tuple[int, ...]:
-    found = [digits(part) for part in node.text().split("x")]
-    sizes = tuple(size for size in found if size is not None)
-    if len(sizes) < len(found):
+    numbers = [digits(part) for part in node.text().split("x")]
+    sizes = tuple(number for number in numbers if number is not None)
+    if len(sizes) < len(numbers):
         shown = brief(node.text())
         raise node.fail(f"expected numbers with x between them, such as 3x3, got {shown}")
     return sizes
 
 
-#: An operator's attributes, and how each is read.
+#: Readers of an operator's attributes.
 _ATTRIBUTES: Mapping[str, Callable[[Node], Any]] = {
-    **dict.fromkeys(("transpose_a", "transpose_b"), Node.flag),
-    **dict.fromkeys(("kernel", "stride", "padding", "dilation", "perm"), _sizes),
-    **dict.fromkeys(("groups", "cin", "cout"), Node.integer),
+    "transpose_a": Node.flag,
+    "transpose_b": Node.flag,
+    "kernel": _sizes,
+    "stride": _sizes,
+    "padding": _sizes,
+    "dilation": _sizes,
+    "perm": _sizes,
+    "groups": Node.integer,
+    "cin": Node.integer,
+    "cout": Node.integer,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -52,7 +53,10 @@ class Constant:
 
 def stated(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, str]:
     """The changed figures, by path, that give constants these values."""
-    return {path: text for one, value in values for path, text in one.figures(value).items()}
+    figures: dict[str, str] = {}
+    for constant, value in values:
+        figures |= constant.figures(value)
+    return figures
 
 
 def load_constants(source: TextFile | str = _SHIPPED, part: str = "constants") -> list[Constant]:
@@ -65,10 +69,10 @@ def load_constants(source: TextFile | str = _SHIPPED, part: str = "constants") -
     parts = load_tree(source).mapping(("constants",), optional=("calls",))
     entries = parts[part].items() if part in parts else []
     constants = [_constant(entry) for entry in entries]
-    places = [(name, c.path) for c in constants for name in c.devices]
+    counts = Counter((name, c.path) for c in constants for name in c.devices)
     for entry, constant in zip(entries, constants, strict=True):
         for name in constant.devices:
-            if places.count((name, constant.path)) > 1:
+            if counts[name, constant.path] > 1:
                 raise entry.fail(f"{constant.path} of {name} is there twice; keep one of them")
     return constants
 
@@ -92,7 +96,8 @@ def _constant(node: Node) -> Constant:
                 raise keys["also"].fail(
                     f"{other} of {name} differs from {path}; they are fitted as one"
                 )
-    low, high = (_bound(keys[key], kind, names[0]) for key in ("low", "high"))
+    low = _bound(keys["low"], kind, names[0])
+    high = _bound(keys["high"], kind, names[0])
     if not low <= shipped <= high or low == high:
         text = format_quantity(shipped, kind)
         raise node.fail(f"{path} is {text}; expected a range from low to high that holds it")
@@ -103,11 +108,13 @@ def _shipped(node: Node, path: str, name: str) -> tuple[str, Fraction]:
     """Return kind and value of a figure, which its device must call fitted."""
     device = load_device(name)
     figure = figures(device).get(path)
-    known = device.provenance.get(path)
-    if figure is None or known is None:
+    origin = device.provenance.get(path)
+    if figure is None or origin is None:
         raise node.fail(f"{name} states no figure {path!r}; `npusim devices show {name}` lists all")
-    if known.confidence not in ("fitted", "hypothesis"):
-        raise node.fail(f"{path} of {name} is {known.confidence}, only fitted figures are refitted")
+    if origin.confidence not in ("fitted", "hypothesis"):
+        raise node.fail(
+            f"{path} of {name} is {origin.confidence}, only fitted figures are refitted"
+        )
     if isinstance(figure.value, tuple) or figure.kind not in (*FRACTIONAL, *_WHOLE):
         raise node.fail(f"{path} is {figure.kind}, which has no range")
     return figure.kind, Fraction(figure.value)

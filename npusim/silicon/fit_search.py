@@ -93,7 +93,7 @@ def _nearest(device: Device, listed: Sequence[Constant]) -> list[Constant]:
 
 
 def _related(device: Device, constant: Constant) -> bool:
-    """Whether a device and one of a constant build on each other, or on the same base."""
+    """True if a device and one of a constant build on each other, or on the same base."""
     return any(_bases(device) & _bases(load_device(name)) for name in constant.devices)
 
 
@@ -180,7 +180,7 @@ UNSEEN = "not looked at: interrupted"
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a constant.
+    """The result of a fit for one constant.
 
     ``rows`` tell of it; values from ``span[0]`` to ``span[1]`` suit the rows as well as ``value``,
     which is one of them, where the others may move too.
@@ -194,7 +194,7 @@ class Found:
 
     @property
     def moved(self) -> bool:
-        """Whether the value is another than the shipped one."""
+        """True if the value is another than the shipped one."""
         return self.value != self.constant.shipped
 
     @property
@@ -369,7 +369,7 @@ def _ends(constant: Constant, first: int, last: int) -> tuple[Fraction, Fraction
 
 
 def _is_wide(constant: Constant, span: tuple[Fraction, Fraction]) -> bool:
-    """Whether values that are alike fill so much of the range that the rows tell nothing."""
+    """True if values that are alike fill so much of the range that the rows tell nothing."""
     return span[1] - span[0] > WIDE * (constant.high - constant.low)
 
 

@@ -1,6 +1,6 @@
 """Measured matrix products as kernels: the words and columns of a row become a tiling.
 
-Whatever is said in a way unknown here is declined.
+A word or column that is not understood here is declined.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from npusim.kernels.parts.sum_parts import SumParts
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.silicon.profiler import reported
-from npusim.silicon.sheet import Declined, KernelRow, Simulated, needed, told
+from npusim.silicon.rows import Declined, KernelRow, Simulated, needed, switch_settings
 
 _DTYPES = {dtype.name: dtype for dtype in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
 
@@ -48,10 +48,18 @@ def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
     with told_as(Declined, "the tiling does not run: "):
         call.launch(kernel)
     (run,) = call.runs
-    parses = "constant_tiling" not in row.switches and bool(set(LIBRARY) & set(row.switches))
+    of_library = any(word in row.switches for word in LIBRARY)
     # The launch starts cores of both kinds, whether or not there is a tile for each.
     started = cores * sum(device.core_kind(role).per_group for role in kernel.roles)
-    return reported(run, row, device, "cube", notes, started=started, parses=parses)
+    return reported(
+        run,
+        row,
+        device,
+        "cube",
+        notes,
+        started=started,
+        parses=of_library and "constant_tiling" not in row.switches,
+    )
 
 
 # -- from words and columns to kernels -----------------------------------------------------
@@ -62,11 +70,26 @@ _Kernel = Matmul | MatmulFinish | MatmulSum
 
 
 def kernel_of_row(row: KernelRow, device: Device) -> tuple[_Kernel, int, list[str]]:
-    """The kernel of a row, the core groups it runs on, and what was taken for granted.
+    """The kernel of a row, the core groups it runs on, and notes on assumptions.
 
     Raises as ``simulate_gemm_row`` does.
     """
-    sets = told(row, "gemm")
+    sets = switch_settings(row, "gemm")
+    cores = _cores(row, device)
+    dtype = _dtype("dtype_in", row.dtype_in)
+    out = _dtype("dtype_out", row.dtype_out)
+    m, n, k, *_ = needed(row, "M", "N", "K", "base_m", "base_n", "base_k")
+    readers = sets.pop("readers", 0)
+    slots = sets.pop("slots", 0)
+    with told_as(Declined, caught=ArgumentError):
+        values, notes = template_values(row, sets, device, dtype, cores)
+    problem = _Problem(row, device, dtype, out, m, n, k // dtype.values, readers, slots)
+    with told_as(Declined, "the tiling is not legal: "):
+        return problem.kernel(Tiling(**values), cores, notes), cores, notes
+
+
+def _cores(row: KernelRow, device: Device) -> int:
+    """The core groups of a row; ``Declined`` for a row that is not one product on the device."""
     if row.op not in ("gemm", *_GATED):
         raise Declined(f"op: {row.op} is not simulated; gemm is, and {', '.join(_GATED)}")
     if row.batch not in (None, 1) and row.op not in _GROUPED:
@@ -74,15 +97,7 @@ def kernel_of_row(row: KernelRow, device: Device) -> tuple[_Kernel, int, list[st
     cores = device.groups if row.cores is None else row.cores
     if cores > device.groups:
         raise Declined(f"cores: {cores} of {device.name}, which has {device.groups}")
-    dtype, out = _dtype("dtype_in", row.dtype_in), _dtype("dtype_out", row.dtype_out)
-    needed(row, "M", "N", "K", "base_m", "base_n", "base_k")
-    mixed = sets.pop("readers", 0), sets.pop("slots", 0)
-    with told_as(Declined, caught=ArgumentError):
-        values, notes = template_values(row, sets, device, dtype, cores)
-    shape = row.M, row.K // dtype.values, row.N
-    problem = _Problem(row, device, dtype, out, shape, *mixed)
-    with told_as(Declined, "the tiling is not legal: "):
-        return problem.kernel(Tiling(**values), cores, notes), cores, notes
+    return cores
 
 
 def _dtype(column: str, name: str | None) -> DType:
@@ -93,47 +108,61 @@ def _dtype(column: str, name: str | None) -> DType:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operands of a row; ``shape`` is (M, K, N), K in stored elements.
+    """The operands of a row; ``k`` counts stored elements.
 
-    ``readers`` vector cores work with a cube core, in so many ``slots`` of GM; 0 if not stated.
+    ``readers`` vector cores work with a cube core, through ``slots`` blocks of GM; 0 if not stated.
     """
 
     row: KernelRow
     device: Device
     dtype: DType
     out: DType
-    shape: tuple[int, int, int]
+    m: int
+    n: int
+    k: int
     readers: int
     slots: int
 
     def kernel(self, tiling: Tiling, cores: int, notes: list[str]) -> _Kernel:
         """The product, with the vector cores that finish its tiles or add the parts of K."""
-        m, k, n = self.shape
-        layouts = (self._layout("layout_a", LAYOUTS_A), self._layout("layout_b", LAYOUTS_B))
-        a = Tensor("a", self._stored((m, k), layouts[0] == "NZ"), self.dtype)
-        b_shape = (n, k) if layouts[1] == "ND_nk" else (k, n)
-        groups = self.row.batch or 1 if self.row.op in _GROUPED else 1
-        first, *rest = self._stored(b_shape, layouts[1] == "NZ")
-        b = Tensor("b", (groups * first, *rest), self.dtype)
-        c = Tensor("c", (m, n), self.out, "out")
-        scales: tuple[Tensor, ...] = ()
-        if self.dtype in (MXFP8, MXFP4):
-            columns = ceil_div(k * self.dtype.values, MX_BLOCK)
-            scales = tuple(
-                Tensor(f"scale_{name}", (rows, columns), INT8)
-                for name, rows in (("m", m), ("n", n))
-            )
-        product = Matmul(tiling, a, b, c, layouts=layouts, scales=scales, groups=groups)
-        parts = ceil_div(k, tiling.single_core_k or k)
-        finished = bool(set(FINISHED) & set(self.row.switches)) or self.row.op in _GATED
+        product = self._product(tiling)
+        parts = ceil_div(self.k, tiling.single_core_k or self.k)
+        switches = set(self.row.switches)
+        finished = self.row.op in _GATED or not switches.isdisjoint(FINISHED)
         if parts > 1:
             if finished:
                 notes.append("the factors of rows and columns are not part of the sum")
-            sums = Tensor("parts", (parts, m, n), FP32, "out")
-            return MatmulSum(replace(product, c=sums, meets=True), SumParts(sums, c, meets=True))
+            sums = Tensor("parts", (parts, self.m, self.n), FP32, "out")
+            return MatmulSum(
+                replace(product, c=sums, meets=True), SumParts(sums, product.c, meets=True)
+            )
         if not finished:
             return product
         return self._finished(product, cores, notes)
+
+    def _product(self, tiling: Tiling) -> Matmul:
+        """The product alone, of operands as they lie in memory."""
+        layout_a = self._layout("layout_a", LAYOUTS_A)
+        layout_b = self._layout("layout_b", LAYOUTS_B)
+        a = Tensor("a", self._stored(self.m, self.k, blocked=layout_a == "NZ"), self.dtype)
+        if layout_b == "ND_nk":
+            first, *rest = self._stored(self.n, self.k, blocked=False)
+        else:
+            first, *rest = self._stored(self.k, self.n, blocked=layout_b == "NZ")
+        groups = self.row.batch or 1 if self.row.op in _GROUPED else 1
+        b = Tensor("b", (groups * first, *rest), self.dtype)
+        c = Tensor("c", (self.m, self.n), self.out, "out")
+        layouts = (layout_a, layout_b)
+        return Matmul(tiling, a, b, c, layouts=layouts, scales=self._scales(), groups=groups)
+
+    def _scales(self) -> tuple[Tensor, ...]:
+        """The scales of both operands of block-scaled dtypes; none of others."""
+        if self.dtype not in (MXFP8, MXFP4):
+            return ()
+        columns = ceil_div(self.k * self.dtype.values, MX_BLOCK)
+        scale_m = Tensor("scale_m", (self.m, columns), INT8)
+        scale_n = Tensor("scale_n", (self.n, columns), INT8)
+        return scale_m, scale_n
 
     def _finished(self, product: Matmul, cores: int, notes: list[str]) -> MatmulFinish:
         """The product with the vector cores of each group on its tiles."""
@@ -144,13 +173,14 @@ class _Problem:
             slots = _BLOCKS
             notes.append(f"tiles are taken to go through {slots} blocks of GM per core")
         work = Tensor("work", (cores * slots, product.ran.base_m, product.ran.base_n), FP32, "out")
-        handed = HandOver(m, n, slots, readers)
-        gated, grouped = self.row.op in _GATED, self.row.op in _GROUPED
+        hand_over = HandOver(m, n, slots, readers)
+        gated = self.row.op in _GATED
+        grouped = self.row.op in _GROUPED
         factors = (Tensor("rows", (m, PER_BLOCK), FP32), Tensor("columns", (n,), FP32))
         if gated:
             notes.append(f"{self.row.op}: a gate of straight lines takes the place of exponentials")
         return MatmulFinish(
-            replace(product, c=work, handed=handed),
+            replace(product, c=work, handed=hand_over),
             product.c,
             factors=() if gated and not grouped else factors,
             gated=gated,
@@ -158,15 +188,16 @@ class _Problem:
             whole=self.dtype.kind == "int",
         )
 
-    def _layout(self, column: str, known: tuple[str, ...]) -> str:
+    def _layout(self, column: str, layouts: tuple[str, ...]) -> str:
+        """The layout in a column; ``Declined`` for one that the kernel cannot read."""
         layout = getattr(self.row, column)
-        if layout not in known:
-            raise Declined(f"{column}: {layout} is not simulated; known are {', '.join(known)}")
+        if layout not in layouts:
+            raise Declined(f"{column}: {layout} is not simulated; known are {', '.join(layouts)}")
         return str(layout)
 
-    def _stored(self, shape: tuple[int, int], blocked: bool) -> tuple[int, ...]:
+    def _stored(self, rows: int, columns: int, *, blocked: bool) -> tuple[int, ...]:
         """The shape in memory: as it is, or (columns of 32 B, rows in sixteens, C0)."""
         if not blocked:
-            return shape
+            return rows, columns
         c0 = 32 // self.dtype.bytes
-        return ceil_div(shape[1], c0), ceil_div(shape[0], 16) * 16, c0
+        return ceil_div(columns, c0), ceil_div(rows, 16) * 16, c0

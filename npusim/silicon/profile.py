@@ -2,7 +2,7 @@
 
 The columns are those that CANN's profiler documentation names, by any of the names that its
 versions and the framework's ``kernel_details.csv`` give them. Launches that are alike (type,
-operands, cores, and what the choices beside the file say of them) become one row with the medians.
+operands, cores, and the choice beside the file) become one row with the medians.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as brief
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.base.integers import digits
@@ -20,22 +20,23 @@ from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.kernels.matmul.measured import table
 from npusim.machine.device.files import ALIASES
-from npusim.silicon.choices import SELECTORS, Choices, beside, read_choices
-from npusim.silicon.sheet import Operand, ProfiledRow, Sheet, Unreadable, read_lines, read_sheet
+from npusim.silicon.choices import Choices, beside, read_choices
+from npusim.silicon.rows import Operand, ProfiledRow, Unreadable
+from npusim.silicon.sheet import Sheet, read_lines, read_sheet
 
-#: What is read of a profile, by what it is for, as ``configs/silicon/profile.csv`` lists it: the
-#: names of its column, in lower case, without the unit. Busy times are called as the fields of a
-#: row that hold them. Chips whose cores have cube and vector unit together name no kind of core;
-#: where there are two kinds, each counts for its own kernels.
+#: The columns that are read of a profile, as ``configs/silicon/profile.csv`` lists them: "holds" is
+#: their subject, "names" their names in lower case, without the unit. Busy times are called as the
+#: fields of a row that hold them. Chips whose cores have cube and vector unit together name no kind
+#: of core; where there are two kinds, each counts for its own kernels.
 _READ = table("profile.csv")
-_PIPES = [one["holds"] for one in _READ if one["holds"].endswith("_us")]
+_PIPES = [column["holds"] for column in _READ if column["holds"].endswith("_us")]
 
 _UNIT = re.compile(r"(.*?)\s*\(([^()]*)\)\s*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _SHAPE = re.compile(r"\d{1,9}(?:,\d{1,9})*", re.ASCII)
 _EMPTY = ("", "N/A")
 
-#: By how much a pipe may seem to work longer than its task lasts: counters are coarse.
+#: The factor by which a pipe may seem to work longer than its task lasts: counters are coarse.
 _SLACK = 1.05
 
 #: The names of element types in profiles, after an optional "DT_".
@@ -69,36 +70,42 @@ def read_profile(source: Path, chip: str, choices: Choices) -> Sheet:
     """Read a profile taken on ``chip``.
 
     Raises ``ArgumentError`` with file and line for a file without rows, without a column that is
-    needed, or with a time that is not in microseconds. Whatever is wrong with one launch makes it
+    needed, or with a time that is not in microseconds. A launch that cannot be read is
     ``Unreadable``.
     """
     lines = _table(source)
-    at, head = next(lines)
-    columns = _columns(f"{source}:{at}", head)
-    rows: list[ProfiledRow | Unreadable] = []
-    alike: dict[ProfiledRow, list[_Read]] = {}
+    head_line, head = next(lines)
+    columns = _columns(f"{source}:{head_line}", head)
+    unreadable: list[Unreadable] = []
+    alike: dict[ProfiledRow, list[_Launch]] = {}
     for line, cells in lines:
         where = f"{source}:{line}"
         try:
-            row, times = _read(columns, cells, (chip, line), choices)
+            row, times = _read(columns, cells, chip, line, choices)
         except _WrongError as wrong:
             name = cells[columns["type"]] if columns["type"] < len(cells) else "row"
-            reason = f"{where}: {wrong}"
-            rows.append(Unreadable(id=f"{name}:{line}", family=name, chip=chip, reason=reason))
+            unreadable.append(
+                Unreadable(id=f"{name}:{line}", family=name, chip=chip, reason=f"{where}: {wrong}")
+            )
             continue
-        alike.setdefault(row, []).append((where, times))
-    if not rows and not alike:
-        raise ArgumentError(f"{source}:{at}: there is no row below the header; export the profile")
-    told = (_measured(row, reads) for row, reads in alike.items())
-    return Sheet(str(source), tuple(head), (*told, *rows), ())
+        alike.setdefault(row, []).append(_Launch(where, times))
+    if not unreadable and not alike:
+        raise ArgumentError(
+            f"{source}:{head_line}: there is no row below the header; export the profile"
+        )
+    measured = [_measured(row, launches) for row, launches in alike.items()]
+    return Sheet(str(source), tuple(head), (*measured, *unreadable), ())
 
 
-#: File and line of a launch, and its times by the field of a row.
-_Read = tuple[str, dict[str, float]]
+class _Launch(NamedTuple):
+    """File and line of a launch, and its times in microseconds by the field of a row."""
+
+    where: str
+    times: dict[str, float]
 
 
 class _WrongError(Exception):
-    """What is wrong with one launch: a text without file and line."""
+    """The fault of one launch: a text without file and line."""
 
 
 def _table(source: Path) -> Iterator[tuple[int, list[str]]]:
@@ -119,68 +126,83 @@ def _bare(column: str) -> tuple[str, str]:
 
 
 def _columns(where: str, head: Sequence[str]) -> dict[str, int]:
-    """The place of every column that is read, by what it is for."""
+    """The place of every column that is read, by its subject."""
     places: dict[str, int] = {}
     units: dict[str, str] = {}
     for place, column in enumerate(head):
         name, unit = _bare(column)
         if name in places:
             raise ArgumentError(f"{where}: column {column!r} is there twice; keep one of them")
-        places[name], units[name] = place, unit
-    found: dict[str, int] = {}
+        places[name] = place
+        units[name] = unit
+    columns: dict[str, int] = {}
     for read in _READ:
-        what, names = read["holds"], read["names"].split(";")
-        here = [name for name in names if name in places]
-        if here:
-            found[what] = places[here[0]]
+        subject, names = read["holds"], read["names"].split(";")
+        present = [name for name in names if name in places]
+        if present:
+            columns[subject] = places[present[0]]
         elif read["needed"]:
             near = suggest(names[0], places)
             raise ArgumentError(
                 f"{where}: no column {names[0]!r}{near if 'did you mean' in near else ''}; export "
                 "the profile with types, shapes and times of operators"
             )
-        for name in here:
-            if (what == "duration" or what in _PIPES) and units[name] != "us":
+        is_time = subject == "duration" or subject in _PIPES
+        for name in present:
+            if is_time and units[name] != "us":
                 raise ArgumentError(
                     f"{where}: column {head[places[name]]!r}: expected microseconds, '(us)'; "
                     "convert its numbers and rename it"
                 )
-    return found
+    return columns
 
 
 def _read(
-    columns: Mapping[str, int], cells: Sequence[str], place: tuple[str, int], choices: Choices
+    columns: Mapping[str, int], cells: Sequence[str], chip: str, line: int, choices: Choices
 ) -> tuple[ProfiledRow, dict[str, float]]:
-    """What a launch has in common with those that are alike, and its times.
+    """The row that a launch shares with those that are alike, and its times.
 
-    ``place`` is its chip and line. Raises ``_WrongError`` for a cell that cannot be read.
+    Raises ``_WrongError`` for a cell that cannot be read.
     """
     if len(cells) <= max(columns.values()):
         raise _WrongError(f"{len(cells)} cells, fewer than the header has columns")
-    text = {what: cells[at].strip() for what, at in columns.items()}
-    kind, (chip, line) = text["type"], place
+    text = {subject: cells[place].strip() for subject, place in columns.items()}
+    kind = text["type"]
     if kind in _EMPTY:
         raise _WrongError("no op type")
-    operands, results = (_operands(text, side) for side in ("input", "output"))
-    told = text.get("cores", "")
-    cores = None if told in _EMPTY else digits(told)
-    if cores is None and told not in _EMPTY:
-        raise _WrongError(f"block dim: expected a number of cores, got {brief(told)}")
+    operands = _operands(text, "input")
+    results = _operands(text, "output")
+    cores = _cores(text.get("cores", ""))
     times = _times(text)
-    told_of = (text.get("name", ""), kind, _plain(text["input shapes"]), str(line))
+    launch = {
+        "op_name": text.get("name", ""),
+        "op_type": kind,
+        "input_shapes": _plain(text["input shapes"]),
+        "lines": str(line),
+    }
     row = ProfiledRow(
         id="",
         chip=chip,
         op=kind,
         family=kind,
-        cores=cores or None,
+        cores=cores,
         task=text.get("task", "").upper(),
         operands=operands,
         results=results,
-        choice=choices.of(dict(zip(SELECTORS, told_of, strict=True))),
+        choice=choices.of(launch),
         time_kind="task",
     )
     return row, times
+
+
+def _cores(text: str) -> int | None:
+    """The cores of a launch; None where the profile does not say, or says 0."""
+    if text in _EMPTY:
+        return None
+    cores = digits(text)
+    if cores is None:
+        raise _WrongError(f"block dim: expected a number of cores, got {brief(text)}")
+    return cores or None
 
 
 def _times(text: Mapping[str, str]) -> dict[str, float]:
@@ -188,20 +210,22 @@ def _times(text: Mapping[str, str]) -> dict[str, float]:
     times = {"time_us": _time("task duration", text["duration"])}
     if not times["time_us"]:
         raise _WrongError("task duration: expected a time above 0")
-    for what in _PIPES:
-        if text.get(what, "") not in _EMPTY:
-            times[what] = _time(what.removesuffix("_us"), text[what])
-            if times[what] > _SLACK * times["time_us"]:
-                raise _WrongError(
-                    f"{what.removesuffix('_us')} works {times[what]:g} us in a task of "
-                    f"{times['time_us']:g} us; are both in microseconds?"
-                )
+    for column in _PIPES:
+        if text.get(column, "") in _EMPTY:
+            continue
+        pipe = column.removesuffix("_us")
+        times[column] = _time(pipe, text[column])
+        if times[column] > _SLACK * times["time_us"]:
+            raise _WrongError(
+                f"{pipe} works {times[column]:g} us in a task of {times['time_us']:g} us; are "
+                "both in microseconds?"
+            )
     return times
 
 
-def _time(what: str, text: str) -> float:
+def _time(name: str, text: str) -> float:
     if not _NUMBER.fullmatch(text):
-        raise _WrongError(f"{what}: expected a number of microseconds, got {text!r}")
+        raise _WrongError(f"{name}: expected a number of microseconds, got {text!r}")
     return float(text)
 
 
@@ -213,8 +237,9 @@ def _plain(text: str) -> str:
 def _operands(text: Mapping[str, str], side: str) -> tuple[Operand, ...]:
     """The operands of one side; those that a call left out have no shape and are left out."""
     shapes = _listed(text[f"{side} shapes"])
-    types, formats = (_listed(text.get(f"{side} {what}", "")) for what in ("types", "formats"))
-    found = []
+    types = _listed(text.get(f"{side} types", ""))
+    formats = _listed(text.get(f"{side} formats", ""))
+    operands = []
     for place, shape in enumerate(shapes):
         kind = types[place].upper() if place < len(types) else ""
         form = formats[place].upper() if place < len(formats) else ""
@@ -224,23 +249,26 @@ def _operands(text: Mapping[str, str], side: str) -> tuple[Operand, ...]:
             raise _WrongError(f"{side} shapes: expected sizes such as 16,512, got {shape!r}")
         kind = kind.removeprefix("DT_")
         name = _DTYPES.get(kind, kind.lower())
-        found.append(Operand(tuple(map(int, shape.split(","))), name, form or "ND"))
-    if not found:
+        operands.append(Operand(tuple(map(int, shape.split(","))), name, form or "ND"))
+    if not operands:
         raise _WrongError(f"{side} shapes are empty; a kernel without shapes cannot be simulated")
-    return tuple(found)
+    return tuple(operands)
 
 
 def _listed(text: str) -> list[str]:
     return [] if text in _EMPTY else _plain(text).split(";")
 
 
-def _measured(row: ProfiledRow, reads: Sequence[_Read]) -> ProfiledRow:
+def _measured(row: ProfiledRow, launches: Sequence[_Launch]) -> ProfiledRow:
     """The row with the medians of its launches; a pipe that one of them lacks is left out."""
-    where = reads[0][0]
-    shared = set.intersection(*(set(times) for _, times in reads))
-    values = {what: median(times[what] for _, times in reads) for what in sorted(shared)}
-    told: dict[str, Any] = {what: value for what, value in values.items() if value}
-    if "cube_us" not in told and "aiv_mte2_us" in told:
-        told.setdefault("mte2_us", told["aiv_mte2_us"])
+    where = launches[0].where
+    shared = set.intersection(*(set(launch.times) for launch in launches))
+    medians: dict[str, Any] = {}
+    for column in sorted(shared):
+        value = median(launch.times[column] for launch in launches)
+        if value:
+            medians[column] = value
+    if "cube_us" not in medians and "aiv_mte2_us" in medians:
+        medians.setdefault("mte2_us", medians["aiv_mte2_us"])
     name = f"{row.op}:{where.rpartition(':')[2]}"
-    return replace(row, id=name, where=where, launches=len(reads), **told)
+    return replace(row, id=name, where=where, launches=len(launches), **medians)

@@ -17,9 +17,9 @@ from npusim.machine.device.parts import Launch
 from npusim.machine.device.pipes import facts
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
-from npusim.results.facts.bounded import on_silicon, program_ends
+from npusim.results.facts.least import on_silicon, program_ends
 from npusim.results.facts.metrics import working
-from npusim.silicon.sheet import Declined, KernelRow, Simulated
+from npusim.silicon.rows import Declined, KernelRow, Simulated
 
 
 def groups_of(row: KernelRow, device: Device, role: str, column: str = "cores") -> range:
@@ -48,20 +48,30 @@ def reported(
     parses: bool = True,
     blind: Collection[str] = (),
 ) -> Simulated:
-    """Return what a profiler reports of the run of a row's kernel, comparable to the row.
+    """Return the report of a profiler on the run of a row's kernel, comparable to the row.
 
-    ``cores`` are as of ``busy_us``, ``parses`` as of ``launch_cycles``; a launch starts at least so
-    many cores as ``started``. Of pipes that are ``blind`` nothing is told.
+    ``cores`` are as of ``busy_us``, ``parses`` as of ``launch_cycles``; a launch starts at least
+    ``started`` cores. Pipes that are ``blind`` have no busy time.
     """
     launch = device.launch
     # The cycle of the kernel's own in which its last core started.
-    last = launch.cycles(role, run.cores) - run.launch_cycles
-    many = max(run.cores, started)
-    beside = launch_cycles(launch, row.time_kind, role, many, parses=parses, started=last)
-    busy = busy_us(run, device, cores=cores, statistic=row.busy_statistic or "mean")
+    last_start = launch.cycles(role, run.cores) - run.launch_cycles
+    launch_share = launch_cycles(
+        launch,
+        row.time_kind,
+        role,
+        max(run.cores, started),
+        parses=parses,
+        started=last_start,
+    )
+    busy: dict[str, float | None] = {
+        **busy_us(run, device, cores=cores, statistic=row.busy_statistic or "mean")
+    }
+    for pipe in blind:
+        busy[pipe] = None
     return Simulated(
-        time_us=device.time_us(run.cycles + beside),
-        busy_us={**busy, **dict.fromkeys(blind)},
+        time_us=device.time_us(run.cycles + launch_share),
+        busy_us=busy,
         kernels=(run.name,),
         notes=tuple(notes),
         bounds=on_silicon(device, (*run.problem_bounds, *run.bounds)),
@@ -80,25 +90,28 @@ def busy_us(
     of its own that took part, and pipes of both have the time of the cube cores under the first
     name.
     """
-    cube = {row.core for row in run.pipes if row.pipe == "M"}
+    cube_cores = {row.core for row in run.pipes if row.pipe == "M"}
     cycles: dict[tuple[bool, str], list[int]] = {}
     for row in run.pipes:
-        key = bool(cube) and row.core not in cube, row.pipe
-        cycles.setdefault(key, []).append(working(row) + row.cycles[FOLLOW])
-    partners = [row.core for row in run.pipes if row.core not in cube and working(row)]
-    found: dict[str, float] = {}
-    for (partner, pipe), counts in sorted(cycles.items()):  # cube cores come first
+        is_partner = bool(cube_cores) and row.core not in cube_cores
+        cycles.setdefault((is_partner, row.pipe), []).append(working(row) + row.cycles[FOLLOW])
+    partners = {row.core for row in run.pipes if row.core not in cube_cores and working(row)}
+    busy: dict[str, float] = {}
+    for (is_partner, pipe), counts in sorted(cycles.items()):  # cube cores come first
+        if not any(counts):
+            continue
         names = facts(pipe).profiled
-        if cube:
-            names = names[1:] or names if partner and (False, pipe) in cycles else names[:1]
-        many = len(set(partners)) if partner else cores or len(counts)
-        for name in names if any(counts) else ():
-            found.setdefault(name, device.time_us(_over_cores(counts, many, statistic)))
-    return found
+        if cube_cores:
+            of_both = is_partner and (False, pipe) in cycles
+            names = names[1:] or names if of_both else names[:1]
+        averaged = len(partners) if is_partner else cores or len(counts)
+        for name in names:
+            busy.setdefault(name, device.time_us(_over_cores(counts, averaged, statistic)))
+    return busy
 
 
 def _over_cores(counts: list[int], cores: int, statistic: str) -> float:
-    """Mean or median over ``cores`` cores, of which those that no row tells of did nothing."""
+    """Mean or median over ``cores`` cores; those without a count did nothing."""
     if statistic == "mean":
         return sum(counts) / cores
     return median(sorted(counts, reverse=True)[:cores])
@@ -120,7 +133,9 @@ def launch_cycles(
     core ``started`` in this cycle of the kernel's own, which is part of the launch: the slowest
     core is taken to be the last.
     """
-    whole = launch.cycles(role, cores, parses=parses)
-    parsing = whole - launch.cycles(role, cores, parses=False)
-    alone = {"core_max": parsing, "core_avg": parsing, "compute_only": 0}
-    return alone.get(time_kind or "", whole) - started
+    with_parsing = launch.cycles(role, cores, parses=parses)
+    if time_kind in ("core_max", "core_avg"):
+        return with_parsing - launch.cycles(role, cores, parses=False) - started
+    if time_kind == "compute_only":
+        return -started
+    return with_parsing - started

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import isnan
 from statistics import fmean, median
+from typing import NamedTuple
 
-from npusim.silicon.sheet import KernelRow, Measured
+from npusim.silicon.rows import KernelRow, Measured
 from npusim.silicon.simulate import Outcome
 
 #: Chips of scored kernels: those whose bin is known.
@@ -91,56 +92,66 @@ def busiest(row: Measured) -> str | None:
 
 
 def shape_of(row: Measured) -> tuple[object, ...]:
-    """Return what kernels that differ by switches alone share: family, chip and problem."""
+    """Return family, chip and problem, which kernels share that differ by switches alone."""
     return (row.family, row.chip, *row.problem)
 
 
 def is_scored(row: Measured) -> bool:
-    """Whether the accuracy figures are about this row."""
+    """True for a row that the accuracy figures are about."""
     return (
         isinstance(row, KernelRow)
         and row.op == "gemm"
         and row.base_m is not None
         and row.trust in ("A", "B")
         and row.chip in SCORED_CHIPS
-        and not UNSCORED_WORDS & row.told
+        and not UNSCORED_WORDS & row.words
     )
 
 
 def score(outcomes: Iterable[Outcome]) -> dict[str, Spread]:
-    """Errors of the scored kernels among ``outcomes``, by what they are of.
+    """Errors of the scored kernels among ``outcomes``, by subject.
 
-    That is "time", "shapes" (with every family and shape counted once), "loads" (MTE2 where it is
-    the busiest pipe), each of ``SCORED_PIPES``, and "drains" (fixpipe over the rows whose measured
-    time is that of work alone).
+    Subjects are "time", "shapes" (with every family and shape counted once), "loads" (MTE2 where it
+    is the busiest pipe), each of ``SCORED_PIPES``, and "drains" (fixpipe over the rows whose
+    measured time is that of work alone).
     """
-    chosen = [outcome for outcome in outcomes if is_scored(outcome.row)]
-    parts = {
-        "loads": ("mte2", [o for o in chosen if busiest(o.row) == "mte2"]),
-        **{pipe: (pipe, chosen) for pipe in SCORED_PIPES},
-        "drains": ("fixpipe", [o for o in chosen if not WAITING_WORDS & o.row.told]),
+    scored = [outcome for outcome in outcomes if is_scored(outcome.row)]
+    loading = [outcome for outcome in scored if busiest(outcome.row) == "mte2"]
+    draining = [outcome for outcome in scored if not WAITING_WORDS & outcome.row.words]
+    spreads = {
+        "time": spread(times_of(scored)),
+        "shapes": spread(by_shape(scored)),
+        "loads": spread(busy_of(loading, "mte2")),
     }
-    busy = {name: spread(busy_of(among, pipe)) for name, (pipe, among) in parts.items()}
-    return {"time": spread(times_of(chosen)), "shapes": spread(by_shape(chosen)), **busy}
+    for pipe in SCORED_PIPES:
+        spreads[pipe] = spread(busy_of(scored, pipe))
+    spreads["drains"] = spread(busy_of(draining, "fixpipe"))
+    return spreads
 
 
 def by_shape(outcomes: Iterable[Outcome]) -> list[float]:
     """Return the mean absolute error of time of every family and shape."""
-    found: dict[tuple[object, ...], list[float]] = {}
+    errors: dict[tuple[object, ...], list[float]] = {}
     for outcome in outcomes:
         error = time_error(outcome)
         if error is not None:
-            found.setdefault(shape_of(outcome.row), []).append(abs(error))
-    return [fmean(errors) for errors in found.values()]
+            errors.setdefault(shape_of(outcome.row), []).append(abs(error))
+    return [fmean(of_shape) for of_shape in errors.values()]
 
 
-#: (count, mean, median) of absolute errors; None without any.
-Spread = tuple[int, float | None, float | None]
+class Spread(NamedTuple):
+    """The number of absolute errors, their mean and their median; these are None without any."""
+
+    compared: int
+    mean: float | None
+    median: float | None
 
 
 def spread(errors: Sequence[float]) -> Spread:
-    """What there is of some errors."""
-    return len(errors), *((fmean(errors), median(errors)) if errors else (None, None))
+    """Return number, mean and median of absolute errors."""
+    if not errors:
+        return Spread(0, None, None)
+    return Spread(len(errors), fmean(errors), median(errors))
 
 
 def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:
@@ -169,22 +180,24 @@ def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
         if isinstance(row, KernelRow) and row.pair and row.time_us:
             groups.setdefault((row.pair, row.chip), []).append(outcome)
     return [
-        _pair(name, *two) for (name, _), group in groups.items() for two in combinations(group, 2)
+        _pair(name, first, second)
+        for (name, _), group in groups.items()
+        for first, second in combinations(group, 2)
     ]
 
 
 def mean_time_error(outcomes: Iterable[Outcome]) -> float | None:
     """Return the mean absolute error of time; None without any."""
-    return spread(times_of(outcomes))[1]
+    return spread(times_of(outcomes)).mean
 
 
-def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return Spearman's coefficient; None for too few points or without any order."""
     import pandas as pd  # noqa: PLC0415 - nothing else here needs it
 
-    both = pd.DataFrame({"left": left, "right": right})
-    found = float(both.corr("spearman", min_periods=_LEAST_RANKED).to_numpy()[0, 1])
-    return None if isnan(found) else found
+    both = pd.DataFrame({"first": first, "second": second})
+    coefficient = float(both.corr("spearman", min_periods=_LEAST_RANKED).to_numpy()[0, 1])
+    return None if isnan(coefficient) else coefficient
 
 
 def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
@@ -193,16 +206,28 @@ def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
     failed = sum(o.failed for o in outcomes)
     rank = rank_correlation([_measured(o) for o in compared], [_simulated(o) for o in compared])
     errors = spread(times_of(compared))
-    return FamilyScore(name, len(outcomes), errors[0], declined, failed, *errors[1:], rank)
+    return FamilyScore(
+        family=name,
+        rows=len(outcomes),
+        compared=errors.compared,
+        declined=declined,
+        failed=failed,
+        mean=errors.mean,
+        median=errors.median,
+        rank=rank,
+    )
 
 
 def _pair(name: str, first: Outcome, second: Outcome) -> Pair:
+    """Two rows with the ratios of their times."""
     measured = _measured(second) / _measured(first)
     decisive = abs(measured - 1) > DECISIVE
-    simulated = right = None
+    simulated: float | None = None
+    right: bool | None = None
     if first.simulated is not None and second.simulated is not None:
         simulated = _simulated(second) / _simulated(first)
-        right = (simulated - 1) * (measured - 1) > 0 if decisive else None
+        if decisive:
+            right = (simulated - 1) * (measured - 1) > 0
     return Pair(name, first.row.id, second.row.id, measured, simulated, decisive, right)
 
 

@@ -18,7 +18,7 @@ from npusim.machine.device.spec import Device
 from npusim.silicon.call_rows import simulate_call_row, simulate_network_row
 from npusim.silicon.gemm_rows import simulate_gemm_row
 from npusim.silicon.profile_rows import simulate_profiled_row
-from npusim.silicon.sheet import (
+from npusim.silicon.rows import (
     CallRow,
     Declined,
     KernelRow,
@@ -30,25 +30,27 @@ from npusim.silicon.sheet import (
 )
 from npusim.silicon.stream_rows import simulate_stream_row
 
-#: Chips as measurements name them, and their devices.
 _VENDOR = "ascend"
-CHIPS: Mapping[str, str] = {
-    **{n.removeprefix(_VENDOR).upper(): n for n in devices() if n.startswith(_VENDOR)},
-    "A3": "ascend910c",
-}
 
-#: A 910B whose bin is not told: the bin with as many cube or vector cores as the row used, the
-#: larger one where that tells nothing.
-_FAMILY, _SMALL_BIN, _LARGE_BIN = "910B", "910B3", "910B1"
+#: Chips as measurements name them, and their devices.
+CHIPS: Mapping[str, str] = {
+    name.removeprefix(_VENDOR).upper(): name for name in devices() if name.startswith(_VENDOR)
+} | {"A3": "ascend910c"}
+
+#: A 910B whose bin is not known: the bin with as many cube or vector cores as the row used, the
+#: larger one for other numbers of cores.
+_FAMILY = "910B"
+_SMALL_BIN = "910B3"
+_LARGE_BIN = "910B1"
 _SMALL_BIN_CORES = (20, 40)
 
-#: Products of matrices, alone or with what a vector core does to the result.
+#: Products of matrices, alone or with the work of vector cores on the result.
 GEMM_OPS = ("gemm", "batch_gemm", "gemm_gelu", "grouped_gemm_dequant_gelu")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row and what became of it: exactly one of ``simulated`` and ``reason`` is there.
+    """A row and its simulation, or the reason why there is none: exactly one of them is there.
 
     ``failed`` tells an error of the simulator from a row that it declined.
     """
@@ -98,7 +100,7 @@ def device_name(row: Row) -> tuple[str, tuple[str, ...]]:
 
 
 def other_chip(row: Row, name: str, device: Device) -> str:
-    """Return why a row was not measured on ``device``, called ``name``; "" where it was.
+    """Return the reason why a row was not measured on ``device``, called ``name``, or "".
 
     A row of a shipped chip is one of a user's device file, too, where the file builds on that chip.
     """
@@ -106,9 +108,10 @@ def other_chip(row: Row, name: str, device: Device) -> str:
         measured = device_name(row)[0]
     except Declined as declined:
         return str(declined)
-    bases = {known.inherited for known in device.provenance.values()} if is_file(name) else set()
-    same = measured in {name, device.name, *bases}
-    return "" if same else f"measured on {row.chip}, which is not {device.name}"
+    names = {name, device.name}
+    if is_file(name):
+        names |= {origin.inherited for origin in device.provenance.values()}
+    return "" if measured in names else f"measured on {row.chip}, which is not {device.name}"
 
 
 def on_device(rows: Sequence[Row | Unreadable], name: str) -> list[Row | Unreadable]:
@@ -134,14 +137,20 @@ def _on(row: Row | Unreadable, name: str, device: Device) -> Row | Unreadable:
 
 
 def _simulated(row: Row, figures: Mapping[str, str]) -> Simulated:
-    for word in row.switches if isinstance(row, KernelRow) else ():
-        if word not in words():
-            raise Declined(f"switches: the word {word!r} is not known")
+    if isinstance(row, KernelRow):
+        _require_known_words(row)
     name, notes = device_name(row)
     if isinstance(row, NetworkRow) and row.pieces:
         figures = {**figures, "cards.pieces": str(row.pieces)}
     simulated = _dispatch(row, _device(name, tuple(figures.items())))
     return replace(simulated, notes=(*notes, *simulated.notes))
+
+
+def _require_known_words(row: KernelRow) -> None:
+    """Raise ``Declined`` for a word of ``switches`` that no table explains."""
+    for word in row.switches:
+        if word not in words():
+            raise Declined(f"switches: the word {word!r} is not known")
 
 
 @lru_cache(maxsize=16)
@@ -176,17 +185,18 @@ class Workers(Processes):
 
     def outcomes(self, tasks: Sequence[Task], progress: Progress | None = None) -> list[Outcome]:
         """Return the outcome of every task, in their order; long ones are simulated first."""
-        order = sorted(range(len(tasks)), key=lambda place: effort(tasks[place][0]), reverse=True)
-        found: dict[int, Outcome] = {}
+        efforts = [effort(row) for row, _ in tasks]
+        order = sorted(range(len(tasks)), key=efforts.__getitem__, reverse=True)
+        outcomes: dict[int, Outcome] = {}
         sorted_tasks = [tasks[place] for place in order]
-        for place, outcome in self.each(_answered, sorted_tasks, _row_name, _dead):
-            found[order[place]] = outcome
+        for place, outcome in self.each(_outcome_of, sorted_tasks, _row_name, _dead):
+            outcomes[order[place]] = outcome
             if progress is not None:
-                progress(len(found), len(tasks))
-        return [found[place] for place in range(len(tasks))]
+                progress(len(outcomes), len(tasks))
+        return [outcomes[place] for place in range(len(tasks))]
 
 
-def _answered(task: Task) -> Outcome:
+def _outcome_of(task: Task) -> Outcome:
     return simulate_row(*task)
 
 
@@ -196,13 +206,13 @@ def _row_name(task: Task) -> str:
 
 
 def _dead(task: Task) -> Outcome:
-    """What there is of a row whose process died."""
+    """The outcome of a row whose process died."""
     reason = "the process that simulated it was ended from outside; is memory short?"
     return Outcome(task[0], reason=reason, failed=True)
 
 
 def effort(row: Row | Unreadable) -> int:
-    """Return roughly how many products of base blocks a simulation of the row issues."""
+    """Return roughly the number of products of base blocks that a simulation of the row issues."""
     if isinstance(row, Unreadable):
         return 0
     if isinstance(row, NetworkRow):

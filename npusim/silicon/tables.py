@@ -5,8 +5,7 @@ The report has scatter plots besides: simulated over measured times by family.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,62 +15,44 @@ import numpy as np
 
 from npusim.base.atomic_files import write
 from npusim.base.records import replace
+from npusim.results.facts.number_text import percent_text, signed_text, us_text
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Axis, Bars, Figure, Line
 from npusim.results.shown.report import Pair, Report, Section, Table
-from npusim.results.writers import palette, plots
-from npusim.results.writers.text_layout import percent_text, signed_text, us_text
+from npusim.results.writers import plots
 from npusim.results.writers.web import page
 from npusim.silicon import score
 from npusim.silicon.broken import broken, over_least
-from npusim.silicon.constants import Constant
-from npusim.silicon.fit import LeftOut, Study
-from npusim.silicon.sheet import PARTS, PIPES
+from npusim.silicon.rows import PARTS, PIPES
 from npusim.silicon.simulate import Outcome
-from npusim.silicon.steadiness import MOVED, Restarted
 from npusim.version import __version__
 
 #: What stands where there is no figure.
 NONE = "-"
 
-#: Columns by their heads; ``_WHO`` are those that name a row of the sheets.
-_Columns = Mapping[str, Callable[[Any], str]]
-_WHO: _Columns = {
+#: Columns by their heads; ``WHO`` are those that name a row of the sheets.
+Columns = Mapping[str, Callable[[Any], str]]
+WHO: Columns = {
     "id": lambda one: one.row.id,
     "family": lambda one: one.row.family,
     "chip": lambda one: one.row.chip,
 }
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+def scorecard(outcomes: Sequence[Outcome]) -> list[Table]:
+    """Return the tables of a score card that have any rows: points first, the summary last."""
+    return [*details(outcomes), *summaries(outcomes)]
 
 
-def scorecard(
-    outcomes: Sequence[Outcome],
-    study: Study | None = None,
-    constants: Sequence[Constant] = (),
-    again: Sequence[Restarted] = (),
-    calls: Study | None = None,
-) -> list[Table]:
-    """Return the tables of a score card that have any rows: points first, the summary last.
-
-    ``study`` tells of kernels predicted with ``constants`` that were fitted without them, ``again``
-    of kernels whose cores start otherwise, ``calls`` of calls predicted so, one by one.
-    """
-    left_out = study.left_out if study is not None else ()
-    tables = (
-        points(outcomes),
-        _refusals(outcomes),
-        _broken(outcomes),
-        _pairs(outcomes),
-        _refitted(left_out, constants),
-        _determined(study),
-        _left_out(left_out),
-        _expected(study),
-        _calls(calls),
-        _restarted(again),
-        _families(outcomes),
-        _scored(outcomes),
-    )
+def details(outcomes: Sequence[Outcome]) -> list[Table]:
+    """Return the tables of single rows and of pairs that have any rows."""
+    tables = (points(outcomes), _refusals(outcomes), _broken(outcomes), _pairs(outcomes))
     return [table for table in tables if table.rows]
+
+
+def summaries(outcomes: Sequence[Outcome]) -> list[Table]:
+    """Return the tables of families and of the scored kernels that have any rows."""
+    return [table for table in (_families(outcomes), _scored(outcomes)) if table.rows]
 
 
 def figure(text: Callable[[float], str], value: float | None) -> str:
@@ -115,7 +96,7 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _families(outcomes: Sequence[Outcome]) -> Table:
-    columns: _Columns = {
+    columns: Columns = {
         "family": lambda one: one.family or NONE,
         "rows": lambda one: str(one.rows),
         "compared": lambda one: str(one.compared),
@@ -131,7 +112,7 @@ def _families(outcomes: Sequence[Outcome]) -> Table:
 
 def _pairs(outcomes: Sequence[Outcome]) -> Table:
     words = {True: "right", False: "wrong", None: NONE}
-    columns: _Columns = {
+    columns: Columns = {
         "pair": lambda pair: pair.name,
         "rows": lambda pair: f"{pair.second} / {pair.first}",
         "direction": lambda pair: words[pair.right] if pair.decisive else "alike",
@@ -146,8 +127,8 @@ def points(outcomes: Sequence[Outcome]) -> Table:
     shown = [outcome for outcome in outcomes if outcome.simulated is not None]
     measured = {pipe for outcome in shown for pipe in outcome.row.busy_us}
     pipes = [pipe for pipe in (*PIPES, *PARTS) if pipe in measured]
-    columns: _Columns = {
-        **_WHO,
+    columns: Columns = {
+        **WHO,
         "measured us": lambda one: figure(us_text, one.row.time_us),
         "simulated us": lambda one: us_text(one.simulated.time_us),
         "error": lambda one: figure(signed_text, score.time_error(one)),
@@ -166,14 +147,14 @@ def _side_by_side(outcome: Outcome, pipe: str) -> str:
 
 def _refusals(outcomes: Sequence[Outcome]) -> Table:
     failed = {True: "failed: ", False: ""}
-    columns = {**_WHO, "reason": lambda one: f"{failed[one.failed]}{one.reason}"}
+    columns = {**WHO, "reason": lambda one: f"{failed[one.failed]}{one.reason}"}
     refused = [outcome for outcome in outcomes if outcome.simulated is None]
     return Table.of(columns, refused, 4, title="Not simulated")
 
 
 def _broken(outcomes: Sequence[Outcome]) -> Table:
-    columns: _Columns = {
-        **_WHO,
+    columns: Columns = {
+        **WHO,
         "measured us": lambda one: us_text(one.measured_us),
         "at least": lambda one: us_text(one.least.us),
         "resource": lambda one: one.least.resource,
@@ -181,106 +162,6 @@ def _broken(outcomes: Sequence[Outcome]) -> Table:
     }
     title = "Measured below the least time: a figure is too slow, or the row is wrong"
     return Table.of(columns, broken(outcomes), 3, title=title)
-
-
-def _left_out(found: Sequence[LeftOut]) -> Table:
-    columns: _Columns = {
-        "left out": lambda one: one.kind,
-        "name": lambda one: one.name,
-        "rows": lambda one: str(one.rows),
-        "rows fitted to": lambda one: str(one.others),
-        "as shipped": lambda one: percent(one.shipped),
-        "predicted": lambda one: percent(one.predicted),
-    }
-    title = "Kernels left out of the fit: mean absolute error of time"
-    return Table.of(columns, found, 2, title=title)
-
-
-def _expected(study: Study | None) -> Table:
-    """What to expect of a kernel that nobody fitted."""
-    title, head = "Kernels that nobody fitted: expected error", ("figure", "count", "value")
-    if study is None or study.predicted.mean is None:
-        return Table(title, head, (), 1)
-    found = study.predicted
-    told = [pair.right for pair in found.pairs if pair.right is not None]
-    rows = [
-        (f"left out by shape and switch, {what} over shapes", str(found.shapes), percent(error))
-        for what, error in (("mean", found.mean), ("median", found.median))
-    ]
-    rows.append(("direction of pairs left out together", str(len(told)), f"{sum(told)} right"))
-    return Table(title, head, rows, 1)
-
-
-def _calls(study: Study | None) -> Table:
-    """Calls by family, each predicted with constants fitted to the others of its chip."""
-    families: dict[tuple[str, str], list[LeftOut]] = {}
-    for one in study.left_out if study is not None else ():
-        row = one.outcomes[0].row
-        families.setdefault((row.family, row.chip), []).append(one)
-    rows = tuple(
-        (family, chip, str(len(found)), *_middles(found))
-        for (family, chip), found in families.items()
-    )
-    head = ("family", "chip", "calls", "as shipped", "median", "predicted", "median")
-    return Table("Calls left out of the fit, one by one: absolute error of time", head, rows, 2)
-
-
-def _middles(found: Sequence[LeftOut]) -> Iterator[str]:
-    """Mean and median of errors, as shipped and predicted."""
-    for errors in ([one.shipped for one in found], [one.predicted for one in found]):
-        yield from map(percent, score.spread([e for e in errors if e is not None])[1:])
-
-
-def _restarted(found: Sequence[Restarted]) -> Table:
-    """The kernels whose time rests on how their cores start, and how many there are."""
-    steady = sum(one.is_steady for one in found)
-    title = (
-        f"Random starts of cores: {steady} of {len(found)} scored kernels move by less than "
-        f"{percent_text(MOVED)}"
-    )
-    columns: _Columns = {
-        **_WHO,
-        "largest change": lambda one: signed_text(one.moved),
-    }
-    kept = max(3, len(found) - steady)  # those that move, and the next ones for comparison
-    order = sorted(found, key=lambda one: -abs(one.moved))
-    return Table.of(columns, order[:kept], 3, title=title)
-
-
-def _determined(study: Study | None) -> Table:
-    columns: _Columns = {
-        "constant": lambda one: one.constant.path,
-        "devices": lambda one: ", ".join(one.constant.devices),
-        "rows": lambda one: str(len(one.rows)),
-        "": lambda one: "hypothesis" if one.is_hypothesis else "",
-        "whose time or busy time its range moves by over 2 %": lambda one: " ".join(one.rows),
-    }
-    determined = study.determined if study is not None else ()
-    return Table.of(columns, determined, 2, title="Constants and the rows that determine them")
-
-
-def _refitted(found: Sequence[LeftOut], constants: Sequence[Constant]) -> Table:
-    def fitted(constant: Constant) -> list[str]:
-        """The values that fits found, the smallest first; they have one unit."""
-        texts = [one.values[constants.index(constant)] for one in found]
-        return sorted(texts, key=lambda text: float(_NUMBER.findall(text)[0]))
-
-    columns: _Columns = {
-        "constant": lambda one: one.path,
-        "devices": lambda one: ", ".join(one.devices),
-        "least": lambda one: _short(one.text(one.low)),
-        "most": lambda one: _short(one.text(one.high)),
-        "shipped": lambda one: _short(one.text(one.shipped)),
-        "fitted least": lambda one: _short(fitted(one)[0]),
-        "fitted most": lambda one: _short(fitted(one)[-1]),
-    }
-    title = "Constants: allowed range, shipped value, range of the fits that leave kernels out"
-    return Table.of(columns, constants if found else (), 2, title=title)
-
-
-def _short(text: str) -> str:
-    """A quantity with four digits."""
-    return _NUMBER.sub(lambda number: f"{float(number.group()):.4g}", text, count=1)
 
 
 # -- the report ------------------------------------------------------------------------------------

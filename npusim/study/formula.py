@@ -16,18 +16,11 @@ from typing import Any
 
 from npusim.base.errors import ArgumentError
 from npusim.base.yamltree import suggest
+from npusim.results.facts.fact import names_of
+from npusim.results.facts.point import GOALS as POINT_GOALS
 
-#: The names in a formula, each a goal of its own: columns of a sweep.
-GOALS = (
-    "time_us",
-    "energy_uj",
-    "dynamic_uj",
-    "static_uj",
-    "area_mm2",
-    "buffer_bytes",
-    "cycles",
-    "launch_us",
-)
+#: What a formula is made of, each a goal of its own: columns of a sweep.
+GOALS = names_of(POINT_GOALS)
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], Any]] = {
     ast.Add: operator.add,

@@ -29,9 +29,11 @@ from npusim.machine.device.variant import Head, free_key, variant_text
 from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network
 from npusim.ops.network_layers import LayerRuns
 from npusim.results import Result
+from npusim.results.facts.energy import TOTAL_ENERGY
+from npusim.results.facts.number_text import us_text
 from npusim.results.shown.figures import stacks, timeline
 from npusim.results.shown.figures.stacks import LayerBar
-from npusim.results.writers.text_layout import rate_text, split_text, us_text
+from npusim.results.shown.network_words import split_text
 from npusim.results.writers.web.charts import live
 from npusim.results.writers.web.charts.live import Acts, Knob, Live
 from npusim.study.space import Axis, make_axis
@@ -351,8 +353,8 @@ def _sentences(game: Play, result: NetworkResult) -> list[str]:
         sentences.append(f"tilings chosen anew: {count - remaining} of {count} layers")
     elif result.timed:
         split = split_text({"split": result.split, "time_us": result.time_us})
-        energy = result.energy_uj
-        spent = f", energy {rate_text(energy / 1e3)} mJ" if energy is not None else ""
+        uj = TOTAL_ENERGY.of(result)
+        spent = f", {TOTAL_ENERGY.title} {TOTAL_ENERGY.text(uj)}" if uj is not None else ""
         sentences.append(f"most: {split}{spent}")
         sentences += _launches(game, result)
     return [*sentences, *_area(game)]

@@ -13,21 +13,22 @@ from typing import Any
 from npusim.base.errors import ArgumentError, NpusimError
 from npusim.base.quantities import parse_quantity
 from npusim.base.yamltree import suggest
-from npusim.machine.device.area import area_mm2, buffer_bytes, static_watt
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
-from npusim.machine.device.parts import ENERGY
-from npusim.machine.device.scaling import energy_pj
 from npusim.machine.device.spec import Device
-from npusim.results.facts.saved import Answer
+from npusim.networks.network import RESULTS
+from npusim.results.facts.fact import names_of
+from npusim.results.facts.number_text import percent_text
+from npusim.results.facts.point import COSTS, DESIGN, TIMES, PointFact
+from npusim.results.facts.point import GOALS as POINT_GOALS
 from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.saved import Answer
 from npusim.results.shown.figure import Figure
 from npusim.results.shown.figures import studies
 from npusim.results.shown.figures.studies import Varied
 from npusim.results.shown.report import Report
 from npusim.results.shown.study import explored, report
 from npusim.results.writers.plots import Axes, draw
-from npusim.results.writers.text_layout import percent_text
 from npusim.study.formula import GOALS, Formula, goal, limit
 from npusim.study.points import Measured
 from npusim.study.space import Study
@@ -36,28 +37,14 @@ from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Row, Setting, option
 #: Columns after the varied names; a promise to users. Those of gradients are a network's, those of
 #: phases a step's.
 COLUMNS = (
-    "time_us",
-    "cycles",
-    "launch_us",
-    "output_us",
-    "input_us",
-    "weight_us",
-    "bias_us",
-    "other_us",
-    "layout_us",
+    *names_of(TIMES),
+    *(f"{part}_us" for part in (*RESULTS, "other", "layout")),
     "forward_us",
     "backward_us",
     "optimizer_us",
-    "energy_uj",
-    "dynamic_uj",
-    "static_uj",
-    "area_mm2",
-    "buffer_bytes",
+    *names_of(COSTS),
     "kept_bytes",
-    "supply_v",
-    "logic_mm2",
-    "l2_pj_per_byte",
-    "l1_pj_per_byte",
+    *names_of(DESIGN),
     "bottleneck",
     "bottleneck_saves",
     "retiled",
@@ -392,19 +379,6 @@ def excess(row: Row, limits: Sequence[str]) -> float:
     return max((limit(text).excess(row) for text in limits), default=0.0)
 
 
-#: Words for a point that has too much of a goal.
-_TOO_MUCH = {
-    "time_us": "too slow",
-    "cycles": "too slow",
-    "launch_us": "too long in launches",
-    "area_mm2": "too large",
-    "buffer_bytes": "too much buffer memory",
-    "energy_uj": "too much energy",
-    "dynamic_uj": "too much dynamic energy",
-    "static_uj": "too much static energy",
-}
-
-
 def misses(row: Row, limits: Sequence[str]) -> str:
     """The limits that a measured row misses, each with by how much: ``"0.2 % too slow"``."""
     texts = []
@@ -422,9 +396,9 @@ def _miss_text(text: str) -> str:
     missed = limit(text)
     if missed.floor:
         return f"below {text}"
-    for name, too_much in _TOO_MUCH.items():
-        if missed.number_for(name) is not None:
-            return too_much
+    for fact in POINT_GOALS:
+        if missed.number_for(fact.name) is not None:
+            return fact.too_much
     return f"beyond {text}"
 
 
@@ -497,25 +471,17 @@ def unpriced(study: Study, formulas: Iterable[Formula]) -> Iterator[str]:
     for axis in study.axes:
         if axis.name in options:
             continue
-        costs: list[Row] = []
+        devices: list[Device] = []
         for value in (axis.values[0], axis.values[-1]):
             with suppress(NpusimError):  # a point that the device refuses
-                costs.append(_costs(split({**first, axis.name: value}).device))
-        priced = [cost[name] != costs[0][name] for cost in costs for name in wanted & cost.keys()]
-        if not any(priced):
+                devices.append(split({**first, axis.name: value}).device)
+        if not any(_differ(fact, devices) for fact in POINT_GOALS if fact.name in wanted):
             yield axis.name
 
 
-def _costs(device: Device) -> Row:
-    """The costs of a design whatever runs on it, by the name of the goal that has them."""
-    watt = static_watt(device)
-    dynamic = [
-        energy_pj(device, name) for name, figure in figures(device).items() if ENERGY in figure.keys
-    ]
-    return {
-        "area_mm2": area_mm2(device),
-        "buffer_bytes": sum(buffer_bytes(device).values()),
-        "static_uj": watt,
-        "dynamic_uj": dynamic,
-        "energy_uj": (watt, dynamic),
-    }
+def _differ(fact: PointFact, devices: Sequence[Device]) -> bool:
+    """Whether devices have different prices of a goal, whatever runs on them."""
+    if fact.priced is None:
+        return False
+    prices = [fact.priced(device) for device in devices]
+    return any(price != prices[0] for price in prices)

@@ -36,7 +36,7 @@ from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.shown.figures import studies
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.progress import in_notebooks, of_points
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal as goal_of
 from npusim.study.points import Measured, keep_points, key_of, runs_beside, stored_point

@@ -19,20 +19,18 @@ from npusim.base.errors import ArgumentError, told_as
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Operand, Spec
 from npusim.call.tilings.words import parse_tiling
-from npusim.machine.device.area import area_mm2, buffer_bytes, logic_mm2
 from npusim.machine.device.catalog import load_device, read_cores
 from npusim.machine.device.config import figures
 from npusim.machine.device.edit import part_name
 from npusim.machine.device.resources import by_word
-from npusim.machine.device.scaling import energy_pj
 from npusim.machine.device.spec import Device
 from npusim.networks.network import RESULTS, NetworkResult, network
 from npusim.networks.options import STEP_OPTIONS, TRAINING_OPTIONS, NetworkOption
 from npusim.ops import CARDS
-from npusim.ops.arguments import integer, word
 from npusim.ops.card import Card, Stated
+from npusim.ops.options import integer, word
 from npusim.results import Result
-from npusim.results.facts.energy import Energy
+from npusim.results.facts.point import Point, measured
 from npusim.workloads import read_network
 
 Setting = Mapping[str, str]
@@ -287,11 +285,16 @@ def _network(parts: Split) -> Row:
     for name, part in timed:
         for kernel, text in _tilings(part.result).items():
             tilings[f"{name}/{kernel}"] = text
+    point = Point(
+        device=parts.device,
+        spent=result.spent,
+        time_us=result.time_us,
+        launch_us=times["launch_us"],
+        cycles=result.cycles,
+    )
     return {
-        "time_us": result.time_us,
-        "cycles": result.cycles,
         **times,
-        **_design(parts.device, result.spent),
+        **measured(point),
         "bottleneck": bottleneck,
         "bottleneck_saves": bottleneck_us / result.time_us / 2,
         "tilings": tilings,
@@ -335,32 +338,19 @@ def _call(parts: Split) -> Row:
             operands[operand.name] = Spec(shapes[-1], operand.dtype(kind))
     options = {name: value for name, value in _options(parts).items() if name not in card.without}
     result: Result = card.call(problem, operands, options)
+    point = Point(
+        device=parts.device,
+        spent=result.spent,
+        time_us=result.time_us,
+        launch_us=parts.device.time_us(sum(run.launch_cycles for run in result.runs)),
+        cycles=result.cycles,
+    )
     return {
-        "time_us": result.time_us,
-        "cycles": result.cycles,
-        "launch_us": parts.device.time_us(sum(run.launch_cycles for run in result.runs)),
-        **_design(parts.device, result.spent),
+        **measured(point),
         "bottleneck": result.bottleneck,
         "bottleneck_saves": result.verdict.saves if result.verdict is not None else None,
         "tilings": _tilings(result),
     }
-
-
-def _design(device: Device, spent: Energy) -> Row:
-    """The costs of a design besides time; columns whose figures the device lacks are left out."""
-    law = device.silicon
-    costs = {
-        "energy_uj": spent.uj,
-        "dynamic_uj": spent.dynamic_uj,
-        "static_uj": spent.static_uj,
-        "area_mm2": area_mm2(device),
-        "logic_mm2": logic_mm2(device),
-        "supply_v": float(law.supply_volt(device.clock_hz)) if law and law.has_supply else None,
-        "l2_pj_per_byte": energy_pj(device, "l2.energy") or None,
-        "l1_pj_per_byte": energy_pj(device, "paths.GM->L1.energy") or None,
-    }
-    row: Row = {name: value for name, value in costs.items() if value is not None}
-    return row | {"buffer_bytes": sum(buffer_bytes(device).values())}
 
 
 def _tilings(result: Result) -> dict[str, str]:

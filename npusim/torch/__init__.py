@@ -42,7 +42,7 @@ from npusim.call.spec import Array
 from npusim.machine.device.spec import Device
 from npusim.results.writers.progress import ProgressBar
 from npusim.torch.log import SETTINGS, ConvCall, Evidence, Log
-from npusim.torch.products import Made, Product, computed, products
+from npusim.torch.products import LatestProduct, Product, computed, products
 
 _TENSORS = ("grad_output", "input", "weight")
 _GRADIENTS = ("grad_input", "grad_weight")
@@ -143,13 +143,14 @@ def _recorder(log: Log, names: _WeightNames) -> Any:
     seen = _Products(log, names)
 
     def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        out = func(*args, **given)
+        named = kwargs or {}
+        out = func(*args, **named)
         if func is aten.convolution_backward.default:
-            a = dict(zip(_ARGUMENTS, args, strict=False)) | given
+            a = dict(zip(_ARGUMENTS, args, strict=False)) | named
             log.record(_call(a, out), names.of(a["weight"]), lambda: _evidence(a, out, func))
         elif func in folds and _torch("torch._C")._current_autograd_node() is not None:
-            log.record(*_fold(args, given, out, backward_of_fold=func is aten.im2col.default))
+            call, name = _fold(args, named, out, backward_of_fold=func is aten.im2col.default)
+            log.record(call, name)
         else:
             seen.see(func, args, out)
             if func in copies:
@@ -163,64 +164,96 @@ def _recorder(log: Log, names: _WeightNames) -> Any:
 class _Products:
     """Products of matrices going forward, until their gradients are computed.
 
-    Both are told by the number that autograd gives an operation and its node of the graph.
+    Both have the number that autograd gives an operation and its node of the graph.
     """
 
     def __init__(self, log: Log, names: _WeightNames) -> None:
-        self.log, self.names = log, names
+        self.log = log
+        self.names = names
         self.forward: dict[int, list[tuple[ConvCall, str]]] = {}
         self.done: set[tuple[int, int]] = set()
-        self.made: Made | None = None
+        self.latest: LatestProduct | None = None
 
     def see(self, func: Any, args: Sequence[Any], out: Any) -> None:
         """Keep a product that goes forward, record those whose gradients a node computes."""
-        autograd = _torch("torch._C")
-        node = autograd._current_autograd_node()
-        found = products(func, args)
+        node = _torch("torch._C")._current_autograd_node()
         if node is None:
-            number = autograd._autograd._get_sequence_nr() - 1
-            if self.made and (whole := self.made.biased(func, args)):
-                self.forward[number] = []  # its gradient is the layer's
-                found, number, self.made = [whole], self.made.at, None
-            if found and _torch().is_grad_enabled():
-                calls = [self._called(one, args, backward=False) for one in found]
-                self.forward[number] = [one for one in calls if any(one[0].output_mask)]
-                self.made = Made(found[-1], out, number)
-            return
+            self._see_forward(func, args, out)
+        else:
+            self._see_backward(node, func, args, out)
+
+    def _see_forward(self, func: Any, args: Sequence[Any], out: Any) -> None:
+        """Keep a product that goes forward, with the bias that the next operation adds to it."""
+        number = _torch("torch._C")._autograd._get_sequence_nr() - 1
+        going_forward = products(func, args)
+        biased = None if self.latest is None else self.latest.biased(func, args)
+        if self.latest is not None and biased is not None:
+            self.forward[number] = []  # its gradient is the layer's
+            going_forward = [biased]
+            number = self.latest.number
+            self.latest = None
+        if going_forward and _torch().is_grad_enabled():
+            calls = [self._call_of(product, args, backward=False) for product in going_forward]
+            self.forward[number] = [(call, name) for call, name in calls if any(call.output_mask)]
+            self.latest = LatestProduct(going_forward[-1], out, number)
+
+    def _see_backward(self, node: Any, func: Any, args: Sequence[Any], out: Any) -> None:
+        """Record the products whose gradients a node computes, and count what else it computes."""
         number = node._sequence_nr()
         if number in self.forward:
-            key = autograd._current_graph_task_id(), number
-            for call, name in self.forward[number] if key not in self.done else ():
-                self.log.record(call, name)
-            self.done.add(key)
-            masks = [call.output_mask for call, _ in self.forward[number]]
-            if masks and not masks[0][2] and computed(func, out) == "sum":
-                self.log.untimed["sum"] += 1  # of what is added and no bias
-        elif found:
-            for call, name in (self._called(one, args, backward=True) for one in found):
-                self.log.record(call, name)
-        elif (name := computed(func, out)) and "Accumulate" not in node.name():
-            self.log.untimed[name] += 1
+            self._record_once(number)
+            calls = [call for call, _ in self.forward[number]]
+            if calls and not calls[0].output_mask[2] and computed(func, out) == "sum":
+                self.log.untimed["sum"] += 1  # of a tensor that is added and is no bias
+            return
+        backward = products(func, args)
+        for product in backward:
+            call, name = self._call_of(product, args, backward=True)
+            self.log.record(call, name)
+        operation = "" if backward else computed(func, out)
+        if operation and "Accumulate" not in node.name():
+            self.log.untimed[operation] += 1
 
-    def _called(self, one: Product, args: Sequence[Any], *, backward: bool) -> tuple[ConvCall, str]:
+    def _record_once(self, number: int) -> None:
+        """Record the products of a node, once in each pass backward."""
+        key = _torch("torch._C")._current_graph_task_id(), number
+        if key not in self.done:
+            for call, name in self.forward[number]:
+                self.log.record(call, name)
+        self.done.add(key)
+
+    def _call_of(
+        self, product: Product, args: Sequence[Any], *, backward: bool
+    ) -> tuple[ConvCall, str]:
+        """The call of a product's gradients, none of which a product backward has, and its name."""
         tensors = [a for a in args if hasattr(a, "dtype")]
-        stack = (one.groups,) if one.groups else ()
-        right = (one.cin, one.cout) if stack else (one.cout, one.cin)
-        bias = one.bias is not None and bool(one.bias.requires_grad)
+        stack = (product.groups,) if product.groups else ()
+        dy = (*stack, product.rows, product.cout)
+        x = (*stack, product.rows, product.cin)
+        if stack:
+            w: tuple[int, ...] = (*stack, product.cin, product.cout)
+        else:
+            w = (product.cout, product.cin)
+        mask = (False, False, False)
+        if not backward:
+            trains_bias = product.bias is not None and bool(product.bias.requires_grad)
+            mask = (product.left, product.right, trains_bias)
+        dtype = _name(tensors[-1])
         call = ConvCall(
-            shapes=((*stack, one.rows, one.cout), (*stack, one.rows, one.cin), (*stack, *right)),
-            dtypes=(_name(tensors[-1]),) * 3,
-            output_mask=(False,) * 3 if backward else (one.left, one.right, bias),
-            product=one.layer,
+            shapes=(dy, x, w),
+            dtypes=(dtype, dtype, dtype),
+            output_mask=mask,
+            product=product.layer,
         )
-        shape = "x".join(map(str, call.shapes[2]))
-        return call, f"product {shape}" if one.weight is None else self.names.of(one.weight)
+        if product.weight is None:
+            return call, f"product {'x'.join(map(str, w))}"
+        return call, self.names.of(product.weight)
 
 
 def _call(a: dict[str, Any], out: Sequence[Any]) -> ConvCall:
     """The arguments of a dispatched call as plain values; ``out`` are its gradients."""
     tensors = [a[name] for name in _TENSORS]
-    x, w, b = (bool(on) for on in a["output_mask"])
+    x, w, b = map(bool, a["output_mask"])
     return ConvCall(
         shapes=cast(Any, tuple(_ints(tensor.shape) for tensor in tensors)),
         dtypes=cast(Any, tuple(map(_name, tensors))),

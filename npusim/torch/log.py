@@ -25,12 +25,12 @@ from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.call.spec import Array, Operand, Spec, spec
 from npusim.ops import CARDS
-from npusim.ops.arguments import cube_math, cube_math_number
-from npusim.ops.convolution_backward import convolution_backward
+from npusim.ops.conv_backward import convolution_backward
+from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.linear import linear_layer
 from npusim.problem.reference import relative_error, without_equal_infinities
 from npusim.results import Result
-from npusim.results.shown.log_text import GRADIENTS, render
+from npusim.results.writers.log_text import GRADIENTS, render
 from npusim.version import __version__
 from npusim.workloads import LinearLayer
 

@@ -1,4 +1,4 @@
-"""Products of matrices among the operations that PyTorch dispatches, and what else computes."""
+"""Operations that PyTorch dispatches: the products of matrices, and others that compute."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Product(NamedTuple):
     """A product (rows, cin) by (cin, cout), or ``groups`` of them where both are stacks.
 
     ``left`` and ``right`` say of its operands whether they have a gradient; ``weight`` is the right
-    one where it is a matrix for all, ``added`` what the same operation adds to the product, and
-    ``operands`` what it reads besides the product before it. Matrices of a stack that lie with
-    their axes exchanged are ``transposed``, the left and the right one.
+    one where it is a matrix for all, ``added`` the tensor that the same operation adds to the
+    product, and ``operands`` the tensors it reads besides the product before it. Matrices of a
+    stack that lie with their axes exchanged are ``transposed``, the left and the right one.
     """
 
     groups: int
@@ -39,9 +39,11 @@ class Product(NamedTuple):
 
     @property
     def bias(self) -> Any:
-        """What is added, if that is a number for each feature of a layer."""
-        row = tuple(getattr(self.added, "shape", ()))[-1:] == (self.cout,)
-        return self.added if row and self.added.numel() == self.cout and not self.groups else None
+        """The tensor that is added, if it is a number for each feature of a layer; else None."""
+        is_row = tuple(getattr(self.added, "shape", ()))[-1:] == (self.cout,)
+        if is_row and self.added.numel() == self.cout and not self.groups:
+            return self.added
+        return None
 
     @property
     def layer(self) -> LinearLayer:
@@ -64,61 +66,98 @@ def products(func: Any, args: Sequence[Any]) -> list[Product]:
     """The products of matrices that a dispatched operation is; a fused attention has two."""
     name = func._schema.name.partition("::")[2]
     if name in _PRODUCTS:
-        a, b = args[_PRODUCTS[name] :][:2]
-        groups, rows = (int(a.shape[0]) if a.dim() > 2 else 0), int(a.shape[-2])
-        if groups and b.stride(0) == 0:  # one matrix, repeated
-            groups, rows = 0, groups * rows
-        sizes = groups, rows, int(a.shape[-1]), int(b.shape[-1]) if b.dim() > 1 else 1
-        more = args[0] if _PRODUCTS[name] else None
-        trained = a.requires_grad, b.requires_grad
-        lying = _transposed(a), _transposed(b)
-        return [Product(*sizes, *trained, None if groups else b, more, (a, b), lying)]
-    if not name.startswith("_scaled_dot_product_") or name.endswith("backward"):
-        return []
-    q, k, v = args[:3]
-    groups, rows, keys = prod(q.shape[:-2]), int(q.shape[-2]), int(k.shape[-2])
-    first = Product(groups, rows, int(q.shape[-1]), keys, q.requires_grad, k.requires_grad)
-    second = Product(
-        groups, rows, keys, int(v.shape[-1]), first.left or first.right, v.requires_grad
+        first = _PRODUCTS[name]
+        added = args[0] if first == 1 else None
+        return [_product(args[first], args[first + 1], added)]
+    if name.startswith("_scaled_dot_product_") and not name.endswith("backward"):
+        return _attention(args[0], args[1], args[2])
+    return []
+
+
+def _product(a: Any, b: Any, added: Any) -> Product:
+    """The product of two matrices, or of two stacks of them, to which a tensor may be added."""
+    groups = int(a.shape[0]) if a.dim() > 2 else 0
+    rows = int(a.shape[-2])
+    if groups and b.stride(0) == 0:  # one matrix, repeated
+        rows *= groups
+        groups = 0
+    return Product(
+        groups=groups,
+        rows=rows,
+        cin=int(a.shape[-1]),
+        cout=int(b.shape[-1]) if b.dim() > 1 else 1,
+        left=a.requires_grad,
+        right=b.requires_grad,
+        weight=None if groups else b,
+        added=added,
+        operands=(a, b),
+        transposed=(_transposed(a), _transposed(b)),
     )
-    return [
-        first._replace(operands=(q, k), transposed=(False, True)),
-        second._replace(operands=(v,)),
-    ]
+
+
+def _attention(q: Any, k: Any, v: Any) -> list[Product]:
+    """The products of a fused attention: queries with keys, and the result of that with values."""
+    groups = prod(q.shape[:-2])
+    rows = int(q.shape[-2])
+    keys = int(k.shape[-2])
+    scores = Product(
+        groups=groups,
+        rows=rows,
+        cin=int(q.shape[-1]),
+        cout=keys,
+        left=q.requires_grad,
+        right=k.requires_grad,
+        operands=(q, k),
+        transposed=(False, True),
+    )
+    values = Product(
+        groups=groups,
+        rows=rows,
+        cin=keys,
+        cout=int(v.shape[-1]),
+        left=scores.left or scores.right,
+        right=v.requires_grad,
+        operands=(v,),
+    )
+    return [scores, values]
 
 
 def _transposed(matrices: Any) -> bool:
-    """Whether the matrices of a stack lie with their axes exchanged."""
+    """True if the matrices of a stack lie with their axes exchanged."""
     if matrices.dim() < 3:
         return False
     rows, columns = matrices.stride()[-2:]
     return bool(rows == 1 and columns > 1)
 
 
-class Made(NamedTuple):
-    """The latest product, its result, and its place among the nodes."""
+class LatestProduct(NamedTuple):
+    """The latest product, its result, and the ``number`` of its node of the graph."""
 
     product: Product
     out: Any
-    at: int
+    number: int
 
     def biased(self, func: Any, args: Sequence[Any]) -> Product | None:
         """The product with the bias that an operation of its own adds to it, None of others."""
         name = func._schema.name.partition("::")[2].removesuffix("_")
         if name != "add" or self.product.added is not None or not hasattr(args[0], "data_ptr"):
             return None
-        places = [one.untyped_storage()._cdata for one in (args[0], self.out)]
-        found = self.product._replace(added=args[1])
-        return found if places[0] == places[1] and found.bias is not None else None
+        if args[0].untyped_storage()._cdata != self.out.untyped_storage()._cdata:
+            return None
+        product = self.product._replace(added=args[1])
+        return None if product.bias is None else product
 
 
 def computed(func: Any, out: Any) -> str:
     """The name of a dispatched operation that computes with floating-point values, "" of others."""
-    name: str = func._schema.name.partition("::")[2].removesuffix("_")
-    if name in _MOVES or not any("Tensor" in str(one.type) for one in func._schema.arguments):
+    schema = func._schema
+    name: str = schema.name.partition("::")[2].removesuffix("_")
+    reads_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
+    if name in _MOVES or not reads_tensors:
         return ""
-    made = out[0] if isinstance(out, (list, tuple)) and out else out
-    aliases = [one.alias_info for one in func._schema.returns]
-    view = bool(aliases) and all(one is not None and not one.is_write for one in aliases)
-    floating = getattr(made, "is_floating_point", lambda: False)()
-    return "" if view or not floating else name
+    aliases = [result.alias_info for result in schema.returns]
+    if aliases and all(alias is not None and not alias.is_write for alias in aliases):
+        return ""  # a view
+    result = out[0] if isinstance(out, (list, tuple)) and out else out
+    is_floating_point = getattr(result, "is_floating_point", None)
+    return name if is_floating_point is not None and is_floating_point() else ""

@@ -35,7 +35,7 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Plan
 from npusim.problem.limits import table
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.reuse.launches import CachedLaunches
 from tests.reuse.test_launches import forget, forgetful
 from tests.texts import text_of

@@ -22,7 +22,7 @@ from npusim.kernels.parts.mem_set import MemSet
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.ops import CARDS
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.store import StoreWarning, opened
 from npusim.study.points import Measured, keep_points, key_of, stored_point

@@ -11,15 +11,16 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.records import replace
 from npusim.call.tilings import choice
-from npusim.call.tilings.choice import CHOICES, built, chosen
+from npusim.call.tilings.choice import CHOICES, chosen
 from npusim.kernels.matmul.matmul import Matmul
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.timing.outcome import Held
-from npusim.reuse.cache import KEYS, Name, Seen, named
 from npusim.reuse.launches import CachedLaunches
+from npusim.reuse.programs import program_of
+from npusim.reuse.tracked_device import KEYS, Name, TrackedDevice, named
 from tests.call.test_tune import matmul
 from tests.reuse.test_launches import forget
 
@@ -82,7 +83,7 @@ def test_a_warm_start_is_of_a_size_and_a_tensor() -> None:
     for tensor, size in (("a", 64), ("a", 4096), ("b", 64)):
         launches = CachedLaunches(DEVICE, GROUPS)
         launches.preload(tensor, size)
-        keys.add(launches._now())
+        keys.add(launches._key_now())
     assert len(keys) == 3
 
 
@@ -96,22 +97,22 @@ LOOKS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
 @pytest.mark.parametrize("look", LOOKS)
 def test_who_looks_through_a_mapping_sees_its_keys(look: str) -> None:
     """A link or a path that a variant has in addition is another figure to them."""
-    seen = Seen(DEVICE)
+    seen = TrackedDevice(DEVICE)
     LOOKS[look](seen.device.paths)
     assert ("paths", KEYS) in seen.names
-    other = Seen(DEVICE)
+    other = TrackedDevice(DEVICE)
     _ = other.device.paths[next(iter(DEVICE.paths))]
     assert ("paths", KEYS) not in other.names
 
 
 def test_equal_kernels_of_other_code_have_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     clear = MemSet(Tensor("a", (4,), FP16, "out"))
-    before = built(clear, DEVICE, GROUPS)
-    assert before.templates is built(replace(clear), DEVICE, GROUPS).templates
+    before = program_of(clear, DEVICE, GROUPS)
+    assert before.templates is program_of(replace(clear), DEVICE, GROUPS).templates
     plan = MemSet.plan
 
     def other(kernel: MemSet, k: Any, cores: int) -> Any:
         return plan(kernel, k, cores)
 
     monkeypatch.setattr(MemSet, "plan", other)
-    assert before.templates is not built(clear, DEVICE, GROUPS).templates
+    assert before.templates is not program_of(clear, DEVICE, GROUPS).templates

@@ -14,7 +14,6 @@ from npusim.base.content import Content, content_of
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import configs
 from npusim.cli.main import main
-from npusim.compat.tuners import product
 from npusim.kernels.vendor.cann import load_cann_tiling
 from npusim.kernels.vendor.imported import ascendc_tiling, catlass_tiling
 from npusim.machine.device.catalog import load_device
@@ -155,5 +154,13 @@ def test_tilings_of_others_and_commands_say_it_too(
         assert main(words) == 2
         assert said in capsys.readouterr().err
     assert main(["workloads", "show", "net.txt"]) == 0, "a workload may be called anything"
+
+
+@pytest.mark.compiled
+def test_a_ranking_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from npusim.compat.tuners import product  # noqa: PLC0415 - it imports the compiled engine
+
+    monkeypatch.chdir(tmp_path)
+    Path("net.txt").write_text(TEXTS[Content.WORKLOAD], encoding="utf-8")
     with pytest.raises(ArgumentError, match="is a workload file, not a device file"):
         npusim.rank(product(16, 16, 16), [], "./net.txt")

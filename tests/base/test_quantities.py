@@ -19,7 +19,6 @@ from npusim.base.quantities import (
     parse_count,
     parse_quantity,
 )
-from tests.mistakes import mistakes
 from tests.tables import rows
 
 GHZ = 10**9
@@ -56,7 +55,7 @@ def test_formatting_and_parsing_round_trip(kind: str, data: st.DataObject, clock
     assert parse_quantity(format_quantity(value, kind), kind, clock_hz) == value
 
 
-@rows("quantities", "what_texts_mean")
+@rows("tests/data/rows/quantities.yaml", "what_texts_mean", "kind, texts, clock_hz, value")
 def test_what_texts_mean(kind: str, texts: str, clock_hz: int, value: Any) -> None:
     """Of texts of one value each; a fraction is written as one, a block as a list."""
     if isinstance(value, str):
@@ -87,7 +86,7 @@ def test_a_count_of_no_machine_has_no_limit() -> None:
     assert parse_count("1000000") == 1_000_000
 
 
-@mistakes("calls", "errors_say_what_is_expected")
+@rows("tests/data/mistakes/calls.yaml", "errors_say_what_is_expected", "kind, text, message")
 def test_errors_say_what_is_expected(kind: str, text: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         parse_quantity(text, kind, GHZ)

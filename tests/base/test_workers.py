@@ -218,6 +218,7 @@ def _size_of_both(first: Any, second: Any) -> int:
     return len(first) + len(second)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("measured", [npusim.network, npusim.step])
 def test_a_process_of_others_starts_none(measured: Callable[..., Any], tmp_path: Path) -> None:
     """A network in a sweep, say: two processes that start two each would be six."""
@@ -291,6 +292,7 @@ def alive(group: int) -> list[str]:
     return [" ".join(row) for row in rows if int(row[0]) == group and "Z" not in row[1]]
 
 
+@pytest.mark.compiled
 def test_a_plain_script_may_use_processes(tmp_path: Path) -> None:
     """Without ``if __name__ == "__main__":``, and with a kernel that the script itself defines."""
     script = tmp_path / "plain.py"

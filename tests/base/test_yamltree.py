@@ -10,7 +10,7 @@ import pytest
 from npusim.base import yamltree
 from npusim.base.errors import ConfigError
 from npusim.base.yamltree import Node, load_tree, suggest
-from tests.mistakes import mistakes
+from tests.tables import rows
 from tests.texts import text_of
 
 TEXT = text_of("tree.yaml")
@@ -48,7 +48,7 @@ def test_duplicate_key_names_both_lines() -> None:
     assert message == "x.yaml:4: a.b: duplicate key 'b', first used in line 2; keep one of them"
 
 
-@mistakes("calls", "bad_text")
+@rows("tests/data/mistakes/calls.yaml", "bad_text", "text, message")
 def test_bad_text(text: str, message: str) -> None:
     assert fails(text).startswith(message)
 
@@ -110,7 +110,7 @@ def test_no_required_key_still_refuses_unknown_ones() -> None:
     assert list(root.mapping(optional=("b",))) == ["b"]
 
 
-@mistakes("calls", "wrong_kind")
+@rows("tests/data/mistakes/calls.yaml", "wrong_kind", "key, method, message")
 def test_wrong_kind(key: str, method: str, message: str) -> None:
     root = load_tree("map: {a: 1}\nlist: [1]\nnone:\nword: hello\n", "x.yaml").mapping()
     with pytest.raises(ConfigError) as caught:

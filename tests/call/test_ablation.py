@@ -9,8 +9,8 @@ import pytest
 from npusim.base.records import replace
 from npusim.call.tilings.choice import chosen
 from npusim.machine.device.catalog import load_device
-from tests.call.ablation import SWITCHES, Switch, switched
-from tests.call.larger_machines import Gradient, kernel_of, layers
+from tools.tilings.ablation import SWITCHES, Switch, switched
+from tools.tilings.larger_machines import Gradient, kernel_of, layers
 
 pytestmark = pytest.mark.compiled
 

@@ -14,7 +14,7 @@ import npusim
 from npusim.base.dtypes import FP32
 from npusim.base.records import replace
 from npusim.call.tilings import choice
-from npusim.call.tilings.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, TRIED, built, chosen
+from npusim.call.tilings.choice import CHOICES, MOST_LEADING, MOST_SIMULATED, TRIED, chosen
 from npusim.kernels.estimate import pipeline
 from npusim.kernels.estimate.pipeline import Columns, records, table, times
 from npusim.kernels.estimate.work import Work
@@ -25,7 +25,10 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.timing.run import new_l2, time_cycles
-from tests.call.larger_machines import (
+from npusim.reuse import programs
+from npusim.reuse.programs import program_of
+from tests.sampled import slow_if
+from tools.tilings.larger_machines import (
     LIMIT,
     Gradient,
     Product,
@@ -36,7 +39,6 @@ from tests.call.larger_machines import (
     layers,
     random_enlargements,
 )
-from tests.sampled import slow_if
 
 pytestmark = pytest.mark.compiled
 
@@ -129,7 +131,7 @@ def test_estimates_know_cores_that_go_over_the_input_in_turn(share: int, rel: fl
     kernel: Any = kernel_of(Gradient("features.7", shape, "dx"))
     (space,) = spaces(kernel, slow)
     some = of_unlike_columns(space)
-    found = times(space.work(some), 3)
+    found = times(space.estimate(some), 3)
     best = np.argsort(found)[:3]
     for estimate, one in zip(found[best], records(pipeline.chosen(some, best)), strict=True):
         tried = replace(kernel, tiling=space.tiling(one))
@@ -295,8 +297,8 @@ def test_the_program_of_the_choice_is_taken_over(monkeypatch: pytest.MonkeyPatch
     CHOICES.clear()
     TRIED.clear()
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    monkeypatch.setattr(choice, "build", None)
-    first, second = (built(best, machine, groups) for _ in range(2))
+    monkeypatch.setattr(programs, "build", None)
+    first, second = (program_of(best, machine, groups) for _ in range(2))
     assert first.templates is second.templates
     assert first.device is not second.device, "each notes what is asked for its own time"
 
@@ -306,14 +308,14 @@ def test_a_program_is_taken_over_where_building_asked_for_no_other_figure() -> N
     machine = load_device("ascend910b2")
     groups = tuple(range(machine.groups))
     best = chosen(kernel_of(gradient("res5_3x3", "dw", 1)), machine, groups)
-    first = built(best, machine, groups)
+    first = program_of(best, machine, groups)
     for path, value, same in (
         ("main_memory.read", "0.8TB/s", True),
         ("memories.L1.size", "2MiB", True),
         ("paths.GM->L1.startup", "100cycle", False),
     ):
         other = machine.replace(path, value)
-        found, want = built(best, other, groups), build(best, other, groups)
+        found, want = program_of(best, other, groups), build(best, other, groups)
         assert (found.templates is first.templates) == same, path
         assert found.device.digest() == other.digest()
         assert [*found.text()] == [*want.text()], path
@@ -447,5 +449,5 @@ def test_candidates_that_were_timed_are_not_built_again(monkeypatch: pytest.Monk
     groups, kernel = tuple(range(machine.groups)), kernel_of(gradient("res5_3x3", "dw", 1))
     best = chosen(kernel, machine, groups)
     CHOICES.clear()
-    monkeypatch.setattr(choice, "built", None)
+    monkeypatch.setattr(choice, "program_of", None)
     assert chosen(kernel, machine, groups) == best

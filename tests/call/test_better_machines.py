@@ -10,7 +10,8 @@ import pytest
 from npusim.call.tilings.choice import chosen
 from npusim.kernels.estimate.ladder import cores_below, l1_below
 from npusim.machine.device.catalog import load_device
-from tests.call.better_machines import (
+from tests.sampled import slow_if
+from tools.tilings.better_machines import (
     BETTER,
     CHIP,
     LIMIT,
@@ -20,8 +21,7 @@ from tests.call.better_machines import (
     machine,
     table,
 )
-from tests.call.larger_machines import Product, kernel_of
-from tests.sampled import slow_if
+from tools.tilings.larger_machines import Product, kernel_of
 
 pytestmark = pytest.mark.compiled
 

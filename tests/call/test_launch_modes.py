@@ -17,7 +17,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.ops import matmul
 from npusim.results import Result
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.study.subject import measure, split
 from tests.reuse.test_launches import forget
 

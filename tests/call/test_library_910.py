@@ -27,6 +27,7 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.problem.convolution import Convolution
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad, relative_error
+from tests.sampled import crossed
 
 CHIPS = ("ascend310", "ascend310p", "ascend910")
 
@@ -102,8 +103,7 @@ ODD = (
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("sizes", ODD)
+@pytest.mark.parametrize(("chip", "sizes"), crossed(CHIPS, ODD))
 def test_numbers_are_right_under_these_tilings(chip: str, sizes: Any) -> None:
     """Forward and both gradients; that the call runs shows that its buffers fit the chip."""
     n, cin, cout, picture, kernel, stride, padding = sizes

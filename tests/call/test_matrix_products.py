@@ -57,7 +57,9 @@ def test_a_larger_machine_is_no_slower(shape: tuple[int, int, int], what: str, n
 
 
 @pytest.mark.parametrize(
-    ("shape", "most"), [((1280, 16, 1000), 1.25), ((512, 512, 512), 1.1)], ids=str
+    ("shape", "most"),
+    [((1280, 16, 1000), 1.25), slow_if(True, (512, 512, 512), 1.1)],
+    ids=str,
 )
 def test_it_is_near_what_a_search_finds(shape: tuple[int, int, int], most: float) -> None:
     """The first is all drain, of which estimates know little."""

@@ -25,9 +25,9 @@ from npusim.kernels.matmul.matmul import Tiling
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.language import FP16, Alike, Kernel, Language, Plan, Tasks, Tensor, in_runs
 from npusim.machine.device.catalog import load_device
-from tests.call import others, outside, proofs, ratios
-from tests.call.larger_machines import Gradient, kernel_of, layers
 from tests.tables import rows
+from tools.tilings import others, outside, proofs, ratios
+from tools.tilings.larger_machines import Gradient, kernel_of, layers
 
 pytestmark = pytest.mark.compiled
 
@@ -89,7 +89,11 @@ def test_two_values_a_byte_take_the_cube_as_long_as_in_the_program(base: tuple[i
     assert 0.95 < row.cycles / cycles < 1.05
 
 
-@rows("tuning", "bounds_of_given_tilings_are_below_their_times")
+@rows(
+    "tests/data/rows/tuning.yaml",
+    "bounds_of_given_tilings_are_below_their_times",
+    "sizes, kind, device, fields",
+)
 def test_bounds_of_given_tilings_are_below_their_times(
     sizes: list[int], kind: str, device: str, fields: list[int]
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import npusim
 from npusim.cli.main import main
-from npusim.results.facts.explanation import Explanation
+from npusim.results.explanation import Explanation
 from tests.documents.pages import files
 
 Capture = pytest.CaptureFixture[str]

@@ -13,8 +13,8 @@ from npusim.cli.main import main
 from npusim.machine.device.catalog import load_device
 from npusim.results.writers import progress
 from npusim.results.writers.progress import Bar
-from tests.mistakes import mistakes
 from tests.silicon.sample import product, write_profile
+from tests.tables import rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -55,7 +55,7 @@ def test_progress_says_which_figure_and_row(
     assert any(line.startswith("figure 1 of 1, l2.read") for line in lines)
 
 
-@mistakes("cli", "refusals_come_before_the_long_run")
+@rows("tests/data/mistakes/cli.yaml", "refusals_come_before_the_long_run", "more, message")
 def test_refusals_come_before_the_long_run(
     words: list[str], more: list[str], message: str, fails: Callable[..., str]
 ) -> None:

@@ -14,6 +14,7 @@ import npusim
 from npusim.cli.commands import COMMANDS as ALL_COMMANDS
 from npusim.cli.main import main, parser
 from npusim.study import runner
+from tests.sampled import slow_if
 from tools import jobs
 
 #: Public functions that take ``jobs``, and the command of ``tools/jobs.py`` that calls each.
@@ -26,6 +27,9 @@ FUNCTIONS = {
     "sweep": "sweep",
     "tune": "tune",
 }
+
+#: Commands of which the tests of their own room start no processes.
+DIFFERENT = ("step", "tune")
 
 
 def answer(
@@ -60,7 +64,7 @@ def same(
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("name", jobs.COMMANDS)
+@pytest.mark.parametrize("name", [slow_if(name not in DIFFERENT, name) for name in jobs.COMMANDS])
 def test_two_processes_answer_as_one(
     name: str,
     tmp_path: Path,

@@ -15,7 +15,7 @@ from npusim.call.own_kernel import load_kernel, make_kernel
 from npusim.cli.main import main
 from npusim.machine.isa.operands import Tensor
 from tests.documents.pages import files
-from tests.mistakes import mistakes
+from tests.tables import rows
 from tests.texts import text_of
 
 Capture = pytest.CaptureFixture[str]
@@ -103,7 +103,7 @@ def test_a_changed_file_is_read_anew(copy: str) -> None:
     assert make_kernel(load_kernel(copy), tensors).name == "other"
 
 
-@mistakes("cli", "wrong_words_are_told")
+@rows("tests/data/mistakes/cli.yaml", "wrong_words_are_told", "arguments, message")
 def test_wrong_words_are_told(arguments: list[str], message: str, copy: str, fails: Fails) -> None:
     told = {text.partition("=")[0] for text in arguments}
     usual = {"x": "x=64:fp32", "y": "y=64:fp32:out"} if "needs" not in message else {}
@@ -112,7 +112,7 @@ def test_wrong_words_are_told(arguments: list[str], message: str, copy: str, fai
     assert message in fails("run", "--kernel", copy, *given, "--device", "tiny")
 
 
-@mistakes("cli", "a_broken_file_is_told_with_its_line")
+@rows("tests/data/mistakes/cli.yaml", "a_broken_file_is_told_with_its_line", "code, message")
 def test_a_broken_file_is_told_with_its_line(
     code: str, message: str, tmp_path: Path, fails: Fails
 ) -> None:

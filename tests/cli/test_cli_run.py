@@ -57,7 +57,7 @@ def test_wrong_numbers_fail_the_check(
         result.outputs[0][0, 0] += 1
         return result
 
-    monkeypatch.setattr(sys.modules["npusim.ops.matmul"], "matmul", wrong)
+    monkeypatch.setattr(sys.modules["npusim.ops.matrix_product"], "matmul", wrong)
     assert main([*MATMUL, "--check", *["--json"][: int(as_json)]]) == 1
     out = capsys.readouterr().out
     if as_json:
@@ -245,7 +245,7 @@ def test_a_trace_shows_the_cores_and_the_time_asked_for(tmp_path: Path, capsys: 
     assert "window 9 to 1 us shows nothing" in capsys.readouterr().err
 
 
-@rows("cli", "a_timeline_is_kept_where_a_file_needs_it")
+@rows("tests/data/rows/cli.yaml", "a_timeline_is_kept_where_a_file_needs_it", "words, keep")
 def test_a_timeline_is_kept_where_a_file_needs_it(
     words: list[str], keep: bool | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -256,7 +256,7 @@ def test_a_timeline_is_kept_where_a_file_needs_it(
         seen.append(options["timeline"])
         return right(*inputs, **options)
 
-    monkeypatch.setattr(sys.modules["npusim.ops.matmul"], "matmul", spy)
+    monkeypatch.setattr(sys.modules["npusim.ops.matrix_product"], "matmul", spy)
     monkeypatch.chdir(tmp_path)
     assert main([*MATMUL, *words]) == 0
     assert seen == [keep]

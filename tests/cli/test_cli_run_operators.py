@@ -46,7 +46,7 @@ def limits(value: dict[str, Any]) -> dict[str, float]:
     return {name: row["limit"] for name, row in value["check"].items()}
 
 
-@rows("cli", "backward_of_one_to_three_dimensions")
+@rows("tests/data/rows/cli.yaml", "backward_of_one_to_three_dimensions", "device, words")
 def test_backward_of_one_to_three_dimensions(
     device: str, words: list[str], capsys: Capture
 ) -> None:
@@ -81,7 +81,7 @@ def test_one_wrong_gradient_fails_alone(capsys: Capture, monkeypatch: pytest.Mon
         result.grad_weight[0] = 0
         return result
 
-    module = sys.modules["npusim.ops.convolution_backward"]
+    module = sys.modules["npusim.ops.conv_backward"]
     monkeypatch.setattr(module, "convolution_backward", wrong)
     assert main([*BACKWARD, "--check"]) == 1
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("check  ")]
@@ -185,7 +185,7 @@ def test_fold_of_a_file_counts_the_windows(tmp_path: Path, fails: Fails) -> None
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.stack([count, count]))
 
 
-@rows("cli", "filters_of_transposed_layers")
+@rows("tests/data/rows/cli.yaml", "filters_of_transposed_layers", "words, cores")
 @pytest.mark.parametrize("device", [[], ["--device", "mt7004", "--dtype", "fp16"]])
 def test_filters_of_transposed_layers(
     words: list[str], cores: int, device: list[str], capsys: Capture

@@ -16,9 +16,10 @@ import pytest
 from npusim.base.streams import stderr_is_terminal
 from npusim.cli.main import main
 from npusim.cli.study import progress_bar
-from npusim.machine.timing import standby
+from npusim.machine.timing import compile_once
 from npusim.results.writers import progress
 from npusim.results.writers.progress import ProgressBar
+from tests.sampled import crossed
 
 Capture = pytest.CaptureFixture[str]
 
@@ -58,7 +59,7 @@ def test_the_library_needs_no_standard_error(
     assert not stderr_is_terminal()
     with ProgressBar() as bar:
         bar("matmul", "timing", 1, 2)
-    standby._say("it compiles")
+    compile_once._say("it compiles")
     assert capsys.readouterr().out == "", "print would write it there"
 
 
@@ -84,8 +85,10 @@ def test_processes_need_no_streams(tmp_path: Path) -> None:
     assert (tmp_path / "answers").read_text() == "[(0, 1), (1, 2)]"
 
 
-@pytest.mark.parametrize("line", [RUN, "devices", "run --help", "--version", "net --help"])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("line", "unbuffered"),
+    crossed([RUN, "devices", "run --help", "--version", "net --help"], ["", "1"]),
+)
 def test_a_full_standard_output_is_named(
     line: str, unbuffered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,7 @@ from npusim.cli import validate
 from npusim.cli.main import main
 from npusim.machine.device.spec import Device
 from npusim.silicon import simulate
-from npusim.silicon.constants import load_constants
-from npusim.silicon.sheet import CallRow, Declined, KernelRow, Simulated
+from npusim.silicon.rows import CallRow, Declined, KernelRow, Simulated
 from tests.tables import rows
 from tests.texts import text_of
 
@@ -95,7 +94,7 @@ def test_a_foreign_column_is_told_on_stderr(kernels: str, capsys: Capture) -> No
     assert capsys.readouterr().err == f"npusim: note: {kernels}: ignored columns: split\n"
 
 
-@rows("cli", "options_choose_points")
+@rows("tests/data/rows/cli.yaml", "options_choose_points", "words, ids")
 def test_options_choose_points(kernels: str, capsys: Capture, words: list[str], ids: str) -> None:
     compared = bool(set(ids) & set("abd"))
     found = objects(capsys, "--data", kernels, *words, status=0 if compared else 1)
@@ -161,42 +160,6 @@ def test_figures_of_every_device_can_be_changed(calls: str, capsys: Capture) -> 
 
 def test_without_a_file_the_points_that_ship_are_run(capsys: Capture) -> None:
     assert len(objects(capsys)) == 166 + 93
-
-
-def section(text: str, title: str) -> list[list[str]]:
-    """The cells of the table under a title, head and rule left out."""
-    lines = text[text.index(title) :].split("\n\n")[1].splitlines()
-    return [line.split() for line in lines[2:]]
-
-
-def test_families_are_left_out_in_turn(
-    kernels: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cube's time is half the kernel's on every device, so no constant changes anything."""
-    entry = (
-        "constants:\n- {path: paths.L0C->GM.rate, devices: [ascend910b1], low: 60B/cycle, "
-        "high: 150B/cycle}"
-    )
-    listed = {"constants": load_constants(entry), "calls": load_constants(part="calls")}
-    monkeypatch.setattr(validate, "load_constants", lambda part="constants": listed[part])
-    assert run("--data", kernels, "--leave-one-out") == 0
-    text = capsys.readouterr().out
-    assert section(text, "Kernels left out of the fit")[0] == [
-        *("family", "F", "2", "0", "5.6", "%", "5.6", "%")
-    ]
-    assert section(text, "Constants and the rows")[0][2:4] == ["0", "hypothesis"]
-    assert section(text, "Constants: allowed range") == [
-        ["paths.L0C->GM.rate", "ascend910b1", "60B/cycle", "150B/cycle", "72B/cycle",
-         "105B/cycle", "105B/cycle"]
-    ]  # fmt: skip
-
-
-def test_an_empty_list_of_constants_is_told(
-    fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(validate, "load_constants", list)
-    message = "--leave-one-out: configs/silicon/fit.yaml lists no constants"
-    assert fails("validate", "--leave-one-out") == message
 
 
 def test_steps_are_simulated_where_they_are_asked_for(capsys: Capture) -> None:

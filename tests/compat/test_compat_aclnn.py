@@ -274,8 +274,8 @@ def test_what_c_would_not_compile_is_refused() -> None:
     with pytest.raises(ArgumentError, match="it must be integers >= 0, or pass a NumPy array"):
         acl.aclCreateTensor((1, -2), acl.ACL_FLOAT)
     with pytest.raises(ArgumentError, match=r"aclCreateIntArray: \[1, 2.5\] must be integers"):
-        acl.aclCreateIntArray([1, 2.5])
+        acl.aclCreateIntArray([1, 2.5])  # type: ignore[list-item]
     with pytest.raises(ArgumentError, match=r"aclCreateBoolArray: \[True, 2\] must be True or"):
-        acl.aclCreateBoolArray([True, 2])
+        acl.aclCreateBoolArray([True, 2])  # type: ignore[list-item]
     with pytest.raises(ArgumentError, match="size is -1; it must be at least 0"):
         acl.aclrtMalloc(-1)

@@ -14,7 +14,7 @@ import pytest
 from npusim.base.errors import ArgumentError
 from npusim.compat import aclnn as acl
 from npusim.problem.reference import conv_bias_grad, conv_filter_grad, conv_input_grad
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"
@@ -377,7 +377,11 @@ def test_types_and_formats_have_the_values_of_c(stream: acl.aclrtStream) -> None
     assert "gradOutput.dtype is float64" in failed(status, acl.ACLNN_ERR_PARAM_INVALID)
 
 
-@mistakes("compat", "a_tensor_that_does_not_fit_its_memory_is_refused")
+@rows(
+    "tests/data/mistakes/compat.yaml",
+    "a_tensor_that_does_not_fit_its_memory_is_refused",
+    "case, dims, count, strides, offset, storage, size, message",
+)
 def test_a_tensor_that_does_not_fit_its_memory_is_refused(
     stream: acl.aclrtStream, case: str, dims: Any, count: int, strides: Any, offset: int,
     storage: Any, size: int, message: str,

@@ -139,7 +139,9 @@ def test_the_half_form_does_not_exist_on_ft78ne() -> None:
 def test_a_mask_of_the_private_form_and_an_address_are_refused_by_name() -> None:
     arrays: list[Any] = [np.zeros((1, 4, 4, 4), np.float32) for _ in range(3)]
     told = r"fp_conv_grad_filter_p: too many positional .* the private form has no core_mask"
+    mask: Any = [[], 0b1]
     with pytest.raises(ArgumentError, match=told):
-        fp_conv_grad_filter_p(*arrays, [], 0b1)
+        fp_conv_grad_filter_p(arrays[0], arrays[1], arrays[2], *mask)
+    address: Any = 0x10010000
     with pytest.raises(ArgumentError, match="dy is the number 0x10010000; pass the NumPy array"):
-        fp_conv_grad_filter_p(0x10010000, *arrays[1:], [])
+        fp_conv_grad_filter_p(address, arrays[1], arrays[2], [])

@@ -22,8 +22,8 @@ from npusim.compat.tbe_tvm import Lazy, Placeholder
 from npusim.problem.convolution import Convolution
 from npusim.problem.layouts import from_5hd, from_6hd, to_5hd, to_6hd, to_fracz, to_fracz_3d
 from npusim.problem.reference import conv_filter_grad, conv_forward, relative_error
-from tests.mistakes import mistakes
 from tests.sampled import examples
+from tests.tables import rows
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = Path(__file__).parent / "examples"
@@ -367,7 +367,7 @@ X, W = (Placeholder(shape, "float16", name) for name, shape in
         (("x", (1, 2, 9, 8, 16)), ("w", (18, 3, 16, 16))))  # fmt: skip
 
 
-@mistakes("compat", "refusals")
+@rows("tests/data/mistakes/compat.yaml", "refusals", "changes, parameter")
 def test_refusals(changes: dict[str, Any], parameter: str) -> None:
     with pytest.raises(RuleError) as caught:
         dsl.conv2d(X, W, [48, 32, 3, 3], para_of(PLANE, **changes))

@@ -85,9 +85,9 @@ class Layer:
         arrays = {name: lays.get(name, as_it_is)(array) for name, array in self.arrays.items()}
         acl.aclrtCreateStream(device="ascend910b2")
         tensors = {name: acl.aclCreateTensor(array) for name, array in arrays.items()}
-        operands, gradients = [tensors[n] for n in NAMES[:3]], [tensors[n] for n in NAMES[3:]]
+        dy, x, w, dx, dw, db = (tensors[name] for name in NAMES)
         planned = acl.aclnnConvolutionBackwardGetWorkspaceSize(
-            *operands, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, self.mask, 0, *gradients
+            dy, x, w, [16], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, self.mask, 0, dx, dw, db
         )
         result = ran(acl.aclnnConvolutionBackward, planned)
         return result, planned[1], {name: arrays[name] for name in NAMES[3:]}
@@ -186,8 +186,9 @@ def test_an_expanded_gradient_and_a_bias_of_every_second_number() -> None:
     for first, added in ((x, bias), (x.copy(), bias.copy())):
         tensors = [acl.aclCreateTensor(array) for array in (first, w, added, out)]
         planned = acl.aclnnConvolutionGetWorkspaceSize(
-            *tensors[:3], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, tensors[3], 0
-        )
+            tensors[0], tensors[1], tensors[2], [1, 1], [1, 1], [1, 1], False, [0, 0], 1,
+            tensors[3], 0,
+        )  # fmt: skip
         result = ran(acl.aclnnConvolution, planned)
         results.append((out.copy(), launched(result)))
     np.testing.assert_array_equal(results[0][0], results[1][0])
@@ -200,11 +201,12 @@ def test_a_matrix_that_is_only_transposed_is_read_as_it_lies() -> None:
     acl.aclrtCreateStream(device="ascend910b2")
     cases = ((b.T, 0), (every_second(b.T.copy()), 1))
     for second, copies in cases:
-        tensors = [acl.aclCreateTensor(array) for array in (a, second, every_second(out))]
-        names = launched(ran(acl.aclnnMm, acl.aclnnMmGetWorkspaceSize(*tensors, 0)))
+        mat1, mat2 = acl.aclCreateTensor(a), acl.aclCreateTensor(second)
+        product = acl.aclCreateTensor(every_second(out))
+        names = launched(ran(acl.aclnnMm, acl.aclnnMmGetWorkspaceSize(mat1, mat2, product, 0)))
         assert (names.count("contiguous"), names.count("view_copy")) == (copies, 1)
-        assert tensors[2].array is not None
-        np.testing.assert_array_equal(tensors[2].array, a @ b.T)
+        assert product.array is not None
+        np.testing.assert_array_equal(product.array, a @ b.T)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import npusim
 from npusim.machine.device.spec import Device
 from npusim.machine.timing import run as engine
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from tests.reuse.test_launches import forget
 
 #: The figure that is changed, its value, and what the table adds to its name.

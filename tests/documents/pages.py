@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 #: Documents that stay beside what they describe; ``docs/hooks.py`` gives them pages of the site.
 ELSEWHERE = (
     *("README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("configs/README.md", "configs/silicon/README.md"),
+    *("configs/README.md", "configs/silicon/README.md", "tools/README.md"),
     *("configs/silicon/notes/tilings.md", "configs/silicon/notes/tried.md"),
 )
 

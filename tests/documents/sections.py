@@ -21,6 +21,7 @@ from importlinter.api import read_configuration
 import npusim
 from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
+from npusim.silicon.rows import NetworkRow
 from npusim.silicon.sheet import shipped_steps
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
@@ -252,7 +253,7 @@ def _steps() -> dict[str, dict[str, Any]]:
 
 def _step_errors() -> list[float]:
     """Absolute errors of the steps simulated but those where reading images may set the pace."""
-    kept = {row.id for row in shipped_steps().rows if row.input_bound == "no"}
+    kept = {row.id for row in shipped_steps().of(NetworkRow) if row.input_bound == "no"}
     found = (one["error"] for name, one in _steps().items() if name in kept)
     return [abs(error) for error in found if error is not None]
 
@@ -264,12 +265,16 @@ def _percent(share: float) -> str:
 def steps() -> str:
     """Every measured step: what it took, what was simulated, or why not."""
     found, rows = _steps(), []
-    for row in shipped_steps().rows:
+    for row in shipped_steps().of(NetworkRow):
         one = found[row.id]
-        types = f"{row.dtype}, normalisation fp32" if row.normalisation else row.dtype
-        asked = f"{row.network}, batch {row.batch}, {types}", f"{row.cards} x {row.chip}", row.mode
+        types = f"{row.dtype}, normalisation fp32" if row.normalisation else f"{row.dtype}"
+        asked = (
+            f"{row.network}, batch {row.batch}, {types}",
+            f"{row.cards} x {row.chip}",
+            f"{row.mode}",
+        )
         error = one["error"]
-        times = f"{row.time_us / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
+        times = f"{(row.time_us or 0) / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
         reason = textwrap.shorten(one.get("reason") or "", 75, placeholder=" ...")
         told = f"{100 * error:+.0f} %" if error is not None else reason
         told += " (images may set the pace)" * (error is not None and row.input_bound != "no")
@@ -280,7 +285,7 @@ def steps() -> str:
 
 def step_parts() -> str:
     """The parts of the step that has a profile."""
-    (row,) = (row for row in shipped_steps().rows if row.busy_us)
+    (row,) = (row for row in shipped_steps().of(NetworkRow) if row.busy_us)
     found = _steps()[row.id]
     rows = []
     for part, us in row.busy_us.items():

@@ -32,6 +32,7 @@ from tests.documents.pages import (
     text,
 )
 from tests.documents.sections import SECTIONS, demo
+from tests.sampled import slow_if
 
 REPORT = "docs/reference/report.md"
 
@@ -53,6 +54,7 @@ LONG = {
         "tune conv2d_backprop_filter --cin 16 --cout 32 --size 7 --kernel 3 --budget 40"
     ),
     "sweep net resnet18": "sweep net dcgan --gradients weight --jobs 1",
+    "explore matmul --m 96 --k 256 --n 160": "explore matmul --m 32 --k 64 --n 48",
 }
 LINES = npusim_lines()
 SMALL = {line: line.replace(long, LONG[long]) for line in LINES for long in LONG if long in line}
@@ -105,7 +107,13 @@ def test_the_demo_is_the_one_of_the_makefile() -> None:
     assert typed in npusim_lines()
 
 
-@pytest.mark.parametrize("name", [name for name in SECTIONS if name != "operators"])
+#: Sections that take seconds; replayed calls and texts notice what moves them.
+LONG_SECTIONS = ("network", "training step", "tuned product", "what is kept")
+
+
+@pytest.mark.parametrize(
+    "name", [slow_if(name in LONG_SECTIONS, name) for name in SECTIONS if name != "operators"]
+)
 def test_sections_are_what_the_program_prints(name: str) -> None:
     found = {page: sections(page)[name] for page in DOCUMENTS if name in sections(page)}
     assert found, f"no document shows {name}"
@@ -174,11 +182,9 @@ def test_the_sweep_has_the_points_of_its_command() -> None:
     assert [tuple(row[name] for name in names) for row in _swept()] == list(product(*values))
 
 
-@pytest.mark.parametrize(
-    "row", [0, *(pytest.param(row, marks=pytest.mark.slow) for row in range(1, len(_swept())))]
-)
+@pytest.mark.slow  # its network and others are replayed
+@pytest.mark.parametrize("row", range(len(_swept())))
 def test_the_times_of_the_sweep_are_what_its_command_simulates(row: int, tmp_path: Path) -> None:
-    """One point in ``make test``, all of them in ``make slow``."""
     point = _swept()[row]
     words = sweep_words()
     for i, word in enumerate(words):

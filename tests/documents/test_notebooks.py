@@ -28,7 +28,15 @@ def test_notebook_shows_what_it_prints(path: Path, monkeypatch: pytest.MonkeyPat
         assert kinds[0] == kinds[1]
 
 
-@pytest.mark.parametrize("path", LONG, ids=lambda path: path.stem)
+#: The notebook of a training step, whose calls the guide and the tests of the trainer make too.
+TRAINED = "09_training_step"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] if p.stem == TRAINED else []) for p in LONG],
+    ids=lambda path: path.stem,
+)
 def test_notebook_runs_in_a_small_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells have outputs, and the saved ones are of the same kinds."""
     monkeypatch.setenv("MPLBACKEND", "Agg")

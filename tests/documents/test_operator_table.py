@@ -39,6 +39,7 @@ def test_it_is_true(row: str, device: str) -> None:
     assert cell(row, device) == shown(row, device), "renew it: python -m tests.documents operators"
 
 
+@pytest.mark.slow  # their limits are rows of `tests/data/refusals.yaml`, too
 @pytest.mark.compiled
 @pytest.mark.parametrize("device", sorted({*COLUMNS.values()} & ALIKE - {*SMALL}))
 @pytest.mark.parametrize("row", CASES)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from npusim.gate import trees
 from npusim.machine.timing.fast import library
 from tests.conftest import ENGINE
+from tests.gate.forks import Forks
 from tests.texts import text_of
 
 SCALE = text_of("scaling_kernel.txt")
@@ -31,7 +33,7 @@ def commit(folder: Path) -> None:
 @pytest.fixture
 def engine_of_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A compiled engine; without one each process would compile its own."""
-    places = [ENGINE, *(library.folder() / library.name(one) for one in library.levels())]
+    places = [ENGINE, *(library.folder() / library.name(level) for level in library.levels())]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         pytest.skip("the engine is not compiled; `make engine` does it")
@@ -53,3 +55,19 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_of_childr
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # edits come within one second
     return folder
+
+
+@pytest.fixture(scope="module")
+def process_of_forks() -> Iterator[Forks]:
+    """The process that answers in place of workers, started once."""
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture
+def forked_workers(
+    repository: Path, process_of_forks: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of the gate are forks of a process that has imported npusim already."""
+    monkeypatch.setattr(trees, "subprocess", process_of_forks)

@@ -11,7 +11,7 @@ import pytest
 
 from npusim.cli.main import main
 from tests.gate.conftest import GATE, SCALE, commit, git
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,6 +43,7 @@ def test_nothing_changed(repository: Path, capsys: Capture) -> None:
     assert git(repository, "status", "--porcelain") == ""
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_lost_double_buffer_is_found_among_other_changes(
     repository: Path, capsys: Capture
 ) -> None:
@@ -71,6 +72,7 @@ def line_of(text: str) -> int:
     return [line.strip() for line in SCALE.split("\n")].index(text) + 1
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_text_junit_and_annotations(repository: Path, capsys: Capture, tmp_path: Path) -> None:
     barrier, multiply = "            k.pipe_barrier()\n", "            k.vec_scalar("
     edit(repository / "scale.py", multiply, barrier + multiply)
@@ -91,6 +93,7 @@ def test_text_junit_and_annotations(repository: Path, capsys: Capture, tmp_path:
     assert f"scale.py:{line}" in (suite[0][0].text or "")
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_baseline_is_kept_and_accepted_anew(repository: Path, capsys: Capture) -> None:
     assert main(["gate", "gate.yaml", "--save", "base.json"]) == 0
     commit(repository)
@@ -108,6 +111,7 @@ def test_a_baseline_is_kept_and_accepted_anew(repository: Path, capsys: Capture)
     assert [one["before"] for one in faster.values()] == [one["after"] for one in slower.values()]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_baseline_needs_no_git(
     repository: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +124,7 @@ def test_a_baseline_needs_no_git(
     assert [one["culprits"] for one in found.values()] == [[], []]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_new_gone_and_failing_cases(repository: Path, capsys: Capture) -> None:
     edit(repository / "gate.yaml", "    name: twenty\n", "    name: another\n")
     (repository / "new.py").write_text(SCALE.replace('"scale"', '"new"'), encoding="utf-8")
@@ -148,6 +153,7 @@ def test_a_process_that_dies_fails_its_case_alone(repository: Path, capsys: Capt
     assert found[BOTH[0]]["message"].startswith("the process that simulated it died")
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_each_folder_has_its_own_modules(repository: Path, capsys: Capture) -> None:
     """Two kernels that import files of one name, each from its own folder."""
     for folder, size in (("one", 4), ("two", 8)):
@@ -165,6 +171,7 @@ def test_each_folder_has_its_own_modules(repository: Path, capsys: Capture) -> N
     assert one < two
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_network_is_held_layer_by_layer(repository: Path, capsys: Capture) -> None:
     (repository / "net.yaml").write_text(
         "description: two layers\nlayers:\n"
@@ -208,7 +215,7 @@ def test_mistakes(repository: Path, capsys: Capture) -> None:
     )
 
 
-@mistakes("gate", "lines_that_no_command_takes_are_told_by_line")
+@rows("tests/data/mistakes/gate.yaml", "lines_that_no_command_takes_are_told_by_line", "line, said")
 def test_lines_that_no_command_takes_are_told_by_line(
     line: str, said: str, repository: Path, capsys: Capture
 ) -> None:

@@ -28,7 +28,6 @@ from npusim.gate.judged import (
     save,
     times_of,
 )
-from tests.mistakes import mistakes
 from tests.tables import rows
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +87,7 @@ def test_a_verdict_is_of_the_new_time(before: Times, after: Times, verdict: str)
     assert last.verdict == verdict
 
 
-@mistakes("gate", "mistakes_name_file_and_line")
+@rows("tests/data/mistakes/gate.yaml", "mistakes_name_file_and_line", "text, said")
 def test_mistakes_name_file_and_line(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         read_cases(text, "gate")
@@ -140,7 +139,7 @@ CASE, OTHER = read_cases(
 )
 
 
-@rows("gate", "verdicts")
+@rows("tests/data/rows/gate.yaml", "verdicts", "before, after, verdict")
 def test_verdicts(before: int | str | None, after: int | str, verdict: str) -> None:
     (one,) = judge([CASE], {"a": {"": before}} if before is not None else {}, {"a": {"": after}})
     assert one.verdict == verdict
@@ -180,7 +179,7 @@ def test_a_baseline_comes_back(tmp_path: Path) -> None:
     assert load(str(tmp_path / "base.json")) == times
 
 
-@mistakes("gate", "what_is_no_baseline")
+@rows("tests/data/mistakes/gate.yaml", "what_is_no_baseline", "text, said")
 def test_what_is_no_baseline(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "base.json"
     file.write_text(text, encoding="utf-8")

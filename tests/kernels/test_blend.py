@@ -15,6 +15,7 @@ from npusim.kernels.vector.blend_periods import BlendPeriods, Periods
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
+from tests.sampled import crossed
 
 DEVICES = ("ascend910", "ascend910b2", "ascend950pr")
 
@@ -119,9 +120,9 @@ REPEATED = (
 )
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [FP16, FP32], ids=str)
-@pytest.mark.parametrize("case", REPEATED, ids=str)
+@pytest.mark.parametrize(
+    ("case", "dtype", "device"), crossed(REPEATED, [FP16, FP32], DEVICES), ids=str
+)
 def test_periods_have_the_sums_of_their_outputs(case: Any, dtype: Any, device: str) -> None:
     planes, row, sizes = case
     repeated = periods(*sizes)

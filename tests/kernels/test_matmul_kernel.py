@@ -29,8 +29,8 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
 from npusim.machine.program.program import Program
 from npusim.problem.layouts import to_nz
-from tests.mistakes import mistakes
 from tests.sampled import examples
+from tests.tables import rows
 
 Array = npt.NDArray[Any]
 
@@ -195,8 +195,8 @@ def test_the_last_window_takes_all_rows_that_remain() -> None:
     """Nine rows in windows of four are 4 + 5, and seven are one window."""
     order = Order(window=4, snake=True, strided=True)
     wide = replace(order, last_wide=True)
-    for rows, windows in ((9, [(0, 1, 2, 3), (4, 5, 6, 7, 8)]), (7, [tuple(range(7))])):
-        table = tiles((rows, 1, 2), (1, 1), wide, 1)
+    for tile_rows, windows in ((9, [(0, 1, 2, 3), (4, 5, 6, 7, 8)]), (7, [tuple(range(7))])):
+        table = tiles((tile_rows, 1, 2), (1, 1), wide, 1)
         there = [(m, n) for i, w in enumerate(windows) for n in (0, 1)[:: (-1) ** i] for m in w]
         assert list(zip(table.m0.tolist(), table.n0.tolist(), strict=True)) == there
     narrow = tiles((9, 1, 2), (1, 1), order, 1)
@@ -300,7 +300,11 @@ def test_slots_in_halves_of_l1_avoid_bank_conflicts() -> None:
 # -- what is refused ---------------------------------------------------------------------------
 
 
-@mistakes("kernels", "switches_that_exclude_each_other_are_refused")
+@rows(
+    "tests/data/mistakes/kernels.yaml",
+    "switches_that_exclude_each_other_are_refused",
+    "values, message",
+)
 def test_switches_that_exclude_each_other_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         Tiling(**{**BASE, **values})

@@ -13,6 +13,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
 from npusim.problem.reference import conv_forward, conv_input_grad, relative_error
+from tests.sampled import crossed
 from tests.tables import rows
 
 pytestmark = pytest.mark.compiled
@@ -46,12 +47,16 @@ def run(kernel: str, tiling: Tiling, chip: str, kind: str = "fp16", **layer: Any
     return result, result.grad_input, conv_input_grad(dy, w, x.shape, **at)
 
 
-@pytest.mark.parametrize("kernel", ["conv_forward", "conv_backprop_input"])
 @pytest.mark.parametrize(
-    ("chip", "kind"), [("ascend910", "fp16"), ("ascend910b2", "fp16"), ("ascend910b2", "fp32")]
+    ("kernel", "chip_and_dtype"),
+    crossed(
+        ["conv_forward", "conv_backprop_input"],
+        [("ascend910", "fp16"), ("ascend910b2", "fp16"), ("ascend910b2", "fp32")],
+    ),
 )
-@rows("kernels", "numbers_are_right")
-def test_numbers_are_right(kernel: str, chip: str, kind: str, changes: Any) -> None:
+@rows("tests/data/rows/kernels.yaml", "numbers_are_right", "changes")
+def test_numbers_are_right(kernel: str, chip_and_dtype: tuple[str, str], changes: Any) -> None:
+    chip, kind = chip_and_dtype
     result, got, want = run(kernel, replace(SEVERAL, **changes), chip, kind)
     assert relative_error(got, want) < 1e-3
     (ran,) = (one for one in result.runs if one.name == kernel)

@@ -251,7 +251,11 @@ def test_gradients_are_read_near_the_diagonal_only(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@rows("kernels", "work_is_spread_over_cores_in_few_signatures")
+@rows(
+    "tests/data/rows/kernels.yaml",
+    "work_is_spread_over_cores_in_few_signatures",
+    "kind, plain, groups",
+)
 def test_work_is_spread_over_cores_in_few_signatures(
     kind: str, plain: list[int], groups: int, device: str
 ) -> None:

@@ -23,8 +23,8 @@ from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
 from npusim.problem.reference import conv_bias_grad
-from tests.mistakes import mistakes
 from tests.sampled import examples
+from tests.tables import rows
 
 Array = npt.NDArray[Any]
 
@@ -268,7 +268,7 @@ def test_bias_add_overflow_follows_the_device() -> None:
     assert (bias_add(y, bias, FP16, FIRST) == 65504.0).all()
 
 
-@mistakes("kernels", "bias_add_refuses")
+@rows("tests/data/mistakes/kernels.yaml", "bias_add_refuses", "y, bias, text")
 def test_bias_add_refuses(y: list[int], bias: int, text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         BiasAdd(Tensor("y", tuple(y), FP16, "inout"), Tensor("bias", (bias,), FP16))

@@ -11,12 +11,16 @@ import pytest
 
 import npusim
 from npusim.networks.run.step_result import StepResult
-from npusim.results.shown.network_text import TRAFFIC
+from npusim.results.shown.network_words import TRAFFIC
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 RATE = 0.05
+
+#: Modes and devices that steps are held to PyTorch in.
+MODES = ("graph", "eager")
+DEVICES = ("ascend910", "ascend910b2", "ascend950pr")
 
 
 def by_torch(

@@ -149,7 +149,7 @@ def comparable(operations: Mapping[Operation, int]) -> Counter[Operation]:
     )
 
 
-@cases(every=3)
+@cases(every=6)
 def test_a_step_multiplies_what_that_of_pytorch_does(name: str) -> None:
     """Convolutions, products, their gradients with masks, and parameters with a gradient."""
     case = CASES[name]
@@ -178,7 +178,7 @@ def test_a_network_has_the_multiply_adds_that_are_worked_out(name: str) -> None:
     assert workload.batch_macs == case.macs
 
 
-@cases(every=18, first=1)
+@cases(every=36, first=1)
 def test_a_network_and_its_step_are_of_one_graph(name: str) -> None:
     """Both run, have the same layers and multiply-adds, and are complete or name why not."""
     case = CASES[name]

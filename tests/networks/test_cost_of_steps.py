@@ -9,10 +9,9 @@ import pytest
 
 import npusim
 from npusim.base.records import collecting_seldom
-from npusim.call.tilings import choice
-from npusim.call.tilings.choice import LONG_PROGRAMS, PROGRAMS
 from npusim.machine.program.build import build
-from npusim.reuse.launches import content
+from npusim.reuse import programs
+from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS, content
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -51,7 +50,7 @@ def test_a_step_builds_each_program_once(monkeypatch: pytest.MonkeyPatch) -> Non
         return of_library(kernel, device, groups)
 
     of_library = build
-    monkeypatch.setattr(choice, "build", noted)
+    monkeypatch.setattr(programs, "build", noted)
     layers: list[Any] = []
     for width in range(8, 40, 2):  # candidates of all of them come before the plan's launches
         layers += [nn.Conv2d(width, width + 2, 3, padding=1), nn.BatchNorm2d(width + 2), nn.ReLU()]

@@ -15,11 +15,17 @@ from npusim.networks.rules.values import Operation
 from npusim.networks.run import interpolation
 from npusim.workloads import ElementwiseLayer, load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
+from tests.sampled import crossed
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
+from tests.networks.steps import (  # noqa: E402  # they need PyTorch
+    DEVICES,
+    MODES,
+    same_as_torch,
+    traffic,
+)
 
 
 class Up(nn.Module):  # type: ignore[misc, name-defined]
@@ -38,8 +44,7 @@ class Up(nn.Module):  # type: ignore[misc, name-defined]
         return self.fc(F.relu(x).mean((2, 3)))
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize(("mode", "device"), crossed(MODES, DEVICES))
 def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
     assert not traffic(same_as_torch(Up, (3, 9, 7), device=device, mode=mode))
 
@@ -74,9 +79,7 @@ DEEP: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize(("device", "change", "mode"), crossed(DEVICES, [*CHANGES], MODES))
 def test_maps_change_their_sizes_as_in_pytorch(device: str, change: str, mode: str) -> None:
     def made() -> Between:
         return Between(CHANGES[change], nn.Conv2d)
@@ -135,8 +138,9 @@ class Longer(nn.Module):  # type: ignore[misc, name-defined]
         return self.fc(F.silu(self.second(x)).mean(2))
 
 
-@pytest.mark.parametrize("how", [{}, {"align_corners": True}], ids=str)
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
+@pytest.mark.parametrize(
+    ("device", "how"), crossed(["ascend910", "ascend910b2"], [{}, {"align_corners": True}])
+)
 def test_a_signal_is_enlarged_by_a_large_factor(device: str, how: dict[str, Any]) -> None:
     assert not traffic(same_as_torch(lambda: Longer(40, **how), (9, 21), device=device))
 

@@ -10,11 +10,17 @@ import pytest
 import npusim
 from npusim.workloads import ElementwiseLayer, load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
+from tests.sampled import crossed
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
+from tests.networks.steps import (  # noqa: E402  # they need PyTorch
+    DEVICES,
+    MODES,
+    same_as_torch,
+    traffic,
+)
 
 
 class Squeezed(nn.Module):  # type: ignore[misc, name-defined]
@@ -40,8 +46,7 @@ class Squeezed(nn.Module):  # type: ignore[misc, name-defined]
         return self.fc(x.clamp(max=1.5).mean((2, 3)))
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize(("mode", "device"), crossed(MODES, DEVICES))
 def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
     step = same_as_torch(Squeezed, (3, 9, 9), device=device, mode=mode)
     assert not traffic(step)
@@ -112,8 +117,7 @@ class Weighted(nn.Module):  # type: ignore[misc, name-defined]
         return self.fc(self.every(self.places(x)).flatten(1))
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize(("mode", "device"), crossed(MODES, DEVICES))
 def test_weights_are_factors_and_terms(mode: str, device: str) -> None:
     assert not traffic(same_as_torch(Weighted, (3, 9, 10), device=device, mode=mode))
 

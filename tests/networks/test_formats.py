@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepa
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
 from npusim.workloads.kinds import KINDS
 from npusim.workloads.repetition import for_batch
-from tests.sampled import some
+from tests import sampled
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -58,11 +59,19 @@ def plans(
     monkeypatch: pytest.MonkeyPatch,
     modes: Iterable[str] = MODES,
 ) -> dict[tuple[str, str, str], Prepared]:
-    """The plan of a step for every mode, layout and fusion, at made-up times."""
+    """The plan of a step for every mode, layout and fusion, at made-up times.
+
+    ``make test`` plans a third of the pairs of a layout and a fusion, in which each layout and
+    each fusion is once; which third, ``seed`` says.
+    """
     monkeypatch.setattr(steps, "Simulated", lambda launcher, *_: Times(seed, launcher))
     rng = np.random.default_rng(seed)
-    found = {}
-    for mode, layouts, fusions in product(modes, LAYOUTS, ("none", "usual", "all")):
+    plans_by_way = {}
+    for mode, (row, layouts), (column, fusions) in product(
+        modes, enumerate(LAYOUTS), enumerate(("none", "usual", "all"))
+    ):
+        if not sampled.ALL and (row + column + seed) % 3:
+            continue
         options = options_of(npusim.step, mode, {"device": device, "launch": "single"})
         how = setting(
             options.machine,
@@ -75,8 +84,8 @@ def plans(
             norm=str(rng.choice(["fp16", "fp32"])),
             cards=1,
         )
-        found[mode, layouts, fusions] = prepared(for_batch(workload, BATCH), options, how)
-    return found
+        plans_by_way[mode, layouts, fusions] = prepared(for_batch(workload, BATCH), options, how)
+    return plans_by_way
 
 
 def missing(ready: Prepared) -> list[str]:
@@ -129,18 +138,19 @@ def test_steps_run_on_all_devices_of_the_vendor() -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", sampled.of_each_kind([(name,) for name in DEVICES]))
 def test_a_launch_reads_what_was_given_or_written(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In random networks, others for each device, under every mode, layout and fusion."""
     first = 1000 * DEVICES.index(device)
-    for seed in range(first, first + some(40)):
+    for seed in range(first, first + sampled.some(40, share=10, least=4)):
         module, shape = drawn(seed)
         for how, ready in plans(read_network(module, shape), device, seed, monkeypatch).items():
             assert not missing(ready), (seed, how)
 
 
+@cache
 def around(name: str) -> Workload:
     """A layer between a convolution, a normalisation and activations that leave bits."""
     names = ["biased convolution", "relu", name, "relu", "convolution", "batch_norm", "clip"]
@@ -148,7 +158,11 @@ def around(name: str) -> Workload:
     return read_network(network(names, shape, np.random.default_rng(0)), shape)
 
 
-@pytest.mark.parametrize(("seed", "name"), [*enumerate(LAYERS)])
+@pytest.mark.drawn
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    [sampled.slow_if(seed % 2 == 1, seed, name) for seed, name in enumerate(LAYERS)],
+)
 def test_a_launch_reads_what_was_given_or_written_around_each_layer(
     seed: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

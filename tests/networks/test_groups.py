@@ -10,11 +10,17 @@ import pytest
 import npusim
 from npusim.workloads import load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
+from tests.sampled import crossed
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
+from tests.networks.steps import (  # noqa: E402  # they need PyTorch
+    DEVICES,
+    MODES,
+    same_as_torch,
+    traffic,
+)
 
 
 class Normal(nn.Module):  # type: ignore[misc, name-defined]
@@ -42,9 +48,7 @@ NORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize(("device", "mode", "norm"), crossed(DEVICES, MODES, [*NORMS]))
 def test_a_step_is_that_of_pytorch(device: str, mode: str, norm: str) -> None:
     assert not traffic(same_as_torch(NORMS[norm], (3, 11, 10), device=device, mode=mode))
 

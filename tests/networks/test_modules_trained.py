@@ -14,10 +14,11 @@ import npusim  # noqa: E402
 from npusim.base.errors import ArgumentError  # noqa: E402
 from tests.networks.random_modules import judged, tried  # noqa: E402  # it needs PyTorch
 from tests.networks.trained_modules import MODULES, REFUSED, Small  # noqa: E402
+from tests.sampled import crossed, slow_if  # noqa: E402
 
 BATCH = 3
 
-#: Tried on two devices in every run of the tests; the others are slow tests.
+#: Tried on one of two devices in every run of the tests; the others are slow tests.
 QUICK = (
     "batch norm without scale",
     "layer norm of odd rows",
@@ -63,8 +64,7 @@ def _require_right(name: str, device: str, mode: str) -> None:
     assert not wrong[0].keys() & wrong[1].keys(), wrong[1]
 
 
-@pytest.mark.parametrize("name", QUICK)
-@pytest.mark.parametrize("device", ["ascend910b2", "ascend910"])
+@pytest.mark.parametrize(("name", "device"), crossed(QUICK, ["ascend910b2", "ascend910"]))
 def test_a_step_is_that_of_pytorch(name: str, device: str) -> None:
     _require_right(name, device, "graph")
 
@@ -86,8 +86,9 @@ def test_what_no_kernel_computes_is_refused_by_name(name: str) -> None:
 
 
 #: Seeds of drawn modules that were wrong: a normalisation without scale, odd rows, a concatenation
-#: of which one part has a gradient, bits in blocks beside a map of other axes.
-SEEDS = (10, 15, 7, 101)
+#: of which one part has a gradient, bits in blocks beside a map of other axes. The last takes
+#: long; `test_formats.py` has steps that read bits, too.
+SEEDS = (10, 15, 7, slow_if(True, 101))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

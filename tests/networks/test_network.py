@@ -14,7 +14,7 @@ from npusim.base.records import replace
 from npusim.networks.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
 from npusim.results.facts.network_rows import KERNEL_COLUMNS
 from npusim.workloads import Workload, load_workload
-from tests.mistakes import mistakes
+from tests.tables import rows
 from tests.texts import text_of
 
 DEVICE = "ascend910b2"
@@ -240,7 +240,7 @@ def test_rules_refuse_a_layer_and_hardware_takes_it(net: Workload) -> None:
     assert not timed(net, dtype="bf16", rules="hardware").failed
 
 
-@mistakes("calls", "wrong_arguments")
+@rows("tests/data/mistakes/calls.yaml", "wrong_arguments", "options, message")
 def test_wrong_arguments(
     options: dict[str, Any], message: str, net: Workload, calls: list[dict[str, Any]]
 ) -> None:

@@ -11,7 +11,7 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.networks.network import NetworkResult
-from npusim.ops.convolution_backward import arguments
+from npusim.ops.conv_backward import arguments
 from npusim.problem.convolution import Convolution
 from npusim.workloads import LinearLayer, Workload, load_workload
 from tests.texts import text_of

@@ -20,8 +20,8 @@ from npusim.networks.rules.training import training
 from npusim.networks.rules.values import Kinds
 from npusim.workloads import Workload, load_workload
 from npusim.workloads.repetition import for_batch
-from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network
+from tests.tables import rows
 from tests.texts import text_of
 
 FORWARD = text_of("forward_of_one_block.txt")
@@ -315,7 +315,11 @@ def test_an_unknown_optimizer_is_named(block: Workload) -> None:
         training(block, optimizer="adm")
 
 
-@mistakes("networks", "a_row_that_is_wrong_has_its_line")
+@rows(
+    "tests/data/mistakes/networks.yaml",
+    "a_row_that_is_wrong_has_its_line",
+    "before, after, message",
+)
 def test_a_row_that_is_wrong_has_its_line(
     before: str, after: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

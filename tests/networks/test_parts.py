@@ -10,11 +10,16 @@ import pytest
 import npusim
 from npusim.workloads import load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
+from tests.sampled import crossed
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
+from tests.networks.steps import (  # noqa: E402  # they need PyTorch
+    MODES,
+    same_as_torch,
+    traffic,
+)
 
 
 class Pieces(nn.Module):  # type: ignore[misc, name-defined]
@@ -34,8 +39,7 @@ class Pieces(nn.Module):  # type: ignore[misc, name-defined]
         return self.fc(F.relu(F.pad(self.second(x), (-1, -2, -1, 0)).mean((2, 3))))
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
+@pytest.mark.parametrize(("mode", "device"), crossed(MODES, ["ascend910b2", "ascend910"]))
 def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
     step = same_as_torch(Pieces, (3, 8, 8), device=device, mode=mode)
     assert not traffic(step)

@@ -10,11 +10,17 @@ import pytest
 import npusim
 from npusim.workloads import load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical
+from tests.sampled import crossed
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from tests.networks.steps import same_as_torch, traffic  # noqa: E402  # it needs PyTorch
+from tests.networks.steps import (  # noqa: E402  # they need PyTorch
+    DEVICES,
+    MODES,
+    same_as_torch,
+    traffic,
+)
 
 
 class Rows(nn.Module):  # type: ignore[misc, name-defined]
@@ -33,8 +39,7 @@ class Rows(nn.Module):  # type: ignore[misc, name-defined]
         return self.fc(self.last(self.second(x).mean((2, 3))))
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend950pr"])
+@pytest.mark.parametrize(("mode", "device"), crossed(MODES, DEVICES))
 def test_a_step_is_that_of_pytorch(mode: str, device: str) -> None:
     assert not traffic(same_as_torch(Rows, (3, 5, 24), device=device, mode=mode))
 

@@ -18,12 +18,12 @@ from npusim.networks.rules.training import training
 from npusim.networks.run.all_reduce import all_reduce
 from npusim.networks.run.launches import Launcher
 from npusim.networks.run.step_result import StepResult
-from npusim.results.shown.network_text import plan_text
-from npusim.results.writers.text_layout import us_text
+from npusim.results.facts.number_text import us_text
+from npusim.results.shown.network_words import plan_text
 from npusim.workloads import Edge, ElementwiseLayer, GraphBuilder, Workload, load_workload
-from tests.mistakes import mistakes
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, Array, images, network
 from tests.networks.test_step_totals import launched
+from tests.tables import rows
 from tests.texts import text_of
 
 
@@ -320,7 +320,7 @@ def test_a_step_on_several_cards(block: Workload) -> None:
 USUAL: dict[str, Any] = {"device": "ascend910b2", "batch": 4, "passes": "training"}
 
 
-@mistakes("networks", "what_is_wrong_is_said")
+@rows("tests/data/mistakes/networks.yaml", "what_is_wrong_is_said", "options, message")
 def test_what_is_wrong_is_said(options: dict[str, Any], message: str, block: Workload) -> None:
     with pytest.raises(npusim.ArgumentError) as error:
         npusim.step(block, **USUAL | options)
@@ -374,7 +374,7 @@ def test_parameters_go_by_name(begun: npusim.Trainer) -> None:
         begun["two.w"] = np.zeros(3)
 
 
-@mistakes("networks", "a_batch_has_its_shape")
+@rows("tests/data/mistakes/networks.yaml", "a_batch_has_its_shape", "shape, labels, message")
 def test_a_batch_has_its_shape(
     shape: list[int], labels: list[float], message: str, begun: npusim.Trainer
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 TWELVE = np.int64(12)
 
@@ -21,7 +21,7 @@ def backward(**changes: Any) -> npusim.Result:
     return npusim.ops.convolution_backward(x, x, w, (16,), **given)
 
 
-@mistakes("ops", "what_means_nothing_is_refused")
+@rows("tests/data/mistakes/ops.yaml", "what_means_nothing_is_refused", "change, message")
 def test_what_means_nothing_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         backward(**change)

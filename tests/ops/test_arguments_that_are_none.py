@@ -13,7 +13,7 @@ from npusim.base.errors import ArgumentError
 from npusim.call.options import Options
 from npusim.compat.tbe import dsl, tvm
 from npusim.ops import CARDS, OPERATORS
-from npusim.problem.limits.facts import FORMS
+from npusim.ops.compiled import FORMS
 from tests.ops.small_calls import CALLS, called
 
 pytestmark = pytest.mark.compiled

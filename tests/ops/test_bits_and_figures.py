@@ -19,7 +19,7 @@ from npusim.base.errors import NpusimError
 from npusim.base.quantities import format_quantity
 from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
-from tests.sampled import some
+from tests.sampled import crossed, some
 
 Call = Callable[[Device], npusim.Result]
 
@@ -72,8 +72,9 @@ def variants(name: str, count: int) -> list[Device]:
 
 @pytest.mark.drawn
 @pytest.mark.compiled
-@pytest.mark.parametrize("call", [product, backward, strided])
-@pytest.mark.parametrize("name", ["tiny", "ascend910b2", "ascend910"])
+@pytest.mark.parametrize(
+    ("name", "call"), crossed(["tiny", "ascend910b2", "ascend910"], [product, backward, strided])
+)
 def test_equal_tilings_give_equal_bits(name: str, call: Call) -> None:
     seen: dict[tuple[Any, ...], tuple[bytes, ...]] = {}
     times, runs = set(), 0

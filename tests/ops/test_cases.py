@@ -18,7 +18,7 @@ import pytest
 from npusim.base.dtypes import BF16, FP16, FP32, DType
 from npusim.base.errors import NpusimError, RuleError
 from npusim.ops import CARDS, convolution_backward
-from tests.ops.random_calls import Drawn
+from tools.campaigns.random_calls import Drawn
 
 Array = np.ndarray[Any, Any]
 REFUSED = Path(__file__).parents[1] / "data" / "refused.csv"

@@ -24,10 +24,10 @@ from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as InputTiling
 from npusim.machine.device.catalog import load_device
 from npusim.machine.timing.trace import KernelRun
 from npusim.ops import CARDS
+from npusim.ops.compiled import FORMS
 from npusim.ops.layer import Wanted
 from npusim.problem.convolution import Convolution
 from npusim.problem.layouts import group_dict
-from npusim.problem.limits.facts import FORMS
 from npusim.results import Result
 from tests.sampled import examples
 

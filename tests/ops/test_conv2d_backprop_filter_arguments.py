@@ -13,7 +13,7 @@ from npusim.base.errors import ArgumentError, CapacityError
 from npusim.kernels.filter_gradient.filter_gradient import Tiling
 from npusim.kernels.matmul.matmul import Tiling as MatmulTiling
 from npusim.machine.device.catalog import load_device
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 #: A good call: a 3x3 filter on a 6x6 map of 20 -> 36 channels in 4 groups.
 X, DY = np.zeros((2, 2, 6, 6, 16), np.float16), np.zeros((2, 3, 6, 6, 16), np.float16)
@@ -77,7 +77,7 @@ def test_bad_arguments_are_refused_by_name(refused: str) -> None:
         call(**changes)
 
 
-@mistakes("ops", "bad_tilings_are_refused")
+@rows("tests/data/mistakes/ops.yaml", "bad_tilings_are_refused", "field, value, message")
 def test_bad_tilings_are_refused(field: str, value: int, message: str) -> None:
     sizes: dict[str, Any] = {"base_m": 16, "base_n": 16, "base_k": 16, "slab_k": 16, field: value}
     with pytest.raises(ArgumentError, match=re.escape(message)):
@@ -86,7 +86,7 @@ def test_bad_tilings_are_refused(field: str, value: int, message: str) -> None:
 
 def test_a_tiling_that_does_not_fit_shows_the_arithmetic_and_the_kernel_line() -> None:
     tiling = Tiling(base_m=64, base_n=144, base_k=256, slab_k=4096)
-    match = r"^conv_backprop_filter\.py:\d+: tiny: buffer dy_l0a: L0A holds 8192 B but dy_l0a 2x"
+    match = r"^filter_gradient\.py:\d+: tiny: buffer dy_l0a: L0A holds 8192 B but dy_l0a 2x"
     with pytest.raises(CapacityError, match=match):
         call(options={"tiling": tiling})
 

@@ -15,15 +15,15 @@ from npusim.call.tilings.choice import chosen
 from npusim.kernels.implicit_gemm.implicit_gemm import Tiling
 from npusim.kernels.layout.folding import thinned
 from npusim.machine.device.spec import Device
-from npusim.ops import conv_launch
-from npusim.ops.arguments import CubeMath
-from npusim.ops.conv_launch import best_way, ways
+from npusim.ops import conv_launch, conv_ways
+from npusim.ops.conv_ways import best_way, ways
+from npusim.ops.cube_math import CubeMath
 from npusim.problem.convolution import Convolution
 from npusim.problem.reference import conv_filter_grad, conv_forward, conv_input_grad
 from npusim.results import Result
-from npusim.reuse.cache import Answers
-from tests.call.larger_machines import cycles_of
-from tests.sampled import some
+from npusim.reuse.answers import Answers
+from tests.sampled import crossed, some
+from tools.tilings.larger_machines import cycles_of
 
 CONV1: dict[str, Any] = {"channels": (3, 64), "size": (224, 224), "kernel": (7, 7)}
 
@@ -216,15 +216,16 @@ def gradients(rng: Random, device: str) -> list[str]:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("device", ["ascend910b2", "ascend910", "ascend950pr"])
-@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize(
+    ("device", "always"), crossed(["ascend910b2", "ascend910", "ascend950pr"], [True, False])
+)
 def test_random_strided_layers_have_the_right_gradients(
     device: str, always: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where every one that can be folded is, whatever that takes."""
     if always:
-        monkeypatch.setattr(conv_launch, "_estimate", lambda way, *_: way.shape is None)
-    monkeypatch.setattr(conv_launch, "_WAYS", Answers("fold", 256, list, list))
+        monkeypatch.setattr(conv_ways, "_estimate", lambda way, *_: way.shape is None)
+    monkeypatch.setattr(conv_ways, "_WAYS", Answers("fold", 256, list, list))
     rng, found = Random(device), Counter[str]()
     for _ in range(16 if always else some(8) // 2):
         found.update(set(gradients(rng, device)))

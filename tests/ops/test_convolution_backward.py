@@ -14,9 +14,9 @@ from npusim.base.errors import ArgumentError, RuleError
 from npusim.base.rounding import round_hf32
 from npusim.call.spec import spec
 from npusim.kernels.filter_gradient.filter_gradient import Tiling as FilterTiling
-from npusim.ops.convolution_backward import convolution_backward
-from tests.mistakes import mistakes
+from npusim.ops.conv_backward import convolution_backward
 from tests.sampled import examples
+from tests.tables import rows
 
 Array = np.ndarray[Any, Any]
 NAMES = ("grad_input", "grad_weight", "grad_bias")
@@ -277,7 +277,7 @@ def test_cube_math_types_per_product(
             )
 
 
-@mistakes("ops", "arguments_that_do_not_fit")
+@rows("tests/data/mistakes/ops.yaml", "arguments_that_do_not_fit", "change, words")
 def test_arguments_that_do_not_fit(layer: Any, change: dict[str, Any], words: str) -> None:
     case = layer()
     with pytest.raises(ArgumentError, match=words):

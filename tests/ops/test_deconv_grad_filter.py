@@ -17,7 +17,6 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.kernels.dsp.filter_tiling import Tiling
 from npusim.ops import deconv_grad_filter
-from tests.mistakes import mistakes
 from tests.ops.deconv import (
     Problem,
     first,
@@ -31,6 +30,7 @@ from tests.ops.deconv import (
     timed,
 )
 from tests.sampled import examples
+from tests.tables import rows
 
 
 @examples(40)
@@ -65,14 +65,14 @@ def entry(i: int, value: Any) -> list[Any]:
     return [*param(shape())[:i], value, *param(shape())[i + 1 :]]
 
 
-@mistakes("ops", "wrong_parameters_are_named")
+@rows("tests/data/mistakes/ops.yaml", "wrong_parameters_are_named", "values, message")
 def test_wrong_parameters_are_named(values: Any, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         deconv_grad_filter(*operands(shape()), values)
     assert message in str(caught.value)
 
 
-@mistakes("ops", "wrong_options_are_named")
+@rows("tests/data/mistakes/ops.yaml", "wrong_options_are_named", "kind, options, message")
 def test_wrong_options_are_named(kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         run(shape(), np.dtype(kind).type, **options)

@@ -129,14 +129,14 @@ def compiled_before() -> None:
 #: Call 447, transposed with a stride of 78 rows and 135 taps, was once refused.
 @pytest.mark.compiled
 @pytest.mark.usefixtures("compiled_before")
-@pytest.mark.parametrize("seed", [*range(8), 447])
+@pytest.mark.parametrize("seed", [*range(3), 447])
 def test_random_calls_take_little_time(layer: Callable[..., Any], seed: int) -> None:
     check(layer, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_before")
-@pytest.mark.parametrize("seed", range(8, 2100))
+@pytest.mark.parametrize("seed", range(3, 2100))
 def test_many_random_calls_take_little_time(layer: Callable[..., Any], seed: int) -> None:
     check(layer, seed)
 

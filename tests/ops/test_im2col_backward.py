@@ -19,8 +19,8 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import parse_device
 from npusim.machine.device.spec import Device
 from npusim.ops.windows import im2col_backward
-from tests.mistakes import mistakes
 from tests.sampled import examples
+from tests.tables import rows
 
 Array = npt.NDArray[Any]
 Pair = tuple[int, int]
@@ -85,39 +85,37 @@ def gradient(shape: tuple[int, ...], kind: type) -> Array:
 
 # -- the numbers -----------------------------------------------------------------------------
 
+#: A geometry, then images and channels.
+Drawn = tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair]
+
+
+def drawn_gradient(problem: Drawn, dtype: type) -> Array:
+    """A gradient of the shape that a drawn problem has."""
+    geometry, (n, c) = problem
+    lh, lw = windows(*geometry)
+    return gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), dtype)
+
 
 @examples(60)
 @given(problems(), st.sampled_from([TINY, FIRST]))
-def test_fp16_sums_are_rounded_tap_by_tap(
-    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], device: Device
-) -> None:
-    geometry, (n, c) = problem
-    lh, lw = windows(*geometry)
-    grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float16)
+def test_fp16_sums_are_rounded_tap_by_tap(problem: Drawn, device: Device) -> None:
+    geometry, grad = problem[0], drawn_gradient(problem, np.float16)
     got = output(grad, geometry, device=device)
     np.testing.assert_array_equal(got, fold(grad, *geometry, np.float16))
 
 
 @examples(30)
 @given(problems())
-def test_fp16_sums_are_rounded_once_where_the_device_sums_in_fp32(
-    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair],
-) -> None:
-    geometry, (n, c) = problem
-    lh, lw = windows(*geometry)
-    grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float16)
+def test_fp16_sums_are_rounded_once_where_the_device_sums_in_fp32(problem: Drawn) -> None:
+    geometry, grad = problem[0], drawn_gradient(problem, np.float16)
     got = output(grad, geometry, device=NEWEST)
     np.testing.assert_array_equal(got, fold(grad, *geometry, np.float32))
 
 
 @examples(30)
 @given(problems(), st.sampled_from([TINY, A2, NEWEST]))
-def test_fp32_is_the_float64_fold_to_a_millionth(
-    problem: tuple[tuple[Pair, Pair, Pair, Pair, Pair], Pair], device: Device
-) -> None:
-    geometry, (n, c) = problem
-    lh, lw = windows(*geometry)
-    grad = gradient((n, c * geometry[1][0] * geometry[1][1], lh * lw), np.float32)
+def test_fp32_is_the_float64_fold_to_a_millionth(problem: Drawn, device: Device) -> None:
+    geometry, grad = problem[0], drawn_gradient(problem, np.float32)
     got = output(grad, geometry, device=device)
     want = fold(grad.astype(np.float64), *geometry, np.float64)
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=4e-6)
@@ -226,7 +224,7 @@ def test_refusals_name_the_argument_and_the_way_out(changed: dict[str, Any], tex
         im2col_backward(**{**GOOD, **changed}, device=A2)
 
 
-@mistakes("ops", "a_tiling_refuses_what_no_unit_can_do")
+@rows("tests/data/mistakes/ops.yaml", "a_tiling_refuses_what_no_unit_can_do", "sizes, text")
 def test_a_tiling_refuses_what_no_unit_can_do(sizes: dict[str, Any], text: str) -> None:
     with pytest.raises(ArgumentError, match=text):
         Tiling(**sizes)

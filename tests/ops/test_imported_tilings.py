@@ -22,9 +22,10 @@ from npusim.kernels.parts.tile_order import tiles
 from npusim.kernels.vendor.imported import ascendc_tiling, catlass_tiling
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.gemm_rows import kernel_of_row
-from npusim.silicon.sheet import Declined, KernelRow, shipped_sheets
+from npusim.silicon.rows import Declined, KernelRow
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 ROWS = [
     row for row in shipped_sheets()[0].rows if isinstance(row, KernelRow) and row.family == "CAT"
@@ -55,6 +56,7 @@ def choice(row: KernelRow) -> dict[str, Any]:
         words["BlockScheduler"] = (
             f"GemmIdentityBlockSwizzle<{row.window}, {int(row.fastest == 'n')}>"
         )
+    assert row.buffers_l1 is not None
     a, b = row.buffers_l1
     words |= {"L1A_STAGES": a, "L1B_STAGES": b, "L0_STAGES": row.buffers_l0}
     named = {*POLICIES, *FLAGS, *FINISHED}
@@ -83,6 +85,9 @@ def test_a_measured_row_takes_the_same_cycles_through_the_door(
     want = cycles(kernel, device, cores)
     if isinstance(kernel, Matmul) and row.layout_b != "NZ":
         turned = row.layout_b == "ND_nk"
+        assert row.M is not None
+        assert row.N is not None
+        assert row.K is not None
         r = npusim.ops.matmul(
             npusim.spec((row.M, row.K), row.dtype_in),
             npusim.spec((row.N, row.K) if turned else (row.K, row.N), row.dtype_in),
@@ -128,7 +133,9 @@ def test_words_left_out_are_those_of_catlass_itself() -> None:
     assert (tiling.full_load_a, tiling.l1a_slots, tiling.l1b_slots) == (True, 1, 2)
 
 
-@mistakes("ops", "what_does_not_fit_is_refused_with_the_limit")
+@rows(
+    "tests/data/mistakes/ops.yaml", "what_does_not_fit_is_refused_with_the_limit", "change, reason"
+)
 def test_what_does_not_fit_is_refused_with_the_limit(change: dict[str, Any], reason: str) -> None:
     words = {word: value for word, value in {**TILE, **change}.items() if value is not None}
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
@@ -226,7 +233,7 @@ def test_tiles_of_the_l2_have_two_spellings_and_a_note() -> None:
         in_tiles({"l2MTileCnt": 2, "l2MTileBlock": 8}, (8, 8))
 
 
-@mistakes("ops", "fields_that_do_not_fit_are_refused")
+@rows("tests/data/mistakes/ops.yaml", "fields_that_do_not_fit_are_refused", "change, reason")
 def test_fields_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(npusim.NpusimError, match=re.escape(reason)):
         product(ascendc_tiling({**CUBE, **change}), 2048, 1024, 1024)

@@ -127,7 +127,9 @@ def refused(call: Callable[[Any], Any], device: Any, monkeypatch: pytest.MonkeyP
     return str(error.value)
 
 
-@rows("ops", "operands_beyond_main_memory_are_refused_by_name")
+@rows(
+    "tests/data/rows/ops.yaml", "operands_beyond_main_memory_are_refused_by_name", "name, operand"
+)
 def test_operands_beyond_main_memory_are_refused_by_name(
     name: str, operand: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

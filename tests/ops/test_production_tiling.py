@@ -26,8 +26,8 @@ from npusim.machine.isa.operands import Tensor
 from npusim.problem.convolution import Convolution
 from npusim.problem.layouts import from_6hd, from_fracz_3d, to_6hd, to_fracz_3d
 from npusim.problem.reference import conv_filter_grad, conv_input_grad
-from tests.mistakes import mistakes
 from tests.sampled import examples
+from tests.tables import rows
 
 B2 = load_device("ascend910b2")
 WORDS: dict[str, int] = {
@@ -183,7 +183,7 @@ def test_a_mapping_and_files_in_the_vendors_words(tmp_path: Path) -> None:
     assert load_cann_tiling(yaml) == load_cann_tiling(json) == cann_tiling(WORDS)
 
 
-@mistakes("ops", "words_that_say_nothing_are_refused")
+@rows("tests/data/mistakes/ops.yaml", "words_that_say_nothing_are_refused", "change, message")
 def test_words_that_say_nothing_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         cann_tiling({**WORDS, **change})
@@ -228,7 +228,11 @@ def test_a_tiling_that_does_not_fit_says_why(
         cann_filter.kernel_tiling(filter_words(**change), PLANE, B2, FP16)
 
 
-@mistakes("ops", "the_nest_of_the_input_gradient_says_what_it_cannot_follow")
+@rows(
+    "tests/data/mistakes/ops.yaml",
+    "the_nest_of_the_input_gradient_says_what_it_cannot_follow",
+    "change, message",
+)
 def test_the_nest_of_the_input_gradient_says_what_it_cannot_follow(
     change: dict[str, int], message: str
 ) -> None:

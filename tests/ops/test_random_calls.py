@@ -9,9 +9,9 @@ import pytest
 from npusim.base.records import replace
 from npusim.cli.main import main as run
 from npusim.ops import CARDS
-from tests.ops import random_calls, random_tilings
-from tests.ops.random_calls import campaign, main
 from tests.sampled import some
+from tools.campaigns import random_calls, random_tilings
+from tools.campaigns.random_calls import campaign, main
 
 
 @pytest.mark.drawn
@@ -56,8 +56,8 @@ def test_a_wrong_number_is_found(
             one[...] = 0
         return result
 
-    monkeypatch.setattr("tests.ops.random_calls.CARDS", {"matmul": card})
+    monkeypatch.setattr("tools.campaigns.random_calls.CARDS", {"matmul": card})
     assert main(["3", "--calls", "2"]) == 0
-    monkeypatch.setattr("tests.ops.random_calls.CARDS", {"matmul": replace(card, call=zeros)})
+    monkeypatch.setattr("tools.campaigns.random_calls.CARDS", {"matmul": replace(card, call=zeros)})
     assert main(["3", "--calls", "2", "--refusals"]) == 1
     assert "WRONG Drawn(operator='matmul'" in capsys.readouterr().out

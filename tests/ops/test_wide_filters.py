@@ -78,7 +78,7 @@ def test_tilings_that_bands_cannot_have() -> None:
 @pytest.mark.parametrize("result", RESULTS)
 def test_random_wide_filters_are_right_and_as_fast(result: str) -> None:
     random = Random(result)
-    for number in range(some(20) // 2):
+    for number in range(some(20, least=4) // 2):
         layer: Layer = drawn(random, 255, large=True)
         assert time_us(layer.wider(), result) <= 1.1 * time_us(layer, result), str(layer)
         small = drawn(random, random.randint(200, 400), large=False)

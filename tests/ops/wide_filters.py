@@ -18,7 +18,7 @@ import npusim
 from npusim import spec
 from npusim.base.dtypes import DType, dtype
 from npusim.base.records import replace
-from npusim.ops.convolution_backward import arguments
+from npusim.ops.conv_backward import arguments
 from npusim.ops.layer import expected
 from npusim.problem.convolution import Convolution
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from npusim.silicon.sheet import CallRow, KernelRow, shipped_sheets
+from npusim.silicon.rows import CallRow, KernelRow
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import simulate_row
 from tests.replay.calls import CALLS, pairs
 from tests.replay.digests import CALLS_FILE, ROWS_FILE, Digest, Timed, digest, read, short, write

@@ -18,8 +18,8 @@ from npusim.base.records import replace
 from npusim.machine.device.catalog import load_device
 from npusim.results import Result
 from npusim.results.facts.advice import Advice
-from tests.ops.random_calls import Drawn
 from tests.results.verdicts import results, timed
+from tools.campaigns.random_calls import Drawn
 
 #: Share of what advice promises that following it has to save.
 KEPT = 0.8

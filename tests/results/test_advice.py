@@ -13,9 +13,9 @@ import npusim
 from npusim.language import FP16, Alike, Kernel, Language, Plan, Tasks, Tensor, in_runs
 from npusim.results import Result
 from npusim.results.facts.advice import Advice
-from tests.ops.random_calls import Drawn
 from tests.results.advice_followed import KEPT, broken
 from tests.results.verdicts import results, timed
+from tools.campaigns.random_calls import Drawn
 
 
 @dataclass(frozen=True)

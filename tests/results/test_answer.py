@@ -20,7 +20,7 @@ from npusim.base.records import replace
 from npusim.machine.device.spec import Device
 from npusim.networks.network import NetworkResult
 from npusim.results import Result
-from npusim.results.facts.explanation import Explanation
+from npusim.results.explanation import Explanation
 from npusim.workloads import load_workload
 
 pytestmark = pytest.mark.compiled

@@ -12,7 +12,7 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.kernels.matmul.matmul import Tiling
 from npusim.results import Result
-from npusim.results.facts.comparison import Comparison
+from npusim.results.comparison import Comparison
 from tests.machine.timing.test_engines_agree import CALLS, operator_calls
 
 SMALL = Tiling(base_m=16, base_n=16, base_k=16)

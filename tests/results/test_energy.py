@@ -114,7 +114,11 @@ def test_the_area_by_hand() -> None:
     assert area_parts(device)[0].what == "cube fp16"
 
 
-@rows("results", "more_of_anything_costs_area_or_supply")
+@rows(
+    "tests/data/rows/results.yaml",
+    "more_of_anything_costs_area_or_supply",
+    "path, value, larger, supply, l2_byte",
+)
 def test_more_of_anything_costs_area_or_supply(
     path: str, value: str, larger: int, supply: float, l2_byte: float
 ) -> None:

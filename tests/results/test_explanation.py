@@ -14,7 +14,9 @@ from npusim.base.records import replace
 from npusim.kernels.matmul.matmul import Tiling
 from npusim.machine.timing import run as timing
 from npusim.results import Result
-from npusim.results.facts.explanation import Explanation, KernelExplanation, chapters
+from npusim.results.explanation import Explanation
+from npusim.results.facts.explanation import KernelExplanation
+from npusim.results.writers.explanation_text import chapters
 from tests.machine.timing.test_engines_agree import CALLS, operator_calls
 from tests.tables import rows
 
@@ -83,7 +85,11 @@ def test_figures_without_half_or_double_are_left_out_or_half_told() -> None:
     assert "cube.odd_block_conflict" not in effects
 
 
-@rows("results", "sizes_that_fill_no_blocks_are_called_out")
+@rows(
+    "tests/data/rows/results.yaml",
+    "sizes_that_fill_no_blocks_are_called_out",
+    "channels, options, waste",
+)
 def test_sizes_that_fill_no_blocks_are_called_out(
     channels: list[int], options: dict[str, Any], waste: list[str]
 ) -> None:

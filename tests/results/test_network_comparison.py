@@ -13,7 +13,7 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.results.facts import fusion_matching
-from npusim.results.facts.network_comparison import NetworkComparison
+from npusim.results.network_comparison import NetworkComparison
 
 pytestmark = pytest.mark.compiled
 

@@ -18,8 +18,8 @@ from npusim.base.reasons import REASONS
 from npusim.base.records import replace
 from npusim.results import Result
 from npusim.results.facts import tables
-from npusim.results.shown.log_text import render
 from npusim.results.writers import text_layout as lines
+from npusim.results.writers.log_text import render
 
 
 def test_totals_add_launches(result: Result) -> None:

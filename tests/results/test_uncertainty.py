@@ -24,7 +24,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Tasks
 from npusim.machine.program.language import Language
-from npusim.results.facts.verdict import Effect, TimeRange
+from npusim.results.facts.time_range import Effect, TimeRange
 from tests.machine.timing.test_engines_agree import CALLS, operator_calls
 from tests.scripts import Scripted, tasks_of
 

@@ -10,10 +10,10 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.device.resources import LAUNCHES
 from npusim.machine.timing.trace import Bound
 from npusim.results import Result
+from npusim.results.comparison import compare
 from npusim.results.facts import metrics
 from npusim.results.facts import verdict as verdict_module
 from npusim.results.facts.advice import slow_kernels
-from npusim.results.facts.comparison import compare
 from npusim.results.facts.verdict import doubled_us, parts
 from npusim.workloads import workloads
 from tests.results.verdicts import of_network, refuted, results, undercut

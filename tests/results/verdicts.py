@@ -28,8 +28,9 @@ from npusim.machine.device.resources import LAUNCHES
 from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results import Result
-from npusim.results.facts.verdict import doubled_us, parts, what_if
-from tests.ops.random_calls import Drawn, drawn
+from npusim.results.facts.verdict import doubled_us, parts
+from npusim.results.facts.what_if import what_if
+from tools.campaigns.random_calls import Drawn, drawn
 
 #: Share of the time by which another may save more. Transfers that share a link take turns, and
 #: a faster part can change whose turn it is: a sum of two parts may save less than one of them.

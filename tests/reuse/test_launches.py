@@ -14,7 +14,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16
 from npusim.base.records import replace
-from npusim.call.tilings.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED
+from npusim.call.tilings.choice import CHOICES, TRIED
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
@@ -23,9 +23,11 @@ from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.program import Program
 from npusim.machine.timing.run import new_l2, time_program
 from npusim.machine.timing.trace import KernelRun, random_starts, starting
-from npusim.reuse.cache import Answers, Seen, answers_in, value_of
-from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches, content
+from npusim.reuse.answers import Answers, answers_in
+from npusim.reuse.launches import CONTENTS, LEFT, RUNS, CachedLaunches
+from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS, content
 from npusim.reuse.store import opened
+from npusim.reuse.tracked_device import TrackedDevice, value_of
 from tests.machine.program.test_recost import Copy, other, variants
 from tests.machine.timing import test_engines_agree as engines
 from tests.sampled import some
@@ -252,7 +254,7 @@ def test_kernels_of_ones_own_are_not_known_by_their_content() -> None:
 
 def test_a_device_that_notes_says_what_the_device_says() -> None:
     device = load_device("ascend910b2")
-    seen = Seen(device)
+    seen = TrackedDevice(device)
     watched = seen.device
     assert watched.name == device.name
     assert seen.names == frozenset()
@@ -273,7 +275,7 @@ def test_a_device_that_notes_says_what_the_device_says() -> None:
 def test_a_memory_that_stands_for_main_memory_is_known_by_its_place() -> None:
     device = load_device("ft78ne")
     there = device.with_operands_in("shared_memory")
-    seen = Seen(there)
+    seen = TrackedDevice(there)
     assert seen.device.main_memory_name == there.main_memory_name != device.main_memory_name
     assert ("main_memory_key",) in seen.names
     new_l2(seen.device, "fast")

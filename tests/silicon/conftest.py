@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from npusim.silicon.sheet import KernelRow, Simulated
+from npusim.silicon.rows import KernelRow, Simulated
 from npusim.silicon.simulate import Outcome
 
 Make = Callable[..., Outcome]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from npusim.silicon.sheet import CallRow, KernelRow, shipped_sheets
+from npusim.silicon.rows import CallRow, KernelRow
+from npusim.silicon.sheet import shipped_sheets
 from tests.replay.digests import ROWS_FILE, Timed, read
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from npusim.base.records import replace
 from npusim.base.resources import configs
 from npusim.silicon.choices import SELECTORS, Choices
-from npusim.silicon.sheet import Operand, ProfiledRow
+from npusim.silicon.rows import Operand, ProfiledRow
 from npusim.silicon.simulate import simulate_row
 from tests.texts import text_of
 

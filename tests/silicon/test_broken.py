@@ -6,15 +6,17 @@ from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import yaml
 
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
-from npusim.results.facts.bounded import Least
+from npusim.results.facts.least import Least
 from npusim.silicon.broken import ROW, broken, over_least
-from npusim.silicon.sheet import KernelRow, Row, Simulated, shipped_sheets
+from npusim.silicon.rows import KernelRow, Row, Simulated
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import CHIPS, Outcome, simulate_row
 from npusim.silicon.tables import scorecard
 from tests.sampled import slow_if
@@ -89,7 +91,7 @@ def test_twenty_planted_figures_are_tried_and_each_is_half_as_fast() -> None:
 def test_one_row_alone_is_at_fault_and_several_accuse_a_figure() -> None:
     """Of four cubes that should have been busy for 10 us, one was for 8: it, or the figure."""
 
-    def outcome(name: str, busy: float, time_us: float = 20, **columns: str) -> Outcome:
+    def outcome(name: str, busy: float, time_us: float = 20, **columns: Any) -> Outcome:
         row = KernelRow(id=name, chip="A3", op="gemm", time_us=time_us, cube_us=busy, **columns)
         least = (
             Least(10, "pipe M", "", "cube.rates.fp16"),

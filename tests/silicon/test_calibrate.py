@@ -17,8 +17,8 @@ from npusim.silicon.calibrate import Calibration
 from npusim.silicon.profile import read_data
 from npusim.silicon.score import time_error
 from npusim.silicon.simulate import simulate_row
-from tests.mistakes import mistakes
 from tests.silicon.sample import HIDDEN, Kernel, addition, product, write_profile
+from tests.tables import rows
 from tests.texts import text_of
 
 STOCK = "ascend910b2"
@@ -182,7 +182,11 @@ def test_a_device_without_fitted_figures_says_what_could_be_fitted() -> None:
     assert [one.path for one in found] == search.assumed_figures(device)
 
 
-@mistakes("calibration", "a_figure_that_cannot_be_fitted_is_refused")
+@rows(
+    "tests/data/mistakes/calibration.yaml",
+    "a_figure_that_cannot_be_fitted_is_refused",
+    "figure, message",
+)
 def test_a_figure_that_cannot_be_fitted_is_refused(
     tmp_path: Path, few: Path, figure: str, message: str
 ) -> None:

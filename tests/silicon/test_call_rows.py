@@ -11,7 +11,7 @@ from npusim.call.spec import spec
 from npusim.machine.device.catalog import load_device
 from npusim.ops import convolution_backward, matmul
 from npusim.silicon.call_rows import simulate_call_row
-from npusim.silicon.sheet import CallRow, Declined
+from npusim.silicon.rows import CallRow, Declined
 
 A2 = load_device("ascend910b2")
 

@@ -7,10 +7,10 @@ import pytest
 from npusim.base.dtypes import dtype
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.call_rows import _run
-from npusim.silicon.sheet import CallRow
+from npusim.silicon.rows import CallRow
 from npusim.silicon.simulate import CHIPS
-from tests.silicon.mechanisms import rows
 from tests.silicon.replayed import times
+from tools.scorecard.mechanisms import rows
 
 ROWS = {row.id: row for chip in ("910B2", "950PR") for row in rows(chip)}
 

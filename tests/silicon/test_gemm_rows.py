@@ -11,9 +11,9 @@ from npusim.base.records import replace
 from npusim.kernels.matmul.measured import window_tail
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.gemm_rows import simulate_gemm_row
-from npusim.silicon.sheet import Declined, KernelRow, Simulated, shipped_sheets
+from npusim.silicon.rows import Declined, KernelRow, Simulated
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import simulate_row
-from tests.mistakes import mistakes
 from tests.tables import rows
 
 A5 = load_device("ascend950pr")
@@ -78,7 +78,11 @@ def test_a_result_that_vector_cores_finish_passes_through_memory() -> None:
     assert all(answer.busy_us[pipe] for pipe in ("cube", "mte2", "fixpipe", "aiv_mte2", "vec"))
 
 
-@rows("validation", "tiles_of_the_last_round_are_cut_by_the_window_rule")
+@rows(
+    "tests/data/rows/validation.yaml",
+    "tiles_of_the_last_round_are_cut_by_the_window_rule",
+    "cores, rows, columns, parts",
+)
 def test_tiles_of_the_last_round_are_cut_by_the_window_rule(
     cores: int, rows: int, columns: int, parts: list[int]
 ) -> None:
@@ -104,7 +108,11 @@ def test_an_unstated_order_is_noted() -> None:
     assert answer.notes == ("the order of tiles is not stated: along M first, core stride",)
 
 
-@rows("validation", "an_order_spelled_in_words_is_that_of_its_columns")
+@rows(
+    "tests/data/rows/validation.yaml",
+    "an_order_spelled_in_words_is_that_of_its_columns",
+    "swizzle, columns",
+)
 def test_an_order_spelled_in_words_is_that_of_its_columns(
     swizzle: str, columns: dict[str, Any]
 ) -> None:
@@ -116,7 +124,11 @@ def test_an_order_spelled_in_words_is_that_of_its_columns(
     assert answer.busy_us["cube"] == pytest.approx(simulated().busy_us["cube"], rel=0.05)
 
 
-@mistakes("validation", "what_cannot_be_simulated_is_declined_with_the_reason")
+@rows(
+    "tests/data/mistakes/validation.yaml",
+    "what_cannot_be_simulated_is_declined_with_the_reason",
+    "columns, reason",
+)
 def test_what_cannot_be_simulated_is_declined_with_the_reason(
     columns: dict[str, Any], reason: str
 ) -> None:

@@ -14,7 +14,10 @@ import pytest
 from npusim.base.errors import ConfigError
 from npusim.base.records import replace
 from npusim.silicon.constants import STEPS, Constant, load_constants
-from npusim.silicon.fit import (
+from npusim.silicon.rows import CallRow, KernelRow, Simulated
+from npusim.silicon.simulate import Outcome, Task
+from tests.tables import rows
+from tools.scorecard.left_out import (
     CALL,
     FAMILY,
     SHAPE,
@@ -23,10 +26,7 @@ from npusim.silicon.fit import (
     Study,
     leave_one_out,
 )
-from npusim.silicon.sheet import CallRow, KernelRow, Simulated
-from npusim.silicon.simulate import Outcome, Task
-from npusim.silicon.tables import scorecard
-from tests.mistakes import mistakes
+from tools.scorecard.tables import scorecard
 
 Make = Callable[..., Outcome]
 
@@ -61,7 +61,11 @@ def test_levels_of_whole_cycles_are_whole() -> None:
     assert [int(levels[step]) for step in (0, 1, STEPS)] == [0, 1, 45]
 
 
-@mistakes("validation", "an_entry_that_cannot_be_refitted_is_an_error")
+@rows(
+    "tests/data/mistakes/validation.yaml",
+    "an_entry_that_cannot_be_refitted_is_an_error",
+    "old, new, message",
+)
 def test_an_entry_that_cannot_be_refitted_is_an_error(old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_constants(ENTRY.replace(old, new))
@@ -102,7 +106,7 @@ class Chip:
         return [self.outcome(row, {}) for row in rows]
 
 
-def rows(rate: float, head: float, **columns: Any) -> list[KernelRow]:
+def simulated_rows(rate: float, head: float, **columns: Any) -> list[KernelRow]:
     """Kernels of three families, as a chip with this rate and head would take."""
     chip = Chip()
     settings: dict[str, Any] = {"chip": "910B1", "op": "gemm", "trust": "A", **columns}
@@ -121,7 +125,9 @@ def families(study: Study) -> list[LeftOut]:
 
 def test_families_are_predicted_by_what_the_others_tell() -> None:
     chip = Chip()
-    found = families(leave_one_out(chip.outcomes(rows(75, 20)), [RATE, HEAD], chip.simulate))
+    found = families(
+        leave_one_out(chip.outcomes(simulated_rows(75, 20)), [RATE, HEAD], chip.simulate)
+    )
     assert [(one.name, one.rows, one.others) for one in found] == [
         ("a", 2, 4), ("b", 2, 4), ("c", 2, 4),
     ]  # fmt: skip
@@ -135,9 +141,9 @@ def test_families_are_predicted_by_what_the_others_tell() -> None:
 
 def test_the_family_left_out_has_no_say() -> None:
     chip = Chip()
-    plain = rows(75, 20)
+    plain = simulated_rows(75, 20)
     odd = [row for row in plain if row.family != "c"] + [
-        row for row in rows(140, 60) if row.family == "c"
+        row for row in simulated_rows(140, 60) if row.family == "c"
     ]
     (_, _, before), (_, _, after) = (
         families(leave_one_out(chip.outcomes(one), [RATE, HEAD], chip.simulate))
@@ -149,15 +155,17 @@ def test_the_family_left_out_has_no_say() -> None:
 
 def test_only_trusted_kernels_of_the_constants_devices_take_part() -> None:
     chip = Chip()
-    other = [*rows(75, 20, trust="C"), *rows(75, 20, chip="A3")]
-    outcomes = chip.outcomes(other) + [Outcome(row, reason="declined") for row in rows(75, 20)]
+    other = [*simulated_rows(75, 20, trust="C"), *simulated_rows(75, 20, chip="A3")]
+    outcomes = chip.outcomes(other) + [
+        Outcome(row, reason="declined") for row in simulated_rows(75, 20)
+    ]
     assert leave_one_out(outcomes, [RATE], chip.simulate).left_out == ()
     assert chip.asked == []
 
 
 def test_a_constant_that_nothing_tells_of_stays_in_the_middle_of_its_range() -> None:
     chip = Chip()
-    outcomes = chip.outcomes([row for row in rows(75, 20) if row.family == "a"])
+    outcomes = chip.outcomes([row for row in simulated_rows(75, 20) if row.family == "a"])
     (only,) = families(leave_one_out(outcomes, [RATE, HEAD], chip.simulate))
     assert (only.others, only.values) == (0, ("100B/cycle", "40cycle"))
 
@@ -173,7 +181,7 @@ def test_an_end_of_a_range_that_cannot_be_simulated_is_left_out() -> None:
             for row, figures in tasks
         ]
 
-    found = families(leave_one_out(chip.outcomes(rows(100, 5)), [HEAD], simulate))
+    found = families(leave_one_out(chip.outcomes(simulated_rows(100, 5)), [HEAD], simulate))
     for one in found:
         assert float(one.values[0].removesuffix("cycle")) == pytest.approx(5, abs=2)
 
@@ -203,7 +211,7 @@ def test_busy_times_are_fitted_as_well() -> None:
 def test_a_constant_that_few_others_tell_of_stays_in_the_middle_of_its_range() -> None:
     """Of the two rows of each family only the small one tells of the head."""
     chip = Chip()
-    kernels = [row for row in rows(75, 20) if row.N not in (500, 1000)]
+    kernels = [row for row in simulated_rows(75, 20) if row.N not in (500, 1000)]
     study = leave_one_out(chip.outcomes(kernels), [RATE, HEAD], chip.simulate)
     (_, head) = study.determined
     assert head.rows == ("a100", "a9000", "b20000", "c4000")
@@ -216,8 +224,8 @@ def test_a_constant_that_few_others_tell_of_stays_in_the_middle_of_its_range() -
 @pytest.mark.parametrize("word", ["all_cores_same_order", "all_cores_rotated"])
 def test_kernels_that_read_one_address_tell_of_no_constant(word: str) -> None:
     chip = Chip()
-    one_address = [replace(row, family="d") for row in rows(140, 60, switches=(word,))]
-    both = [*rows(75, 20), *one_address]
+    one_address = [replace(row, family="d") for row in simulated_rows(140, 60, switches=(word,))]
+    both = [*simulated_rows(75, 20), *one_address]
     study = leave_one_out(chip.outcomes(both), [RATE, HEAD], chip.simulate)
     assert [one.name for one in families(study)] == ["a", "b", "c", "d"], "they are predicted"
     assert {one.values for one in families(study)} == {("75B/cycle", "20cycle")}
@@ -256,7 +264,9 @@ def test_shapes_and_switches_are_left_out_whole() -> None:
 def test_fewer_than_three_telling_rows_make_a_hypothesis() -> None:
     chip = Chip()
     few, many = (
-        leave_one_out(chip.outcomes(rows(75, 20)[:n]), [RATE, HEAD], chip.simulate).determined
+        leave_one_out(
+            chip.outcomes(simulated_rows(75, 20)[:n]), [RATE, HEAD], chip.simulate
+        ).determined
         for n in (2, 6)
     )
     assert [one.rows for one in few] == [("a100", "a9000"), ("a100", "a9000")]
@@ -352,7 +362,7 @@ def test_transposes_are_predicted_and_no_constant_is_fitted_to_them() -> None:
 
 
 def test_calls_alone_have_a_card_without_fits_of_kernels() -> None:
-    """``npusim validate --leave-one-out --data calls.csv`` ended in an IndexError."""
+    """The score card of a file of calls alone ended in an IndexError."""
     kernels = leave_one_out(calls(234), [CORE], simulate)
     study = leave_one_out(calls(234), [CORE], simulate, CallRow)
     titles = [table.title for table in scorecard(calls(234), kernels, [CORE], (), study)]

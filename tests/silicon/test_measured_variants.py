@@ -11,7 +11,8 @@ import pytest
 import npusim
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.gemm_rows import kernel_of_row
-from npusim.silicon.sheet import Declined, KernelRow, shipped_sheets
+from npusim.silicon.rows import Declined, KernelRow
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name
 
 

@@ -12,8 +12,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from npusim.silicon.sheet import CallRow
-from tests.silicon.mechanisms import (
+from npusim.silicon.rows import CallRow
+from tests.silicon.replayed import ratios, times
+from tools.scorecard.mechanisms import (
     CHOICES,
     FAMILIES,
     POINTS,
@@ -27,7 +28,6 @@ from tests.silicon.mechanisms import (
     simulated,
     study,
 )
-from tests.silicon.replayed import ratios, times
 
 RATE = Choice("rate", "910B2", (Alternative("slow"), Alternative("fast"), Alternative("faster")))
 LINE = Choice("core", "910B2", (Alternative("0us"), Alternative("1.2us")), line=True)

@@ -9,11 +9,10 @@ import pytest
 import npusim
 from npusim.base.records import replace
 from npusim.networks.rules.training import training
-from npusim.silicon.sheet import PARTS, NetworkRow
+from npusim.silicon.rows import PARTS, NetworkRow
 from npusim.silicon.simulate import Outcome, simulate_row
 from npusim.workloads import load_workload
 from npusim.workloads.repetition import for_batch
-from tests.mistakes import mistakes
 from tests.tables import rows
 from tests.texts import text_of
 
@@ -51,12 +50,12 @@ def test_a_row_is_a_step_with_the_settings_of_its_mode(row: NetworkRow) -> None:
     assert sum(parts.values()) < step.time_us  # poolings and classifiers are none of them
 
 
-@rows("validation", "every_setting_has_its_time")
+@rows("tests/data/rows/validation.yaml", "every_setting_has_its_time", "other")
 def test_every_setting_has_its_time(row: NetworkRow, other: dict[str, str]) -> None:
     assert simulated_us(replace(row, **other)) > simulated_us(row)
 
 
-@mistakes("validation", "what_a_step_cannot_have_is_declined")
+@rows("tests/data/mistakes/validation.yaml", "what_a_step_cannot_have_is_declined", "other, reason")
 def test_what_a_step_cannot_have_is_declined(
     row: NetworkRow, other: dict[str, str], reason: str
 ) -> None:

@@ -9,8 +9,8 @@ import pytest
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.silicon.choices import Choices, read_choices
 from npusim.silicon.profile import read_data, read_profile
-from npusim.silicon.sheet import Operand, ProfiledRow, Unreadable
-from tests.mistakes import mistakes
+from npusim.silicon.rows import Operand, ProfiledRow, Unreadable
+from tests.tables import rows
 
 HEAD = (
     "Op Name,OP Type,Task Type,Task Duration(us),Block Dim,Input Shapes,Input Data Types,"
@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "op_summary.csv"
 
 
-def rows(file: Path, *lines: str, head: str = HEAD) -> list[ProfiledRow]:
+def profile_of(file: Path, *lines: str, head: str = HEAD) -> list[ProfiledRow]:
     file.write_text("\n".join((head, *lines)) + "\n", encoding="utf-8")
     sheet = read_profile(file, "ascend910b2", Choices())
     assert sheet.ignored == ()
@@ -47,7 +47,7 @@ def broken(file: Path, line: str) -> str:
 
 
 def test_a_launch_becomes_a_row_with_operands_and_busy_times(file: Path) -> None:
-    (row,) = rows(file, PRODUCT.format(time=10, cube=4))
+    (row,) = profile_of(file, PRODUCT.format(time=10, cube=4))
     assert (row.op, row.task, row.cores, row.chip) == ("MatMulV3", "AI_CORE", 24, "ascend910b2")
     assert row.operands == (Operand((64, 32), "fp16", "ND"), Operand((32, 16), "bf16", "ND"))
     assert row.results == (Operand((64, 16), "fp32", "ND"),)
@@ -59,7 +59,7 @@ def test_a_launch_becomes_a_row_with_operands_and_busy_times(file: Path) -> None
 def test_launches_that_are_alike_are_one_row_with_their_medians(file: Path) -> None:
     lines = [PRODUCT.format(time=time, cube=time / 2) for time in (10, 30, 11)]
     other = PRODUCT.format(time=50, cube=4).replace("64,", "128,")
-    first, second = rows(file, *lines, other)
+    first, second = profile_of(file, *lines, other)
     assert (first.launches, first.time_us, first.cube_us) == (3, 11, 5.5)
     assert (second.launches, second.time_us, second.id) == (1, 50, "MatMulV3:5")
 
@@ -67,23 +67,28 @@ def test_launches_that_are_alike_are_one_row_with_their_medians(file: Path) -> N
 def test_columns_have_the_names_of_other_versions_too(file: Path) -> None:
     head = "Name,Type,Accelerator Core,Duration(us),Block Num,Input Shapes,Input Data Types,"
     head += "Output Shapes,mac_time(us)"
-    (row,) = rows(file, 'a,MatMul,AI_CORE,9,8,"""4,4;4,4""",FLOAT;FLOAT,"""4,4""",3', head=head)
+    line = 'a,MatMul,AI_CORE,9,8,"""4,4;4,4""",FLOAT;FLOAT,"""4,4""",3'
+    (row,) = profile_of(file, line, head=head)
     assert (row.time_us, row.cores, row.cube_us, row.task) == (9, 8, 3, "AI_CORE")
     assert row.operands[0] == Operand((4, 4), "fp32", "ND")
 
 
 def test_an_operand_that_a_call_left_out_is_no_operand(file: Path) -> None:
     line = PRODUCT.format(time=9, cube=1).replace("64,32;32,16", "64,32;32,16;;")
-    (row,) = rows(file, line)
+    (row,) = profile_of(file, line)
     assert len(row.operands) == 2
 
 
 def test_loads_of_vector_cores_are_those_of_mte2(file: Path) -> None:
     line = 'a,Add,AI_VECTOR_CORE,9,48,"""4;4""",FLOAT;FLOAT,ND;ND,"""4""",FLOAT,ND,0,0,0,3,1'
-    assert rows(file, line)[0].busy_us == {"mte2": 3, "aiv_mte2": 3}
+    assert profile_of(file, line)[0].busy_us == {"mte2": 3, "aiv_mte2": 3}
 
 
-@mistakes("validation", "what_is_wrong_with_one_launch_costs_that_launch")
+@rows(
+    "tests/data/mistakes/validation.yaml",
+    "what_is_wrong_with_one_launch_costs_that_launch",
+    "old, new, message",
+)
 def test_what_is_wrong_with_one_launch_costs_that_launch(
     file: Path, old: str, new: str, message: str
 ) -> None:
@@ -92,7 +97,11 @@ def test_what_is_wrong_with_one_launch_costs_that_launch(
     assert message in broken(file, line.replace(old, new))
 
 
-@mistakes("validation", "what_is_wrong_with_the_file_is_an_error")
+@rows(
+    "tests/data/mistakes/validation.yaml",
+    "what_is_wrong_with_the_file_is_an_error",
+    "text, message",
+)
 def test_what_is_wrong_with_the_file_is_an_error(file: Path, text: str, message: str) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ArgumentError) as error:
@@ -135,7 +144,11 @@ def test_a_tiling_is_a_rule_fields_or_the_vendors_words(file: Path) -> None:
     assert read_beside(file, "kernels:\n  - {tiling: vendor}\n").choice.tiling == "vendor"
 
 
-@mistakes("validation", "what_is_wrong_beside_a_profile_has_file_and_line")
+@rows(
+    "tests/data/mistakes/validation.yaml",
+    "what_is_wrong_beside_a_profile_has_file_and_line",
+    "entry, message",
+)
 def test_what_is_wrong_beside_a_profile_has_file_and_line(
     file: Path, entry: str, message: str
 ) -> None:

@@ -11,7 +11,7 @@ from npusim.machine.device.catalog import load_device
 from npusim.ops import matmul
 from npusim.silicon.choices import Choice
 from npusim.silicon.profile_rows import simulate_profiled_row
-from npusim.silicon.sheet import Declined, Operand, ProfiledRow, Simulated
+from npusim.silicon.rows import Declined, Operand, ProfiledRow, Simulated
 from npusim.silicon.simulate import simulate_row
 
 DEVICE = "ascend910b2"

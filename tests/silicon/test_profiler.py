@@ -49,7 +49,11 @@ def test_loads_of_cores_without_a_cube_have_two_names() -> None:
     assert "aiv_mte2" not in busy_us(beside, DEVICE)
 
 
-@rows("validation", "kinds_of_time_contain_parts_of_the_launch")
+@rows(
+    "tests/data/rows/validation.yaml",
+    "kinds_of_time_contain_parts_of_the_launch",
+    "kind, role, parses, parts",
+)
 def test_kinds_of_time_contain_parts_of_the_launch(
     kind: str | None, role: str, parses: bool, parts: list[str]
 ) -> None:

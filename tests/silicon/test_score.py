@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from npusim.silicon.rows import CallRow, KernelRow, Unreadable
 from npusim.silicon.score import (
     Pair,
     busy_errors,
@@ -17,7 +18,7 @@ from npusim.silicon.score import (
     score,
     time_error,
 )
-from npusim.silicon.sheet import CallRow, KernelRow, Unreadable, shipped_sheets
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import Outcome
 from tests.tables import rows
 
@@ -48,7 +49,7 @@ def test_the_scored_kernels_of_what_ships() -> None:
     assert not any(map(is_scored, calls.rows))
 
 
-@rows("validation", "what_keeps_a_kernel_from_being_scored")
+@rows("tests/data/rows/validation.yaml", "what_keeps_a_kernel_from_being_scored", "change")
 def test_what_keeps_a_kernel_from_being_scored(
     make: Make, change: dict[str, str | list[str] | None]
 ) -> None:
@@ -106,7 +107,11 @@ def test_families_count_what_was_compared_declined_and_failed(make: Make) -> Non
     assert mean_time_error(outcomes) == everything.mean == first.mean
 
 
-@rows("validation", "rank_correlation_against_worked_examples")
+@rows(
+    "tests/data/rows/validation.yaml",
+    "rank_correlation_against_worked_examples",
+    "left, right, expected",
+)
 def test_rank_correlation_against_worked_examples(
     left: list[float], right: list[float], expected: float | None
 ) -> None:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import pytest
 
 from npusim.base.errors import ArgumentError
-from npusim.kernels.matmul.measured import spelled_order
-from npusim.silicon.sheet import (
-    CallRow,
-    KernelRow,
-    NetworkRow,
-    Sheet,
-    Unreadable,
-    read_sheet,
-    shipped_sheets,
-    shipped_steps,
-)
-from tests.mistakes import mistakes
+from npusim.kernels.matmul.measured import spelled_order, table
+from npusim.silicon.rows import CallRow, KernelRow, NetworkRow, Unreadable
+from npusim.silicon.sheet import SCHEMAS, Schema, Sheet, read_sheet, shipped_sheets, shipped_steps
+from tests.tables import rows
 
 HEAD = "id,chip,op,M,buffers_l1,switches,time_us,time_kind,trust\n"
 
@@ -29,6 +23,39 @@ def sheet(tmp_path: Path, text: str) -> Sheet:
     file = tmp_path / "points.csv"
     file.write_text(text, encoding="utf-8")
     return read_sheet(file)
+
+
+#: Types of fields by what the cells of their column hold.
+TYPES = {
+    "text": str | None,
+    "count": int | None,
+    "number": float | None,
+    "time": float | None,
+    "flag": bool | None,
+    "words": tuple[str, ...],
+    "slots": tuple[int, int] | None,
+    "sizes": tuple[int, ...] | None,
+    "mask": tuple[bool, bool, bool] | None,
+}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.file)
+def test_fields_are_the_columns_and_hold_what_cells_do(schema: Schema) -> None:
+    lines = [line for line in table("columns.csv") if line["file"] in (schema.file, "all")]
+    columns = {line["column"]: TYPES[line["holds"]] for line in lines}
+    names = {"id": str, "chip": str, "family": str, schema.column: str}
+    hints = get_type_hints(schema.row)
+    assert {f.name: hints[f.name] for f in fields(schema.row)} == columns | names
+    assert {f"{part}_us" for part in schema.row.parts} <= columns.keys()
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.file)
+def test_an_empty_cell_is_none_or_no_words(schema: Schema) -> None:
+    cells: dict[str, Any] = {"id": "a", "chip": "910B1", schema.column: "a"}
+    row = schema.row(**cells)
+    for line in table("columns.csv"):
+        if line["file"] in (schema.file, "all"):
+            assert getattr(row, line["column"]) == (() if line["holds"] == "words" else None)
 
 
 def test_what_ships_is_read_whole() -> None:
@@ -75,7 +102,9 @@ def test_columns_may_be_missing_reordered_or_surrounded_by_remarks(tmp_path: Pat
     assert sheet(tmp_path, text).rows == (KernelRow(id="one", chip="910B1", op="gemm"),)
 
 
-@mistakes("validation", "a_bad_cell_costs_its_row_and_no_other")
+@rows(
+    "tests/data/mistakes/validation.yaml", "a_bad_cell_costs_its_row_and_no_other", "line, message"
+)
 def test_a_bad_cell_costs_its_row_and_no_other(tmp_path: Path, line: str, message: str) -> None:
     found = sheet(tmp_path, f"{HEAD}good,A3,gemm,16,2,,1.5,task,A\n{line}\nlast,A3,gemm,,,,,,\n")
     good, bad, last = found.rows
@@ -100,7 +129,7 @@ def test_a_row_whose_name_is_there_already_is_refused_by_its_line(tmp_path: Path
         assert row == Unreadable(id="a", family="", chip="A3", reason=reason)
 
 
-@mistakes("validation", "a_header_of_no_schema_is_an_error")
+@rows("tests/data/mistakes/validation.yaml", "a_header_of_no_schema_is_an_error", "head, message")
 def test_a_header_of_no_schema_is_an_error(tmp_path: Path, head: str, message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         sheet(tmp_path, head + "\n")

@@ -13,7 +13,7 @@ import pytest
 from npusim.base.errors import CapacityError
 from npusim.machine.device.spec import Device
 from npusim.silicon import simulate
-from npusim.silicon.sheet import CallRow, Declined, KernelRow, Row, Simulated, Unreadable
+from npusim.silicon.rows import CallRow, Declined, KernelRow, Row, Simulated, Unreadable
 from npusim.silicon.simulate import CHIPS, Outcome, Workers, device_name, simulate_row
 
 ROOT = Path(__file__).parents[2]

@@ -17,14 +17,15 @@ import pytest
 import npusim
 from npusim.base.records import replace
 from npusim.base.resources import configs
-from npusim.results.facts.verdict import _spreads
+from npusim.results.facts.time_range import _spreads
 from npusim.silicon.constants import Constant, load_constants
+from npusim.silicon.rows import KernelRow
 from npusim.silicon.score import is_scored
-from npusim.silicon.sheet import KernelRow, shipped_sheets
+from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import Outcome, simulate_row
-from npusim.silicon.steadiness import Restarted, restarted, with_notes
-from npusim.silicon.tables import scorecard
-from tests.silicon.coverage import CLASSES, ends, inside, members, structure
+from tools.scorecard.coverage import CLASSES, ends, inside, members, structure
+from tools.scorecard.starts import Restarted, restarted, with_notes
+from tools.scorecard.tables import scorecard
 
 
 def simulated(ids: tuple[str, ...] = ()) -> list[Outcome]:
@@ -63,7 +64,7 @@ def test_one_that_moves_gets_a_note_and_a_row() -> None:
     assert second.simulated is not None
     assert second.simulated.notes[-1].endswith("random starts move it by -5.0%")
     assert replace(second.simulated, notes=moving.simulated.notes) == moving.simulated
-    table = next(t for t in scorecard(outcomes, again=found) if t.title.startswith("Random"))
+    table = next(t for t in scorecard(outcomes, restarted=found) if t.title.startswith("Random"))
     assert "1 of 2" in table.title
     assert [row[0] for row in table.rows] == [moving.row.id, steady.row.id]
 

@@ -12,7 +12,7 @@ from npusim.kernels.vector.stream import CopyIn, CopyTiling
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.silicon.profiler import busy_us
-from npusim.silicon.sheet import Declined, KernelRow
+from npusim.silicon.rows import Declined, KernelRow
 from npusim.silicon.stream_rows import simulate_stream_row
 
 A2, A5 = load_device("ascend910b1"), load_device("ascend950pr")

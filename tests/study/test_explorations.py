@@ -18,8 +18,8 @@ from npusim.study import formula
 from npusim.study.result import Exploration, unbeaten
 from npusim.study.space import load_study
 from tests.browser import CHROMIUM, browser
-from tests.mistakes import mistakes
 from tests.sampled import slow_if
+from tests.tables import rows
 
 optuna = pytest.importorskip("optuna", reason="explorations need Optuna (extra study)")
 
@@ -34,8 +34,8 @@ SPACE: dict[str, Any] = {
     "cube.rates.fp16": "16x16x16,16x16x16/4cycle",
     "l2.size": "64KiB,128KiB,256KiB,1MiB",
 }
-#: 100 of them.
-FEWER: dict[str, Any] = SPACE | {"l2.size": "64KiB,1MiB"}
+#: 50 of them.
+FEWER: dict[str, Any] = SPACE | {"l2.size": "1MiB"}
 SMALL: dict[str, Any] = {"groups": "1:3:1", "memories.L1.size": "16KiB,64KiB"}
 
 
@@ -56,7 +56,7 @@ def test_a_front_is_what_its_definition_says() -> None:
         assert unbeaten(points) == want
 
 
-@pytest.mark.parametrize(("space", "count"), [(FEWER, 100), slow_if(True, SPACE, 200)])
+@pytest.mark.parametrize(("space", "count"), [(FEWER, 50), slow_if(True, SPACE, 200)])
 def test_half_of_the_points_find_the_front_of_all(
     space: dict[str, Any], count: int, tmp_path: Path
 ) -> None:
@@ -146,7 +146,7 @@ def test_processes_find_what_one_finds() -> None:
     assert sorted(map(str, alone.rows())) == sorted(map(str, several.rows()))
 
 
-@mistakes("study", "a_wrong_study_names_file_and_line")
+@rows("tests/data/mistakes/study.yaml", "a_wrong_study_names_file_and_line", "lines, line, message")
 def test_a_wrong_study_names_file_and_line(
     tmp_path: Path, lines: str, line: int, message: str
 ) -> None:
@@ -170,7 +170,7 @@ def test_a_goal_that_the_device_has_no_figures_for_is_refused(tmp_path: Path) ->
         npusim.explore(file, store=None, jobs=1)
 
 
-@mistakes("study", "wrong_arguments")
+@rows("tests/data/mistakes/study.yaml", "wrong_arguments", "options, message")
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         explored(**options)

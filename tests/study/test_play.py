@@ -21,8 +21,8 @@ from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
 from npusim.study.play import Play, knobs, page
 from tests.browser import CHROMIUM, browser
-from tests.mistakes import mistakes
-from tests.tooltips import untold
+from tests.tables import rows
+from tests.tooltips import missing_fields
 
 pytestmark = pytest.mark.compiled
 
@@ -126,7 +126,7 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
     while view.acts.step():
         view.acts.show(view)
     assert view.head.text != first
-    assert untold(view.document) == []
+    assert missing_fields(view.document) == []
     assert "as it was" in view.head.text
     assert "<span>16GB/s</span><span>256GB/s</span>" in view.labels["main_memory.read"].text
     assert "weight" in layers.text
@@ -245,7 +245,7 @@ def test_the_page_in_a_browser(net: Path, tmp_path: Path) -> None:
         shown.wait("document.documentElement.scrollWidth <= innerWidth && innerWidth == 400")
 
 
-@mistakes("study", "wrong_commands_of_play")
+@rows("tests/data/mistakes/study.yaml", "wrong_commands_of_play", "words, told")
 def test_wrong_commands(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert told in capsys.readouterr().err

@@ -16,20 +16,19 @@ import npusim
 from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.machine.device.spec import Device
 from npusim.study.space import Axis, Study, load_study, make_axis, make_study
-from tests.mistakes import mistakes
 from tests.tables import rows
 from tests.texts import text_of
 
 ON = {"operator": "matmul", "device": "tiny", "m": "32", "k": "32", "n": "32"}
 
 
-@rows("study", "values_of_an_axis")
+@rows("tests/data/rows/study.yaml", "values_of_an_axis", "name, values, want")
 def test_values_of_an_axis(name: str, values: Any, want: list[str]) -> None:
     fixed = {key: value for key, value in ON.items() if key != name}
     assert make_axis(name, values, fixed) == Axis(name=name, values=tuple(want))
 
 
-@mistakes("study", "wrong_values_of_an_axis")
+@rows("tests/data/mistakes/study.yaml", "wrong_values_of_an_axis", "name, values, message")
 def test_wrong_values_of_an_axis(name: str, values: str, message: str) -> None:
     with pytest.raises(NpusimError) as caught:
         make_axis(name, values, ON)
@@ -70,7 +69,11 @@ def test_a_study_file(tmp_path: Path) -> None:
     assert [point["m"] for point in load_study(listed).points()] == ["16", "32"]
 
 
-@mistakes("study", "a_malformed_study_names_file_and_line")
+@rows(
+    "tests/data/mistakes/study.yaml",
+    "a_malformed_study_names_file_and_line",
+    "old, new, line, message",
+)
 def test_a_malformed_study_names_file_and_line(
     old: str, new: str, line: int, message: str, tmp_path: Path
 ) -> None:

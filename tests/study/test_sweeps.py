@@ -18,14 +18,16 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
-from npusim.results.writers import palette
+from npusim.ops import CARDS
+from npusim.ops.card import Stated
+from npusim.results.shown import palette
 from npusim.reuse.store import opened
 from npusim.study.points import Measured, stored_point
 from npusim.study.result import SweepResult
 from npusim.study.runner import here, look
 from npusim.study.space import make_study
-from npusim.study.subject import Split
-from tests.mistakes import mistakes
+from npusim.study.subject import Split, split
+from tests.tables import rows
 
 PRODUCT: dict[str, Any] = {
     "operator": "matmul",
@@ -211,6 +213,7 @@ def test_a_killed_sweep_loses_nothing(tmp_path: Path) -> None:
     assert _table(npusim.sweep(study, store=store, jobs=2)) == _table(quiet)
 
 
+@pytest.mark.slow  # test_processes_give_the_same_table compares tables of processes
 def test_a_cluster_gives_the_same_table(tmp_path: Path) -> None:
     """Two workers in processes of their own, over TCP; one is killed in the middle."""
     distributed = pytest.importorskip("dask.distributed")
@@ -261,7 +264,7 @@ def test_a_table_that_nobody_can_write_is_refused_before_the_first_point(
     assert not store.exists()
 
 
-@mistakes("study", "wrong_commands_of_sweep")
+@rows("tests/data/mistakes/study.yaml", "wrong_commands_of_sweep", "words, message")
 def test_wrong_commands(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,3 +279,16 @@ def test_beside_a_layer_groups_are_those_of_the_device() -> None:
     assert found.time_us[0] > found.time_us[1]
     assert found.area_mm2[0] < found.area_mm2[1]
     assert (found.energy_uj - found.dynamic_uj - found.static_uj).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("operator", ["conv_grad_filter", "deconv_grad_filter"])
+def test_a_switch_of_two_words_is_an_option_of_a_study(operator: str) -> None:
+    """The name has an underscore, so that what reads the option finds it."""
+    sizes = {"cin": "16", "cout": "32", "size": "16x16", "kernel": "3", "padding": "1"}
+    workspaces = []
+    for switch in ("no", "yes"):
+        parts = split({"operator": operator, **sizes, "im2row_workspace": switch})
+        stated = Stated(operator=operator, options=parts.options, arrays={}, files={})
+        workspaces.append(CARDS[operator].problem(stated).workspace)
+    assert workspaces == [0, 1]
+    assert not [o.name for card in CARDS.values() for o in card.options if "-" in o.name]

@@ -74,7 +74,7 @@ def batches(steps: int) -> list[tuple[Array, Array]]:
     return [(xs[at : at + BATCH], labels[at : at + BATCH]) for at in range(0, steps * BATCH, BATCH)]
 
 
-@pytest.mark.parametrize("steps", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_module_is_trained_as_by_pytorch(steps: int) -> None:
     """In float64 NumPy's steps are PyTorch's, and the chip is no further off than fp16 explains."""
     module, wide = model(), model().double()

@@ -17,8 +17,8 @@ from npusim.workloads import (
     workload_yaml,
     workloads,
 )
-from tests.mistakes import mistakes
 from tests.networks.graphs import canonical, edges
+from tests.tables import rows
 from tests.texts import text_of
 
 LAYERS = text_of("layers_of_chains.yaml")
@@ -106,7 +106,7 @@ def test_what_ships_has_a_graph_in_order(name: str) -> None:
     assert bool(auxiliary) == (name == "inception_v3")  # it is trained with a second classifier
 
 
-@mistakes("networks", "what_is_wrong_is_told_with_its_line")
+@rows("tests/data/mistakes/networks.yaml", "what_is_wrong_is_told_with_its_line", "graph, message")
 def test_what_is_wrong_is_told_with_its_line(graph: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         net(tmp_path, graph)

@@ -12,7 +12,7 @@ from npusim.base.errors import ArgumentError
 from npusim.cli.main import main
 from npusim.workloads import ConvLayer, LinearLayer, find_layer, read_network
 from npusim.workloads.from_scalesim import PADDINGS, workload
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 HEAD = (
     "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, "
@@ -94,7 +94,7 @@ def test_two_strides_and_other_spellings(tmp_path: Path) -> None:
     assert (layer.stride, layer.out) == ((2, 1), (4, 7))
 
 
-@mistakes("networks", "wrong_topologies")
+@rows("tests/data/mistakes/networks.yaml", "wrong_topologies", "text, said")
 def test_mistakes_name_file_and_line(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "net.csv"
     file.write_text(text, encoding="utf-8")

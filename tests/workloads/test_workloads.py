@@ -10,7 +10,7 @@ import pytest
 
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.workloads import ConvLayer, Workload, find_layer, load_workload, workloads
-from tests.mistakes import mistakes
+from tests.tables import rows
 from tests.texts import text_of
 
 Shape = tuple[int, int, int, int, int]  # cin, cout, input side, kernel, stride
@@ -118,7 +118,7 @@ def test_every_form_of_every_field(tmp_path: Path) -> None:
 GOOD = "cin: 4, cout: 4, spatial: [5, 5], kernel: 3"
 
 
-@mistakes("calls", "wrong_layers")
+@rows("tests/data/mistakes/calls.yaml", "wrong_layers", "fields, message")
 def test_wrong_layers(tmp_path: Path, fields: str, message: str) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(f"description: d\nlayers:\n  a: {{{fields}}}\n", encoding="utf-8")
@@ -127,7 +127,7 @@ def test_wrong_layers(tmp_path: Path, fields: str, message: str) -> None:
     assert str(caught.value).startswith(f"{path}:3: {message}")
 
 
-@mistakes("calls", "wrong_files")
+@rows("tests/data/mistakes/calls.yaml", "wrong_files", "text, message")
 def test_wrong_files(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What automatic tilings cost: CPU time of choosing, beside that of building and timing."""
+"""The cost of automatic tilings: CPU time of choosing, beside that of building and timing."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import npusim
 from npusim.base.records import replace
-from npusim.call.tilings.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED, built, chosen
+from npusim.call.tilings.choice import CHOICES, TRIED, chosen
 from npusim.machine.program.kernel import Kernel
 from npusim.reuse.launches import RUNS, CachedLaunches
-from tests.call.larger_machines import Gradient, kernel_of, layers
+from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS, program_of
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings
 from tools.bench.simulator import forget
+from tools.tilings.larger_machines import Gradient, kernel_of, layers
 
 BATCHES = (1, 32)
 
@@ -32,7 +33,7 @@ def automatic(settings: Settings) -> Iterator[Figure]:
         launches = CachedLaunches(device, groups, engine)
         for one in (*best.before, best):
             if launches.known(one) is None:
-                launches.time(one, built(one, device, groups))
+                launches.time(one, program_of(one, device, groups))
 
     for batch in BATCHES:
         kernels = [

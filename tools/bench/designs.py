@@ -1,4 +1,4 @@
-"""What it costs to look at thousands of designs of a chip with a whole network."""
+"""The cost of looking at thousands of designs of a chip with a whole network."""
 
 from __future__ import annotations
 

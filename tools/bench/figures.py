@@ -1,4 +1,4 @@
-"""What a benchmark is given and what it reports. Imports nothing heavy: see ``__main__``."""
+"""The input of a benchmark and its report. Imports nothing heavy: see ``__main__``."""
 
 from __future__ import annotations
 

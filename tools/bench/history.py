@@ -1,4 +1,4 @@
-"""What a release costs, as ratios to a plain loop: ``python -m tools.bench.history``.
+"""The cost of a release, as ratios to a plain loop: ``python -m tools.bench.history``.
 
 Every figure is the CPU time of whole processes over that of 20 million additions in a Python of its
 own, measured in turns, so that figures of different machines and days can be compared. The

@@ -26,7 +26,7 @@ def network(settings: Settings) -> Iterator[Figure]:
 
 
 def startup(settings: Settings) -> Iterator[Figure]:
-    """What importing npusim takes, and the smallest run of all."""
+    """The time of importing npusim, and of the smallest run of all."""
     sizes = [word for name in "mkn" for word in (f"--{name}", "16")]
     command = ["-m", "npusim", "run", "matmul", "--device", "ascend910b2", *sizes, "--timing-only"]
     command += _engine(settings)

@@ -1,4 +1,4 @@
-"""What the search for races and other mistakes costs, beside the numbers it guards."""
+"""The cost of the search for races and other mistakes, beside the numbers it guards."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npusim
-from npusim.call.tilings.choice import CHOICES, LONG_PROGRAMS, PROGRAMS, TRIED
+from npusim.call.tilings.choice import CHOICES, TRIED
 from npusim.machine.timing.trace import KernelRun
-from npusim.reuse.cache import Answers
+from npusim.reuse.answers import Answers
 from npusim.reuse.launches import RUNS
+from npusim.reuse.programs import LONG_PROGRAMS, PROGRAMS
 from tools.bench import programs
 from tools.bench.figures import Figure, Settings, cpu_seconds, medians
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: readers of files, the command line, and the arguments of operators.
+"""Targets of the fuzzer: readers of files, the command line, and the arguments of operators.
 
 A target takes one input and may only succeed or raise ``NpusimError``.
 """
@@ -111,8 +111,8 @@ def _trace_seeds() -> tuple[str, ...]:
     kernels: dict[str, Kernel] = {}
     launch = Call.launch
 
-    def seen(self: Call, kernel: Kernel, whole: str | None = None) -> None:
-        launch(self, kernel, whole)
+    def seen(self: Call, kernel: Kernel, written_whole: str | None = None) -> None:
+        launch(self, kernel, written_whole)
         kernels.setdefault(f"{kernel.name} {kernel.tiling_text}", kernel)
 
     dy, x, w = (npusim.spec(one, "fp16") for one in ((1, 4, 3, 3), (1, 4, 6, 6), (4, 4, 3, 3)))
@@ -322,7 +322,7 @@ def void(_: object) -> None:
 
 
 def tried(target: Target, text: str) -> BaseException | None:
-    """What came out of one input: None if it was taken, an ``NpusimError``, or a finding."""
+    """The outcome of one input: None if it was taken, an ``NpusimError``, or a finding."""
     try:
         target.run(text)
     except NpusimError as refused:

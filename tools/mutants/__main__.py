@@ -3,7 +3,7 @@
 Cosmic Ray makes them and runs the tests; a random sample of each package is enough to say how
 many live. They are made in a copy of the tree, so that a stop leaves nothing changed.
 
-    python -m tools.mutants isa numerics --count 40 --seed 1
+    python -m tools.mutants machine/isa machine/numerics --count 40 --seed 1
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def _copy() -> None:
 
 def _package(package: str, count: int, seed: int) -> int:
     """The score of one package; how many of its mutants lived."""
-    session = COPY / f"{package}.sqlite"
-    config = COPY / f"{package}.toml"
+    label = package.replace("/", "-")
+    session = COPY / f"{label}.sqlite"
+    config = COPY / f"{label}.toml"
     config.write_text(toml.dumps({"cosmic-ray": _config(package)}), encoding="utf-8")
     _cosmic_ray("init", config.name, session.name)
     with use_db(session, WorkDB.Mode.open) as base:

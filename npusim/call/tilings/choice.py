@@ -3,7 +3,7 @@
 Closed forms err alike for tilings that are alike, so that a second one of these says little. What
 is simulated are the best estimates of tilings that are not.
 
-What was chosen is kept by what it depends on (``npusim.reuse.cache``): the kernel, and the
+What was chosen is kept by what it depends on (``npusim.reuse.answers``): the kernel, and the
 figures of the device that closed forms and simulations asked for.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from copy import copy
 from dataclasses import asdict, fields, is_dataclass
 from itertools import islice
 from math import inf
@@ -22,13 +21,13 @@ from npusim.base.errors import CapacityError
 from npusim.base.records import growing, replace
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
-from npusim.machine.program.build import build, changes, lay_out
+from npusim.machine.program.build import changes, lay_out
 from npusim.machine.program.kernel import Kernel
-from npusim.machine.program.program import Program
 from npusim.machine.timing.run import new_l2, time_cycles
 from npusim.machine.timing.trace import are_usual
-from npusim.reuse.cache import Answers, Name, Seen, names_of
-from npusim.reuse.launches import content
+from npusim.reuse.answers import Answers
+from npusim.reuse.programs import content, program_of
+from npusim.reuse.tracked_device import Name, TrackedDevice, names_of
 
 K = TypeVar("K", bound=Kernel)
 
@@ -61,33 +60,6 @@ CHOICES: Answers[dict[str, Any]] = Answers("choice", 4096, dict, dict)
 
 #: Instructions that candidates took, with those beside them, and their cycles: no rows are made.
 TRIED: Answers[list[int]] = Answers("tried", 4096, list, list)
-
-#: Programs of this process: those of so many instructions at most, and the latest longer ones.
-#: A step launches what its plan chooses with another L2 than the candidates had, after all of them:
-#: a network of 300 operations has some 800, of 35 KB each.
-PROGRAMS: Answers[Program] = Answers("program", 4096)
-LONG_PROGRAMS: Answers[Program] = Answers("long program", 8)
-_LONG = 50_000
-
-
-def built(kernel: Kernel, device: Device, groups: tuple[int, ...]) -> Program:
-    """The program of a kernel, whose device notes figures as that of ``Seen`` does.
-
-    One of the latest that were built is taken over where the figures that building asked for are
-    the same, as in the launch that follows a choice. Raises as ``build`` does.
-    """
-    what = content(kernel)
-    key = f"{groups} {what}"
-    found = PROGRAMS.find(key, device) or LONG_PROGRAMS.find(key, device)
-    if found is None or what is None:
-        made = build(kernel, Seen(device).device, groups)
-        if what is not None:
-            kept = LONG_PROGRAMS if made.instructions > _LONG else PROGRAMS
-            kept.keep(key, device, names_of(made.device), made)
-        return made
-    made = copy(found.answer)
-    vars(made)["device"] = Seen(device, found.names).device
-    return made
 
 
 def chosen(
@@ -158,7 +130,7 @@ class _Trial:
         self, device: Device, groups: tuple[int, ...], warm: Sequence[tuple[str, int]]
     ) -> None:
         self.device, self.groups, self._warm = device, groups, warm
-        self._seen = Seen(device)
+        self._seen = TrackedDevice(device)
         self._names: frozenset[Name] = frozenset()
 
     @property
@@ -204,9 +176,9 @@ class _Trial:
             self._names |= known.names
             work, cycles = known.answer
             return _Tried(work, cycles if work <= left else None)
-        programs = [built(kernel, self.device, self.groups) for kernel in kernels]
+        programs = [program_of(kernel, self.device, self.groups) for kernel in kernels]
         work = sum(one.instructions + BUILD_WEIGHT * one.emitted for one in programs)
-        held = Seen(self.device)
+        held = TrackedDevice(self.device)
         made: int | None = None
         if work <= left:
             l2 = new_l2(held.device, "fast")

@@ -32,7 +32,7 @@ from npusim.call.tilings.proof import (
 )
 from npusim.machine.program.build import Fit, fits
 from npusim.machine.program.kernel import Kernel
-from npusim.results.facts.saved import Answer
+from npusim.results.saved import Answer
 from npusim.results.writers import text_layout as lines
 from npusim.results.writers.progress import in_notebooks
 from npusim.reuse.store import opened

@@ -41,7 +41,7 @@ def buffer_bytes(device: Device) -> dict[str, int]:
 
 
 def _rates(device: Device, silicon: Silicon) -> Iterator[AreaPart]:
-    """What rates take: moves of cores and links, what is shared by all cores, and main memory."""
+    """The area of rates: moves of cores and links, what all cores share, and main memory."""
     kinds = device.cores.values()
     moves: dict[tuple[str, str], Fraction] = {}  # all forms of a move share its wires
     for path in device.paths.values():

@@ -1,4 +1,4 @@
-"""What no single value of a device file can show: that its parts fit one another.
+"""Checks of a device file that no single value can show: its parts fit one another.
 
 Each check takes the device and the tree it was read from, and raises the ``ConfigError`` of the
 place at fault.
@@ -17,6 +17,7 @@ from npusim.machine.device.parts import (
     MEMORY_ROLES,
     SCOPES,
     TRAFFIC,
+    CoreKind,
     Memory,
     Path,
     Pipe,
@@ -52,44 +53,50 @@ def _check_roles(device: Device, root: Node) -> None:
         ("memories", device.memories, MEMORY_ROLES),
         ("pipes", device.pipes, PIPES),
     )
-    for section, parts, known in sections:
-        held: dict[str, str] = {}
+    for section, parts, roles in sections:
+        holders: dict[str, str] = {}
         for part in parts.values():
-            node, what = _at(root, section, part.name), type(part).__name__.lower()
+            node = _at(root, section, part.name)
+            kind = type(part).__name__.lower()
             if part.role:
-                node.mapping()["role"].word("role", known)
-            if part.called in held:
+                node.mapping()["role"].word("role", roles)
+            if part.called in holders:
                 raise node.fail(
-                    f"role {part.called} is held by {what} {held[part.called]!r} already; kernels "
-                    f"know one {what} of each role: give this one another name or role"
+                    f"role {part.called} is held by {kind} {holders[part.called]!r} already; "
+                    f"kernels know one {kind} of each role: give this one another name or role"
                 )
-            held[part.called] = part.name
+            holders[part.called] = part.name
 
 
 def _check_cores(device: Device, root: Node) -> None:
     """Core kinds name declared memories, pipes and roles, and each role is held once."""
     if not device.cores:
         raise _at(root, "cores").fail("a device needs at least one kind of core; add one")
-    held: dict[str, str] = {}
+    holders: dict[str, str] = {}
     declared = {"memories": device.memories, "pipes": device.pipes, "roles": PIPE_OF_ROLE}
     for kind in device.cores.values():
-        for key, known in declared.items():
+        for key, words in declared.items():
             for item in _at(root, "cores", kind.name, key).items():
                 word = item.text()
-                if word not in known:
-                    raise item.fail(f"{word!r} is not among the {key}{suggest(word, known)}")
+                if word not in words:
+                    raise item.fail(f"{word!r} is not among the {key}{suggest(word, words)}")
         for role in kind.roles:
             where = _at(root, "cores", kind.name, "roles")
-            if role in held:
-                raise where.fail(f"role {role!r} is held by {held[role]!r} already; drop one")
-            held[role] = kind.name
-        pipes = [device.pipes[pipe].called for pipe in kind.pipes]
-        for pipe in ("S", *(PIPE_OF_ROLE[role] for role in kind.roles)):
-            if pipe not in pipes:
-                why = "issues instructions" if pipe == "S" else "works for its roles"
-                raise _at(root, "cores", kind.name, "pipes").fail(
-                    f"no pipe {pipe}, which {why}; add {pipe} to the list"
-                )
+            if role in holders:
+                raise where.fail(f"role {role!r} is held by {holders[role]!r} already; drop one")
+            holders[role] = kind.name
+        _check_pipes_of_kind(device, kind, root)
+
+
+def _check_pipes_of_kind(device: Device, kind: CoreKind, root: Node) -> None:
+    """A kind of core has a pipe that issues instructions, and those of its roles."""
+    pipes = [device.pipes[pipe].called for pipe in kind.pipes]
+    for pipe in ("S", *(PIPE_OF_ROLE[role] for role in kind.roles)):
+        if pipe not in pipes:
+            why = "issues instructions" if pipe == "S" else "works for its roles"
+            raise _at(root, "cores", kind.name, "pipes").fail(
+                f"no pipe {pipe}, which {why}; add {pipe} to the list"
+            )
 
 
 def _check_core_counts(device: Device, root: Node) -> None:
@@ -162,7 +169,7 @@ def _has(device: Device) -> list[str]:
 
 
 def _window(path: Path, node: Node) -> None:
-    """The window is what an img2col path fetches at once: those need it, others lack it."""
+    """An img2col path has a window, the bytes it fetches at once; other paths have none."""
     if path.variant in ("load3d", "load3d_transpose") and not path.window_bytes:
         raise node.fail("a load3d path needs 'window', the bytes it fetches per cycle; add it")
     if not path.variant.startswith("load3d") and path.window_bytes:
@@ -202,9 +209,9 @@ def _check_cache(device: Device, root: Node) -> None:
 
 def _check_units(device: Device, root: Node) -> None:
     """Element types are known, rates are of the device's, and a role that multiplies has any."""
-    known = [dtype.name for dtype in DEVICE_DTYPES]
+    names = [dtype.name for dtype in DEVICE_DTYPES]
     for item in _at(root, "dtypes").items():
-        item.word("dtype", known)
+        item.word("dtype", names)
     for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
         for dtype, rate in unit.rates.items() if unit else ():
             node = _at(root, key, "rates", dtype)
@@ -264,14 +271,25 @@ def _check_supply(device: Device, root: Node) -> None:
 def _check_sizes(device: Device, root: Node) -> None:
     """Sizes for which energies hold are of memories; of those that a variant dropped, too."""
     silicon = device.silicon
-    known = {"l2", "shared_memory", *MEMORY_ROLES, *device.memories}
+    memories = {"l2", "shared_memory", *MEMORY_ROLES, *device.memories}
     for name in silicon.sizes if silicon is not None else ():
-        if name not in known:
+        if name not in memories:
             node = _at(root, "silicon", "sizes", name)
-            raise node.fail(f"there is no memory {name!r}{suggest(name, sorted(known))}")
+            raise node.fail(f"there is no memory {name!r}{suggest(name, sorted(memories))}")
 
 
-#: What is checked of a device: every function above whose name says so, in their order.
-CHECKS: tuple[Callable[[Device, Node], None], ...] = tuple(
-    check for name, check in globals().items() if name.startswith("_check_")
+#: The checks of a device, in their order.
+CHECKS: tuple[Callable[[Device, Node], None], ...] = (
+    _check_sums,
+    _check_roles,
+    _check_cores,
+    _check_core_counts,
+    _check_paths,
+    _check_links,
+    _check_cache,
+    _check_units,
+    _check_energies,
+    _check_launch,
+    _check_supply,
+    _check_sizes,
 )

@@ -195,7 +195,7 @@ def _has_default(field: Field[Any]) -> bool:
 
 
 class _Part(NamedTuple):
-    """What a node was read as, and where its figures come from."""
+    """The part a node was read as, and where its figures come from."""
 
     node: Node
     value: Any

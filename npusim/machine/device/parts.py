@@ -124,7 +124,7 @@ class Called:
 
     @cached_property
     def called(self) -> str:
-        """What kernels call it."""
+        """The name that kernels use."""
         return self.role or self.name
 
 
@@ -142,7 +142,7 @@ class Memory(Called):
     role: str = entry("", digest="unless empty")
 
     def has_room(self, size: int) -> bool:
-        """Whether it holds so many bytes; results that ask no more rest on no more."""
+        """True if it holds so many bytes; results that ask no more rest on no more."""
         return size <= self.size_bytes
 
 

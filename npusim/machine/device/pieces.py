@@ -9,18 +9,20 @@ import numpy as np
 
 
 @lru_cache(maxsize=4096)
-def pieces(whole: int, rows: int, row_bytes: int, offset: int, pitch: int) -> int:
+def pieces(piece_bytes: int, rows: int, row_bytes: int, offset: int, pitch: int) -> int:
     """Return in how many pieces so many ``rows`` of ``row_bytes`` come.
 
-    They begin ``offset`` and multiples of ``pitch`` bytes behind a block of ``whole`` bytes.
+    They begin ``offset`` and multiples of ``pitch`` bytes behind a block of ``piece_bytes``.
     """
-    period = min(rows, whole // gcd(whole, pitch))  # later rows begin where earlier ones did
-    starts = (offset + np.arange(period) * pitch) % whole
-    heads = np.minimum(-starts % whole, row_bytes)
-    blocks, tails = np.divmod(row_bytes - heads, whole)
+    period = min(
+        rows, piece_bytes // gcd(piece_bytes, pitch)
+    )  # later rows begin where earlier ones did
+    starts = (offset + np.arange(period) * pitch) % piece_bytes
+    heads = np.minimum(-starts % piece_bytes, row_bytes)
+    blocks, tails = np.divmod(row_bytes - heads, piece_bytes)
     each = (blocks > 0).astype(np.int64)
     for parts in (heads, tails):
-        each += parts >= whole // 2
-        each += parts % (whole // 2) >= whole // 4
-        each += parts % (whole // 4) > 0
+        each += parts >= piece_bytes // 2
+        each += parts % (piece_bytes // 2) >= piece_bytes // 4
+        each += parts % (piece_bytes // 4) > 0
     return rows // period * int(each.sum()) + int(each[: rows % period].sum())

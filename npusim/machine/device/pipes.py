@@ -1,4 +1,4 @@
-"""What the pipes of all machines are called, what they do, and in which order data meets them."""
+"""Names of the pipes of all machines, their work, and the order in which data meets them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OTHER = PipeFacts("other")
 
 
 def facts(pipe: str) -> PipeFacts:
-    """What is known of a pipe; of one with a name of a device's own only that it is another."""
+    """A pipe by its name; one whose name only its device knows is just another pipe."""
     return PIPES.get(pipe, _OTHER)
 
 

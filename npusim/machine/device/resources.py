@@ -188,7 +188,7 @@ def _texts(
 
 
 def _drops(value: FigureValue) -> bool:
-    """Whether a value drops a unit of the device, leaves it, or puts it in."""
+    """Tell a value that drops a unit of the device from one that leaves it or puts it in."""
     return value in ("yes", NO, NONE) or str(value).startswith("{")
 
 

@@ -1,4 +1,4 @@
-"""What a chip costs as silicon: area and power, and the supply that its clock needs."""
+"""The cost of a chip as silicon: area and power, and the supply that its clock needs."""
 # ruff: noqa: RUF009 - figure returns dataclass fields, which is what belongs there
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Silicon:
 
     @property
     def has_supply(self) -> bool:
-        """Whether the line of supplies is stated."""
+        """True if the line of supplies is stated."""
         return bool(self.clock_hz and self.voltage)
 
     def supply_volt(self, clock_hz: int) -> Fraction:

@@ -38,7 +38,7 @@ _CALLED = {
 
 
 class Origin(Protocol):
-    """What a device was built from, able to build a variant of it."""
+    """The source a device was built from, able to build a variant of it."""
 
     @property
     def file(self) -> str:
@@ -138,7 +138,7 @@ class Device(Shown):
 
     @cached_property
     def shown_by(self) -> str:
-        """What ``npusim devices show`` takes: the name of what ships, else the file, quoted."""
+        """The argument of ``npusim devices show``: a name that ships, else the file, quoted."""
         ships = self.origin.file == str(shipped_file(self.name))
         return self.name if ships else shlex.quote(self.origin.file)
 
@@ -231,7 +231,7 @@ class Device(Shown):
 
     @cached_property
     def launch(self) -> parts.Launch:
-        """What launches take in this mode."""
+        """The cost of launches in this mode."""
         return self.graph if self.replays and self.graph is not None else self.single
 
     def launching(self, mode: str) -> Device:
@@ -255,14 +255,14 @@ class Device(Shown):
 
     @cached_property
     def main_memory_name(self) -> str:
-        """What reports call main memory: by its place, as the model knows it."""
+        """The name of main memory in reports: its place, as the model knows it."""
         if self.l2 is not None:
             return "HBM"
         return _CALLED[self.main_memory_key]
 
     @cached_property
     def saturates(self) -> bool:
-        """Whether vector results past fp16 stay finite: chips before bf16 know no infinity mode."""
+        """True if vector results past fp16 stay finite: chips before bf16 know no infinity mode."""
         return "bf16" not in self.dtypes
 
     @cached_property
@@ -271,7 +271,7 @@ class Device(Shown):
         return {memory.called: memory for memory in self.memories.values()}
 
     def called(self, place: str) -> str:
-        """What kernels call a place: its role where it is a memory that states one."""
+        """The name of a place in kernels: its role where it is a memory that states one."""
         return self.memories[place].called if place in self.memories else place
 
     def memory(self, role: str) -> parts.Memory:
@@ -320,7 +320,7 @@ class Device(Shown):
         return self._asked[move]
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
-        """Whether a core can move data from ``src`` to ``dst`` in the form ``variant``."""
+        """True if a core can move data from ``src`` to ``dst`` in the form ``variant``."""
         return self._path(src, dst, variant) is not None
 
     def path(self, src: str, dst: str, variant: str = "") -> parts.Path:

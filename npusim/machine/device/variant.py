@@ -14,7 +14,7 @@ from npusim.version import __version__
 
 
 class Head(NamedTuple):
-    """What the file says of itself: who wrote it, what it is, and the source of its figures."""
+    """The head of the file: who wrote it, what it is, and the source of its figures."""
 
     writer: str
     description: str

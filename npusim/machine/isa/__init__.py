@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from npusim.machine.isa import cube, dma, dsp, sync, vector, vector_math
-from npusim.machine.isa.base import Instruction, spelled
+from npusim.machine.isa.base import Instruction
 
-#: DSL name -> instruction. ``fixpipe`` is the DSL's word for the device's own drain of L0C.
+#: Instructions by their name in the kernel language. ``fixpipe`` is its word for the device's own
+#: drain of L0C.
 ISA: dict[str, type[Instruction]] = {
-    spelled(one.__name__): one
-    for one in (
-        *(dma.DataMove, dma.Nd2nz, dma.Load2d, dma.Load3d, dma.Fill),
-        *(cube.Mmad, cube.Drain),
-        *(vector.VecBinary, vector.VecScalar, vector.VecCast, vector.VecReduce),
-        *(vector.VecDup, vector.VecTranspose),
-        *(vector_math.VecUnary, vector_math.VecCompare, vector_math.VecSelect),
-        *(dsp.DspGemm, dsp.DspCast),
-        *(sync.SetFlag, sync.WaitFlag, sync.PipeBarrier),
-        *(sync.CoreBarrier, sync.CoreSetFlag, sync.CoreWaitFlag),
-    )
+    "data_move": dma.DataMove,
+    "nd2nz": dma.Nd2nz,
+    "load2d": dma.Load2d,
+    "load3d": dma.Load3d,
+    "fill": dma.Fill,
+    "mmad": cube.Mmad,
+    "drain": cube.Drain,
+    "vec_binary": vector.VecBinary,
+    "vec_scalar": vector.VecScalar,
+    "vec_cast": vector.VecCast,
+    "vec_reduce": vector.VecReduce,
+    "vec_dup": vector.VecDup,
+    "vec_transpose": vector.VecTranspose,
+    "vec_unary": vector_math.VecUnary,
+    "vec_compare": vector_math.VecCompare,
+    "vec_select": vector_math.VecSelect,
+    "dsp_gemm": dsp.DspGemm,
+    "dsp_cast": dsp.DspCast,
+    "set_flag": sync.SetFlag,
+    "wait_flag": sync.WaitFlag,
+    "pipe_barrier": sync.PipeBarrier,
+    "core_barrier": sync.CoreBarrier,
+    "core_set_flag": sync.CoreSetFlag,
+    "core_wait_flag": sync.CoreWaitFlag,
 }

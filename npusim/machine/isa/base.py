@@ -1,4 +1,4 @@
-"""What an instruction is: one class with operands, legality, pipe, reads, writes, cost and effect.
+"""An instruction: one class with operands, legality, pipe, reads, writes, cost and effect.
 
 Legality (``check``), timing (``cost``) and meaning (``execute``) of an instruction stand side by
 side; the engine decides only what an instruction gets when others compete for the same memory.
@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from npusim.base.dtypes import DType
@@ -22,10 +23,26 @@ from npusim.machine.device.parts import Path
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import FRACTAL_BYTES, GmRegion, Region
 
+#: A count, or an array with one for each of many candidates.
+#:
+#: Functions of sizes (``Move.cycles``, ``Mmad.cycles`` ...) take both. Of an ``int`` they tell what
+#: one instruction takes, in whole cycles, each part rounded up as the hardware counts. Floats and
+#: arrays are sizes of many tilings at once, often means, of which nothing is rounded.
+Numbers = Any
 
-def drain_cycles(size: int, path: Path) -> int:
-    """Cycles to move ``size`` bytes at the rate of a path, rounded up."""
-    return -(-(size << RATE_BITS) // path.fixed_rate)
+#: Parts of what an instruction costs alone, in the order of reports.
+STARTUP, BYTES, ROWS, FETCH = "start-up", "bytes", "rows", "fetch"
+CONFLICT, FLOOR, COMPUTE, ORDER = "conflict", "floor", "compute", "order"
+
+#: A rate that moves anything in no time.
+_NO_LIMIT = Fraction(1 << 60)
+
+
+def transfer_cycles(path: Path, size: Numbers) -> Numbers:
+    """Cycles to move ``size`` bytes at the rate of a path."""
+    if isinstance(size, int):
+        return -(-(size << RATE_BITS) // path.fixed_rate)
+    return size / path.rate
 
 
 def whole_cycles(count: int, each: Fraction) -> int:
@@ -33,8 +50,20 @@ def whole_cycles(count: int, each: Fraction) -> int:
     return -(-count * each.numerator // each.denominator)
 
 
+def mean_cycles(count: Numbers, each: Fraction) -> Numbers:
+    """``count`` times ``each`` cycles."""
+    return count * float(each)
+
+
+def larger(first: Numbers, second: Numbers) -> Numbers:
+    """The larger of two numbers, or of arrays element by element."""
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return np.maximum(first, second)
+    return max(first, second)
+
+
 class Cost(NamedTuple):
-    """What an instruction needs when alone on the machine, in cycles.
+    """The cost of an instruction that is alone on the machine, in cycles.
 
     ``cycles`` it occupies its pipe, ``idle_head`` more if the pipe was idle just before,
     ``startup`` of them pass before the first byte moves (GM transfers), ``issue`` cycles of
@@ -53,7 +82,7 @@ class Cost(NamedTuple):
 
 
 class MemoryView(Protocol):
-    """What ``execute`` sees: the elements behind regions, for ``batch`` cores at once.
+    """The view of ``execute``: the elements behind regions, for ``batch`` cores at once.
 
     Arrays have a leading axis for the cores.
     """
@@ -107,7 +136,7 @@ class Await(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What an instruction tells of itself once, when it is issued.
+    """Facts that an instruction tells of itself once, when it is issued.
 
     Each field is the property or method of ``Instruction`` that has its name.
     """
@@ -136,6 +165,10 @@ class Instruction(Abstract):
     signals: Signal | None = None
     #: What it waits to be told by other cores, if it does.
     awaits: Await | None = None
+    #: The part of a device whose figures its cost is made of: "cube", "vector" or "gemm".
+    unit: ClassVar[str] = ""
+    #: Figures of that unit, or of a move's path, that add to its cost, each with its part of it.
+    additions: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     @property
     @abstractmethod
@@ -167,7 +200,7 @@ class Instruction(Abstract):
 
     @property
     def drains(self) -> bool:
-        """Whether it waits until all pipes of its core have done what was issued before it."""
+        """Tell whether it waits until all pipes of its core have done what was issued before it."""
         return self.meets
 
     def told(self) -> Told:
@@ -184,7 +217,7 @@ class Instruction(Abstract):
 
     @abstractmethod
     def cost(self, device: Device) -> Cost:
-        """What it takes alone on ``device``."""
+        """Return its cost alone on ``device``."""
 
     @abstractmethod
     def figures(self) -> tuple[str, ...]:
@@ -204,7 +237,7 @@ class Instruction(Abstract):
 
     @property
     def about(self) -> str:
-        """What it works on, for who looks at one of many: its sizes, or where it moves what."""
+        """Words for its subject, to tell it from others: its sizes, or the ends of a move."""
         return ""
 
     def __str__(self) -> str:
@@ -260,9 +293,63 @@ def spelled(name: str) -> str:
 class Move(Instruction):
     """Copies ``src`` to ``dst`` along a path of the device, whose pipe executes it."""
 
+    additions: ClassVar[tuple[tuple[str, str], ...]] = (
+        (FLOOR, "floor_cycles"),
+        (CONFLICT, "conflict_cycles"),
+        (ROWS, "unaligned_cycles"),
+        (STARTUP, "startup_cycles"),
+    )
+    #: Figures of the path of which that counts which takes longest, with what is no limit.
+    limits: ClassVar[tuple[tuple[str, str, Fraction], ...]] = (
+        (BYTES, "bytes_per_cycle", _NO_LIMIT),
+        (ROWS, "row_cycles", Fraction(0)),
+    )
+
     dst: Region
     src: Region
     path: Path
+
+    @staticmethod
+    def cycles(
+        path: Path,
+        size: Numbers,
+        rows: Numbers = 0,
+        *,
+        moves: Numbers = 1,
+        fetch: Numbers = 0,
+        elements: Numbers = 0,
+        conflict: Numbers = False,
+        unaligned: Numbers = 0,
+    ) -> Numbers:
+        """Cycles that a move of ``size`` bytes occupies its pipe, alone on the machine.
+
+        Bytes, ``rows`` (contiguous pieces) and ``fetch`` (cycles to fetch an img2col window) pass
+        at the same time, and of a path that counts them ``elements`` too. With ``conflict`` each
+        fractal pays for a bank that is written at the same time; ``unaligned`` rows pay for their
+        place. Several ``moves`` of so many bytes in all start one after another.
+        See ``Numbers``; the figures are described at ``Path``.
+        """
+        exact = isinstance(size, int)
+        each = whole_cycles if exact else mean_cycles
+        work = larger(transfer_cycles(path, size), fetch)
+        if path.row_cycles:
+            work = larger(work, each(rows, path.row_cycles))
+        if path.elements_per_cycle:
+            limit = path.elements_per_cycle
+            work = larger(work, ceil_div(elements, limit) if exact else elements / limit)
+        if path.conflict_cycles:
+            fractals = ceil_div(size, FRACTAL_BYTES) if exact else size / FRACTAL_BYTES
+            work = work + conflict * each(fractals, path.conflict_cycles)
+        if path.unaligned_cycles:
+            work = work + each(unaligned, path.unaligned_cycles)
+        busy = moves * path.startup_cycles + work
+        return larger(moves * path.floor_cycles, busy) if path.floor_cycles else busy
+
+    @staticmethod
+    def cycles_beside_bytes(path: Path, size: Numbers, rows: Numbers) -> Numbers:
+        """Cycles of ``Move.cycles`` beside those of its bytes, which others may make slower."""
+        longer = mean_cycles(rows, path.row_cycles) - size / path.rate
+        return path.startup_cycles + larger(0, longer)
 
     @property
     def pipe(self) -> str:
@@ -296,25 +383,29 @@ def move_cost(
     path: Path,
     size: int,
     rows: int = 1,
-    cycles: int = 0,
     *,
+    fetch: int = 0,
+    elements: int = 0,
     conflict: bool = False,
     place: Region | None = None,
 ) -> Cost:
-    """Cost of moving ``size`` bytes in ``rows`` pieces along ``path``, at least ``cycles``.
+    """Cost of moving ``size`` bytes in ``rows`` pieces along ``path``, as ``Move.cycles`` has it.
 
-    With ``conflict`` each fractal pays for a bank that is written at the same time. Rows pay for
-    their alignment at ``place``, the end of the move in GM.
+    Rows are cut into pieces and pay for their alignment at ``place``, the end of the move in GM.
     """
     pieces = rows
     if isinstance(place, GmRegion) and path.piece_bytes:
         pieces = path.pieces(rows, place.row_bytes, place.offset, place.pitch)
-    work = max(drain_cycles(size, path), whole_cycles(pieces, path.row_cycles), cycles, 1)
-    if conflict:
-        work += whole_cycles(ceil_div(size, FRACTAL_BYTES), path.conflict_cycles)
+    unaligned = 0
     if isinstance(place, GmRegion) and (place.offset | place.pitch) % path.align_bytes:
-        work += whole_cycles(rows, path.unaligned_cycles)
-    startup = path.startup_cycles
-    return Cost(
-        max(path.floor_cycles, startup + work), path.idle_head_cycles, startup, path.issue_cycles
+        unaligned = rows
+    taken = Move.cycles(
+        path,
+        size,
+        pieces,
+        fetch=fetch,
+        elements=elements,
+        conflict=conflict,
+        unaligned=unaligned,
     )
+    return Cost(taken, path.idle_head_cycles, path.startup_cycles, path.issue_cycles)

@@ -1,94 +1,69 @@
-"""What the cycles of an instruction are for: start-up, rows, bytes, and what else its cost has.
+"""The parts of an instruction's cycles: start-up, rows, bytes, and what else its cost has.
 
 An instruction states its cost as one number. Its parts follow from asking again with one figure of
-the device taken away after the other, so that they add up to that number for any instruction.
+the device taken away after the other, so that they add up to that number for any instruction; the
+instruction's class names these figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 from npusim.base.records import replace
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import Instruction, Move
-
-#: Parts of what an instruction costs alone, in the order of reports.
-STARTUP, BYTES, ROWS, FETCH, CONFLICT, FLOOR, COMPUTE, ORDER = (
-    *("start-up", "bytes", "rows", "fetch", "conflict", "floor", "compute", "order"),
+from npusim.machine.isa.base import (
+    COMPUTE,
+    FETCH,
+    ORDER,
+    Instruction,
+    Move,
 )
-
-#: A rate that moves anything in no time.
-_NO_LIMIT = Fraction(1 << 60)
-
-Change = Callable[[Instruction, Device], tuple[Instruction, Device]]
 
 
 def cost_parts(instruction: Instruction, device: Device) -> dict[str, int]:
-    """Cycles of ``instruction.cost(device)`` by what they are for; no part is 0.
+    """Cycles of ``instruction.cost(device)`` by their purpose; no part is 0.
 
     The time that a move needs for its bytes, its rows and its fetches is that of the one that takes
     longest, because they happen at the same time.
     """
-    steps = _MOVE if isinstance(instruction, Move) else _OTHER
-    left = instruction.cost(device).cycles
-    found: dict[str, int] = {}
-    for part, change in steps:
-        instruction, device = change(instruction, device)
-        now = instruction.cost(device).cycles
-        found[part] = found.get(part, 0) + left - now
-        left = now
-    rest = _rest(instruction, device, left)
-    found[rest] = found.get(rest, 0) + left
-    return {part: cycles for part, cycles in found.items() if cycles}
+    remaining = instruction.cost(device).cycles
+    parts: dict[str, int] = {}
+    for part, figure in instruction.additions:
+        instruction, device = _without(instruction, device, figure)
+        cycles = instruction.cost(device).cycles
+        parts[part] = parts.get(part, 0) + remaining - cycles
+        remaining = cycles
+    rest = _rest(instruction, device, remaining)
+    parts[rest] = parts.get(rest, 0) + remaining
+    return {part: cycles for part, cycles in parts.items() if cycles}
 
 
-def _rest(instruction: Instruction, device: Device, left: int) -> str:
-    """What the work itself is."""
+def _rest(instruction: Instruction, device: Device, cycles: int) -> str:
+    """The part that the work itself is, of so many cycles."""
+    if not isinstance(instruction, Move):
+        return COMPUTE if instruction.writes() else ORDER
+    move = instruction
+    for part, figure, no_limit in Move.limits:
+        move = _along(move, {figure: no_limit})
+        if move.cost(device).cycles < cycles:
+            return part
+    return FETCH
+
+
+def _without(instruction: Instruction, device: Device, figure: str) -> tuple[Instruction, Device]:
+    """An instruction and its device without a figure of its path, or of its unit."""
     if isinstance(instruction, Move):
-        unlimited, _ = _path(bytes_per_cycle=_NO_LIMIT)(instruction, device)
-        if unlimited.cost(device).cycles < left:
-            return BYTES
-        rowless, _ = _path(row_cycles=Fraction(0))(unlimited, device)
-        return ROWS if rowless.cost(device).cycles < left else FETCH
-    return COMPUTE if instruction.writes() else ORDER
+        nothing = type(getattr(instruction.path, figure))(0)
+        return _along(instruction, {figure: nothing}), device
+    unit = getattr(device, instruction.unit)
+    if unit is None:
+        return instruction, device
+    nothing = type(getattr(unit, figure))(0)
+    changed: dict[str, Any] = {instruction.unit: replace(unit, **{figure: nothing})}
+    return instruction, replace(device, **changed)
 
 
-def _path(**figures: Any) -> Change:
+def _along(move: Move, figures: dict[str, Any]) -> Move:
     """A move along its path with other figures."""
-
-    def change(instruction: Instruction, device: Device) -> tuple[Instruction, Device]:
-        assert isinstance(instruction, Move)
-        path = replace(instruction.path, **figures)
-        return replace(instruction, path=path), device
-
-    return change
-
-
-def _unit(name: str, **figures: Any) -> Change:
-    """A device one of whose units has other figures, if it has that unit."""
-
-    def change(instruction: Instruction, device: Device) -> tuple[Instruction, Device]:
-        unit = getattr(device, name)
-        if unit is None:
-            return instruction, device
-        changed: dict[str, Any] = {name: replace(unit, **figures)}
-        return instruction, replace(device, **changed)
-
-    return change
-
-
-_MOVE: tuple[tuple[str, Change], ...] = (
-    (FLOOR, _path(floor_cycles=0)),
-    (CONFLICT, _path(conflict_cycles=Fraction(0))),
-    (ROWS, _path(unaligned_cycles=Fraction(0))),
-    (STARTUP, _path(startup_cycles=0)),
-)
-
-_OTHER: tuple[tuple[str, Change], ...] = (
-    (CONFLICT, _unit("cube", odd_block_conflict=False)),
-    (STARTUP, _unit("cube", startup_cycles=0)),
-    (STARTUP, _unit("vector", startup_cycles=0)),
-    (STARTUP, _unit("gemm", overhead_cycles=0)),
-)
+    path = replace(move.path, **figures)
+    return replace(move, path=path)

@@ -14,16 +14,19 @@ from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
 from npusim.base.records import Record
 from npusim.base.rounding import round_hf32, round_to
-from npusim.machine.device.parts import Path
+from npusim.machine.device.parts import Cube, CubeRate, Path
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.base import (
+    CONFLICT,
+    STARTUP,
     Cost,
     Instruction,
     MemoryView,
     Move,
+    Numbers,
     Told,
-    drain_cycles,
     move_cost,
+    transfer_cycles,
 )
 from npusim.machine.isa.operands import FRACTAL_BYTES, GmRegion, Region, SlotRegion, moved
 
@@ -66,6 +69,29 @@ class Mmad(Instruction, Record, frozen=True):
     bias: SlotRegion | None = None
 
     pipe = "M"
+    unit: ClassVar[str] = "cube"
+    additions: ClassVar[tuple[tuple[str, str], ...]] = (
+        (CONFLICT, "odd_block_conflict"),
+        (STARTUP, "startup_cycles"),
+    )
+
+    @staticmethod
+    def cycles(cube: Cube, rate: CubeRate, m: Numbers, k: Numbers, n: Numbers) -> Numbers:
+        """Cycles of an mmad of ``m`` x ``k`` x ``n`` blocks of a rate; see ``Numbers``.
+
+        A cube that says so pays for odd numbers of blocks along m or n where there are several
+        along k.
+        """
+        cycles = Mmad.cycles_of_blocks(cube, rate, m, k, n)
+        if cube.odd_block_conflict:
+            odd = (m % 2 > 0) | (n % 2 > 0)
+            cycles = cycles + (k > 1) * odd * (k - 2)
+        return cycles
+
+    @staticmethod
+    def cycles_of_blocks(cube: Cube, rate: CubeRate, m: Numbers, k: Numbers, n: Numbers) -> Numbers:
+        """Cycles of ``Mmad.cycles`` without conflicts: at least so many, of means of blocks too."""
+        return cube.startup_cycles + m * k * n * rate.cycles
 
     @property
     def math(self) -> str:
@@ -126,9 +152,7 @@ class Mmad(Instruction, Record, frozen=True):
         rate = cube.rates[self.math]
         depth = self.k * self.dtype.values
         m, k, n = ceil_div(self.m, rate.m), ceil_div(depth, rate.k), ceil_div(self.n, rate.n)
-        cycles = cube.startup_cycles + m * k * n * rate.cycles
-        if cube.odd_block_conflict and k > 1 and (m % 2 or n % 2):
-            cycles += k - 2
+        cycles = Mmad.cycles(cube, rate, m, k, n)
         return Cost(
             cycles=cycles,
             idle_head=cube.idle_head_cycles,
@@ -141,7 +165,7 @@ class Mmad(Instruction, Record, frozen=True):
 
     @property
     def _follows(self) -> bool:
-        """Whether drains of its accumulator and it follow each other under the unit flag."""
+        """Tell whether drains of its accumulator and it follow each other under the unit flag."""
         return self.c.slot.buffer.unit_flag
 
     def figures(self) -> tuple[str, ...]:
@@ -149,22 +173,13 @@ class Mmad(Instruction, Record, frozen=True):
         return ("cube", f"cube.rates.{self.math}", *drain)
 
     def execute(self, memory: MemoryView) -> None:
-        c0 = 32 // self.dtype.bytes
-        m1, k1, n1 = ceil_div(self.m, 16), ceil_div(self.k, c0), ceil_div(self.n, 16)
-        a = memory.read(self.a, self.dtype, (m1, k1, 16, c0), wide=True)
-        b = memory.read(self.b, self.dtype, (k1, n1, 16, c0), wide=True)
-        a = a.swapaxes(2, 3).reshape(-1, m1 * 16, k1 * c0)
-        b = b.transpose(0, 1, 4, 2, 3).reshape(-1, k1 * c0, n1 * 16)
-        left, right = a[:, : self.m, : self.k], b[:, : self.k, : self.n]
-        if self.hf32_bits:
-            left, right = (round_hf32(x, self.hf32_bits) for x in (left, right))
+        left, right = self._operands(memory)
         sums = self._sums
-        if sums is INT32:  # sums of products are exact in float64
-            left, right = left.astype(np.float64), right.astype(np.float64)
         product = np.matmul(row_major(left), row_major(right)).astype(sums.numpy, copy=False)
         if self.bias is not None:
             kind = self.bias.slot.buffer.dtype or sums
             product = product + memory.read(self.bias, kind, (1, self.n), wide=sums is FP32)
+        m1, n1 = ceil_div(self.m, 16), ceil_div(self.n, 16)
         if (self.m, self.n) != (m1 * 16, n1 * 16):
             c = _accumulator(memory, self.c, m1, n1, sums).copy()
             part = c[:, : self.m, : self.n]
@@ -174,11 +189,29 @@ class Mmad(Instruction, Record, frozen=True):
             np.add(_accumulator(memory, self.c, m1, n1, sums), product, out=product)
         memory.write(self.c, product.reshape(-1, m1 * 16, n1, 16).swapaxes(1, 2), sums)
 
+    def _operands(self, memory: MemoryView) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """A, (batch, m, k), and B, (batch, k, n), in the type in which products are exact."""
+        c0 = 32 // self.dtype.bytes
+        m1, k1, n1 = ceil_div(self.m, 16), ceil_div(self.k, c0), ceil_div(self.n, 16)
+        a = memory.read(self.a, self.dtype, (m1, k1, 16, c0), wide=True)
+        b = memory.read(self.b, self.dtype, (k1, n1, 16, c0), wide=True)
+        a = a.swapaxes(2, 3).reshape(-1, m1 * 16, k1 * c0)
+        b = b.transpose(0, 1, 4, 2, 3).reshape(-1, k1 * c0, n1 * 16)
+        left = a[:, : self.m, : self.k]
+        right = b[:, : self.k, : self.n]
+        if self.hf32_bits:
+            left = round_hf32(left, self.hf32_bits)
+            right = round_hf32(right, self.hf32_bits)
+        if self._sums is INT32:  # sums of products are exact in float64
+            left = left.astype(np.float64)
+            right = right.astype(np.float64)
+        return left, right
+
 
 def _first_piece_out(device: Device) -> int:
     """Cycles until a drain to GM has left the first piece of its source."""
     path = device.path("L0C", "GM")
-    return path.startup_cycles + drain_cycles(UNIT_FLAG_BYTES, path)
+    return path.startup_cycles + int(transfer_cycles(path, UNIT_FLAG_BYTES))
 
 
 def row_major(matrices: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -287,7 +320,7 @@ class Drain(Move, Record, frozen=True):
         if device.cube is None or not self.src.slot.buffer.unit_flag:
             return alone
         # Under the unit flag: not before the first piece is there; the last piece after it.
-        last = drain_cycles(UNIT_FLAG_BYTES, self.path)
+        last = int(transfer_cycles(self.path, UNIT_FLAG_BYTES))
         lag_start, lag_end = device.cube.startup_cycles, min(alone.cycles, last)
         return alone._replace(lag_start=lag_start, lag_end=lag_end)
 

@@ -102,15 +102,13 @@ class Nd2nz(Move, Record, frozen=True):
 
 
 def _shares_bank(src: SlotRegion) -> bool:
-    """Whether what is read lies in the bank that another slot's load is being written to."""
+    """Tell whether what is read lies in the bank that another slot's load is being written to."""
     return src.slot.buffer.slots > 1 and not src.slot.buffer.own_banks
 
 
-def element_cycles(path: Path, size: int, dtype: DType) -> int:
-    """Least cycles for ``size`` bytes of ``dtype`` along a path that counts elements."""
-    if not path.elements_per_cycle:
-        return 0
-    return ceil_div(size // dtype.bytes * dtype.values, path.elements_per_cycle)
+def _elements(size: int, dtype: DType) -> int:
+    """Elements of ``dtype`` in ``size`` bytes."""
+    return size // dtype.bytes * dtype.values
 
 
 class Load2d(Move, Record, frozen=True):
@@ -143,8 +141,8 @@ class Load2d(Move, Record, frozen=True):
 
     def cost(self, device: Device) -> Cost:
         size = self.dst.size
-        cycles = element_cycles(self.path, size, self.dtype)
-        return move_cost(self.path, size, cycles=cycles, conflict=_shares_bank(self.src))
+        elements = _elements(size, self.dtype)
+        return move_cost(self.path, size, elements=elements, conflict=_shares_bank(self.src))
 
     def execute(self, memory: MemoryView) -> None:
         if self.transpose:
@@ -205,30 +203,49 @@ class Window(Struct, frozen=True):
 
     @property
     def plain(self) -> bool:
-        """Whether every position is read once, one after the other: a 1x1 filter at stride 1."""
+        """Tell whether positions are read once, one after the other: a 1x1 filter at stride 1."""
         filters = (self.kernel_h, self.kernel_w, self.stride_h, self.stride_w)
         pads = self.pad_left + self.pad_right + self.pad_top + self.pad_bottom
         return filters == (1, 1, 1, 1) and not pads
 
-    def fetches(self, m_start: int, m_ext: int, window_bytes: int) -> int:
-        """Cycles to read one C0-column of the window: groups of 16 positions, row by row.
+    def fetches(self, m_start: int, m_ext: int, fetcher: Fetcher) -> int:
+        """Cycles to read one C0-column of the window for ``m_ext`` positions from ``m_start`` on.
 
-        Positions on one map row within ``window_bytes`` are fetched together; strides other
-        than 1, 2 and 4 fetch every position alone.
+        Positions go in groups of 16, row by row.
         """
-        return _fetches(self.out_w, self.stride_w, m_start, m_ext, window_bytes)
+        return _fetches(self.out_w, self.stride_w, m_start, m_ext, fetcher)
+
+
+class Fetcher(NamedTuple):
+    """The way img2col loads of a path read their map: ``window_bytes`` of a row in a cycle."""
+
+    window_bytes: int
+
+    @classmethod
+    def of(cls, path: Path) -> Fetcher:
+        """The figures of a path on which this rests."""
+        return cls(path.window_bytes)
+
+    def cycles(self, points: int, stride: int) -> int:
+        """Cycles to read so many positions of one map row, ``stride`` pixels apart.
+
+        Strides other than 1, 2 and 4 fetch every position alone.
+        """
+        if stride not in (1, 2, 4):
+            return points
+        return ceil_div(((points - 1) * stride + 1) * 32, self.window_bytes)
 
 
 @lru_cache(maxsize=4096)
-def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, window_bytes: int) -> int:
+def _fetches(out_w: int, stride: int, m_start: int, m_ext: int, fetcher: Fetcher) -> int:
     total = 0
     for first in range(m_start, m_start + m_ext, 16):
-        p, end = first, min(first + 16, m_start + m_ext)
-        while p < end:
-            points = min(end, (p // out_w + 1) * out_w) - p
-            alone = stride not in (1, 2, 4)
-            total += points if alone else ceil_div(((points - 1) * stride + 1) * 32, window_bytes)
-            p += points
+        position = first
+        end = min(first + 16, m_start + m_ext)
+        while position < end:
+            points = min(end, (position // out_w + 1) * out_w) - position
+            total += fetcher.cycles(points, stride)
+            position += points
     return total
 
 
@@ -293,39 +310,54 @@ class Load3d(Move, Record, frozen=True):
             )
 
     def cost(self, device: Device) -> Cost:
-        columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
-        ticks = 0
+        fetch = 0
         if not self.window.plain:
-            ticks = columns * self.window.fetches(self.m_start, self.m_ext, self.path.window_bytes)
-        ticks = max(ticks, element_cycles(self.path, self.dst.size, self.dtype))
-        return move_cost(self.path, self.dst.size, cycles=ticks, conflict=_shares_bank(self.src))
+            columns = ceil_div(self.k_ext, 32 // self.dtype.bytes)
+            fetcher = Fetcher.of(self.path)
+            fetch = columns * self.window.fetches(self.m_start, self.m_ext, fetcher)
+        return move_cost(
+            self.path,
+            self.dst.size,
+            fetch=fetch,
+            elements=_elements(self.dst.size, self.dtype),
+            conflict=_shares_bank(self.src),
+        )
 
     def execute(self, memory: MemoryView) -> None:
         c0, w = 32 // self.dtype.bytes, self.window
-        zn = self.dst.memory == "L0B"  # contraction blocks outside
-        turned = self.transpose or zn  # the positions are contracted
+        in_l0b = self.dst.memory == "L0B"
+        turned = self.transpose or in_l0b  # the positions are contracted
         pads = (c0, 16) if turned else (16, c0)
         cut = _cut(w, (self.m_start, self.m_ext), (self.k_start, self.k_ext), pads, c0)
 
         def fractals(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            if cut.piece is not None:  # positions as they lie: nothing is looked up
-                (m, k), maps = cut.piece, planes.reshape(len(planes), -1, w.h * w.w, c0)
-                matrix = maps[:, k : k + cut.pixel.shape[1], m : m + len(cut.pixel)].swapaxes(1, 2)
-            else:
-                flat = planes.reshape(len(planes), -1, c0)
-                matrix = flat.take(cut.pixel, axis=1)  # batch, positions, columns, C0
-                matrix[cut.outside] = 0
+            matrix = _img2col(planes, w, cut, c0)
+            positions = len(cut.pixel)
             if not turned:
-                blocks = matrix.reshape(len(planes), len(cut.pixel) // 16, 16, -1, c0)
+                blocks = matrix.reshape(len(planes), positions // 16, 16, -1, c0)
                 return blocks.transpose(0, 1, 3, 2, 4)
-            matrix = matrix.reshape(len(planes), len(cut.pixel), -1)
-            rows = matrix.swapaxes(1, 2)[
-                :, : ceil_div(self.k_ext, 16) * 16
-            ]  # of C0 32 whole blocks
+            columns = ceil_div(self.k_ext, 16) * 16  # of C0 32 whole blocks
+            rows = matrix.reshape(len(planes), positions, -1).swapaxes(1, 2)[:, :columns]
             blocks = rows.reshape(len(rows), rows.shape[1] // 16, 16, rows.shape[2] // c0, c0)
-            return blocks.transpose((0, 3, 1, 2, 4) if zn else (0, 1, 3, 2, 4))
+            # In L0B contraction blocks are outside.
+            return blocks.transpose((0, 3, 1, 2, 4) if in_l0b else (0, 1, 3, 2, 4))
 
         memory.move(self.dst, self.src, self.dtype, (-1, w.h * w.w, c0), fractals)
+
+
+def _img2col(planes: npt.NDArray[Any], w: Window, cut: _Cut, c0: int) -> npt.NDArray[Any]:
+    """The cut of the img2col matrix of (batch, planes, pixels, C0): batch, positions, columns, C0.
+
+    Where the window cuts a piece out of the planes nothing is looked up.
+    """
+    if cut.piece is not None:
+        m, k = cut.piece
+        positions, columns = cut.pixel.shape
+        maps = planes.reshape(len(planes), -1, w.h * w.w, c0)
+        return maps[:, k : k + columns, m : m + positions].swapaxes(1, 2)
+    matrix = planes.reshape(len(planes), -1, c0).take(cut.pixel, axis=1)
+    matrix[cut.outside] = 0
+    return matrix
 
 
 class _Cut(NamedTuple):
@@ -344,18 +376,24 @@ def _cut(
 
     What pads them counts as outside the map.
     """
-    (m_start, m_ext), (k_start, k_ext) = m_cut, k_cut
-    m = np.arange(m_start, m_start + ceil_div(m_ext, pads[0]) * pads[0])
-    column = k_start // c0 + np.arange(ceil_div(ceil_div(k_ext, pads[1]) * pads[1], c0))
-    tap_h, tap_w = column // w.kernel_w % w.kernel_h, column % w.kernel_w
+    m_start, m_ext = m_cut
+    k_start, k_ext = k_cut
+    positions = ceil_div(m_ext, pads[0]) * pads[0]
+    columns = ceil_div(ceil_div(k_ext, pads[1]) * pads[1], c0)
+    m = np.arange(m_start, m_start + positions)
+    column = k_start // c0 + np.arange(columns)
+    tap_h = column // w.kernel_w % w.kernel_h
+    tap_w = column % w.kernel_w
     y = (m // w.out_w * w.stride_h - w.pad_top)[:, None] + tap_h * w.dilation_h
     x = (m % w.out_w * w.stride_w - w.pad_left)[:, None] + tap_w * w.dilation_w
-    inside = (y >= 0) & (y < w.h) & (x >= 0) & (x < w.w)
     real = m < min(m_start + m_ext, w.out_h * w.out_w)
+    inside = (y >= 0) & (y < w.h) & (x >= 0) & (x < w.w)
     inside &= real[:, None] & (column < ceil_div(k_start + k_ext, c0))
     plane = column // (w.kernel_h * w.kernel_w)
     pixel = np.where(inside, (plane * w.h + y) * w.w + x, 0)
-    piece = (m_start, int(plane[0])) if w.plain and inside.all() else None
+    piece = None
+    if w.plain and inside.all():
+        piece = (m_start, int(plane[0]))
     return _Cut(pixel, (slice(None), *np.nonzero(~inside)), piece)
 
 

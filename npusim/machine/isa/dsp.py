@@ -14,8 +14,9 @@ from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
 from npusim.base.records import Record
+from npusim.machine.device.parts import CubeRate, Gemm
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import Cost, Instruction, MemoryView, Told
+from npusim.machine.isa.base import STARTUP, Cost, Instruction, MemoryView, Numbers, Told
 from npusim.machine.isa.operands import Region, SlotRegion
 from npusim.machine.isa.vector import VecCast
 
@@ -36,6 +37,16 @@ class DspGemm(Instruction, Record, frozen=True):
     dtype: DType
     init: bool
     transpose_a: bool = False
+
+    unit: ClassVar[str] = "gemm"
+    additions: ClassVar[tuple[tuple[str, str], ...]] = ((STARTUP, "overhead_cycles"),)
+
+    @staticmethod
+    def cycles(
+        gemm: Gemm, rate: CubeRate, blocks: Numbers, k: Numbers, *, calls: Numbers = 1
+    ) -> Numbers:
+        """Cycles of ``blocks`` of sums over ``k`` products each, in several ``calls`` or one."""
+        return blocks * (calls * gemm.overhead_cycles + k * rate.cycles)
 
     @staticmethod
     def sizes(m: int, k: int, n: int, dtype: DType) -> tuple[int, int, int]:
@@ -74,7 +85,7 @@ class DspGemm(Instruction, Record, frozen=True):
         rate = gemm.rates[self.dtype.name]
         blocks = ceil_div(self.m, rate.m) * ceil_div(self.n, rate.n)
         return Cost(
-            cycles=blocks * (gemm.overhead_cycles + self.k * rate.cycles),
+            cycles=self.cycles(gemm, rate, blocks, self.k),
             issue=gemm.issue_cycles,
             macs=self.m * self.k * self.n,
         )

@@ -202,7 +202,7 @@ def region_of(place: Place, size: int | None = None) -> Region:
 
 
 def private(place: Place, size: int | None = None) -> SlotRegion:
-    """The same for operands that cannot lie in GM."""
+    """The region behind an operand that cannot lie in GM."""
     if isinstance(place, SlotRegion):
         return place
     region = region_of(place, size)

@@ -12,8 +12,18 @@ from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
 from npusim.base.records import Record
 from npusim.base.rounding import round_to
+from npusim.machine.device.parts import Vector
 from npusim.machine.device.spec import Device
-from npusim.machine.isa.base import Cost, Instruction, MemoryView, Told, whole_cycles
+from npusim.machine.isa.base import (
+    STARTUP,
+    Cost,
+    Instruction,
+    MemoryView,
+    Numbers,
+    Told,
+    mean_cycles,
+    whole_cycles,
+)
 from npusim.machine.isa.operands import Region, SlotRegion
 
 #: What the operations of ``VecBinary`` do.
@@ -47,12 +57,12 @@ def walked(*regions: SlotRegion) -> int:
 
 
 def _leaves_gaps(region: SlotRegion) -> bool:
-    """Whether rows of a region take blocks that they do not fill."""
+    """Tell whether rows of a region take blocks that they do not fill."""
     return region.pitch != region.row_bytes and region.row_bytes % BLOCK_BYTES != 0
 
 
 class Lanes(NamedTuple):
-    """What the repeats of a vector instruction have room for, and how much of that is used.
+    """Room of the repeats of a vector instruction, and the part of it that is used.
 
     ``elements`` are computed in ``repeats`` of ``each`` lanes. ``row_bytes`` are those of the
     shortest rows that do not fill the blocks they take, 0 where there are none; ``again`` is
@@ -72,6 +82,8 @@ class VectorInstruction(Instruction):
     #: The memory that operands lie in.
     home: ClassVar[str] = "UB"
     pipe = "V"
+    unit: ClassVar[str] = "vector"
+    additions: ClassVar[tuple[tuple[str, str], ...]] = ((STARTUP, "startup_cycles"),)
     #: Names of the operands it reads.
     inputs: ClassVar[tuple[str, ...]] = ()
     #: What it is priced as; "" by its ``operation``.
@@ -80,6 +92,26 @@ class VectorInstruction(Instruction):
     operation: str  # of those that have several
     dst: SlotRegion
     dtype: DType
+
+    @staticmethod
+    def cycles(
+        vector: Vector,
+        op: str,
+        repeats: Numbers,
+        *,
+        instructions: Numbers = 1,
+        repeated: bool = False,
+    ) -> Numbers:
+        """Cycles of ``repeats`` of an entry of ``vector.ops``; see ``Numbers``.
+
+        They are of one instruction or several. Repeats of an operand that is ``repeated`` for each
+        row take longer.
+        """
+        each = vector.ops[op]
+        if repeated:
+            each += vector.repeated_cycles
+        work = whole_cycles if isinstance(repeats, int) else mean_cycles
+        return instructions * vector.startup_cycles + work(repeats, each)
 
     @property
     def sources(self) -> tuple[SlotRegion, ...]:
@@ -120,11 +152,11 @@ class VectorInstruction(Instruction):
         return f"{self.elements:,} x {self.dtype}"
 
     def repeats(self, device: Device) -> int:
-        """How many repeats it takes."""
+        """Count its repeats."""
         return max(1, ceil_div(self.walks, device.vector.repeat_bytes))
 
     def lanes(self, device: Device) -> Lanes:
-        """How much of its repeats it uses."""
+        """Return the part of its repeats that it uses."""
         narrow = [one for one in self.measured if one.rows > 1 and _leaves_gaps(one)]
         return Lanes(
             elements=self.elements,
@@ -149,10 +181,8 @@ class VectorInstruction(Instruction):
         if op not in vector.ops:
             known = ", ".join(vector.ops)
             raise ProgramError(f"{device.name} has no vector cost for {op!r} (it has: {known})")
-        each = vector.ops[op]
-        if any(one.rows > 1 and not one.pitch for one in self.sources):
-            each += vector.repeated_cycles
-        cycles = vector.startup_cycles + whole_cycles(self.repeats(device), each)
+        repeated = any(source.rows > 1 and not source.pitch for source in self.sources)
+        cycles = self.cycles(vector, op, self.repeats(device), repeated=repeated)
         return Cost(cycles, idle_head=vector.idle_head_cycles, issue=vector.issue_cycles)
 
     def figures(self) -> tuple[str, ...]:

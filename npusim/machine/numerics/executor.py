@@ -111,7 +111,7 @@ def sharing_of(program: Program, tensors: Mapping[str, Array]) -> Sharing:
 
 
 def _overlap(uses: list[Use]) -> bool:
-    """Whether two stores into a tensor, of which these are the ``uses``, touch the same byte."""
+    """True if two stores into a tensor, of which these are the ``uses``, touch the same byte."""
     hulls, rows = [], []
     for use in (use for use in uses if use.kind != READ):
         region = use.region
@@ -122,7 +122,7 @@ def _overlap(uses: list[Use]) -> bool:
 
 
 def _disjoint(pieces: list[tuple[IntArray, int]]) -> bool:
-    """Whether no two pieces (starts, length) of bytes overlap."""
+    """True if no two pieces (starts, length) of bytes overlap."""
     starts = np.concatenate([starts for starts, _ in pieces])
     ends = np.concatenate([starts + length for starts, length in pieces])
     order = np.argsort(starts)

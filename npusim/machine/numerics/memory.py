@@ -1,4 +1,4 @@
-"""What instructions read and write: global tensors, and private memories of cores side by side.
+"""The memory of instructions: global tensors, and private memories of cores side by side.
 
 Cores with the same templates run together, one core to a *lane*; arrays have a leading axis for
 them. Contents of regions lie in the physical slots of buffers. A content is worked out when first
@@ -217,7 +217,7 @@ class GlobalMemory:
         self._widening = Lock()  # or every thread would begin with all of it
 
     def load(self, region: GmRegion, offsets: IntArray, dtype: DType) -> Content:
-        """What lies at each of the byte ``offsets``: (batch, rows, elements per row)."""
+        """The elements at each of the byte ``offsets``: (batch, rows, elements per row)."""
         name, (_, rows, row, pitch) = region.tensor.name, place_of(region)
         data, scale = self.tensors[name], 4 // dtype.bytes
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import lru_cache, partial
@@ -22,7 +22,9 @@ from npusim.base.integers import IntArray
 from npusim.base.records import growing
 from npusim.base.yamltree import suggest
 from npusim.machine.device.catalog import load_device
+from npusim.machine.device.parts import CoreKind
 from npusim.machine.device.spec import Device
+from npusim.machine.isa.operands import Tensor
 from npusim.machine.isa.sync import SetFlag, WaitFlag
 from npusim.machine.program.kernel import Kernel, Plan, Tasks, fields_of, require_table
 from npusim.machine.program.language import Language
@@ -37,11 +39,33 @@ _OURS = tuple(_PACKAGE / part for part in ("program", "isa", "device"))
 
 
 class _Part(Struct, frozen=True):
-    """What the cores of one kind do: ``lanes`` are their groups and their numbers in these."""
+    """The work of the cores of one kind; ``lanes`` are their groups and their numbers in these."""
 
     k: Language
     lanes: tuple[tuple[int, int], ...]
     plan: Plan[Any]
+
+
+class _Facts(Struct, frozen=True):
+    """The statements of a kernel about itself that its program repeats."""
+
+    tiling: str
+    idle: str
+    useful_macs: int
+    needed_bytes: Mapping[str, int]
+
+
+class _Issued(Struct, frozen=True):
+    """The distinct units and tasks of a kernel, and by part the distinct task of each of its rows.
+
+    ``places`` are those of tensors by name, ``bases`` the names of base columns.
+    """
+
+    places: Mapping[str, int]
+    bases: list[str]
+    templates: list[Template]
+    tasks: list[Runs]
+    chosen: list[IntArray]
 
 
 @growing()
@@ -57,10 +81,67 @@ def build(
     for name in (kernel.name, *(t.name for t in kernel.tensors)):
         if not name.isprintable():  # reports and traces could not show it
             raise ProgramError(f"kernel {kernel.name!a}: the name {name!a} is not printable")
+    facts = _facts(kernel, len(_lanes(device.core_kind(kernel.role), groups)))
     parts = _parts(kernel, device, groups)
     if evenly:
         parts = [_Part(part.k, part.lanes, _dealt(kernel, part)) for part in parts]
-    names = {t.name: i for i, t in enumerate(kernel.tensors)}
+    issued = _issued(kernel.name, kernel.tensors, parts, device)
+    buffers = tuple(handle.buffer for handle in parts[0].k.handles)
+    lowered = tuple(template.lowered for template in issued.templates)
+    linker = Linker(buffers, lowered, [task.units for task in issued.tasks])
+    cores: list[CoreProgram] = []
+    for part, which in zip(parts, issued.chosen, strict=True):
+        cores += _cores(part, which, issued, linker)
+    count = len(issued.templates)
+    names = (dict(issued.places), issued.bases)
+    cores = placed(issued.templates, linker.variants, cores, device, names)
+    # Where the kernel looked at all of the device, its shape follows from all of it; where units
+    # are told apart by their addresses, from what moves look at.
+    is_certain = len(issued.templates) == count and not any(part.k.device_seen for part in parts)
+    program = Program(
+        kernel=kernel.name,
+        roles=kernel.roles,
+        computes=kernel.computes,
+        tiling=facts.tiling,
+        idle=facts.idle,
+        device=device,
+        tensors=kernel.tensors,
+        base_names=tuple(issued.bases),
+        buffers=buffers,
+        templates=tuple(issued.templates),
+        variants=tuple(linker.variants),
+        tasks=tuple(task.units for task in issued.tasks),
+        cores=tuple(cores),
+        useful_macs=facts.useful_macs,
+        needed_bytes=facts.needed_bytes,
+        structure=structure(device, kernel.roles) if is_certain else None,
+        looked=frozenset().union(*(part.k.looked for part in parts)),
+    )
+    _check_barriers(program)
+    _check_flags(program)
+    return program
+
+
+def _facts(kernel: Kernel, lanes: int) -> _Facts:
+    """The statements of a kernel on so many cores of its role."""
+    idle = kernel.idle(lanes)
+    tiling = kernel.tiling_text
+    return _Facts(
+        tiling=f"{tiling}; {idle}" if idle else tiling,
+        idle=idle,
+        useful_macs=kernel.useful_macs,
+        needed_bytes=kernel.needed_bytes,
+    )
+
+
+def _issued(
+    kernel: str, tensors: Sequence[Tensor], parts: Sequence[_Part], device: Device
+) -> _Issued:
+    """Issue every distinct task of every part once.
+
+    Raises ``ProgramError`` for a part without tasks, or with tasks on cores that are not there.
+    """
+    places = {tensor.name: place for place, tensor in enumerate(tensors)}
     bases = list(dict.fromkeys(base for part in parts for base in part.plan.tasks.bases))
     pipes = pipes_of(part.k.kind for part in parts)
     templates: list[Template] = []
@@ -74,50 +155,26 @@ def build(
         for record in records:
             runs = _issue(part.k, partial(part.plan.emit, record))
             tasks.append(runs._replace(units=runs.units + len(templates)))
-        templates += [_template(unit, device, (names, bases), pipes) for unit in part.k.units]
-    buffers = tuple(h.buffer for h in parts[0].k.handles)
-    linker = Linker(buffers, tuple(t.lowered for t in templates), [one.units for one in tasks])
-    cores = []
-    for part, which in zip(parts, chosen, strict=True):
-        order, kind = np.argsort(part.plan.tasks.core, kind="stable"), part.k.kind
-        table, ordered = _table(part.plan.tasks, bases)[order], which[order]
-        counts = np.bincount(part.plan.tasks.core, minlength=len(part.lanes))
-        shifted, iterations = _rows(tasks, ordered, table)
-        task = row = 0
-        for (group, i), count in zip(part.lanes, counts.tolist(), strict=True):
-            variants = linker.link(ordered[task : task + count])
-            end = row + len(variants)
-            rows, name = slice(row, end), f"{kind.name}{group * kind.per_group + i}"
-            units = variants, shifted[rows], iterations[rows]
-            cores.append(CoreProgram(name, group, kind, *units, tasks=count))
-            task, row = task + count, end
-    seen = any(part.k.device_seen for part in parts)
-    count, idle = len(templates), kernel.idle(len(parts[0].lanes))
-    cores = placed(templates, linker.variants, cores, device, (names, bases))
-    program = Program(
-        kernel=kernel.name,
-        roles=kernel.roles,
-        computes=kernel.computes,
-        tiling=f"{kernel.tiling_text}; {idle}" if idle else kernel.tiling_text,
-        idle=idle,
-        device=device,
-        tensors=kernel.tensors,
-        base_names=tuple(bases),
-        buffers=buffers,
-        templates=tuple(templates),
-        variants=tuple(linker.variants),
-        tasks=tuple(one.units for one in tasks),
-        cores=tuple(cores),
-        useful_macs=kernel.useful_macs,
-        needed_bytes=kernel.needed_bytes,
-        # Where the kernel looked at all of the device, it follows from all of it, and where units
-        # are told apart by their addresses, from what moves look at.
-        structure=None if seen or count < len(templates) else structure(device, kernel.roles),
-        looked=frozenset().union(*(part.k.looked for part in parts)),
-    )
-    _check_barriers(program)
-    _check_flags(program)
-    return program
+        templates += [_template(unit, device, (places, bases), pipes) for unit in part.k.units]
+    return _Issued(places, bases, templates, tasks, chosen)
+
+
+def _cores(part: _Part, which: IntArray, issued: _Issued, linker: Linker) -> Iterator[CoreProgram]:
+    """The cores of a part, each with the linked units of its tasks; ``which`` are distinct ones."""
+    kind = part.k.kind
+    order = np.argsort(part.plan.tasks.core, kind="stable")
+    ordered = which[order]
+    bases = _table(part.plan.tasks, issued.bases)[order]
+    counts = np.bincount(part.plan.tasks.core, minlength=len(part.lanes))
+    shifted, iterations = _rows(issued.tasks, ordered, bases)
+    first_task = first_row = 0
+    for (group, number), count in zip(part.lanes, counts.tolist(), strict=True):
+        variants = linker.link(ordered[first_task : first_task + count])
+        rows = slice(first_row, first_row + len(variants))
+        name = f"{kind.name}{group * kind.per_group + number}"
+        yield CoreProgram(name, group, kind, variants, shifted[rows], iterations[rows], tasks=count)
+        first_task += count
+        first_row = rows.stop
 
 
 @growing()
@@ -160,7 +217,7 @@ def _parts(
         handles = parts[0].k.handles if parts else None
         k = first if first is not None and not parts else Language(device, kind, role, handles)
         k.anywhere = kernel.anywhere
-        lanes = tuple((group, i) for group in groups for i in range(kind.per_group))
+        lanes = _lanes(kind, groups)
         with _located():
             plan = kernel.plan(k, kernel.used(len(lanes)))
         if not isinstance(plan, Plan):
@@ -170,6 +227,11 @@ def _parts(
         k.bases = tuple(plan.tasks.bases)
         parts.append(_Part(k, lanes, plan))
     return parts
+
+
+def _lanes(kind: CoreKind, groups: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The cores of a kind as their groups and their numbers in these."""
+    return tuple((group, number) for group in groups for number in range(kind.per_group))
 
 
 def _dealt(kernel: Kernel, part: _Part) -> Plan[Any]:
@@ -196,7 +258,7 @@ def _rows(tasks: list[Runs], which: IntArray, bases: IntArray) -> tuple[IntArray
 
     ``which`` are distinct tasks, ``bases`` (tasks, base columns) theirs.
     """
-    lengths = np.array([len(one.units) for one in tasks])
+    lengths = np.array([len(task.units) for task in tasks])
     begins, runs, count = np.cumsum(lengths) - lengths, Runs.joined(tasks), lengths[which]
     require_table(int(count.sum()))
     rows = np.repeat(begins[which] - (np.cumsum(count) - count), count) + np.arange(count.sum())
@@ -261,13 +323,13 @@ def _ranks(column: IntArray) -> tuple[IntArray, int]:
     return ranks.reshape(-1).astype(np.int64), len(values)
 
 
-def _check_tasks(kernel: Kernel, tasks: Tasks[Any], lanes: int) -> None:
+def _check_tasks(kernel: str, tasks: Tasks[Any], lanes: int) -> None:
     if not len(tasks.core):
-        raise ProgramError(f"kernel {kernel.name} has no tasks; launch nothing instead")
+        raise ProgramError(f"kernel {kernel} has no tasks; launch nothing instead")
     wrong = tasks.core[(tasks.core < 0) | (tasks.core >= lanes)]
     if len(wrong):
         raise ProgramError(
-            f"kernel {kernel.name} places a task on core {int(wrong[0])} of {lanes}; "
+            f"kernel {kernel} places a task on core {int(wrong[0])} of {lanes}; "
             f"cores are numbered 0 to {lanes - 1}"
         )
 
@@ -373,7 +435,7 @@ K = TypeVar("K", bound=Kernel)
 
 
 class Fit(Struct, frozen=True):
-    """Whether a kernel fits a device: bytes of its buffers by memory, or the reason why not.
+    """The room a kernel has on a device: bytes of its buffers by memory, or why it has none.
 
     ``sizes`` are those of the memories. True where it fits.
     """
@@ -392,7 +454,7 @@ class Fit(Struct, frozen=True):
 
 
 def is_tunable(kind: type[Kernel]) -> bool:
-    """Whether kernels of a kind have candidates of their own."""
+    """True if kernels of a kind have candidates of their own."""
     return bool(kind.choices) or kind.candidates is not Kernel.candidates
 
 
@@ -417,7 +479,7 @@ def changes(kernel: Kernel, candidate: Kernel) -> dict[str, Any]:
 
 
 def fits(kernel: Kernel, device: str | Device, *, issued: bool = True) -> Fit:
-    """What a kernel's buffers take of the memories of a core, and whether the device can run it.
+    """The bytes of a kernel's buffers in the memories of a core, and why a device cannot run it.
 
     ``reason`` is that of the kernel, of a memory too small, or of an instruction: the last only
     where these are ``issued``, which takes most of the time.

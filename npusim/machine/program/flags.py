@@ -13,7 +13,7 @@ from npusim.machine.program.program import Program
 
 
 class Flags:
-    """What cores have set, while a program runs."""
+    """The flags that cores have set, while a program runs."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.setters = program, setters(program)

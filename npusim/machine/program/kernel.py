@@ -1,4 +1,4 @@
-"""What a kernel author writes: which tasks there are, the buffers, and the program of one task."""
+"""The form of a kernel: which tasks there are, the buffers, and the program of one task."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Plan(Struct, Generic[Task], frozen=True):
 
 
 class Least(NamedTuple):
-    """What a kernel takes at least, in closed form: ``cycles`` without launches, on ``cores``.
+    """A lower bound of a kernel in closed form: ``cycles`` without launches, on ``cores``.
 
     ``before`` is what it needs to be launched before it, as far as that is known.
     """
@@ -129,8 +129,10 @@ class Kernel(Abstract):
 
         That is what the problem leaves of a field ``tiling``, else what ``choices`` names.
         """
-        own = (f"{name} {getattr(self, name)}" for name in self.choices)
-        return str(getattr(self, "ran", getattr(self, "tiling", ""))) or ", ".join(own)
+        tiling = self.tiling_in_use
+        if tiling is not None and str(tiling):
+            return str(tiling)
+        return ", ".join(f"{name} {getattr(self, name)}" for name in self.choices)
 
     def used(self, cores: int) -> int:
         """How many of so many cores ``plan`` divides the work among; the others are left idle.
@@ -155,7 +157,7 @@ class Kernel(Abstract):
 
     @property
     def is_spread(self) -> bool:
-        """Whether ``on_few`` said on how many cores it runs."""
+        """True if ``on_few`` chose on how many cores it runs."""
         return False
 
     def on_all_cores(self: Own) -> Own:
@@ -172,8 +174,11 @@ class Kernel(Abstract):
     def tensors(self) -> tuple[Tensor, ...]:
         """The global tensors it touches, whose roles tell inputs from outputs: those it holds."""
         values = (getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
-        held = (value if isinstance(value, tuple) else (value,) for value in values)
-        return tuple(one for some in held for one in some if isinstance(one, Tensor))
+        tensors: list[Tensor] = []
+        for value in values:
+            operands = value if isinstance(value, tuple) else (value,)
+            tensors += [operand for operand in operands if isinstance(operand, Tensor)]
+        return tuple(tensors)
 
     def candidates(self, device: Device, cores: int) -> Iterator[Kernel]:
         """The same kernel with other tilings for ``cores`` cores: what tuning chooses from.
@@ -188,7 +193,8 @@ class Kernel(Abstract):
 
     def bounded(self, device: Device, cores: int) -> Iterator[tuple[Kernel, Least]]:
         """The candidates, with what each takes at least: by default what ``least`` says of it."""
-        return ((one, one.least(device, cores)) for one in self.candidates(device, cores))
+        for candidate in self.candidates(device, cores):
+            yield candidate, candidate.least(device, cores)
 
     def ranked(
         self, device: Device, cores: int, few: int, warm: Collection[str] = ()
@@ -237,6 +243,12 @@ class Kernel(Abstract):
         return ()
 
     @property
+    def tiling_in_use(self) -> Any:
+        """The tile sizes that the problem leaves of a field ``tiling``; None where it has none."""
+        ran = getattr(self, "ran", None)
+        return getattr(self, "tiling", None) if ran is None else ran
+
+    @property
     def clipped(self) -> Kernel:
         """The same kernel with what its problem leaves of its tiling: equal if two run alike."""
         ran = getattr(self, "ran", None)
@@ -244,7 +256,7 @@ class Kernel(Abstract):
 
     @property
     def anywhere(self) -> bool:
-        """Whether operands in UB may begin at any byte, which no chip permits.
+        """True if operands in UB may begin at any byte, which no chip permits.
 
         Of the kernels that ship those that move single elements around need it.
         """

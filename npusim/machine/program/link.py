@@ -46,14 +46,14 @@ class _Row(Struct, frozen=True):
 
 
 class _Exit(Struct, frozen=True):
-    """What a template leaves of a resource: boards by slot, counts relative to its end."""
+    """The state a template leaves a resource in: boards by slot, counts relative to its end."""
 
     boards: dict[int, tuple[bool, Counts, Counts]]  # (older writes still count, writes, reads)
     turned: int
 
 
 class _Plan:
-    """What linking needs to know of a template, made once."""
+    """The facts of a template that linking needs, worked out once."""
 
     def __init__(self, lowered: Lowered, places: dict[Hashable, int]) -> None:
         self.totals = lowered.totals
@@ -265,8 +265,8 @@ def _exit(
     """
     turned = lowered.turns[resource] if isinstance(resource, int) else 0
 
-    def counts(found: dict[int, int], seen: set[int] | None) -> Counts:
-        pairs = sorted(found.items())
+    def counts(needs_by_pipe: dict[int, int], seen: set[int] | None) -> Counts:
+        pairs = sorted(needs_by_pipe.items())
         return tuple((q, n - lowered.totals[q]) for q, n in pairs if seen is None or seen - {q})
 
     writes, reads = observers or (None, None)

@@ -70,19 +70,19 @@ class _Scoreboard:
         self.counts = [0] * len(pipes)
         self.slots: dict[Hashable, dict[int, SlotBoard]] = {}
 
-    def waits_of(self, instruction: Instruction, told: Told) -> tuple[list[Wait], list[Outside]]:
+    def waits_of(self, instruction: Instruction, facts: Told) -> tuple[list[Wait], list[Outside]]:
         """Waits of the next instruction in program order; updates the scoreboards."""
-        pipe = self.index[told.pipe]
+        pipe = self.index[facts.pipe]
         waits: list[Wait] = []
         outside: list[Outside] = []
-        for region in told.reads:
+        for region in facts.reads:
             if isinstance(region, SlotRegion):
                 self._read(region.slot, pipe, waits, outside)
-        for region in told.writes:
+        for region in facts.writes:
             if isinstance(region, SlotRegion):
                 self._write(region.slot, pipe, waits, outside)
-        if not told.writes:  # what orders others changes no memory
-            self._order(instruction, told, waits, outside)
+        if not facts.writes:  # what orders others changes no memory
+            self._order(instruction, facts, waits, outside)
         self.counts[pipe] += 1
         return waits, outside
 

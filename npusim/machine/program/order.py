@@ -1,4 +1,4 @@
-"""What a program promises about the order of its instructions: which end before others begin.
+"""The order a program promises of its instructions: which end before others begin.
 
 Within a core a pipe works its instructions in order, waits hold them back, and whatever the scalar
 unit executes ends before it issues the next. Between cores only barriers and flags order anything.
@@ -77,11 +77,11 @@ class _Clocks:
                 self._take(step, before)
 
     def starts(self, pipe: int, count: int) -> Clock:
-        """What has ended when the pipe's instruction number ``count`` starts."""
+        """The instructions that have ended when the pipe's number ``count`` starts."""
         return self._known(pipe, 2 * count, count - 1)
 
     def ends(self, pipe: int, count: int) -> Clock:
-        """What has ended when it ends, itself included."""
+        """The instructions that have ended when it ends, itself included."""
         return self._known(pipe, 2 * count + 1, count)
 
     def _known(self, pipe: int, position: int, own: int) -> Clock:
@@ -130,7 +130,7 @@ class Order:
         self._clocks: dict[bytes, _Clocks] = {}
 
     def before(self, a: Place, b: Place) -> bool:
-        """Whether ``a`` ends before ``b`` starts."""
+        """True if ``a`` ends before ``b`` starts."""
         pipe, count = self._number(a)
         own, number = self._number(b)
         if a.core != b.core:
@@ -164,11 +164,11 @@ class Order:
 
     @cached_property
     def meetings(self) -> _Meetings:
-        """What cores know of each other."""
+        """The knowledge of cores about each other."""
         return _Meetings(self)
 
     def syncs(self, core: int) -> list[_Sync]:
-        """What orders a core against others, in program order."""
+        """The instructions that order a core against others, in program order."""
         places = [
             [i for i, one in enumerate(template.instructions) if one.between_cores]
             for template in self.program.templates
@@ -205,7 +205,7 @@ def _steps_of(program: Program, variant: Variant) -> list[_Step]:
 
 
 class _Meetings:
-    """What cores know of each other: arrays of counts by core and pipe, where cores meet."""
+    """The knowledge of cores about each other: counts by core and pipe, where cores meet."""
 
     def __init__(self, order: Order) -> None:
         self.order = order

@@ -7,6 +7,7 @@ a few dozen templates and two integer columns per core.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -30,7 +31,7 @@ READ, WRITE, ATOMIC, MOVE = range(4)
 
 
 class Flow(Struct, frozen=True):
-    """What others can slow of an instruction: its GM side, or a move along shared links."""
+    """The part of an instruction that others slow: its GM side, or a move along shared links."""
 
     kind: int
     size: int  # bytes
@@ -49,8 +50,8 @@ class Flow(Struct, frozen=True):
         """Bytes from the first to behind the last that is touched of a tensor."""
         if self.region is None:
             return 0
-        one = (self.region.rows - 1) * self.region.pitch + self.region.row_bytes
-        return one + (self.regions - 1) * self.apart
+        first = (self.region.rows - 1) * self.region.pitch + self.region.row_bytes
+        return first + (self.regions - 1) * self.apart
 
 
 class Template(Struct, frozen=True, dict=True):
@@ -70,7 +71,7 @@ class Template(Struct, frozen=True, dict=True):
     @cached_property
     def figures(self) -> frozenset[str]:
         """The figures of a device that its costs rest on."""
-        return frozenset(name for told in self.told for name in told.figures)
+        return frozenset(name for facts in self.told for name in facts.figures)
 
     @cached_property
     def cost_table(self) -> IntArray:
@@ -84,17 +85,17 @@ class Template(Struct, frozen=True, dict=True):
 
     @cached_property
     def activity(self) -> dict[str, int]:
-        """What one unit does, by the figure that says its energy (``Program.activity``)."""
+        """The work of one unit, by the figure that says its energy (``Program.activity``)."""
         total: dict[str, int] = {}
-        for told, cost in zip(self.told, self.costs, strict=True):
-            if told.move is not None:
-                name, amount = told.figures[0], told.move[3]
+        for facts, cost in zip(self.told, self.costs, strict=True):
+            if facts.move is not None:
+                name, amount = facts.figures[0], facts.move[3]
             elif cost.macs:
-                rate = next(name for name in told.figures if ".rates." in name)
+                rate = next(name for name in facts.figures if ".rates." in name)
                 name, amount = rate.replace(".rates.", f".{ENERGY}."), cost.macs
-            elif "vector" in told.figures:
+            elif "vector" in facts.figures:
                 name = "vector"
-                amount = sum(region.size for region in (*told.reads, *told.writes))
+                amount = sum(region.size for region in (*facts.reads, *facts.writes))
             else:
                 continue
             total[name] = total.get(name, 0) + amount
@@ -107,8 +108,8 @@ class Template(Struct, frozen=True, dict=True):
     def moves(self) -> dict[tuple[str, str, str], int]:
         """Bytes per (source, destination, operand) of one unit."""
         total: dict[tuple[str, str, str], int] = {}
-        for told in self.told:
-            move = told.move
+        for facts in self.told:
+            move = facts.move
             if move is not None:
                 total[move[:3]] = total.get(move[:3], 0) + move[3]
         return total
@@ -122,7 +123,7 @@ class Variant(Struct, frozen=True):
 
 
 class CoreProgram(Struct, frozen=True):
-    """What one core runs: per unit the variant and the byte offsets of the GM bases.
+    """The units of one core: of each the variant and the byte offsets of the GM bases.
 
     Each of its ``tasks`` is one unit or several; ``iterations`` says of which iteration of the
     innermost loop a unit is, from 0, and has -1 outside of loops.
@@ -165,6 +166,12 @@ class Program:
     #: What others worked out that follows from its shape alone, by their names for it: programs
     #: that differ in costs only have one between them.
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def on(self, device: Device) -> Program:
+        """This program for a device on which it would be built alike, with all worked out of it."""
+        program = copy(self)
+        object.__setattr__(program, "device", device)  # of a copy that nobody else has yet
+        return program
 
     @cached_property
     def figures(self) -> frozenset[str]:
@@ -226,7 +233,7 @@ class Program:
 
     @cached_property
     def activity(self) -> dict[str, int]:
-        """What all tasks do, by the figure that says its energy.
+        """The work of all tasks, by the figure that says its energy.
 
         That is bytes by path (``paths.GM->L1.nd2nz.energy``), multiply-adds by unit and type
         (``cube.energy.fp16``), and bytes of the vector unit's operands (``vector.energy``).
@@ -273,16 +280,16 @@ def pipes_of(kinds: Iterable[CoreKind]) -> tuple[str, ...]:
 
 def flow_of(
     instruction: Instruction,
-    told: Told,
+    facts: Told,
     tensors: dict[str, int],
     bases: list[str],
     device: Device,
 ) -> Flow | None:
     """The GM side of an instruction, or its use of shared links; None if it has neither."""
-    if told.move is None or not isinstance(instruction, Move):
+    if facts.move is None or not isinstance(instruction, Move):
         return None
-    path, (origin, goal, _, _) = instruction.path, told.move
-    sources, targets = told.reads, told.writes
+    path, (origin, goal, _, _) = instruction.path, facts.move
+    sources, targets = facts.reads, facts.writes
     if "GM" not in (origin, goal):
         return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None
     if origin == "GM":
@@ -306,5 +313,5 @@ def flow_of(
         request = request * pieces // region.rows
     many = 1 if kind == READ else len(targets)  # regions that a store writes
     apart = targets[1].offset - targets[0].offset if many > 1 else 0
-    own = kind, many * region.size, rate, path.links, region, tensor, base, peer, request
-    return Flow(*own, many, apart)
+    flow = kind, many * region.size, rate, path.links, region, tensor, base, peer, request
+    return Flow(*flow, many, apart)

@@ -27,7 +27,7 @@ from npusim.machine.program.program import ATOMIC, READ, WRITE, Program
 
 
 class Use(Struct, frozen=True):
-    """What one instruction of a template does to a tensor, in all tasks that use the template."""
+    """The access of one instruction of a template to a tensor, in all tasks of that template."""
 
     kind: int
     region: GmRegion
@@ -87,7 +87,7 @@ class Pieces:
         self.uses = uses
 
     def window(self, pieces: npt.NDArray[Any], use: Use) -> npt.NDArray[Any]:
-        """What ``pieces`` has for each access of a use: (accesses, rows, pieces per row)."""
+        """The ``pieces`` of each access of a use: (accesses, rows, pieces per row)."""
         view, starts = self.view(pieces, use)
         return view[starts]
 

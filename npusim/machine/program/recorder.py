@@ -1,4 +1,4 @@
-"""What every part of the kernel language shares: declared buffers, and checked instructions."""
+"""The common ground of the kernel language: declared buffers, and checked instructions."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Recorder(Units):
         return self._device.memory(name)
 
     def has_path(self, src: str, dst: str, variant: str = "") -> bool:
-        """Whether this kind of core can make the move."""
+        """True if this kind of core can make the move."""
         return self._device.has_path(src, dst, variant)
 
     def pipe_of(self, src: str, dst: str) -> str:
@@ -152,26 +152,26 @@ class Recorder(Units):
         return self._device.path(src, dst, variant)
 
     def _issue(self, instruction: Instruction) -> None:
-        told = instruction.told()
-        if told.pipe not in self.kind.pipes:
+        facts = instruction.told()
+        if facts.pipe not in self.kind.pipes:
             have = ", ".join(self.kind.pipes)
             raise ProgramError(
-                f"{instruction} runs on pipe {told.pipe}, which core kind "
+                f"{instruction} runs on pipe {facts.pipe}, which core kind "
                 f"{self.kind.name!r} of {self._device.name} lacks (it has: {have})"
             )
         instruction.check(self._device)
-        for region in told.reads:
+        for region in facts.reads:
             if isinstance(region, SlotRegion):
                 self._check_slot(instruction, region)
-        for region in told.writes:
+        for region in facts.writes:
             if isinstance(region, SlotRegion):
                 self._check_slot(instruction, region)
             else:
                 _check_role(instruction, region)
-        for region, dtype in instruction.typed(told):
-            own = region.slot.buffer if isinstance(region, SlotRegion) else region.tensor
-            if own.dtype is not dtype and own.dtype is not None:
-                raise _other_type(instruction, region, own, dtype)
+        for region, dtype in instruction.typed(facts):
+            holder = region.slot.buffer if isinstance(region, SlotRegion) else region.tensor
+            if holder.dtype is not dtype and holder.dtype is not None:
+                raise _other_type(instruction, region, holder, dtype)
         if self._issued == MOST_INSTRUCTIONS:
             raise ProgramError(
                 f"{MOST_INSTRUCTIONS:,} instructions in one task; a loop of emit may not end, or "
@@ -179,7 +179,7 @@ class Recorder(Units):
             )
         self._issued += 1
         self.instructions.append(instruction)
-        self.told.append(told)
+        self.told.append(facts)
         self.lines.append(kernel_line())
 
     def _check_slot(self, instruction: Instruction, region: SlotRegion) -> None:
@@ -232,15 +232,16 @@ def _check_role(instruction: Instruction, region: GmRegion) -> None:
 
 
 def _other_type(
-    instruction: Instruction, region: Region, own: Tensor | Buffer, dtype: DType
+    instruction: Instruction, region: Region, holder: Tensor | Buffer, dtype: DType
 ) -> ProgramError:
     """The error for an operand that holds elements of another type than is named."""
     if isinstance(region, GmRegion):
         return ProgramError(
-            f"{instruction} moves {dtype}, {own.name} holds {own.dtype}; name the tensor's "
+            f"{instruction} moves {dtype}, {holder.name} holds {holder.dtype}; name the tensor's "
             "type, and convert in a buffer (vec_cast)"
         )
     return ProgramError(
-        f"{instruction} takes {region} for {dtype}, buffer {own.name} holds {own.dtype}; name that "
-        "type, convert with vec_cast, or declare the buffer without a type if it holds bytes"
+        f"{instruction} takes {region} for {dtype}, buffer {holder.name} holds {holder.dtype}; "
+        "name that type, convert with vec_cast, or declare the buffer without a type if it holds "
+        "bytes"
     )

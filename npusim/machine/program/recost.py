@@ -190,34 +190,61 @@ def placed(
     added to the lists.
     """
     moves = [_moves(template) for template in templates]
-    grains = np.array([_grains(some, names[1]) for some in moves], np.int64)
-    whole = np.lcm.reduce(grains, axis=0)
-    if not any((core.bases % whole).any() for core in cores):
+    grains = np.array([_grains(places, names[1]) for places in moves], np.int64)
+    common = np.lcm.reduce(grains, axis=0)
+    if not any((core.bases % common).any() for core in cores):
         return cores
     of = np.array([variant.template for variant in variants], np.int64)
     which = np.concatenate([core.variants for core in cores])
     rests = np.concatenate([core.bases for core in cores]) % grains[of[which]]
     rows = np.flatnonzero(rests.any(axis=1))
-    prices = _Prices(device, names)
-    none = dict.fromkeys(names[1], 0)
-    known = {(i, prices.of(some, none)[1]): i for i, some in enumerate(moves)}
-    found: dict[tuple[int, int], int] = {(t, v): v for v, t in enumerate(of.tolist())}
     kinds, inverse = np.unique(
         np.column_stack([which[rows], rests[rows]]), axis=0, return_inverse=True
     )
-    numbers = []
-    for variant, *rest in kinds.tolist():
-        old = variants[variant].template
-        there, costs = prices.of(moves[old], dict(zip(names[1], rest, strict=True)))
-        new = known.setdefault((old, costs), len(templates))
-        if new == len(templates):
-            templates.append(_with(templates[old], moves[old], there, costs))
-        number = found.setdefault((new, variant), len(variants))
-        variants += [replace(variants[variant], template=new)][: number == len(variants)]
-        numbers.append(number)
+    added = _Added(templates, variants, moves, _Prices(device, names), names[1])
+    numbers = [added.variant(variant, rest) for variant, *rest in kinds.tolist()]
     which[rows] = np.array(numbers)[inverse.reshape(-1)]
-    own = np.split(which, np.cumsum([len(core.variants) for core in cores])[:-1])
-    return [replace(core, variants=one) for core, one in zip(cores, own, strict=True)]
+    ends = np.cumsum([len(core.variants) for core in cores])[:-1]
+    pairs = zip(cores, np.split(which, ends), strict=True)
+    return [replace(core, variants=of_core) for core, of_core in pairs]
+
+
+class _Added:
+    """Templates and variants with costs of other places, added to the lists of a program."""
+
+    def __init__(
+        self,
+        templates: list[Template],
+        variants: list[Variant],
+        moves: list[list[_Place]],
+        prices: _Prices,
+        bases: list[str],
+    ) -> None:
+        self._templates, self._variants = templates, variants
+        self._moves, self._prices, self._bases = moves, prices, bases
+        nowhere = dict.fromkeys(bases, 0)
+        #: Templates by the one that they were made of, and the costs of its moves.
+        self._by_costs = {
+            (template, prices.of(places, nowhere)[1]): template
+            for template, places in enumerate(moves)
+        }
+        #: Variants by their template, and the variant that they were made of.
+        self._by_template = {
+            (variant.template, number): number for number, variant in enumerate(variants)
+        }
+
+    def variant(self, number: int, rest: list[int]) -> int:
+        """The variant like one whose bases are so many bytes behind a block."""
+        old = self._variants[number].template
+        places = self._moves[old]
+        there, costs = self._prices.of(places, dict(zip(self._bases, rest, strict=True)))
+        new = self._by_costs.setdefault((old, costs), len(self._templates))
+        if new == len(self._templates):
+            self._templates.append(_with(self._templates[old], places, there, costs))
+        if (new, number) not in self._by_template:
+            self._by_template[new, number] = len(self._variants)
+            self._variants.append(replace(self._variants[number], template=new))
+        return self._by_template[new, number]
 
 
 def _moves(template: Template) -> list[_Place]:
@@ -251,7 +278,7 @@ def _with(template: Template, moves: list[_Place], there: list[Move], costs: _Co
 
 
 class _Prices:
-    """What moves cost where their bases are so far behind a block; each is asked for once."""
+    """The costs of moves whose bases are so far behind a block; each is worked out once."""
 
     def __init__(self, device: Device, names: _Names) -> None:
         self._device, self._names = device, names

@@ -194,7 +194,7 @@ class Traced(Kernel):
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        """What the first line says, with its tensors."""
+        """The statements of the first line, with its tensors."""
         with _located(f"{self.file}:1"):
             found = json.loads("".join(self.lines[:1]))
             _is("kernel", found["kernel"], str)

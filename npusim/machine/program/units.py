@@ -82,7 +82,7 @@ class Runs(NamedTuple):
 
     @staticmethod
     def joined(runs: list[Runs]) -> Runs:
-        """What follows each other as one sequence; there is at least one."""
+        """Units that follow each other as one sequence; there is at least one."""
         if len(runs) == 1:
             return runs[0]
         return Runs(*(np.concatenate(column) for column in zip(*runs, strict=True)))
@@ -97,13 +97,13 @@ class Iteration:
 
     @property
     def first(self) -> bool:
-        """Whether it is the first: asking makes the first one a unit of its own."""
+        """True for the first: asking makes the first one a unit of its own."""
         self.asked_first = True
         return self._first
 
     @property
     def last(self) -> bool:
-        """Whether it is the last: asking makes the last one a unit of its own."""
+        """True for the last: asking makes the last one a unit of its own."""
         self.asked_last = True
         return self._last
 
@@ -151,7 +151,7 @@ class Units:
         self._starts = self._turns()
 
     def end_task(self) -> Runs:
-        """What the task runs. Raises ``ProgramError`` if a loop was left before its end."""
+        """The units of the task. Raises ``ProgramError`` if a loop was left before its end."""
         if self._scopes:
             raise ProgramError(
                 f"{self._scopes[0].line}: a loop was left before its end; let it come to its end, "

@@ -36,7 +36,7 @@ def check_slots(program: Program) -> None:
 
 
 class _Written:
-    """What a task has written to its slots, unit after unit."""
+    """The bytes a task has written to its slots, unit after unit."""
 
     def __init__(self, program: Program) -> None:
         self.bytes: dict[tuple[int, int], Mask] = {}  # by buffer and physical turn
@@ -222,7 +222,7 @@ def _check_output(accesses: Accesses, tensor: Tensor, where: str) -> None:
 
 
 def _gap(tensor: Tensor, pieces: Pieces, written: Mask, stores: list[Use]) -> str:
-    """What is said of an output with bytes that nothing writes."""
+    """The message about an output with bytes that nothing writes."""
     start = int(np.argmin(written)) * pieces.size
     missing = int(np.count_nonzero(~written)) * pieces.size
     size, each = tensor.size_bytes, tensor.dtype.bytes
@@ -235,14 +235,15 @@ def _gap(tensor: Tensor, pieces: Pieces, written: Mask, stores: list[Use]) -> st
     return text
 
 
-def check_mistakes(program: Program, whole: str | None = None) -> None:
+def check_mistakes(program: Program, written_whole: str | None = None) -> None:
     """Raise ``ProgramError`` for the first mistake of a program whose accesses lie in its tensors.
 
-    With ``whole``, where the kernel stands (``file.py:line: ``), it has to write all its outputs.
+    With ``written_whole``, where the kernel stands (``file.py:line: ``), it has to write all of its
+    outputs.
     """
     accesses = Accesses(program)
     check_slots(program)
     check_elements(accesses)
     check_races(accesses)
-    if whole is not None:
-        check_outputs(accesses, whole)
+    if written_whole is not None:
+        check_outputs(accesses, written_whole)

@@ -1,4 +1,4 @@
-"""What no program for a problem can beat, and no schedule of a program: the one definition.
+"""Bounds that no program for a problem can beat, and no schedule of a program: the one definition.
 
 A kernel has two sets of bounds. Those of its program count all that its instructions cost, and say
 how far it is from a schedule without any waiting. Those of its problem say how good that program
@@ -58,7 +58,7 @@ class Rate(NamedTuple):
         return -(-amount * self.most.denominator // self.most.numerator)
 
     def bound(self, resource: str, amount: int, least: int, why: str) -> Bound:
-        """What ``amount`` takes, and at ``least`` so much of it."""
+        """The cycles that ``amount`` takes, and at ``least`` so much of it."""
         return Bound(resource, self.cycles(amount), why, self.cycles(least), self.figure)
 
 
@@ -70,7 +70,7 @@ def rates_at_most(part: L2Cache | MainMemory, place: str) -> tuple[Rate, Rate]:
 
 
 def needed_bytes(program: Program) -> GmBytes:
-    """What the problem of a kernel reads and writes: of each operand and result every byte once.
+    """The bytes the problem of a kernel reads and writes: all of operands and results once.
 
     That is the whole tensor, in the layout the kernel has it, less what the problem does not need
     of it (``Kernel.needed_bytes``) and what the kernel itself leaves alone. An operand that is
@@ -78,17 +78,17 @@ def needed_bytes(program: Program) -> GmBytes:
     """
     sizes = {tensor.name: tensor.size_bytes for tensor in program.tensors}
     sizes |= program.needed_bytes
-    found = GmBytes({}, {})
+    moved_bytes = GmBytes({}, {})
     for (src, dst, operand), moved in program.moves.items():
-        for place, totals in ((src, found.read), (dst, found.written)):
+        for place, totals in ((src, moved_bytes.read), (dst, moved_bytes.written)):
             if place == "GM":
                 totals[operand] = totals.get(operand, 0) + moved
     same = {tensor.name: tensor.same for tensor in program.tensors if tensor.same}
     least = GmBytes({}, {})
-    for asked, needed in zip(found, least, strict=True):
+    for asked, needed in zip(moved_bytes, least, strict=True):
         for name, size in asked.items():
-            one = same.get(name, name)
-            needed[one] = max(needed.get(one, 0), min(sizes[name], size))
+            first_name = same.get(name, name)
+            needed[first_name] = max(needed.get(first_name, 0), min(sizes[name], size))
     return least
 
 
@@ -99,8 +99,8 @@ def problem_bounds(program: Program, resident: Mapping[str, int]) -> tuple[Bound
     ``resident`` are the bytes by tensor that the L2 holds when the kernel starts.
     """
     needed = needed_bytes(program)
-    held = sum(min(size, resident.get(name, 0)) for name, size in needed.read.items())
-    bounds = [*memory_bounds(program.device, needed, held)]
+    resident_bytes = sum(min(size, resident.get(name, 0)) for name, size in needed.read.items())
+    bounds = [*memory_bounds(program.device, needed, resident_bytes)]
     peak = _peak(program)
     if peak.most and program.useful_macs:
         cores = sum(bool({*core.kind.pipes} & {*MATRIX_PIPES}) for core in program.cores)
@@ -118,12 +118,12 @@ def _peak(program: Program) -> Rate:
     names = [name for name in program.figures if name.startswith(rates)]
     if unit is None:
         return Rate(Fraction(0), "")
-    found = [Rate(unit.macs_per_cycle(name.rpartition(".")[2]), name) for name in names]
-    return max(found, default=Rate(Fraction(0), ""))
+    rates_used = [Rate(unit.macs_per_cycle(name.rpartition(".")[2]), name) for name in names]
+    return max(rates_used, default=Rate(Fraction(0), ""))
 
 
-def memory_bounds(device: Device, needed: GmBytes, held: int = 0) -> tuple[Bound, ...]:
-    """Least cycles to read operands, of which the L2 has ``held`` bytes, and to write results.
+def memory_bounds(device: Device, needed: GmBytes, held_bytes: int = 0) -> tuple[Bound, ...]:
+    """Least cycles to read operands, of which the L2 has ``held_bytes``, and to write results.
 
     Results go to the L2; of them only what it cannot hold has to reach main memory. At least, all
     operands that fit the L2 are there at the start.
@@ -131,13 +131,15 @@ def memory_bounds(device: Device, needed: GmBytes, held: int = 0) -> tuple[Bound
     main, l2, key = device.main_memory, device.l2, device.main_memory_key
     name, room = device.main_memory_name, l2.size_bytes if l2 is not None else 0
     read, written = sum(needed.read.values()), sum(needed.written.values())
-    missing, never, over = max(0, read - held), max(0, read - room), max(0, written - room)
+    missing, never, over = max(0, read - held_bytes), max(0, read - room), max(0, written - room)
     reads, writes = rates_at_most(main, key)
     buses = [Rate(one.bytes_per_cycle, f"links.{one.name}.rate") for one in device.links_to_memory]
-    whole = "every operand once" + (", but for what the L2 holds at the start" if held else "")
+    why_read = "every operand once"
+    if held_bytes:
+        why_read += ", but for what the L2 holds at the start"
     stored = "what of the results the L2 cannot hold" if l2 is not None else "every result once"
     bounds = [
-        min([reads, *buses]).bound(f"{name} read", missing, never, whole),
+        min([reads, *buses]).bound(f"{name} read", missing, never, why_read),
         writes.bound(f"{name} write", over, over, stored),
     ]
     for bus, link in zip(buses, device.links_to_memory, strict=True):
@@ -224,7 +226,7 @@ def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bo
 
 
 def _title(row: Row, device: Device) -> tuple[str, str]:
-    """What a link is called in reports, and which bytes its bound counts."""
+    """The name of a link in reports, and which bytes its bound counts."""
     main = device.main_memory_name
     into, out = "bytes all cores read from GM", "bytes all cores write to GM"
     titles = {"l2.read": ("L2 read", into), "l2.write": ("L2 write", out)}

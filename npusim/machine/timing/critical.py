@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 def critical_path(program: Program, spans: Spans, cycles: int) -> tuple[Step, ...]:
-    """What the makespan of ``cycles`` rests on, most first; the steps add up to it."""
+    """The steps that the makespan of ``cycles`` rests on, most first; they add up to it."""
     found: dict[Work, tuple[Counter[str], set[Place]]] = {}
     for work, part, length, place in Walk(program, spans).back(cycles):
         parts, places = found.setdefault(work, (Counter(), set()))
@@ -199,7 +199,7 @@ class Walk:
     # -- from the end of an instruction to its start ---------------------------------------
 
     def _work(self, at: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
-        """What it worked, and its start; or, if it lagged behind another, the end of that one."""
+        """The work of it, and its start; or, if it lagged behind another, the end of that one."""
         core = self.core(at.core)
         task, place, _ = core.locate(at.pipe, at.number)
         template = self.program.templates[core.templates[task]]
@@ -219,7 +219,7 @@ class Walk:
         return at, False, [(work, part, n, at) for part, n in parts.items() if n]
 
     def _parts(self, template: int, place: int) -> dict[str, int]:
-        """What an instruction of a template costs alone, by part."""
+        """The cost of an instruction of a template alone, by part."""
         key = int(template), place
         if key not in self.costs:
             of = self.program.templates[key[0]]
@@ -230,7 +230,7 @@ class Walk:
     # -- from the start of an instruction to what allowed it last --------------------------
 
     def _cause(self, at: Place, now: int) -> tuple[Place, bool, list[Stretch]]:
-        """What ended, or was issued, just when it started."""
+        """The instruction that ended, or was issued, just when it started."""
         core = self.core(at.core)
         task, place, order = core.locate(at.pipe, at.number)
         if at.pipe != self.scalar and at.number and core.ended(at.pipe, at.number) == now:
@@ -283,7 +283,7 @@ class Walk:
         return None
 
     def _named(self, at: Place, task: int, place: int) -> Work:
-        """What the path spends on an instruction, besides issuing it."""
+        """The time the path spends on an instruction, besides issuing it."""
         template = self.program.templates[self.core(at.core).templates[task]]
         return Work(self.program.pipes[at.pipe], template.told[place].op, template.lines[place])
 

@@ -1,4 +1,4 @@
-"""What an engine hands over, and what both engines say when a program cannot go on.
+"""The results of an engine, and the message of both engines when a program cannot go on.
 
 What an L2 holds after it is data too: known by its content, kept, and put into an L2 again.
 
@@ -129,9 +129,9 @@ class Held:
 
     def __post_init__(self) -> None:
         """Work the digest out, which is what a content is asked for."""
-        made = hashlib.sha256(repr(self.sizes).encode())
-        made.update(self.blocks.tobytes())
-        object.__setattr__(self, "digest", made.hexdigest()[:32])
+        digest = hashlib.sha256(repr(self.sizes).encode())
+        digest.update(self.blocks.tobytes())
+        object.__setattr__(self, "digest", digest.hexdigest()[:32])
 
     @classmethod
     def of(cls, content: Iterable[tuple[str, int, int, int]], sizes: Mapping[str, int]) -> Held:

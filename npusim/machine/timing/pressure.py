@@ -1,4 +1,4 @@
-"""What each line of a kernel asks of its pipe: work by instruction of the source, no simulation."""
+"""The work each line of a kernel gives its pipe, by instruction of the source, unsimulated."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def pressure(program: Program) -> tuple[LineWork, ...]:
         rows = zip(
             template.instructions, template.told, template.lines, template.costs, strict=True
         )
-        for instruction, told, line, cost in rows:
-            work = Work(told.pipe, told.op, line)
-            sums.setdefault(work, _Sum()).add(units, instruction, told, cost, program.device)
+        for instruction, facts, line, cost in rows:
+            work = Work(facts.pipe, facts.op, line)
+            sums.setdefault(work, _Sum()).add(units, instruction, facts, cost, program.device)
     by_pipe: dict[str, int] = {}
-    for work, one in sums.items():
-        by_pipe[work.pipe] = by_pipe.get(work.pipe, 0) + one.cycles
-    lines = [one.line(work, by_pipe[work.pipe]) for work, one in sums.items()]
+    for work, total in sums.items():
+        by_pipe[work.pipe] = by_pipe.get(work.pipe, 0) + total.cycles
+    lines = [total.line(work, by_pipe[work.pipe]) for work, total in sums.items()]
     return tuple(sorted(lines, key=lambda line: (-line.cycles, line.work)))
 
 
 @dataclass
 class _Sum:
-    """What instructions of one line add up to; fields as those of ``LineWork``."""
+    """The sum of the instructions of one line; fields as those of ``LineWork``."""
 
     count: int = 0
     cycles: int = 0
@@ -45,16 +45,16 @@ class _Sum:
     again: bool = False
 
     def add(
-        self, units: int, instruction: Instruction, told: Told, cost: Cost, device: Device
+        self, units: int, instruction: Instruction, facts: Told, cost: Cost, device: Device
     ) -> None:
         """Add an instruction that so many units of work have."""
         self.count += units
         self.cycles += units * cost.cycles
-        if told.move is not None:
-            self.bytes += units * told.move[3]
+        if facts.move is not None:
+            self.bytes += units * facts.move[3]
         if isinstance(instruction, VectorInstruction):
             lanes = instruction.lanes(device)
-            self.bytes += units * sum(one.size for one in (*told.reads, *told.writes))
+            self.bytes += units * sum(region.size for region in (*facts.reads, *facts.writes))
             self.used += units * lanes.elements
             self.room += units * lanes.repeats * lanes.each
             self.lanes = max(self.lanes, lanes.each)

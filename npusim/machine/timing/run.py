@@ -46,10 +46,9 @@ def new_l2(device: Device, engine: str, held: Held | None = None) -> L2:
     """
     # Engines are imported when they are used: each needs a library that takes time to load.
     if engine == "fast":
-        from npusim.machine.timing import standby  # noqa: PLC0415
+        from npusim.machine.timing import compile_once  # noqa: PLC0415
 
-        if not standby.ready():
-            return standby.StandbyL2(device, held)
+        compile_once.require()
         from npusim.machine.timing.fast.l2 import FastL2  # noqa: PLC0415
 
         return FastL2(device.l2) if held is None else FastL2.of(device.l2, held)
@@ -65,11 +64,8 @@ def _run(
 ) -> Outcome:
     """Run ``program`` once, by the engine that works on ``l2``."""
     from npusim.machine.timing.l2 import L2State  # noqa: PLC0415
-    from npusim.machine.timing.standby import StandbyL2  # noqa: PLC0415
 
     starts = core_starts(program)
-    if isinstance(l2, StandbyL2):
-        l2 = l2.for_program(program)
     if isinstance(l2, L2State):
         from npusim.machine.timing.simpy_engine import SimpyEngine  # noqa: PLC0415
 
@@ -82,7 +78,7 @@ def _run(
 
 
 def wants_timeline(instructions: int, timeline: bool | None) -> bool:
-    """Whether a run of so many instructions keeps its timeline; None asks for it if it is short."""
+    """True if a run of so many instructions keeps its timeline; None asks for it if it is short."""
     return instructions <= TIMELINE_LIMIT if timeline is None else timeline
 
 
@@ -192,8 +188,8 @@ class Launches:
 
 def launch_cycles(program: Program) -> int:
     """Cycles to launch ``program``, less those in which its cores start, which are its own."""
-    whole = program.device.launch.cycles(program.roles[0], _cores(program))
-    return whole - int(core_starts(program).max(initial=0))
+    cycles = program.device.launch.cycles(program.roles[0], _cores(program))
+    return cycles - int(core_starts(program).max(initial=0))
 
 
 def _cores(program: Program) -> int:
@@ -231,7 +227,7 @@ def trace_causes(program: Program, l2: L2) -> IntArray:
 
 
 def _spans(program: Program, l2: L2) -> tuple[Spans, int]:
-    """What was executed, and the makespan."""
+    """The spans of executed instructions, and the makespan."""
     outcome = _run(program, l2, keep=True)
     assert outcome.spans is not None
     return outcome.spans, outcome.cycles
@@ -253,17 +249,17 @@ def _pipe_rows(
 ) -> list[PipeRow]:
     return [
         PipeRow(name, pipe, tuple(cycles))
-        for (name, own), rows in zip(cores, reasons.tolist(), strict=True)
+        for (name, of_core), rows in zip(cores, reasons.tolist(), strict=True)
         for pipe, cycles in zip(pipes, rows, strict=True)
-        if pipe in own
+        if pipe in of_core
     ]
 
 
 def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
     rows = []
     for (src, dst, operand), size in program.moves.items():
-        found = outcome.hits.get((operand, dst), (0, 0, 0)) if src == "GM" else (0, 0, 0)
-        rows.append(TrafficRow(src, dst, operand, size, *found))
+        hits = outcome.hits.get((operand, dst), (0, 0, 0)) if src == "GM" else (0, 0, 0)
+        rows.append(TrafficRow(src, dst, operand, size, *hits))
     main, front = program.device.main_memory_name, "L2" if program.device.l2 else "GM"
     rows.append(TrafficRow(main, front, "", outcome.fetched, 0, 0))
     rows.append(TrafficRow(front, main, "", outcome.evicted, 0, 0))
@@ -271,7 +267,7 @@ def _traffic(program: Program, outcome: Outcome) -> tuple[TrafficRow, ...]:
 
 
 def _activity(program: Program, outcome: Outcome) -> dict[str, int]:
-    """What the cores did, and the bytes that the L2 and main memory moved for them."""
+    """The work of the cores, and the bytes that the L2 and main memory moved for them."""
     device = program.device
     shared = {f"{device.main_memory_key}.{ENERGY}": outcome.fetched + outcome.evicted}
     if device.l2 is not None:
@@ -292,9 +288,11 @@ def _timeline(program: Program, spans: Spans) -> Timeline:
     """Spans sorted by (start, core, pipe, index), with what their instructions are."""
     order = _in_time(spans, len(program.cores), len(program.pipes))
     steps = [
-        (told.op, line, one.about, told.move[3] if told.move else 0, cost.macs)
+        (facts.op, line, instruction.about, facts.move[3] if facts.move else 0, cost.macs)
         for t in program.templates
-        for one, told, line, cost in zip(t.instructions, t.told, t.lines, t.costs, strict=True)
+        for instruction, facts, line, cost in zip(
+            t.instructions, t.told, t.lines, t.costs, strict=True
+        )
     ]
     ops = sorted({step[0] for step in steps})
     lines = sorted({step[1] for step in steps})

@@ -1,4 +1,4 @@
-"""What one timed kernel leaves behind: plain rows, the only input of every report and plot.
+"""The record of one timed kernel: plain rows, the only input of every report and plot.
 
 The first of them say when the cores of a program start: as the device launches them, or otherwise
 for a test.
@@ -182,7 +182,7 @@ GAP, SHARING, FOLLOWING, ISSUING, STARTING = "gap", "sharing", "follow", "issue"
 
 
 class Work(NamedTuple):
-    """What the path spends on an instruction of the source: ``pipe`` executes ``op`` of ``line``.
+    """The time the path spends on an instruction of a source: ``pipe`` executes ``op`` of ``line``.
 
     Issuing is work of the scalar pipe for the instruction it issues.
     """
@@ -206,7 +206,7 @@ class Step(Struct, frozen=True):
 
 
 class LineWork(Struct, frozen=True, kw_only=True):
-    """What all executions of one instruction of the source ask of their pipe (``pressure.py``).
+    """The work of all executions of an instruction of the source on its pipe (``pressure.py``).
 
     ``cycles`` are those it takes alone, on all cores together, and ``share`` is theirs of all that
     the pipe works. Of vector and matrix instructions ``used`` are elements or multiply-adds, and
@@ -239,7 +239,7 @@ class LineWork(Struct, frozen=True, kw_only=True):
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """What the time of a kernel rests on: ``path`` adds up to ``cycles`` (see ``critical.py``).
+    """The causes of the time of a kernel: ``path`` adds up to ``cycles`` (see ``critical.py``).
 
     ``room`` are the multiply-adds its matrix instructions had time for, in whole blocks. ``lines``
     are what each instruction of the source asks of its pipe.
@@ -289,7 +289,7 @@ def starting(starts: Starts) -> Iterator[None]:
 
 
 def are_usual() -> bool:
-    """Whether cores start as the device launches them."""
+    """True if cores start as the device launches them."""
     return _starts.get() is launched
 
 

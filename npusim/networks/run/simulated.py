@@ -14,7 +14,7 @@ from npusim.base.workers import Workers
 from npusim.networks.plan.tasks import Task
 from npusim.networks.run.launches import Launcher
 from npusim.networks.timed import Timed
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 
 
 class Attempt(Struct, frozen=True):

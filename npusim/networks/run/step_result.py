@@ -22,13 +22,15 @@ from npusim.networks.plan.formats import Plan
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.timed import Timed
-from npusim.results.facts.bounded import Ends, in_turn
-from npusim.results.facts.energy import Energy, energy_of
-from npusim.results.facts.saved import Reported
+from npusim.results.facts.energy import TOTAL_ENERGY, Energy, Spending, energy_of
+from npusim.results.facts.fact import row_of
+from npusim.results.facts.least import Ends, in_turn
 from npusim.results.facts.tables import DataFrame, frame
-from npusim.results.shown.network_text import TRAFFIC, render_step
+from npusim.results.saved import Reported
+from npusim.results.shown.network_words import TRAFFIC
 from npusim.results.shown.report import Report
 from npusim.results.writers.plots import Axes, draw
+from npusim.results.writers.text import report_text
 from npusim.version import __version__
 from npusim.workloads import Workload
 
@@ -106,7 +108,7 @@ class Launched(Struct, frozen=True, kw_only=True):
             yield (CLEARING if run.name in (MemSet.name, ClearBlocks.name) else self.kind), run
 
 
-class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
+class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
     ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``
@@ -204,11 +206,6 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         runs = (run for one in self.launched for run in one.runs)
         return energy_of(self.device, runs, self.time_us)
 
-    @property
-    def energy_uj(self) -> float | None:
-        """Microjoules of one card; None where the device lacks a figure that they need."""
-        return self.spent.uj
-
     # -- tables ------------------------------------------------------------------------------
 
     def operation_rows(self) -> list[Row]:
@@ -299,7 +296,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
         return (*self._own_notes(), *seen, *figures)
 
     def _own_notes(self) -> Iterator[str]:
-        from npusim.results.writers.text_layout import times_text, us_text
+        from npusim.results.facts.number_text import times_text, us_text
 
         if self.setting.layouts != "each_call" and self.plan is not None:
             yield (
@@ -355,7 +352,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
                 "framework_us": self.plan.framework_us,
             },
             "kept_bytes": self.kept_bytes,
-            "energy_uj": self.energy_uj,
+            **row_of((TOTAL_ENERGY,), self),
             "split": self.split,
             "kinds": self.kind_rows(),
             "operations": self.operation_rows(),
@@ -366,7 +363,7 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     def text(self) -> str:
         """The report for people: totals, phases and kinds, conversions that remain, notes."""
-        return render_step(self.to_json())
+        return report_text(self.as_report())
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the time of each phase by kind of operation."""
@@ -382,6 +379,6 @@ class StepResult(Reported, Struct, frozen=True, kw_only=True, dict=True):
 
     def as_report(self) -> Report:
         """The report as data; the page and what a notebook shows are made of it."""
-        from npusim.results.shown import network
+        from npusim.results.shown import step
 
-        return network.of_step(self.to_json(), self.device, self.launched)
+        return step.report(self.to_json(), self.device, self.launched)

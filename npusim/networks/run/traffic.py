@@ -8,7 +8,7 @@ from math import ceil
 from npusim.kernels.estimate.costs import launch_cycles
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
-from npusim.results.shown.network_text import TRAFFIC
+from npusim.results.shown.network_words import TRAFFIC
 
 
 def traffic_run(device: Device, cores: int, read: int, written: int) -> KernelRun:

@@ -1,7 +1,8 @@
 """The relations that rows of a constraint table refer to by name.
 
-A check is given all facts and the parameter of its row; it runs after the rows before it held. It
-returns None, or what is wrong in words that say what would be right.
+A check gets all facts and the parameter of its row; it runs after the rows before it held. It
+returns None, or the words for the fault, which say what would be right. ``CHECKS``, at the end,
+lists them all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from npusim.base.dtypes import promote
 from npusim.problem.convolution import output_sizes, sides_of, transposed_sizes
 from npusim.problem.layouts import group_dict
-from npusim.problem.limits.facts import PARAM, Facts, described, form_of, weight_shape
+from npusim.problem.limits.facts import PARAM, Facts, weight_shape
+from npusim.problem.limits.forms import described, form_of
 
 Check = Callable[[Facts, str], "str | None"]
 
@@ -22,11 +24,11 @@ Check = Callable[[Facts, str], "str | None"]
 
 
 def _must_be(wanted: Callable[[Facts], Any]) -> Check:
-    """A check that a fact, a type or a shape, is what others make it."""
+    """A check that a fact, a dtype or a shape, has the value that others give it."""
 
     def check(f: Facts, parameter: str) -> str | None:
-        want, found = wanted(f), f[parameter]
-        right = found == want if isinstance(want, str) else tuple(found) == want
+        want, actual = wanted(f), f[parameter]
+        right = actual == want if isinstance(want, str) else tuple(actual) == want
         return None if right else f"it must be {want}"
 
     return check
@@ -44,10 +46,10 @@ def _shape_of(name: str) -> Check:
 
 def ranks(f: Facts, _: str) -> str | None:
     """All three operands have one rank of 3 to 5."""
-    found = [len(f[name]) for name in ("grad_output.shape", "input.shape", "weight.shape")]
-    if len(set(found)) == 1 and found[0] in (3, 4, 5):
+    axes = [len(f[name]) for name in ("grad_output.shape", "input.shape", "weight.shape")]
+    if len(set(axes)) == 1 and axes[0] in (3, 4, 5):
         return None
-    return f"grad_output, input and weight have ranks {', '.join(map(str, found))}"
+    return f"grad_output, input and weight have ranks {', '.join(map(str, axes))}"
 
 
 def grad_output_empty(f: Facts, _: str) -> str | None:
@@ -112,8 +114,8 @@ def one_channel_per_group(f: Facts, _: str) -> str | None:
 
 def depthwise(f: Facts, _: str) -> str | None:
     """Every channel is a group of its own."""
-    found = (f["grad_output.shape"][1], f["input.shape"][1])
-    return None if found == (f["groups"],) * 2 else f"the channels are {found[0]} and {found[1]}"
+    cout, cin = f["grad_output.shape"][1], f["input.shape"][1]
+    return None if cout == cin == f["groups"] else f"the channels are {cout} and {cin}"
 
 
 def batch(f: Facts, _: str) -> str | None:
@@ -132,10 +134,10 @@ def spatial(f: Facts, _: str) -> str | None:
     want = output_sizes(sizes, f["kernel"], f["stride"], pads, f["dilation"])
     if min(want) < 1:
         return f"the dilated kernel is larger than the padded {large} {tuple(sizes)}"
-    found = tuple(f[f"{small}.shape"][2:])
-    if found == want or (f["transposed"] and _spread(f, found, pads) == tuple(sizes)):
+    actual = tuple(f[f"{small}.shape"][2:])
+    if actual == want or (f["transposed"] and _spread(f, actual, pads) == tuple(sizes)):
         return None
-    return f"{large} {tuple(sizes)} gives {small} {want}, not {found}"
+    return f"{large} {tuple(sizes)} gives {small} {want}, not {actual}"
 
 
 def _spread(f: Facts, sizes: tuple[int, ...], pads: Any) -> tuple[int, ...]:
@@ -148,24 +150,6 @@ def map_width(f: Facts, parameter: str) -> str | None:
     """A feature map of several rows is at most 4096 wide."""
     *_, h, w = f[parameter]
     return f"W is {w} and there are {h} rows" if h > 1 and w > 4096 else None
-
-
-def tbc_channels(f: Facts, _: str) -> str | None:
-    """The channels of all operands are those of the weight (K, Cin, Cout)."""
-    _, cin, cout = f["weight.shape"]
-    found = f["input.shape"][2], f["grad_output.shape"][2], f["bias.shape"][0]
-    if found == (cin, cout, cout):
-        return None
-    return f"input has {found[0]} channels, grad_output {found[1]}, bias {found[2]}"
-
-
-def tbc_spatial(f: Facts, _: str) -> str | None:
-    """The gradient has the input's batch and the length of the forward output."""
-    (length, n, _cin), taps = f["input.shape"], f["weight.shape"][0]
-    want = (length + 2 * f["pad"] - taps + 1, n)
-    if want[0] < 1:
-        return f"a kernel of {taps} is longer than the padded input of {length}"
-    return None if tuple(f["grad_output.shape"][:2]) == want else f"T and N must be {want}"
 
 
 # -- im2col_backward -----------------------------------------------------------------------
@@ -188,9 +172,10 @@ def im2col_columns(f: Facts, _: str) -> str | None:
     out = output_sizes(f["input_size"], f["kernel_size"], f["stride"], pads, f["dilation"])
     if min(out) < 1:
         return f"the dilated kernel is larger than the padded image {tuple(f['input_size'])}"
-    want = prod(out)
-    found = f["grad_output.shape"][-1]
-    return None if found == want else f"there are {want} windows, {out[0]} x {out[1]}"
+    windows = prod(out)
+    if f["grad_output.shape"][-1] == windows:
+        return None
+    return f"there are {windows} windows, {out[0]} x {out[1]}"
 
 
 def _image(f: Facts) -> tuple[int, ...]:
@@ -204,7 +189,8 @@ def im2col_image(f: Facts, _: str) -> str | None:
     shape = f["image.shape"]
     if len(shape) == 5 and shape[4] != 16:
         return "the last axis of 5HD must be 16"
-    size, pads = shape[2:4] if len(shape) == 5 else shape[-2:], [(p, p) for p in f["padding"]]
+    size = shape[2:4] if len(shape) == 5 else shape[-2:]
+    pads = [(p, p) for p in f["padding"]]
     out = output_sizes(size, f["kernel_size"], f["stride"], pads, f["dilation"])
     return None if min(out) > 0 else "the dilated kernel is larger than the padded image"
 
@@ -249,10 +235,10 @@ def group_dict_keys(f: Facts, _: str) -> str | None:
 
 
 def tbe_group_dict(f: Facts, _: str) -> str | None:
-    """The dictionary says what the packing of the groups is."""
+    """The dictionary agrees with the packing of the groups."""
     want = group_dict(described(f).plan)
-    given = f["group_dict"]
-    wrong = [f"{key} {value}" for key, value in want.items() if given.get(key, value) != value]
+    stated = f["group_dict"]
+    wrong = [f"{key} {value}" for key, value in want.items() if stated.get(key, value) != value]
     return f"it must have {', '.join(wrong)}" if wrong else None
 
 
@@ -303,7 +289,7 @@ def deconv_groups(f: Facts, _: str) -> str | None:
 
 
 def _described(first: int) -> Check:
-    """A check that an operand has the sizes of the four entries of ``param`` from one on."""
+    """A check that an operand has the sizes of the four entries of ``param`` from ``first`` on."""
 
     def check(f: Facts, parameter: str) -> str | None:
         want = f["param"][first : first + 4]
@@ -339,13 +325,54 @@ grad_bias_shape = _must_be(lambda f: (f["grad_output.shape"][1],))  # a number p
 bias_shape = _shape_of("bias.shape")
 grad_input_shape = _shape_of("input.shape")
 grad_weight_shape = _shape_of("weight.shape")
-im2col_out, im2col_columns_shape = _must_be(_image), _must_be(_columns)
+im2col_out = _must_be(_image)
+im2col_columns_shape = _must_be(_columns)
 tbe_input_filter = _must_be(lambda f: described(f).fractals)  # as its groups are packed
-deconv_x, deconv_dy = _described(0), _described(4)
+deconv_x = _described(0)
+deconv_dy = _described(4)
 
-#: The checks by name: every function above that has no underscore.
+#: The checks by the names that rows of constraint tables have for them.
 CHECKS: Mapping[str, Check] = {
-    name: check
-    for name, check in globals().items()
-    if name[0] != "_" and getattr(check, "__module__", "") == __name__
+    "ranks": ranks,
+    "grad_output_empty": grad_output_empty,
+    "weight_empty": weight_empty,
+    "input_empty": input_empty,
+    "bias_sizes": bias_sizes,
+    "output_padding_below_stride": output_padding_below_stride,
+    "channels": channels,
+    "one_channel_per_group": one_channel_per_group,
+    "depthwise": depthwise,
+    "batch": batch,
+    "spatial": spatial,
+    "map_width": map_width,
+    "im2col_rows": im2col_rows,
+    "im2col_out_dtype": im2col_out_dtype,
+    "im2col_columns": im2col_columns,
+    "im2col_image": im2col_image,
+    "tbe_filter_groups": tbe_filter_groups,
+    "tbe_filter_input": tbe_filter_input,
+    "tbe_filter_output": tbe_filter_output,
+    "group_dict_keys": group_dict_keys,
+    "tbe_group_dict": tbe_group_dict,
+    "tbe_input_channels": tbe_input_channels,
+    "tbe_input_batch": tbe_input_batch,
+    "tbe_input_spatial": tbe_input_spatial,
+    "tbe_depthwise": tbe_depthwise,
+    "deconv_batches": deconv_batches,
+    "deconv_groups": deconv_groups,
+    "deconv_w": deconv_w,
+    "deconv_mask": deconv_mask,
+    "deconv_no_mask": deconv_no_mask,
+    "grad_input_dtype": grad_input_dtype,
+    "grad_weight_dtype": grad_weight_dtype,
+    "grad_bias_dtype": grad_bias_dtype,
+    "grad_bias_shape": grad_bias_shape,
+    "bias_shape": bias_shape,
+    "grad_input_shape": grad_input_shape,
+    "grad_weight_shape": grad_weight_shape,
+    "im2col_out": im2col_out,
+    "im2col_columns_shape": im2col_columns_shape,
+    "tbe_input_filter": tbe_input_filter,
+    "deconv_x": deconv_x,
+    "deconv_dy": deconv_dy,
 }

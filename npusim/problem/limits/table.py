@@ -1,8 +1,8 @@
 """The documented limits of operators, per product: tables of ``configs/constraints``, applied.
 
-``check(operator, facts, device)`` holds a call, described by a flat mapping, against the table of
-the device's product, in the order of the real call's checks (``STAGES``). The facts of each
-operator are those of ``npusim.problem.limits.facts.FACTS``.
+``check`` holds a call, described by a flat mapping of facts, against the table of the device's
+product, in the order of the real call's checks (``STAGES``). Which facts an operator has, its card
+says (``npusim.ops.card``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -20,34 +20,42 @@ from npusim.base.resources import configs
 from npusim.base.yamltree import Node, load_tree, suggest
 from npusim.machine.device.spec import Device
 from npusim.problem.limits.checks import CHECKS
-from npusim.problem.limits.facts import DERIVE, FACTS, Facts
+from npusim.problem.limits.facts import Facts, OperatorFacts
 
 #: The order of checks. After "empty" a call with an empty input needs no further check.
 STAGES = (
-    *("pointers", "dtype", "format", "values", "cube_math_type", "empty"),
-    *("dims", "channels", "ranges", "spatial", "kernel"),
+    "pointers",
+    "dtype",
+    "format",
+    "values",
+    "cube_math_type",
+    "empty",
+    "dims",
+    "channels",
+    "ranges",
+    "spatial",
+    "kernel",
 )
 
 #: Whose limits hold: the product's or, failing that, a relative's; the product's alone; none.
 RULES = ("documented", "strict", "hardware")
 
 
-class Undocumented(NamedTuple):
+class Undocumented(Struct, frozen=True, kw_only=True):
     """An operator no page of whose limits is at hand: its name in the library, and a sister.
 
-    A ``sister`` is an operator of the same library and the same layers whose limits are known; a
-    call that these would not permit says so in a note. "" where there is none.
+    A ``sister`` is an operator of the same library and the same layers whose limits are known, with
+    its ``facts``; a call that these would not permit says so in a note. "" where there is none.
     """
 
     title: str
     sister: str = ""
+    facts: OperatorFacts | None = None
 
+    def no_page(self, operator: str) -> str:
+        """That no page of an operator's limits is at hand, as the beginning of a sentence."""
+        return f"no page of the limits of {operator} ({self.title}) is at hand"
 
-#: The operators that have no table.
-UNDOCUMENTED = {
-    "convolution": Undocumented("aclnnConvolution", "convolution_backward"),
-    "matmul": Undocumented("aclnnMatmul"),
-}
 
 #: Arguments of a sister's call that its forward pass does not have.
 _OF_GRADIENTS = ("grad_input", "grad_weight", "grad_bias", "bias_sizes", "output_mask")
@@ -108,8 +116,10 @@ class Rule(Struct, frozen=True, kw_only=True):
         else:
             good = self._in_range(entries)
         ranged = self.least is not None and not self.length and not self.one_of
-        odd = ranged and any(isinstance(entry, float) for entry in entries)
-        return None if good else f"{self.fact} is {_text(value)}{', no integer' * odd}"
+        if good:
+            return None
+        no_integer = ranged and any(isinstance(entry, float) for entry in entries)
+        return f"{self.fact} is {_text(value)}{', no integer' if no_integer else ''}"
 
     def _in_range(self, entries: Sequence[Any]) -> bool:
         if self.positions:
@@ -148,12 +158,19 @@ class Table(Struct, frozen=True, kw_only=True):
         return applied if self.unlisted else ""
 
 
-def check(operator: str, facts: Facts, device: Device, rules: str = "documented") -> list[str]:
+def check(
+    operator: str,
+    described_by: OperatorFacts,
+    facts: Facts,
+    device: Device,
+    rules: str = "documented",
+) -> list[str]:
     """Hold a call against its product's limits; return notes, raise ``RuleError`` at the first.
 
-    ``rules="hardware"`` applies only the rows that say what the operation is; ``rules="strict"``
-    refuses an operator that the documentation of the device's own product does not list. An
-    unknown or missing fact is an ``ArgumentError``.
+    ``facts`` are of the kinds that the operator is ``described_by``. ``rules="hardware"`` applies
+    only the rows that say what the operation is; ``rules="strict"`` refuses an operator that the
+    documentation of the device's own product does not list. An unknown or missing fact is an
+    ``ArgumentError``.
     """
     table = load_rules(device.product, operator)
     if rules == "strict" and table.unlisted:
@@ -163,18 +180,20 @@ def check(operator: str, facts: Facts, device: Device, rules: str = "documented"
             parameter="device",
             status=None,
         )
-    _check_facts(operator, facts)
-    known = {**DERIVE[operator](facts), **facts, "device.groups": device.groups}
+    _check_facts(operator, described_by, facts)
+    all_facts = {**described_by.derive(facts), **facts, "device.groups": device.groups}
     documented = rules != "hardware"
-    broken = _first_broken(table.rules if documented else _always(table), known)
+    broken = _first_broken(table.rules if documented else _always(table), all_facts)
     if broken is not None:
         rule, wrong = broken
         text = f"{_message(table, rule, wrong)}; {_way_out(rule, device)}"
         raise RuleError(text, parameter=rule.parameter, status=rule.status)
     if not documented:
         return []
-    remarks = [text for when, text in table.remarks if _applies(when, known)]
-    return [*([f"{device.name}: {table.note}"] if table.note else []), *remarks]
+    remarks = [text for when, text in table.remarks if _applies(when, all_facts)]
+    if table.note:
+        return [f"{device.name}: {table.note}", *remarks]
+    return remarks
 
 
 def _always(table: Table) -> tuple[Rule, ...]:
@@ -182,20 +201,24 @@ def _always(table: Table) -> tuple[Rule, ...]:
     return tuple(rule for rule in table.rules if rule.always)
 
 
-def _first_broken(rules: Iterable[Rule], known: Facts) -> tuple[Rule, str] | None:
+def _first_broken(rules: Iterable[Rule], facts: Facts) -> tuple[Rule, str] | None:
     """The first row that a call breaks, and what is wrong with the call; None where none is."""
     skip = STAGES.index("empty")
     for rule in rules:
-        if known.get("empty") and STAGES.index(rule.stage) > skip:
+        if facts.get("empty") and STAGES.index(rule.stage) > skip:
             break
-        wrong = rule.broken(known)
+        wrong = rule.broken(facts)
         if wrong:
             return rule, wrong
     return None
 
 
 def check_undocumented(
-    operator: str, facts: Facts, device: Device, rules: str = "documented"
+    operator: str,
+    undocumented: Undocumented,
+    facts: Facts,
+    device: Device,
+    rules: str = "documented",
 ) -> list[str]:
     """Return notes on a call whose operator has no page of limits.
 
@@ -203,36 +226,34 @@ def check_undocumented(
     the device's product would not permit is noted with the limit, and simulated. ``rules="strict"``
     refuses the operator (``RuleError``), ``rules="hardware"`` has no notes.
     """
+    no_page = undocumented.no_page(operator)
     if rules == "strict":
         raise RuleError(
-            f"{operator} on {device.name}: {no_page(operator)}; rules='strict' takes no other "
+            f"{operator} on {device.name}: {no_page}; rules='strict' takes no other "
             "operator's limits, rules='documented' notes what those of a sister would not permit",
             parameter="device",
             status=None,
         )
     if rules == "hardware":
         return []
-    sister = UNDOCUMENTED[operator].sister
-    if not sister:
-        return [f"{no_page(operator)}: what the kernels can compute is permitted"]
-    _check_facts(sister, facts)
-    known = {**DERIVE[sister](facts), **facts, "device.groups": device.groups}
+    sister = undocumented.sister
+    if undocumented.facts is None:
+        return [f"{no_page}: what the kernels can compute is permitted"]
+    _check_facts(sister, undocumented.facts, facts)
+    derived = undocumented.facts.derive(facts)
     table = load_rules(device.product, sister)
-    broken = _first_broken(sister_rules(table), known)
+    broken = _first_broken(
+        sister_rules(table), {**derived, **facts, "device.groups": device.groups}
+    )
     if broken is None:
         return [
-            f"{no_page(operator)}: what the kernels can compute is permitted; the limits of "
+            f"{no_page}: what the kernels can compute is permitted; the limits of "
             f"{table.title} on {table.product_title} permit such a layer"
         ]
     return [
-        f"{no_page(operator)}: the call is simulated, but the limits of {table.title} do not "
+        f"{no_page}: the call is simulated, but the limits of {table.title} do not "
         f"permit such a layer: {_message(table, *broken)}"
     ]
-
-
-def no_page(operator: str) -> str:
-    """That no page of an operator's limits is at hand, as the beginning of a sentence."""
-    return f"no page of the limits of {operator} ({UNDOCUMENTED[operator].title}) is at hand"
 
 
 def sister_rules(table: Table) -> list[Rule]:
@@ -272,15 +293,15 @@ def load_rules(product: str, operator: str) -> Table:
             f"operator {operator!r} has no documented limits{suggest(operator, operators)}"
         )
     source, unlisted = _governing(product, operator)
-    own = _file(source)
-    entry, shared = _operator(own, operator), operators[operator]
+    file = _file(source)
+    entry, shared = _operator(file, operator), operators[operator]
     assert entry is not None  # _governing chose it for that
-    rules = [*_rules(entry, own, product), *_rules(shared, common, product)]
-    if "like" in shared.mapping():  # rows of a sister, as far as they are about its facts
+    rules = [*_rules(entry, file, product), *_rules(shared, common, product)]
+    if "like" in shared.mapping():  # rows of a sister, but for parameters that it has alone
         sister = operators[shared.mapping()["like"].text()]
+        without = _values(shared.mapping().get("without"))
         assumed = _rules(sister, common, product, "SISTER")
-        own_facts = [fact for facts in FACTS[operator] for fact in facts]
-        rules += [rule for rule in assumed if rule.parameter in own_facts]
+        rules += [rule for rule in assumed if rule.parameter not in without]
     rules.sort(
         key=lambda rule: STAGES.index(rule.stage)
     )  # stable: the product first, in file order
@@ -288,7 +309,7 @@ def load_rules(product: str, operator: str) -> Table:
         operator=operator,
         title=shared.mapping()["title"].text(),
         product=source,
-        product_title=own.mapping()["title"].text(),
+        product_title=file.mapping()["title"].text(),
         unlisted=unlisted,
         rules=tuple(rules),
         remarks=tuple(_remarks(entry)),
@@ -298,11 +319,11 @@ def load_rules(product: str, operator: str) -> Table:
 def _governing(product: str, operator: str) -> tuple[str, str]:
     """Return (key of the product whose table governs, why unless it is the product itself)."""
     if product:
-        own = _file(product)
-        if _operator(own, operator) is not None:
+        file = _file(product)
+        if _operator(file, operator) is not None:
             return product, ""
-        who = f"the documentation of {own.mapping()['title'].text()} does not list {operator}"
-        relatives = [node.text() for node in own.mapping()["relatives"].items()]
+        who = f"the documentation of {file.mapping()['title'].text()} does not list {operator}"
+        relatives = [node.text() for node in file.mapping()["relatives"].items()]
     else:
         who, relatives = "the device names no product", list(DEFAULT_RELATIVES)
     for relative in relatives:
@@ -357,15 +378,16 @@ def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[
 
 def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basis: str) -> Rule:
     """Return one row as a ``Rule``."""
-    number = {key: _scalar(keys[key].text()) if key in keys else None for key in ("min", "max")}
-    one_of, length = _values(keys.get("one_of")), _values(keys.get("length"))
-    name = keys["check"].word("check", CHECKS) if "check" in keys else ""
-    given = keys["permitted"].text() if "permitted" in keys else ""
+    least = _scalar(keys["min"].text()) if "min" in keys else None
+    most = _scalar(keys["max"].text()) if "max" in keys else None
+    one_of = _values(keys.get("one_of"))
+    length = _values(keys.get("length"))
+    permitted = keys["permitted"].text() if "permitted" in keys else ""
     return Rule(
         parameter=str(parameter),
         fact=fact,
         stage=keys["stage"].text(),
-        permitted=given or _permitted(number["min"], number["max"], one_of, length),
+        permitted=permitted or _permitted(least, most, one_of, length),
         way_out=keys["way_out"].text() if "way_out" in keys else "",
         status=_scalar(keys["status"].text()),
         source=source,
@@ -373,11 +395,11 @@ def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basi
         when=_when(keys.get("when")),
         positions=_values(keys.get("positions")),
         required="required" in keys,
-        least=number["min"],
-        most=number["max"],
+        least=least,
+        most=most,
         one_of=one_of,
         length=length,
-        check=name,
+        check=keys["check"].word("check", CHECKS) if "check" in keys else "",
         always="always" in keys,
     )
 
@@ -391,7 +413,7 @@ def _remarks(entry: Node) -> Iterator[tuple[Mapping[str, tuple[Any, ...]], str]]
 
 
 def _permitted(least: Any, most: Any, one_of: tuple[Any, ...], length: tuple[Any, ...]) -> str:
-    """What a row permits, in words, where the row itself does not say."""
+    """The values that a row permits, in words, where the row itself does not say."""
     if length:
         return f"length {' or '.join(map(_text, length))}"
     if one_of:
@@ -401,20 +423,19 @@ def _permitted(least: Any, most: Any, one_of: tuple[Any, ...], length: tuple[Any
     return f"at least {least}" if least is not None else "a value, not null"
 
 
-def _check_facts(operator: str, facts: Facts) -> None:
+def _check_facts(operator: str, described_by: OperatorFacts, facts: Facts) -> None:
     """Refuse facts nobody reads, and the absence of those a rule would miss."""
-    required, optional = FACTS[operator]
-    known = (*required, *optional, *DERIVE[operator]({}))
+    names = (*described_by.required, *described_by.optional, *described_by.derive({}))
     for name in facts:
-        if name not in known:
-            raise ArgumentError(f"{operator}: unknown fact {name!r}{suggest(name, known)}")
-    for name in required:
+        if name not in names:
+            raise ArgumentError(f"{operator}: unknown fact {name!r}{suggest(name, names)}")
+    for name in described_by.required:
         if name not in facts:
             raise ArgumentError(f"{operator}: fact {name!r} is missing; state it, None for null")
 
 
 def _message(table: Table, rule: Rule, wrong: str) -> str:
-    """What is wrong, where, and the limit."""
+    """A refusal: the mistake, its place, and the limit."""
     where = "" if rule.fact.startswith(rule.parameter) else f"{rule.parameter}: "
     when = f" (when {rule.condition})" if rule.condition else ""
     status = f"status {rule.status}" if rule.status is not None else "an error without status"
@@ -426,7 +447,7 @@ def _message(table: Table, rule: Rule, wrong: str) -> str:
 
 
 def _way_out(rule: Rule, device: Device) -> str:
-    """What to do about a row that a call breaks."""
+    """The way out for a call that breaks a row."""
     if rule.always:
         return rule.way_out or "correct it"
     way_out = rule.way_out or f"choose such a value{_around(rule)}"
@@ -450,12 +471,12 @@ def _around(rule: Rule) -> str:
 
 
 def _is_integer(value: object) -> bool:
-    """Whether a value is an integer; Python counts True and False among them."""
+    """A value is an integer, and neither True nor False, which Python counts among them."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _applies(when: Mapping[str, tuple[Any, ...]], facts: Facts) -> bool:
-    """Whether every fact named has one of the values listed."""
+    """Every fact named has one of the values listed."""
     return all(facts.get(name) in values for name, values in when.items())
 
 

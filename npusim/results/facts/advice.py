@@ -18,8 +18,9 @@ from npusim.machine.program.program import Program
 from npusim.machine.timing.run import TIMELINE_LIMIT
 from npusim.machine.timing.trace import Bound, KernelRun, Trace
 from npusim.results.facts import metrics
-from npusim.results.facts.verdict import Replay, Trial, Verdict, halved, trials
-from npusim.results.writers.text_layout import counted, percent_text, us_text
+from npusim.results.facts.number_text import counted, percent_text, us_text
+from npusim.results.facts.replay import Replay
+from npusim.results.facts.verdict import Trial, Verdict, halved, trials
 
 #: From this share of the simulated time on, only less work for the bounding resource helps.
 NEAR_BOUND = 0.9

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -17,9 +17,7 @@ from typing import Any, ClassVar, Protocol
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.yamltree import unreadable
 from npusim.results.facts import tables
-from npusim.results.facts.saved import Answer
-from npusim.results.facts.verdict import told
-from npusim.results.writers.text_layout import fact, page, signed_text, us_text, wrap
+from npusim.results.facts.number_text import us_text
 
 #: How JSON writes control characters.
 _CONTROL = re.compile(r"\\(u00([01]|[89]|7f)|[bf])", re.IGNORECASE)
@@ -28,13 +26,13 @@ Row = dict[str, Any]
 Facts = Mapping[str, Any]
 
 
-class Differences(Answer, ABC):
+class Differences(ABC):
     """What differs between two results, as far as it is the same for calls and for networks."""
 
     #: Columns of ``table``, those that name a row in texts, and the facts of a side in JSON.
     columns: ClassVar[tuple[str, ...]]
     named: ClassVar[tuple[str, ...]]
-    told: ClassVar[tuple[str, ...]]
+    stated: ClassVar[tuple[str, ...]]
     #: Digits of changes in microseconds, and whether whole numbers have commas.
     digits: ClassVar[int]
     commas: ClassVar[bool] = True
@@ -52,10 +50,6 @@ class Differences(Answer, ABC):
     @abstractmethod
     def about(self, facts: Facts) -> str:
         """What one of them is."""
-
-    @abstractmethod
-    def sections(self) -> Iterator[Iterator[str]]:
-        """What the text says below its head."""
 
     def differing(self, facts: Iterable[tuple[Any, ...]]) -> tuple[Row, ...]:
         """The rows of facts that differ; a fact is what names it, its value in a and that in b."""
@@ -90,46 +84,10 @@ class Differences(Answer, ABC):
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for ``json.dumps``."""
         sides = {
-            name: {"label": label} | {fact: facts.get(fact) for fact in self.told}
+            name: {"label": label} | {fact: facts.get(fact) for fact in self.stated}
             for name, (label, facts) in zip("ab", self.sides, strict=True)
         }
         return {**sides, "speedup": self.speedup, "changes": list(self.rows)}
-
-    def text(self) -> str:
-        """The comparison for people, at most 80 columns wide."""
-        sections = [["", "no difference"]] if self.empty else self.sections()
-        return page([self._header(), *sections])
-
-    def _header(self) -> Iterator[str]:
-        """What both sides are, and how the time changed; nothing of that where it did not."""
-        for name, (label, facts) in zip("AB", self.sides, strict=True):
-            of = f"{label}: " if label != name else ""
-            us = us_text(facts["time_us"])
-            yield from fact(name, f"{of}{self.about(facts)}, {us} us")
-            held_up = facts.get("verdict")
-            if held_up:
-                text = told(held_up["name"], held_up["saves"], held_up.get("busy", 0.0))
-                yield from fact("bottleneck", text)
-        yield from self.change_of_all()
-
-    def change_of_all(self) -> Iterator[str]:
-        """How the whole time changed; nothing where it did not."""
-        a, b = self.times
-        if a != b and a:
-            yield from fact("time", f"{us_text(a)} -> {us_text(b)} us, {signed_text(b / a - 1)}")
-
-    def change_texts(self, a: float | None, b: float | None) -> tuple[str, str]:
-        """From a to b, in us and as a share of a."""
-        if a is None or b is None:
-            return "", ""
-        return f"{b - a:+,.{self.digits}f}", signed_text(b / a - 1) if a else ""
-
-    def besides(self, rows: Iterable[Row]) -> Iterator[str]:
-        """A list of further differences."""
-        yield ""
-        yield "WHAT DIFFERS BESIDES"
-        for row in rows:
-            yield from wrap(self.besides_text(row), "  ", "    ")
 
     def besides_text(self, row: Row) -> str:
         """A row in words: ``"batch: 2 -> 8"``."""

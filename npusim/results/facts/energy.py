@@ -7,7 +7,7 @@ figures are missing is said.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from npusim.machine.device.parts import ENERGY
 from npusim.machine.device.scaling import energy_times
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
+from npusim.results.facts.fact import Fact
+from npusim.results.facts.number_text import rate_text
 
 #: Columns of ``Result.energy``; a promise to users.
 ENERGY_COLUMNS = ("figure", "amount", "unit", "each", "uj", "share", "confidence")
@@ -77,6 +79,42 @@ class Energy(Struct, frozen=True):
             return []
         shares = [{"share": row.uj / total if total else 0.0} for row in self.rows]
         return [row._asdict() | share for row, share in zip(self.rows, shares, strict=True)]
+
+
+class Spending:
+    """A result that spends energy."""
+
+    @property
+    def spent(self) -> Energy:
+        """The energy by figure of the device; each kind of result has its own."""
+        raise NotImplementedError
+
+    @property
+    def energy_uj(self) -> float | None:
+        """Microjoules in all; None where the device lacks a figure (``spent.missing``)."""
+        return self.spent.uj
+
+
+#: The energy of a call, a network or a step in all.
+TOTAL_ENERGY = Fact[Spending](
+    "energy_uj", "energy", "mJ", rate_text, lambda result: result.energy_uj, 1e3, "network"
+)
+
+#: The same, by figure of the device.
+ENERGY_ROWS = Fact[Spending](
+    "energy", "energy by figure", "", str, lambda result: result.spent.table()
+)
+
+#: Figures that the energy needs and the device lacks.
+ENERGY_MISSING = Fact[Spending](
+    "energy_missing", "missing figures", "", str, lambda result: list(result.spent.missing)
+)
+
+
+def energy_of_facts(facts: Mapping[str, Any]) -> float | None:
+    """Microjoules in the plain facts of a result; None where they are not known."""
+    uj: float | None = facts[TOTAL_ENERGY.name]
+    return uj
 
 
 def no_energy(spent: Energy) -> str:

@@ -53,11 +53,11 @@ def titles(runs: Sequence[KernelRun]) -> tuple[str, ...]:
     often = Counter(run.name for run in runs)
     named = [_with_operands(run) if often[run.name] > 1 else run.name for run in runs]
     again, seen = Counter(named), Counter[str]()
-    found = []
+    unique = []
     for name in named:
         seen[name] += 1
-        found.append(f"{name} {seen[name]}" if again[name] > 1 else name)
-    return tuple(found)
+        unique.append(f"{name} {seen[name]}" if again[name] > 1 else name)
+    return tuple(unique)
 
 
 def _with_operands(run: KernelRun) -> str:

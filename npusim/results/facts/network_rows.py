@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from npusim.machine.device.resources import LAUNCHES
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.results.facts import metrics
+from npusim.results.facts.fact import Fact, names_of
+from npusim.results.facts.number_text import counts, percent_text, us_text
 
 #: The part of a network's time, besides ``LAUNCHES`` and the kernels of its outputs and gradients,
 #: of kernels that change layouts, clear and cast.
@@ -28,7 +30,7 @@ PARTS = {
 }
 
 
-def _whole(run: KernelRun) -> int:
+def _with_launch(run: KernelRun) -> int:
     return run.cycles + run.launch_cycles
 
 
@@ -38,28 +40,41 @@ def _least(run: KernelRun) -> int:
 
 
 #: What one run adds to the row of its kernel; what will be microseconds or a share is in cycles.
-_ADDED: Mapping[str, Callable[[KernelRun], int]] = {
-    "launches": lambda _: 1,
-    "cycles": lambda run: run.cycles,
-    "time_us": _whole,
-    "launch_us": lambda run: run.launch_cycles,
-    "share": _whole,
-    "macs": lambda run: run.macs,
-    "useful_macs": lambda run: run.useful_macs,
-    "problem_us": _least,
-}
+ADDED: tuple[Fact[KernelRun], ...] = (
+    Fact("launches", "launches", "", counts, lambda _: 1, compared="kernel"),
+    Fact("cycles", "cycles", "", counts, lambda run: run.cycles),
+    Fact("time_us", "time with launches", "\u00b5s", us_text, _with_launch, compared="kernel"),
+    Fact(
+        "launch_us",
+        "launches",
+        "\u00b5s",
+        us_text,
+        lambda run: run.launch_cycles,
+        compared="kernel",
+    ),
+    Fact("share", "share", "", percent_text, _with_launch),
+    Fact("macs", "multiply-adds", "", counts, lambda run: run.macs, compared="kernel"),
+    Fact("useful_macs", "useful multiply-adds", "", counts, lambda run: run.useful_macs),
+    Fact("problem_us", "least of any program", "\u00b5s", us_text, _least, compared="kernel"),
+)
 
 #: Columns of ``NetworkResult.kernels``; a promise to users.
-KERNEL_COLUMNS = ("kernel", *_ADDED)
+KERNEL_COLUMNS = ("kernel", *names_of(ADDED))
+
+
+def least_us(layers: Iterable[Mapping[str, Any]]) -> float:
+    """Microseconds of any programs for the rows of layers, at least; 0 for unknown ones."""
+    us: float = sum(row["count"] * (row["problem_us"] or 0) for row in layers)
+    return us
 
 
 def split(runs: Iterable[KernelRun], times: int = 1) -> Counter[str]:
     """Cycles by part; kernels run one after another, so that they add up to all, ``times`` over."""
-    found = Counter[str]()
+    cycles = Counter[str]()
     for run in runs:
-        found[LAUNCHES] += times * run.launch_cycles
-        found[PARTS[run.computes]] += times * run.cycles
-    return found
+        cycles[LAUNCHES] += times * run.launch_cycles
+        cycles[PARTS[run.computes]] += times * run.cycles
+    return cycles
 
 
 def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
@@ -101,14 +116,16 @@ def kernel_rows(
     """Kernels by name, the slowest first; each run counts so many times, of ``cycles`` in all."""
     sums: dict[str, Counter[str]] = {}
     for times, run in runs:
-        once = {name: times * of(run) for name, of in _ADDED.items()}
-        sums.setdefault(run.name, Counter()).update(once)
-    rows = [
-        {"kernel": name, **count}
-        | {key: device.time_us(count[key]) for key in count if key.endswith("_us")}
-        | {"share": metrics.share(count["share"], cycles)}
-        for name, count in sums.items()
-    ]
+        added = {fact.name: times * fact.of(run) for fact in ADDED}
+        sums.setdefault(run.name, Counter()).update(added)
+    rows: list[dict[str, Any]] = []
+    for name, counted in sums.items():
+        row: dict[str, Any] = {"kernel": name}
+        for fact in ADDED:
+            value = counted[fact.name]
+            row[fact.name] = device.time_us(value) if fact.unit == "\u00b5s" else value
+        row["share"] = metrics.share(row["share"], cycles)
+        rows.append(row)
     return sorted(rows, key=lambda row: -row["time_us"])
 
 

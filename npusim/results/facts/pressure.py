@@ -1,4 +1,4 @@
-"""The lines of a kernel as rows of a table, and sentences on those that waste their unit."""
+"""How well the lines of a kernel fill their unit, and sentences on those that waste it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from npusim.machine.isa.vector import BLOCK_BYTES
 from npusim.machine.timing.trace import LineWork
-from npusim.results.writers.text_layout import bytes_text, percent_text
+from npusim.results.facts.number_text import percent_text
 
-#: Heads of the table, and how many of these columns are text.
-HEAD = ("pipe", "instruction", "line", "times", "each", "share", "bytes", "fills")
-LEFT = 3
 #: A line that wastes less of its pipe's work is worth no sentence, nor are more lines than these.
 WORTH_SAYING, MAX_SENTENCES = 0.05, 3
-
-
-def cells(line: LineWork) -> tuple[str, ...]:
-    """A row under ``HEAD``: how often, cycles each, share of the pipe, bytes, and what it fills.
-
-    That are lanes of a vector instruction's repeats, ``8/64``, or the share of the cube's blocks.
-    """
-    return (
-        line.work.pipe,
-        line.work.op,
-        line.work.line,
-        f"{line.count:,}",
-        f"{round(line.cycles / line.count):,}",
-        percent_text(line.share),
-        bytes_text(line.bytes) if line.bytes else "",
-        fills(line),
-    )
 
 
 def fills(line: LineWork) -> str:

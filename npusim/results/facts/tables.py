@@ -15,8 +15,10 @@ from npusim.base.errors import ArgumentError
 from npusim.base.integers import IntArray
 from npusim.base.reasons import REASONS
 from npusim.machine.device.spec import Device
-from npusim.machine.timing.trace import KernelRun, Timeline
+from npusim.machine.timing.trace import Bound, KernelRun, Timeline
 from npusim.results.facts import metrics
+from npusim.results.facts.fact import Fact, names_of, row_of
+from npusim.results.facts.number_text import bytes_text, counts, us_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,17 +28,126 @@ DataFrame: TypeAlias = "pd.DataFrame"
 
 Row = dict[str, Any]
 
-KERNEL_COLUMNS = (
-    *("name", "cycles", "time_us", "launch_us", "bound_us", "bound", "macs", "gm_bytes", "cores"),
-    *("instructions", "tiling", "useful_macs", "problem_us", "problem_bound"),
+
+class Kernel(NamedTuple):
+    """A kernel of a call and where it ran."""
+
+    device: Device
+    run: KernelRun
+
+    def us(self, cycles: int) -> float:
+        """Cycles in microseconds."""
+        return self.device.time_us(cycles)
+
+    @property
+    def bound(self) -> Bound | None:
+        """The largest lower bound of the program."""
+        return metrics.nearest_bound(self.run)
+
+    @property
+    def least(self) -> Bound | None:
+        """The largest lower bound of any program for its problem."""
+        return metrics.problem_bound(self.run)
+
+    @property
+    def useful_macs(self) -> int | None:
+        """Multiply-adds that the problem needs; None where that is unknown."""
+        return self.run.useful_macs if self.run.useful_macs or not self.run.macs else None
+
+    def us_of(self, bound: Bound | None) -> float | None:
+        """Microseconds of a bound, None where there is none."""
+        return None if bound is None else self.us(bound.cycles)
+
+
+def _resource(bound: Bound | None) -> str:
+    """What a bound is of, "" where there is none."""
+    return "" if bound is None else bound.resource
+
+
+#: A kernel of a call. ``macs`` are executed, padding included.
+KERNELS: tuple[Fact[Kernel], ...] = (
+    Fact("name", "kernel", "", str, lambda kernel: kernel.run.name),
+    Fact("cycles", "cycles", "", counts, lambda kernel: kernel.run.cycles),
+    Fact(
+        "time_us",
+        "time with launch",
+        "\u00b5s",
+        us_text,
+        lambda kernel: kernel.us(kernel.run.cycles + kernel.run.launch_cycles),
+        compared="time",
+    ),
+    Fact(
+        "launch_us",
+        "launch",
+        "\u00b5s",
+        us_text,
+        lambda kernel: kernel.us(kernel.run.launch_cycles),
+        compared="time",
+    ),
+    Fact(
+        "bound_us",
+        "least of the program",
+        "\u00b5s",
+        us_text,
+        lambda kernel: kernel.us_of(kernel.bound),
+        compared="time",
+    ),
+    Fact("bound", "bound by", "", str, lambda kernel: _resource(kernel.bound)),
+    Fact("macs", "multiply-adds", "", counts, lambda kernel: kernel.run.macs),
+    Fact("gm_bytes", "GM", "", bytes_text, lambda kernel: kernel.run.gm_bytes),
+    Fact("cores", "cores", "", str, lambda kernel: kernel.run.cores),
+    Fact("instructions", "instructions", "", counts, lambda kernel: kernel.run.instructions),
+    Fact("tiling", "tiling", "", str, lambda kernel: kernel.run.tiling),
+    Fact("useful_macs", "useful multiply-adds", "", counts, lambda kernel: kernel.useful_macs),
+    Fact(
+        "problem_us",
+        "least of any program",
+        "\u00b5s",
+        us_text,
+        lambda kernel: kernel.us_of(kernel.least),
+        compared="time",
+    ),
+    Fact("problem_bound", "least by", "", str, lambda kernel: _resource(kernel.least)),
 )
+
+
+def least_share(row: Row) -> float | None:
+    """The share of a kernel's time without its launch that any program for its problem needs.
+
+    None where that is not known, or the kernel takes no time.
+    """
+    us = row["time_us"] - row["launch_us"]
+    if not us or row["problem_us"] is None:
+        return None
+    share: float = row["problem_us"] / us
+    return share
+
+
+KERNEL_COLUMNS = names_of(KERNELS)
 PIPE_COLUMNS = ("kernel", "core", "pipe", *REASONS)
 TRAFFIC_COLUMNS = (
-    *("kernel", "src", "dst", "operand", "bytes", "hit_bytes", "miss_bytes", "fetched_bytes"),
+    "kernel",
+    "src",
+    "dst",
+    "operand",
+    "bytes",
+    "hit_bytes",
+    "miss_bytes",
+    "fetched_bytes",
 )
 BOUND_COLUMNS = ("kernel", "resource", "cycles", "share", "why", "of")
 TIMELINE_COLUMNS = (
-    *("kernel", "core", "pipe", "op", "start", "end", "bytes", "macs", "waited", "reason", "line"),
+    "kernel",
+    "core",
+    "pipe",
+    "op",
+    "start",
+    "end",
+    "bytes",
+    "macs",
+    "waited",
+    "reason",
+    "line",
 )
 
 
@@ -46,27 +157,7 @@ def kernel_rows(device: Device, runs: Sequence[KernelRun]) -> list[Row]:
     ``macs`` are executed, padding included; ``useful_macs`` are those the problem needs, missing
     where that is unknown. ``bound_us`` is of the program, ``problem_us`` of any for its problem.
     """
-    return [_kernel_row(device, run) for run in runs]
-
-
-def _kernel_row(device: Device, run: KernelRun) -> Row:
-    bound, least = metrics.nearest_bound(run), metrics.problem_bound(run)
-    return {
-        "name": run.name,
-        "cycles": run.cycles,
-        "time_us": device.time_us(run.cycles + run.launch_cycles),
-        "launch_us": device.time_us(run.launch_cycles),
-        "bound_us": None if bound is None else device.time_us(bound.cycles),
-        "bound": "" if bound is None else bound.resource,
-        "macs": run.macs,
-        "gm_bytes": run.gm_bytes,
-        "cores": run.cores,
-        "instructions": run.instructions,
-        "tiling": run.tiling,
-        "useful_macs": run.useful_macs if run.useful_macs or not run.macs else None,
-        "problem_us": None if least is None else device.time_us(least.cycles),
-        "problem_bound": "" if least is None else least.resource,
-    }
+    return [row_of(KERNELS, Kernel(device, run)) for run in runs]
 
 
 def pipe_rows(runs: Iterable[KernelRun]) -> list[Row]:
@@ -125,8 +216,12 @@ class CallTimeline(NamedTuple):
     rows: Timeline
 
 
+#: Columns of codes, each with the table of names that it points into.
 _NAMED = (
-    *(("core", "cores"), ("pipe", "pipes"), ("op", "ops"), ("line", "lines")),
+    ("core", "cores"),
+    ("pipe", "pipes"),
+    ("op", "ops"),
+    ("line", "lines"),
     ("about", "abouts"),
 )
 _PLAIN = ("bytes", "macs", "reason", "waited")
@@ -142,24 +237,27 @@ def call_timeline(operator: str, runs: Sequence[KernelRun]) -> CallTimeline:
 
     Raises ArgumentError where one was not kept.
     """
-    kept = [run.timeline for run in runs if run.timeline is not None]
-    if len(kept) != len(runs):
+    timelines = [run.timeline for run in runs if run.timeline is not None]
+    if len(timelines) != len(runs):
         missing = ", ".join(run.name for run in runs if run.timeline is None)
         raise ArgumentError(
             f"{operator}: the timeline of {missing} was not kept, and neither a table, a plot "
             "nor a trace can be made without it; run again with timeline=True"
         )
     starts = metrics.kernel_starts(runs)
-    columns: dict[str, Any] = {
-        name: np.concatenate([_EMPTY, *(getattr(one, name) for one in kept)]) for name in _PLAIN
-    }
+    columns: dict[str, Any] = {}
+    for name in _PLAIN:
+        parts = [getattr(timeline, name) for timeline in timelines]
+        columns[name] = np.concatenate([_EMPTY, *parts])
     for name in ("start", "end"):
-        pairs = zip(kept, starts, strict=True)
-        shifted = [getattr(one, name).astype(np.int64) + at for one, at in pairs]
+        shifted = [
+            getattr(timeline, name).astype(np.int64) + start
+            for timeline, start in zip(timelines, starts, strict=True)
+        ]
         columns[name] = np.concatenate([_EMPTY, *shifted])
     for code, names in _NAMED:
-        columns[names], columns[code] = _joined_codes(kept, code, names)
-    lengths = [len(one.start) for one in kept]
+        columns[names], columns[code] = _joined_codes(timelines, code, names)
+    lengths = [len(timeline.start) for timeline in timelines]
     kernel = np.repeat(np.arange(len(runs), dtype=np.int64), lengths)
     return CallTimeline(tuple(run.name for run in runs), kernel, Timeline(**columns))
 
@@ -197,14 +295,14 @@ _EMPTY: IntArray = np.zeros(0, dtype=np.int64)
 
 
 def _joined_codes(
-    kept: Sequence[Timeline], code: str, names: str
+    timelines: Sequence[Timeline], code: str, names: str
 ) -> tuple[tuple[str, ...], IntArray]:
     """One table of names for all kernels, and the codes that point into it."""
     places: dict[str, int] = {}
     codes: list[IntArray] = [_EMPTY]
-    for one in kept:
-        table = [places.setdefault(name, len(places)) for name in getattr(one, names)]
-        codes.append(np.asarray(table, dtype=np.int64)[getattr(one, code)])
+    for timeline in timelines:
+        table = [places.setdefault(name, len(places)) for name in getattr(timeline, names)]
+        codes.append(np.asarray(table, dtype=np.int64)[getattr(timeline, code)])
     return tuple(places), np.concatenate(codes)
 
 

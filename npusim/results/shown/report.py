@@ -1,20 +1,20 @@
 """A report as data: key figures, and sections of tables, figures, lists and notes.
 
-``npusim.results.writers.web.page`` makes a page of it, and what a notebook shows; tables are text
-too.
+``npusim.results.writers.text`` writes it as text, ``npusim.results.writers.web.page`` as a page and
+as what a notebook shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from npusim.machine.device.spec import Device
+from npusim.results.facts.number_text import bytes_text
 from npusim.results.shown.figure import Figure
-from npusim.results.writers import text_layout as lines
-from npusim.results.writers.text_layout import bytes_text
 
 T = TypeVar("T")
 
@@ -22,12 +22,14 @@ T = TypeVar("T")
 class Cell(NamedTuple):
     """A cell of a table: its text, what it is sorted by, or the ``parts`` of a bar.
 
-    These are (what, share of the widest, colour); those without a share are left out.
+    These are (what, share of the widest, colour); those without a share are left out. ``plain`` is
+    the text of a cell in reports that are text, where that is another.
     """
 
     text: str
     key: float | None = None
     parts: tuple[tuple[str, float, str], ...] = ()
+    plain: str | None = None
 
     @classmethod
     def bar(cls, parts: Iterable[tuple[str, float, str]], key: float) -> Cell:
@@ -44,7 +46,10 @@ class Table(Struct, frozen=True):
     """A titled table; the first ``left`` columns are text, the others numbers.
 
     Cells are texts, numbers or ``Cell``; columns at the places ``long`` hold sentences. On a page
-    it sorts by its heads, and long ones are folded.
+    it sorts by its heads, and long ones are folded. A text has the columns at the places
+    ``in_text`` (None: all), and ``most`` rows of it, below which ``rest`` stands for the others.
+    ``blank`` is what a text has for an empty cell, ``bar_names`` are the parts of bars in order.
+    ``below`` are lines of a text, one below each row, and ``total`` its last row.
     """
 
     title: str
@@ -52,6 +57,13 @@ class Table(Struct, frozen=True):
     rows: Sequence[Sequence[Any]]
     left: int
     long: Sequence[int] = ()
+    in_text: Sequence[int] | None = None
+    most: int | None = None
+    rest: Sequence[str] = ()
+    blank: str = ""
+    bar_names: Sequence[str] = ()
+    below: Sequence[str] = ()
+    total: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -66,10 +78,6 @@ class Table(Struct, frozen=True):
         heads = tuple(columns)
         rows = tuple(tuple(cell(one) for cell in columns.values()) for one in things)
         return cls(title, heads, rows, left, [heads.index(name) for name in long])
-
-    def text(self, width: int | None = None) -> str:
-        """The title and the table, in lines of at most ``width`` characters."""
-        return "\n".join((self.title, "", *lines.table(self.head, self.rows, self.left, width)))
 
     @property
     def cells(self) -> list[list[Cell]]:
@@ -95,9 +103,10 @@ class Items(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A paragraph that explains what is above it."""
+    """A paragraph that explains what is above it; in a text it stands ``level`` steps in."""
 
     text: str
+    level: int = 0
 
 
 class Colours(NamedTuple):
@@ -112,22 +121,85 @@ class Pair(NamedTuple):
     parts: Sequence[Any]
 
 
-Part = Table | Items | Note | Colours | Pair | Figure
+class Line(NamedTuple):
+    """A named sentence of a text; at its head, or below a table."""
+
+    name: str
+    text: str
 
 
-class Section(Struct, frozen=True):
-    """A titled part that folds away; a notebook shows the ``brief`` ones."""
+class Key(NamedTuple):
+    """A key figure: a line of a text, a card of a page (value, what it is), or both."""
+
+    line: Line | None = None
+    card: tuple[str, str] | None = None
+
+
+def apart(keys: Iterable[Key]) -> tuple[list[Line], list[tuple[str, str]]]:
+    """The lines of key figures, and their cards."""
+    lines: list[Line] = []
+    cards: list[tuple[str, str]] = []
+    for key in keys:
+        if key.line is not None:
+            lines.append(key.line)
+        if key.card is not None:
+            cards.append(key.card)
+    return lines, cards
+
+
+class InText(NamedTuple):
+    """A part that only a text has."""
+
+    part: Table | Note | Line
+
+
+class OnPage(NamedTuple):
+    """Parts that only a page has, such as figures; they are made when it is."""
+
+    make: Callable[[], Iterable[Any]]
+
+
+Part = Table | Items | Note | Colours | Pair | Figure | InText | OnPage
+
+
+class Section(Struct, frozen=True, dict=True):
+    """A titled part that folds away on a page; a notebook shows the ``brief`` ones.
+
+    A text has it below its ``heading``, unless that is "". A page has what comes ``first`` before
+    all others.
+    """
 
     title: str
     parts: Sequence[Part]
     opened: bool = True
     brief: bool = False
+    heading: str = ""
+    first: bool = False
+
+    @cached_property
+    def shown(self) -> list[Part]:
+        """The parts of a page that hold anything; what colours stand for alone is nothing."""
+        parts = [part for part in self._on_page() if _holds(part)]
+        return parts if any(not isinstance(part, Colours) for part in parts) else []
+
+    def _on_page(self) -> Iterator[Part]:
+        """The parts of a page, those that are made for it included."""
+        for part in self.parts:
+            if isinstance(part, OnPage):
+                yield from part.make()
+            elif not isinstance(part, InText):
+                yield part
 
     @property
-    def shown(self) -> list[Part]:
-        """The parts that hold anything; a note alone is nothing."""
-        held = [one for one in self.parts if _holds(one)]
-        return held if any(not isinstance(one, Colours) for one in held) else []
+    def in_text(self) -> list[Table | Items | Note | Line]:
+        """The parts of a text that hold anything."""
+        parts: list[Table | Items | Note | Line] = []
+        for part in self.parts:
+            if isinstance(part, InText):
+                parts.append(part.part)
+            elif isinstance(part, Table | Items | Note):
+                parts.append(part)
+        return [part for part in parts if isinstance(part, Line) or _holds(part)]
 
 
 def _holds(part: Part) -> bool:
@@ -143,7 +215,8 @@ class Report(Struct, frozen=True):
     """What a result says: what it is (``about``), the answer (``lead``), key figures, sections.
 
     ``cards`` are (value, what it is); ``origin`` is what is needed to reproduce it. ``told`` are
-    further sentences. ``markup`` is HTML in place of all but the title.
+    further sentences. ``markup`` is HTML in place of all but the title. A text has the ``lines`` at
+    its head in place of title, answer and key figures.
     """
 
     title: str
@@ -154,6 +227,12 @@ class Report(Struct, frozen=True):
     origin: str
     told: Sequence[str] = ()
     markup: str = ""
+    lines: Sequence[Line] = ()
+
+    @property
+    def on_page(self) -> list[Section]:
+        """The sections in the order of a page."""
+        return sorted(self.sections, key=lambda section: not section.first)
 
     @staticmethod
     def origin_of(version: str, device: Device) -> str:

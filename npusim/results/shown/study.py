@@ -8,12 +8,13 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
+from npusim.results.facts.number_text import counted, precise_text, us_text
+from npusim.results.facts.point import COSTS, TIME, PointFact, goal_fact
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Figure
 from npusim.results.shown.figures import studies
-from npusim.results.shown.figures.studies import Row, Varied, called, scaled
+from npusim.results.shown.figures.studies import Row, Varied, scaled
 from npusim.results.shown.report import Cell, Items, Pair, Report, Section, Table
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import COSTS, counted, precise_text, rate_text, us_text
 from npusim.version import __version__
 
 #: What made a report.
@@ -107,20 +108,21 @@ def effects(varied: Varied, known: Sequence[Row]) -> Table:
 
 def _costs(varied: Sequence[str], known: Sequence[Row]) -> Iterator[Figure]:
     """Time against each cost that differs, with the points that none beats in both."""
-    for column in COSTS:
-        rows = [row for row in known if row.get(column) is not None]
-        if len({row[column] for row in rows}) > 1:
-            yield _against(varied, column, "time_us", rows)
+    for cost in COSTS:
+        rows = [row for row in known if row.get(cost.name) is not None]
+        if len({row[cost.name] for row in rows}) > 1:
+            yield _against(varied, cost.name, TIME.name, rows)
 
 
 def _against(varied: Sequence[str], x: str, y: str, rows: Sequence[Row]) -> Figure:
     """A chart of two figures of the points, with those that none beats in both."""
-    across, up = (called(goal)[0] for goal in (x, y))
-    values = [[scaled(row, goal) for row in rows] for goal in (x, y)]
-    best = counted(len(studies.front(*values)), "point")
+    across, up = goal_fact(x).head, goal_fact(y).head
+    values_x = [scaled(row, x) for row in rows]
+    values_y = [scaled(row, y) for row in rows]
+    best = counted(len(studies.front(values_x, values_y)), "point")
     return studies.against(
-        (across, values[0]),
-        (up, values[1]),
+        (across, values_x),
+        (up, values_y),
         [name_of(row, varied) for row in rows],
         place=f"{y}-{x}",
         about=f"{up} against {across}",
@@ -152,10 +154,10 @@ def _text_of(name: str, row: Row) -> str:
 
 def _points(varied: Sequence[str], known: Sequence[Row]) -> Table:
     """Every point with a time, in the order of the study."""
-    costs = [column for column in COSTS if any(row.get(column) is not None for row in known)]
+    costs = [fact for fact in COSTS if any(row.get(fact.name) is not None for row in known)]
     columns: dict[str, Callable[[Row], Any]] = {
         "\u00b5s": lambda row: Cell(us_text(row["time_us"]), row["time_us"]),
-        **{COSTS[column][0]: partial(_cost, column) for column in costs},
+        **{fact.head: partial(_cost, fact) for fact in costs},
         "bottleneck": lambda row: row.get("bottleneck", ""),
     }
     if any(row["retiled"] for row in known):
@@ -164,9 +166,9 @@ def _points(varied: Sequence[str], known: Sequence[Row]) -> Table:
     return _table(varied, known, ("time", "time_us", "time"), columns, long)
 
 
-def _cost(column: str, row: Row) -> Cell | str:
-    value = row.get(column)
-    return "" if value is None else Cell(rate_text(value / COSTS[column][1]), value)
+def _cost(fact: PointFact, row: Row) -> Cell | str:
+    value = row.get(fact.name)
+    return "" if value is None else Cell(fact.number(value), value)
 
 
 def _short(names: str) -> str:
@@ -190,7 +192,7 @@ def explored(of: Any) -> Report:
     known = [row for row in rows if not row["error"]]
     best = sorted((row for row in known if row["front"]), key=lambda row: row[of.goals[0]])
     what = fixed.get("network") or fixed.get("operator") or "exploration"
-    *goals, last = (_named(goal)[0] for goal in of.goals)
+    *goals, last = (goal_fact(goal).title for goal in of.goals)
     return Report(
         title=f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}",
         about=[f"{_others(fixed)}; over {', '.join(varied)}"],
@@ -208,16 +210,6 @@ def explored(of: Any) -> Report:
     )
 
 
-def _named(goal: str) -> tuple[str, str]:
-    """What a goal is called and, with a blank before it, its unit if there is one."""
-    name, _, unit = called(goal)[0].partition(", ")
-    return name, f" {unit}" * bool(unit)
-
-
-def _text(goal: str, value: float) -> str:
-    return us_text(value) if goal.endswith("_us") else rate_text(value / called(goal)[1])
-
-
 #: Points near the limits that are told.
 _NEAR = 3
 
@@ -229,9 +221,9 @@ def nearly(of: Any) -> list[str]:
     for row in rows[:_NEAR]:
         values = []
         for goal in of.goals:
-            name, unit = _named(goal)
-            value = precise_text(row[goal] / called(goal)[1])
-            values.append(f"{value}{unit}" if unit else f"{name} {value}")
+            fact = goal_fact(goal)
+            value = precise_text(row[goal] / fact.per_unit)
+            values.append(f"{value} {fact.unit}" if fact.unit else f"{fact.title} {value}")
         where = name_of(row, of.study.varied)
         texts.append(f"{', '.join(values)}, {row['misses']}, with {where}")
     more = len(rows) - len(texts)
@@ -246,9 +238,9 @@ def _least(of: Any, best: Sequence[Row]) -> str:
     told = []
     for goal in of.goals:
         least = min(best, key=lambda row: float(row[goal]))
-        name, unit = _named(goal)
+        fact = goal_fact(goal)
         where = name_of(least, of.study.varied)
-        told.append(f"Least {name}: {_text(goal, least[goal])}{unit} with {where}.")
+        told.append(f"Least {fact.title}: {fact.text(least[goal])} with {where}.")
     return " ".join(told)
 
 
@@ -265,8 +257,9 @@ def _explored_cards(
         yield f"{beyond:,}", "beyond a limit"
     for goal in of.goals if known else ():
         values = [float(row[goal]) for row in known]
-        ends = [_text(goal, min(values)), _text(goal, max(values))]
-        yield " to ".join(dict.fromkeys(ends)), called(goal)[0]
+        fact = goal_fact(goal)
+        ends = [fact.number(min(values)), fact.number(max(values))]
+        yield " to ".join(dict.fromkeys(ends)), fact.head
 
 
 def _charts(of: Any, known: Sequence[Row]) -> Iterator[Figure]:
@@ -279,7 +272,7 @@ def _charts(of: Any, known: Sequence[Row]) -> Iterator[Figure]:
         caption = f"Joined: the best so far.{limited}"
         yield studies.so_far(goal, known, of.bounds.get(goal, ()), names, caption=caption)
     for y, x in combinations(of.goals, 2) if known else ():
-        across, up = called(x)[0], called(y)[0]
+        across, up = goal_fact(x).head, goal_fact(y).head
         marked = "in both" if len(of.goals) == 2 else "in all goals; joined: in these two"
         yield studies.tradeoff(
             x,
@@ -298,10 +291,10 @@ def _goals(of: Any, rows: Sequence[Row], *, mark: bool = False) -> Table:
     first, *_ = of.goals
 
     def cell(goal: str, row: Row) -> Cell:
-        return Cell(_text(goal, row[goal]), row[goal])
+        return Cell(goal_fact(goal).number(row[goal]), row[goal])
 
     columns: dict[str, Callable[[Row], Any]] = {
-        called(goal)[0]: partial(cell, goal) for goal in of.goals
+        goal_fact(goal).head: partial(cell, goal) for goal in of.goals
     }
     if mark:
         columns["unbeaten"] = lambda row: Cell("yes" if row["front"] else "no", float(row["front"]))
@@ -309,4 +302,4 @@ def _goals(of: Any, rows: Sequence[Row], *, mark: bool = False) -> Table:
     if mark and of.limits:
         columns["beyond limits"] = lambda row: row["misses"]
         long.append("beyond limits")
-    return _table(of.study.varied, rows, (_named(first)[0], first, ""), columns, long)
+    return _table(of.study.varied, rows, (goal_fact(first).title, first, ""), columns, long)

@@ -26,7 +26,7 @@ from npusim.base.integers import IntArray
 from npusim.base.reasons import REASONS
 from npusim.machine.device.spec import Device
 from npusim.results.facts import metrics
-from npusim.results.facts.record import Record
+from npusim.results.facts.call import CallFacts
 from npusim.results.facts.tables import CallTimeline, call_timeline, within
 from npusim.results.shown.figures.timeline import checked_window
 
@@ -47,7 +47,7 @@ _LEVEL = 2
 
 
 def save(
-    result: Record,
+    result: CallFacts,
     path: Path,
     *,
     cores: Sequence[str] | None = None,
@@ -66,7 +66,7 @@ def save(
     _write(path, _about(result), _events(result, call, _Lane(), shown))
 
 
-def save_both(a: Record, b: Record, path: Path) -> None:
+def save_both(a: CallFacts, b: CallFacts, path: Path) -> None:
     """Write the traces of two calls to one file, both from time 0: processes of A, then of B.
 
     Raises ArgumentError where a timeline was not kept.
@@ -114,7 +114,7 @@ class _Lane(NamedTuple):
     first: int = DEVICE_PID
 
 
-def _about(result: Record) -> dict[str, Any]:
+def _about(result: CallFacts) -> dict[str, Any]:
     """What is needed to reproduce a call."""
     return {
         "npusim_version": result.version,
@@ -178,7 +178,7 @@ class _Clock:
 class _Scene(NamedTuple):
     """What events are drawn from: a call, what is ``shown`` of it, numbers of cores and pipes."""
 
-    result: Record
+    result: CallFacts
     call: CallTimeline
     lane: _Lane
     shown: npt.NDArray[np.bool_]
@@ -188,7 +188,7 @@ class _Scene(NamedTuple):
 
 
 def _events(
-    result: Record, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
+    result: CallFacts, call: CallTimeline, lane: _Lane, shown: npt.NDArray[np.bool_]
 ) -> Iterator[str]:
     """Every event as JSON text: names of tracks, kernels, bandwidth, instructions ``shown``."""
     cores = sorted(call.rows.cores, key=metrics.core_key)

@@ -19,7 +19,7 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import describe, parse_device
 from npusim.machine.device.spec import Device
 from npusim.study.space import make_axis
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 HEAD = "base: tiny\nname: mine\ndescription: one of mine\n"
 
@@ -248,7 +248,7 @@ def test_a_unit_is_dropped() -> None:
     assert load_device("ascend910b2", {"l2": "yes"}).l2 is not None
 
 
-@mistakes("device", "what_makes_no_device_is_refused")
+@rows("tests/data/mistakes/device.yaml", "what_makes_no_device_is_refused", "path, text, told")
 def test_what_makes_no_device_is_refused(path: str, text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_device("tiny", {path: text})

@@ -14,7 +14,7 @@ from npusim.machine.device.catalog import devices, load_device
 from npusim.machine.device.config import figures, parse_device
 from npusim.machine.device.parts import CubeRate, Provenance
 from npusim.machine.device.spec import Device
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 DATA = Path(__file__).parents[2] / "data"
 SMALL = (DATA / "small_device.yaml").read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def test_a_dsp_without_an_l2() -> None:
     assert not any(path.startswith("l2") for path in figures(device))
 
 
-@mistakes("device", "mistakes_in_a_dsp")
+@rows("tests/data/mistakes/device.yaml", "mistakes_in_a_dsp", "old, new, message")
 def test_mistakes_in_a_dsp(old: str, new: str, message: str) -> None:
     assert dsp_text().count(old) == 1
     with pytest.raises(ConfigError, match=re.escape(message)):
@@ -201,7 +201,7 @@ def test_figures_replaced_together_are_checked_together() -> None:
         load_device(small(), {"l2.size": "2KiB"})
 
 
-@mistakes("device", "replace_errors")
+@rows("tests/data/mistakes/device.yaml", "replace_errors", "path, value, message")
 def test_replace_errors(path: str, value: str | int, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         small().replace(path, value)

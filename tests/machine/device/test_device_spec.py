@@ -19,7 +19,7 @@ from npusim.base.errors import ArgumentError, ProgramError
 from npusim.base.quantities import KINDS, format_quantity
 from npusim.machine.device.catalog import devices, load_device, parse_core_mask
 from npusim.machine.device.config import describe, figures, parse_device
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 TINY = Path(__file__).parents[3] / "configs" / "devices" / "tiny.yaml"
 
@@ -233,7 +233,7 @@ def test_core_masks(cores: int | str | Iterable[int] | None, indices: tuple[int,
     assert parse_core_mask(cores, load_device("tiny")) == indices
 
 
-@mistakes("device", "core_mask_errors")
+@rows("tests/data/mistakes/device.yaml", "core_mask_errors", "cores, message")
 def test_core_mask_errors(cores: int | str | Iterable[int], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         parse_core_mask(cores, load_device("tiny"))

@@ -20,7 +20,7 @@ from npusim.machine.isa import ISA
 from npusim.machine.isa.base import Await, Cost, Instruction, Signal
 from npusim.machine.isa.cost_parts import cost_parts
 from npusim.machine.isa.cube import Drain, Mmad
-from npusim.machine.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
+from npusim.machine.isa.dma import DataMove, Fetcher, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.machine.isa.dsp import DspCast, DspGemm
 from npusim.machine.isa.operands import Buffer, GmRegion, Region, Slot, SlotRegion, Tensor
 from npusim.machine.isa.sync import (
@@ -366,20 +366,20 @@ def test_costs_by_hand(instruction: Instruction, want: Cost) -> None:
 
 def test_img2col_fetches_by_hand() -> None:
     wide = replace(window(4), w=64, pad_left=0, pad_right=0)  # 62 positions a row
-    assert wide.fetches(0, 16, 512) == 1  # 16 neighbours: 512 B
-    assert wide.fetches(48, 16, 512) == 2  # 14 on this row, 2 on the next
-    assert wide.fetches(0, 16, 256) == 2
-    assert wide.fetches(0, 17, 512) == 2
+    assert wide.fetches(0, 16, Fetcher(512)) == 1  # 16 neighbours: 512 B
+    assert wide.fetches(48, 16, Fetcher(512)) == 2  # 14 on this row, 2 on the next
+    assert wide.fetches(0, 16, Fetcher(256)) == 2
+    assert wide.fetches(0, 17, Fetcher(512)) == 2
     by_two = replace(wide, stride_w=2)  # 31 a row; 16 of them span 31 pixels
-    assert by_two.fetches(0, 16, 512) == 2
+    assert by_two.fetches(0, 16, Fetcher(512)) == 2
     assert not wide.plain
     single = replace(wide, kernel_h=1, kernel_w=1)
     assert replace(single, pad_top=0, pad_bottom=0).plain
     assert not replace(single, stride_w=2).plain
     by_three = replace(wide, stride_w=3)  # positions alone
-    assert by_three.fetches(0, 16, 512) == 16
+    assert by_three.fetches(0, 16, Fetcher(512)) == 16
     by_four = replace(wide, w=256, stride_w=4)  # 16 of them span 61 pixels: 1952 B
-    assert by_four.fetches(0, 16, 512) == 4
+    assert by_four.fetches(0, 16, Fetcher(512)) == 4
 
 
 def test_a_path_with_a_floor_takes_no_less() -> None:

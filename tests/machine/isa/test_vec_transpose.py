@@ -41,7 +41,7 @@ def test_every_matrix_is_transposed_between_pitched_regions(kind: DType) -> None
     assert (memory.read(gap, INT8) == -1).all()  # as fresh memory is
 
 
-@rows("isa", "cost_in_whole_blocks")
+@rows("tests/data/rows/isa.yaml", "cost_in_whole_blocks", "rows, columns, count, repeats")
 def test_cost_in_whole_blocks(rows: int, columns: int, count: int, repeats: int) -> None:
     size = rows * columns * count * 2
     move = VecTranspose(UB2.at(0, size), UB.at(0, size), rows, columns, FP16, count)

@@ -18,8 +18,8 @@ from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Kernel, Plan, Tasks
 from npusim.machine.program.language import Language
 from npusim.machine.program.link import Linker, State
-from tests.mistakes import mistakes
 from tests.scripts import Scripted, tasks_of
+from tests.tables import rows
 
 TINY, B2 = load_device("tiny"), load_device("ascend910b2")
 Emit = Callable[["Script", Language, Any], None]
@@ -305,7 +305,7 @@ def test_unknown_bases_and_tensors_name_the_kernel_line() -> None:
         build(Script(table([0]), tensor), TINY, (0,))
 
 
-@mistakes("program", "unit_tables_must_fit_the_cores")
+@rows("tests/data/mistakes/program.yaml", "unit_tables_must_fit_the_cores", "cores, message")
 def test_unit_tables_must_fit_the_cores(cores: list[int], message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         build(Script(table(cores)), TINY, (0, 1))

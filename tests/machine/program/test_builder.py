@@ -89,7 +89,7 @@ def test_a_slot_kept_from_another_unit_is_refused(bench: Bench) -> None:
         bench.k.vec_dup(kept.at(), 0.0)
 
 
-@rows("program", "leaving_a_slot_is_refused")
+@rows("tests/data/rows/program.yaml", "leaving_a_slot_is_refused", "offset, size, rows, pitch, end")
 def test_leaving_a_slot_is_refused(
     bench: Bench, offset: int, size: int, rows: int, pitch: int, end: int
 ) -> None:

@@ -12,7 +12,7 @@ from npusim.base.records import replace
 from npusim.machine.isa.dma import Window
 from npusim.machine.isa.operands import Tensor
 from tests.machine.program.conftest import Bench
-from tests.mistakes import mistakes
+from tests.tables import rows
 
 FLAT = Window(h=1, w=16, pad_left=0, pad_right=0, pad_top=0, pad_bottom=0, kernel_h=1, kernel_w=1)
 
@@ -29,7 +29,11 @@ def names(bench: Bench) -> dict[str, Any]:
     return {**vars(bench), **known, "x": Tensor("x", (4096,), FP16)}
 
 
-@mistakes("program", "illegal_operands_are_refused_when_issued")
+@rows(
+    "tests/data/mistakes/program.yaml",
+    "illegal_operands_are_refused_when_issued",
+    "case, issued, message",
+)
 def test_illegal_operands_are_refused_when_issued(
     case: str, issued: str, message: str, bench: Bench
 ) -> None:

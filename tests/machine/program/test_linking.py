@@ -33,9 +33,9 @@ from npusim.machine.timing.run import time_program
 from npusim.machine.timing.simpy_engine import SimpyEngine
 from npusim.machine.timing.trace import KernelRun
 from tests.machine.program.random_kernels import TINY, Plan, Random, Slots, plans
-from tests.mistakes import mistakes
 from tests.sampled import examples
 from tests.scripts import Scripted, tasks_of
+from tests.tables import rows
 
 # -- the oracle --------------------------------------------------------------------------------
 
@@ -274,7 +274,11 @@ def test_flags_pair_inside_and_across_units(units: tuple[str, ...]) -> None:
     assert schedule(run(program)) == schedule(run(oracle(program)))
 
 
-@mistakes("program", "unpaired_flags_are_errors_with_the_kernel_line")
+@rows(
+    "tests/data/mistakes/program.yaml",
+    "unpaired_flags_are_errors_with_the_kernel_line",
+    "units, message",
+)
 def test_unpaired_flags_are_errors_with_the_kernel_line(units: list[str], message: str) -> None:
     with pytest.raises(ProgramError, match=rf"^test_linking\.py:\d+: {message}"):
         build(Flags(*units), TINY, (0,))

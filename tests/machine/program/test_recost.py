@@ -100,7 +100,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[tuple[Ker
         found.append((kernel, build(kernel, device, groups)))
         return found[-1][1]
 
-    monkeypatch.setattr(npusim.call.call, "built", building)
+    monkeypatch.setattr(npusim.call.call, "program_of", building)
     calls: list[Callable[..., npusim.Result]] = (
         [CALLS["cube"]["matmul"], CALLS["cube"]["2-D"], strided]
         if load_device(device).cube is not None

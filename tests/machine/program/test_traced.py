@@ -31,6 +31,7 @@ from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTrans
 from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy
 from npusim.kernels.layout.thin_map import ThinMap, Thinned
 from npusim.kernels.layout.trans_data import Conversion
+from npusim.kernels.layout.transpose import Transpose
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.blend import Blend
@@ -40,12 +41,13 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.traced import load_instructions, save_instructions
 from npusim.silicon.gemm_rows import kernel_of_row
+from npusim.silicon.rows import KernelRow
 from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import device_name, simulate_row
 from tests import sampled
 from tests.kernels.test_fold import CONV1, fractals_of
-from tests.mistakes import mistakes
 from tests.ops.small_calls import CALLS, called, spec
+from tests.tables import rows
 
 pytestmark = pytest.mark.compiled
 
@@ -84,7 +86,7 @@ def of_calls(monkeypatch: pytest.MonkeyPatch) -> Found:
         npusim.ops.matmul(spec(32, 32), spec(32, 32), spec(32), device="ascend910")
         npusim.ops.matmul(spec(32, 2048), spec(2048, 32), device="ascend910b2")
         npusim.step("resnet18", batch=1, device="ascend910b2")
-        rows = {row.op: row for row in shipped_sheets()[0].rows if row.family != "PTO-FA"}
+        rows = {row.op: row for row in shipped_sheets()[0].of(KernelRow) if row.family != "PTO-FA"}
         for row in rows.values():
             simulate_row(row, {})
     return found
@@ -98,6 +100,7 @@ def by_hand() -> Found:
 
     fold, groups = folded_gradient(CONV1, Fold(2, 2)), Conversion(kind="to_fracz", c0=16, groups=8)
     kernels: list[Kernel] = [
+        Transpose((1, 0), tensor("x", 3, 5), tensor("y", 5, 3, role="out")),
         Blend(
             tensor("a", 2, 3, 16), tensor("b", 2, 2, 16, role="out"),
             (((0, 0.5), (1, 0.5)), ((2, 1.0),)),
@@ -136,7 +139,7 @@ def by_hand() -> Found:
         ),
     ]  # fmt: skip
     found: Found = {type(kernel): ("ascend910b2", 24, kernel) for kernel in kernels}
-    for row in shipped_sheets()[0].rows:
+    for row in shipped_sheets()[0].of(KernelRow):
         if row.id in ("C130", "C143"):
             device = load_device(device_name(row)[0])
             kernel, cores, _ = kernel_of_row(row, device)
@@ -235,7 +238,11 @@ def test_operations_that_are_known_by_their_time_are_ordered_by_flags(tmp_path: 
     assert other.runs[0].cycles == run.cycles + 200
 
 
-@mistakes("program", "what_cannot_be_read_is_refused_with_its_line")
+@rows(
+    "tests/data/mistakes/program.yaml",
+    "what_cannot_be_read_is_refused_with_its_line",
+    "wrong, place, change, reason",
+)
 def test_what_cannot_be_read_is_refused_with_its_line(
     wrong: str, place: int, change: Any, reason: str, tmp_path: Path
 ) -> None:
@@ -251,13 +258,13 @@ def test_what_cannot_be_read_is_refused_with_its_line(
     assert "mine.jsonl" in str(told.value)
 
 
-@mistakes("program", "a_first_line_that_says_too_little")
+@rows("tests/data/mistakes/program.yaml", "a_first_line_that_says_too_little", "head, reason")
 def test_a_first_line_that_says_too_little(head: Any, reason: str, tmp_path: Path) -> None:
     with pytest.raises(npusim.ArgumentError, match=re.escape(reason)):
         npusim.simulate(load_instructions(written(tmp_path, FLAGGED, head)), "ascend910b2")
 
 
-@mistakes("program", "fields_of_a_drain_that_no_chip_holds")
+@rows("tests/data/mistakes/program.yaml", "fields_of_a_drain_that_no_chip_holds", "change, reason")
 def test_fields_of_a_drain_that_no_chip_holds(
     change: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:

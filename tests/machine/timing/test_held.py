@@ -13,10 +13,8 @@ from npusim.machine.device.parts import L2Cache
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.fast.l2 import FastL2, Place, touch
 from npusim.machine.timing.fast.state import COST, empty
-from npusim.machine.timing.l2 import L2State
 from npusim.machine.timing.outcome import Held
-from npusim.machine.timing.standby import StandbyL2
-from npusim.reuse.cache import answers_in
+from npusim.reuse.answers import answers_in
 from npusim.reuse.launches import CONTENTS
 
 pytestmark = pytest.mark.compiled
@@ -82,15 +80,6 @@ def test_what_tells_contents_apart(spec: L2Cache) -> None:
         digest(),
     ]
     assert len({first, *others}) == 6
-
-
-def test_the_reference_takes_it_over_and_hands_it_on(device: Device, spec: L2Cache) -> None:
-    fast = FastL2(spec)
-    used(fast, Random(1), 100)
-    waiting = StandbyL2(device, fast.held())
-    assert isinstance(waiting.inside, L2State)
-    assert waiting.inside.used == int(fast.cache.info[0]["used"])
-    assert waiting.held().digest == fast.held().digest
 
 
 def test_it_is_the_same_out_of_a_file(device: Device, spec: L2Cache, tmp_path: Any) -> None:

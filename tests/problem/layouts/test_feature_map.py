@@ -26,7 +26,6 @@ from npusim.problem.layouts import (
     to_5hd,
     to_6hd,
 )
-from tests.mistakes import mistakes
 from tests.tables import rows
 
 size = st.integers(1, 5)
@@ -145,7 +144,7 @@ def test_sizes_below_one() -> None:
     )
 
 
-@rows("layout", "worked_table")
+@rows("tests/data/rows/layout.yaml", "worked_table", "conv, want, cin1_c8")
 def test_worked_table(conv: list[int], want: list[int], cin1_c8: int) -> None:
     plan = group_plan(*conv, 16)
     assert [plan.mag_factor, plan.real_groups, plan.cin1_g, plan.cout_g] == want
@@ -182,7 +181,7 @@ def test_any_plan(cg: int, og: int, groups: int, c0: int) -> None:
         assert e * og % 16 == 0
 
 
-@mistakes("layout", "errors")
+@rows("tests/data/mistakes/layout.yaml", "errors", "arguments, message")
 def test_errors(arguments: tuple[int, int, int, int], message: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         group_plan(*arguments)

@@ -19,7 +19,7 @@ from npusim.base.errors import RuleError
 from npusim.compat import aclnn, ftdsp
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
-from npusim.problem.limits.table import check
+from npusim.ops import CARDS
 from tests.problem.limits import entrances_of_convolution, entrances_tbe
 from tests.problem.limits.entrance_parts import CannotSay, Entrance, Facts, caught, tensor
 from tests.replay.digests import REFUSALS_FILE, Refusal, read, short
@@ -31,7 +31,7 @@ def refused(
     """Hold a call that must be refused against table and entrances; return the message."""
     loaded = load_device(device)
     with pytest.raises(RuleError) as caught:
-        check(operator, facts, loaded)
+        CARDS[operator].check(facts, loaded)
     error = caught.value
     assert (error.parameter, error.status) == (parameter, status)
     for name, entrance in ENTRANCES[operator].items():
@@ -86,15 +86,6 @@ def fold_call(facts: Facts, device: Device) -> RuleError:
     return caught(lambda: npusim.ops.im2col_backward(grad, **given, device=device))
 
 
-def tbc_call(facts: Facts, device: Device) -> RuleError:
-    """``npusim.ops.conv_tbc_backward``."""
-    if any(name.startswith("grad_input.") for name in facts):
-        raise CannotSay
-    dy, x, w, bias = (tensor(facts, name) for name in ("grad_output", "input", "weight", "bias"))
-    rest: Any = {name: facts[name] for name in ("pad", "cube_math_type")}
-    return caught(lambda: npusim.ops.conv_tbc_backward(dy, x, w, bias, **rest, device=device))
-
-
 def unfold_call(facts: Facts, device: Device) -> RuleError:
     """``npusim.ops.im2col``."""
     if any(name.startswith("out.") for name in facts):
@@ -117,7 +108,11 @@ def fold_aclnn(facts: Facts, device: Device) -> tuple[int, str]:
     aclnn.aclrtSetDevice(device)
     status, _, executor = aclnn.aclnnIm2colBackwardGetWorkspaceSize(
         None if shape is None else aclnn.aclCreateTensor(shape, kind),
-        *(ints(n) for n in ("input_size", "kernel_size", "dilation", "padding", "stride")),
+        ints("input_size"),
+        ints("kernel_size"),
+        ints("dilation"),
+        ints("padding"),
+        ints("stride"),
         None if out is None else aclnn.aclCreateTensor(out, facts.get("out.dtype", kind)),
     )
     assert executor is None
@@ -152,7 +147,6 @@ def dsp(name: str) -> dict[str, Entrance]:
 
 ENTRANCES: dict[str, dict[str, Entrance]] = {
     "convolution_backward": entrances_of_convolution.ENTRANCES,
-    "conv_tbc_backward": {"npusim.ops": tbc_call},
     **{name: dsp(name) for name in ("conv_grad_filter", "conv_grad_input", "deconv_grad_input")},
     "im2col": {"npusim.ops": unfold_call},
     "im2col_backward": {"npusim.ops": fold_call, "aclnn": fold_aclnn},

@@ -13,7 +13,7 @@ from npusim.base.records import replace
 from npusim.call.options import Options
 from npusim.compat import aclnn
 from npusim.machine.device.spec import Device
-from npusim.ops.convolution_backward import convolution as backward_convolution
+from npusim.ops.conv_backward import convolution as backward_convolution
 from npusim.problem.convolution import Convolution
 from npusim.torch.log import ConvCall, Log
 from npusim.workloads import ConvLayer, Workload
@@ -29,7 +29,6 @@ from tests.problem.limits.entrance_parts import (
 )
 
 OPERANDS = ("grad_output", "input", "weight")
-GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 
 
 def backward_call(facts: Facts, device: Device) -> RuleError:
@@ -75,14 +74,21 @@ def backward_aclnn(facts: Facts, device: Device) -> tuple[int, str]:
     mask = facts["output_mask"]
     aclnn.aclrtSetDevice(device)
     status, _, executor = aclnn.aclnnConvolutionBackwardGetWorkspaceSize(
-        *(made(name) for name in OPERANDS),
-        *(ints(name) for name in ("bias_sizes", "stride", "padding", "dilation")),
+        made("grad_output"),
+        made("input"),
+        made("weight"),
+        ints("bias_sizes"),
+        ints("stride"),
+        ints("padding"),
+        ints("dilation"),
         facts["transposed"],
         ints("output_padding"),
         facts["groups"],
         None if mask is None else aclnn.aclCreateBoolArray(mask),
         facts["cube_math_type"],
-        *(made(name) for name in GRADIENTS),
+        made("grad_input"),
+        made("grad_weight"),
+        made("grad_bias"),
     )
     assert executor is None
     return status, aclnn.aclGetRecentErrMsg() or ""

@@ -9,8 +9,8 @@ import npusim
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.compat import tbe
 from npusim.machine.device.spec import Device
+from npusim.ops.compiled import FORMS
 from npusim.problem.convolution import Convolution
-from npusim.problem.limits.facts import FORMS
 from tests.problem.limits.entrance_parts import CannotSay, Entrance, Facts, by, caught, run, tensor
 
 

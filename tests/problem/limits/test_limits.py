@@ -9,8 +9,10 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.machine.device.catalog import load_device
-from npusim.problem.limits.facts import DERIVE, FACTS, FORMS, PARAM, derive
-from npusim.problem.limits.table import STAGES, check, documented_operators, load_rules
+from npusim.ops import CARDS
+from npusim.ops.compiled import FORMS, derived_facts
+from npusim.problem.limits.facts import PARAM
+from npusim.problem.limits.table import STAGES, documented_operators, load_rules
 from tests.problem.limits.entrances import able, refused
 from tests.problem.limits.right_calls import call, on
 from tests.tables import rows
@@ -32,18 +34,18 @@ def tbe_input(**changes: Any) -> dict[str, Any]:
 
 def test_half_exists_on_the_mt7004_only() -> None:
     half = call("deconv_grad_filter", "usual", {"dtype": "fp16"})
-    assert check("deconv_grad_filter", half, on("tiny of mt7004")) == []
+    assert CARDS["deconv_grad_filter"].check(half, on("tiny of mt7004")) == []
     with pytest.raises(RuleError, match="dtype is fp16; FT78NE permits fp32"):
-        check("deconv_grad_filter", half, on("tiny of ft78ne"))
+        CARDS["deconv_grad_filter"].check(half, on("tiny of ft78ne"))
 
 
 def test_what_is_assumed_of_depthwise_gradients_says_so() -> None:
     facts = call("depthwise_conv2d_backprop_filter", "usual", {"strides": (64, 1)})
     with pytest.raises(RuleError, match="by an assumption"):
-        check("depthwise_conv2d_backprop_filter", facts, load_device("ascend910"))
+        CARDS["depthwise_conv2d_backprop_filter"].check(facts, load_device("ascend910"))
 
 
-@rows("limits", "the_nearest_relative_stands_in")
+@rows("tests/data/rows/limits.yaml", "the_nearest_relative_stands_in", "device, operator, product")
 def test_the_nearest_relative_stands_in(device: str, operator: str, product: str) -> None:
     loaded = load_device(device)
     table = load_rules(loaded.product, operator)
@@ -55,14 +57,14 @@ def test_the_nearest_relative_stands_in(device: str, operator: str, product: str
 
 def test_inherited_limits_are_noted() -> None:
     device = load_device("ascend950pr")
-    (note,) = check("im2col_backward", im2col(), device)
+    (note,) = CARDS["im2col_backward"].check(im2col(), device)
     assert note == (
         "ascend950pr: the documentation of Ascend 950 products does not list im2col_backward; the "
         "limits of Atlas A2 training and inference products (910B) were applied"
     )
-    (note,) = check("im2col_backward", im2col(), load_device("tiny"))
+    (note,) = CARDS["im2col_backward"].check(im2col(), load_device("tiny"))
     assert note.startswith("tiny: the device names no product; the limits of Atlas A2")
-    assert check("im2col_backward", im2col(), device, rules="hardware") == []
+    assert CARDS["im2col_backward"].check(im2col(), device, rules="hardware") == []
 
 
 def test_strict_rules_refuse_what_the_products_own_documentation_does_not_list() -> None:
@@ -85,9 +87,9 @@ def test_strict_rules_refuse_what_the_products_own_documentation_does_not_list()
         "those of Atlas A2 training and inference products (910B)"
     )
     own = load_device("ascend910b")
-    assert check("im2col_backward", im2col(), own, rules="strict") == []
+    assert CARDS["im2col_backward"].check(im2col(), own, rules="strict") == []
     with pytest.raises(RuleError, match="dilation"):
-        check("im2col_backward", im2col(dilation=(0, 1)), own, rules="strict")
+        CARDS["im2col_backward"].check(im2col(dilation=(0, 1)), own, rules="strict")
 
 
 def test_messages_of_the_operation_itself_only_ask_for_a_correction() -> None:
@@ -112,7 +114,7 @@ def test_messages_of_the_operation_itself_only_ask_for_a_correction() -> None:
 )
 def test_misuse_is_told(operator: str, facts: dict[str, Any], rules: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=message) as caught:
-        check(operator, facts, load_device("ascend910"), rules)
+        CARDS[operator].check(facts, load_device("ascend910"), rules)
     assert not isinstance(caught.value, RuleError)
 
 
@@ -128,7 +130,7 @@ SPREAD = {
         for layer in ("conv", "deconv")
         for what in ("filter", "input")
     },
-    **{name: set(derive(tbe_input())) for name in FORMS},
+    **{name: set(derived_facts(tbe_input())) for name in FORMS},
 }
 
 
@@ -140,8 +142,10 @@ def test_every_table_is_well_formed() -> None:
             stages = [STAGES.index(rule.stage) for rule in table.rules]
             assert stages == sorted(stages)
             assert all(rule.permitted and len(rule.basis) > 10 for rule in table.rules)
-            stated = {*FACTS[operator][0], *FACTS[operator][1]}
-            derived = {*DERIVE[operator]({}), *SPREAD.get(operator, ())}
+            facts = CARDS[operator].facts
+            assert facts is not None
+            stated = {*facts.required, *facts.optional}
+            derived = {*facts.derive({}), *SPREAD.get(operator, ())}
             for rule in table.rules:
                 assert rule.parameter in stated | derived
                 assert {rule.fact, *rule.when} <= stated | derived, rule.fact

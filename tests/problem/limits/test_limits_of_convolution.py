@@ -8,7 +8,8 @@ import pytest
 
 from npusim.base.errors import RuleError
 from npusim.machine.device.catalog import load_device
-from npusim.problem.limits.table import check, load_rules
+from npusim.ops import CARDS
+from npusim.problem.limits.table import load_rules
 from tests.problem.limits.entrances import able, refused
 from tests.problem.limits.right_calls import call
 
@@ -23,7 +24,7 @@ def convolution(dims: int = 2, /, **changes: Any) -> dict[str, Any]:
 
 def held(facts: dict[str, Any], device: str) -> list[str]:
     """The notes of a call within the limits."""
-    return check("convolution_backward", facts, load_device(device))
+    return CARDS["convolution_backward"].check(facts, load_device(device))
 
 
 @pytest.mark.parametrize("device", ["ascend310p", "ascend910", "ascend910b", "ascend910c", "tiny"])
@@ -34,7 +35,7 @@ def test_valid_convolutions_pass(device: str, rules: str) -> None:
     valid = [convolution(1), convolution(), convolution(padding=(1, 1, 0, 2))]
     valid += [call("convolution_backward", "transposed", change) for change in ({}, far)]
     for facts in valid:
-        check("convolution_backward", facts, load_device(device), rules)
+        CARDS["convolution_backward"].check(facts, load_device(device), rules)
 
 
 def test_the_first_failing_check_decides() -> None:
@@ -61,10 +62,10 @@ def test_hardware_rules_keep_only_what_the_operation_is() -> None:
     device = load_device("ascend910")
     for facts in (convolution(3), convolution(cube_math_type=0, **{"input.dtype": "bf16"})):
         with pytest.raises(RuleError):
-            check("convolution_backward", facts, device)
-        assert check("convolution_backward", facts, device, rules="hardware") == []
+            CARDS["convolution_backward"].check(facts, device)
+        assert CARDS["convolution_backward"].check(facts, device, rules="hardware") == []
     with pytest.raises(RuleError, match="grad_output"):
-        check("convolution_backward", convolution(dilation=(2, 1)), device, rules="hardware")
+        CARDS["convolution_backward"].check(convolution(dilation=(2, 1)), device, rules="hardware")
 
 
 def test_messages_say_what_where_limit_and_way_out() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import npusim
@@ -52,16 +50,13 @@ def test_sides_that_differ_in_python() -> None:
 
 def test_pads_that_follow_from_a_padding_beyond_the_reach_of_the_filter() -> None:
     """A filter of 1 with padding 1: what the input gradient's kernel pads would be negative."""
-    sizes: dict[str, Any] = {
-        "filters": npusim.spec((1, 1, 16, 16), "fp16"),
-        "out_backprop": npusim.spec((1, 1, 8, 8, 16), "fp16"),
-    }
+    filters = npusim.spec((1, 1, 16, 16), "fp16")
+    dy = npusim.spec((1, 1, 8, 8, 16), "fp16")
+    sizes = ([16, 1, 1, 1], [1, 16, 6, 6])
     para = {"strides": [1, 1], "padding": [1, 1, 1, 1], "dilations": [1, 1, 1, 1]}
     said = r"less than 0 where the padding is larger than the filter reaches"
     call = npusim.ops.depthwise_conv2d_backprop_input
     with pytest.raises(RuleError, match=said):
-        call(*sizes.values(), [16, 1, 1, 1], [1, 16, 6, 6], para, device="ascend910")
-    result = call(
-        *sizes.values(), [16, 1, 1, 1], [1, 16, 6, 6], para, device="ascend910", rules="hardware"
-    )
+        call(filters, dy, *sizes, para, device="ascend910")
+    result = call(filters, dy, *sizes, para, device="ascend910", rules="hardware")
     assert result.cycles > 0

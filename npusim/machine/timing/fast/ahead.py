@@ -88,7 +88,7 @@ def translated(examples: Mapping[Callable[..., None], tuple[Any, ...]]) -> Any:
 
 
 def can_link() -> bool:
-    """Whether there is a C compiler."""
+    """True if there is a C compiler."""
     return shutil.which(_compiler()[0]) is not None
 
 

@@ -1,8 +1,8 @@
 """The engine compiled ahead of time: a small shared library of these very sources.
 
-``npusim.machine.timing.fast.ahead`` makes it, when a wheel is built or in the background of a first
-run. With it a process needs no compiler, and does not import Numba. Its name has a digest of the
-sources, so that one of other sources is not found.
+``npusim.machine.timing.fast.ahead`` makes it, when a wheel is built or at a first run
+(``npusim.machine.timing.compile_once``). With it a process needs no compiler, and does not import
+Numba. Its name has a digest of the sources, so that one of other sources is not found.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SWITCH = "NPUSIM_ENGINE"
 
 
 def asked(variable: str) -> str | None:
-    """What the environment says: nothing that is simulated depends on it, only how fast."""
+    """The value of a variable of the environment, on which only speed depends, no result."""
     return os.environ.get(variable)
 
 
@@ -60,26 +60,26 @@ def environment_of(root: Path) -> dict[str, str]:
     Where that is a checkout of npusim, it is the npusim of the process, which takes the library of
     this process if that has the same sources, or compiles one that is kept beside it.
     """
-    made = {**os.environ}
+    environment = {**os.environ}
     own, here = root / _PACKAGE.name, _PACKAGE.parent
     if not (own / "__init__.py").is_file():
-        return made
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), asked("PYTHONPATH"))))
+        return environment
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), asked("PYTHONPATH"))))
     same = [(root / file.relative_to(here), file) for file in sources()]
     library = found()
     if library is not None:
-        made.pop(SWITCH, None)
+        environment.pop(SWITCH, None)
         if all(one.is_file() and one.read_bytes() == file.read_bytes() for one, file in same):
-            made[SWITCH] = str(library)
-    made.setdefault("NUMBA_CACHE_DIR", str(folder().parent))
-    return made
+            environment[SWITCH] = str(library)
+    environment.setdefault("NUMBA_CACHE_DIR", str(folder().parent))
+    return environment
 
 
 def sources() -> list[Path]:
     """The sources of compiled code."""
-    own = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
+    here = (source for source in sorted(HERE.glob("*.py")) if source.name not in _PLAIN)
     elsewhere = (_PACKAGE / name for name in _CONSTANTS)
-    return [*own, *elsewhere, *(_PACKAGE / name for name in _ESTIMATES)]
+    return [*here, *elsewhere, *(_PACKAGE / name for name in _ESTIMATES)]
 
 
 @cache
@@ -120,17 +120,17 @@ def levels() -> tuple[str, ...]:
 
 
 def tuning() -> dict[str, str]:
-    """What the environment has to tell Numba, so that libraries are the same from any machine."""
+    """The variables by which Numba makes the same libraries on any machine."""
     if levels() == ("generic",):
         return {}
     return {"NUMBA_CPU_NAME": _NEW, "NUMBA_CPU_FEATURES": ""}
 
 
 def _features() -> set[str]:
-    """What the processor can do, in the words of Linux; nothing where they are not told."""
+    """The features of the processor in the words of Linux; none where it does not list them."""
     try:
-        with Path("/proc/cpuinfo").open("rb", buffering=0) as told:
-            first = told.read(8192).decode(errors="replace")  # the others are like the first
+        with Path("/proc/cpuinfo").open("rb", buffering=0) as file:
+            first = file.read(8192).decode(errors="replace")  # the others are like the first
     except OSError:
         return set()
     lines = (line.partition(":") for line in first.splitlines())
@@ -138,7 +138,7 @@ def _features() -> set[str]:
 
 
 def name(level: str) -> str:
-    """What a library of these sources for processors of ``level`` is called."""
+    """The name of a library of these sources for processors of ``level``."""
     kind = os.uname().machine if level in (_OLD, "generic") else level.replace("x86-64", "x86_64")
     return f"engine-{digest()}-{sys.platform}-{kind}.so"
 
@@ -148,14 +148,14 @@ def found() -> Path | None:
     """The library of these sources, beside them or in ``folder``; None where there is none.
 
     The environment variable NPUSIM_ENGINE may say "numba" to do without, or name another one; with
-    either of them nothing is compiled in the background.
+    either of them no first run compiles.
     """
     named = asked(SWITCH)
     if named:
         return None if named == "numba" else Path(named)
     beside = (HERE / name(level) for level in levels())
-    kept = (folder() / name(level) for level in levels())
-    return next((file for files in (beside, kept) for file in files if file.is_file()), None)
+    in_cache = (folder() / name(level) for level in levels())
+    return next((file for files in (beside, in_cache) for file in files if file.is_file()), None)
 
 
 @cache

@@ -51,7 +51,7 @@ _ISSUE = Cost._fields.index("issue")
 
 
 class _Layout(NamedTuple):
-    """What follows from the shape of a program, whatever its instructions cost.
+    """The tables that follow from the shape of a program, whatever its instructions cost.
 
     Steps of all variants lie one variant after another, and in each pipe by pipe. For the scalar
     pipe ``first`` and ``stop`` are places in ``issuing``, which has every instruction.
@@ -69,7 +69,7 @@ class _Layout(NamedTuple):
 
 
 class _Costed:
-    """What templates make of a layout: steps with costs, and flows, numbered pipe by pipe."""
+    """The templates in a layout: steps with costs, and flows, numbered pipe by pipe."""
 
     def __init__(self, templates: tuple[Template, ...], layout: _Layout) -> None:
         self.templates = templates
@@ -91,7 +91,7 @@ class _Costed:
         self.flows = filled(FLOWING, list(self._rows))
 
     def has(self, templates: tuple[Template, ...]) -> bool:
-        """Whether it was made of these very templates."""
+        """True if it was made of these very templates."""
         return all(own is other for own, other in zip(self.templates, templates, strict=True))
 
     def _flow(self, flow: Flow) -> int:

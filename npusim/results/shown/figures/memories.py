@@ -11,9 +11,9 @@ import numpy as np
 from npusim.machine.device.spec import Device
 from npusim.results.facts import metrics
 from npusim.results.facts.metrics import PathTotal
+from npusim.results.facts.number_text import bytes_text, percent_text
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Axis, Bars, Figure, Line, Mark, Words
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import bytes_text, percent_text
 
 #: Half the sides of a box, in columns and in rows, and the columns between arrows around the boxes.
 _WIDE, _HIGH, _LANE = 0.43, 0.17, 0.5

@@ -11,10 +11,10 @@ from npusim.base.records import replace
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.results.facts import metrics
+from npusim.results.facts.call import CallFacts
 from npusim.results.facts.metrics import Peak
-from npusim.results.facts.record import Record
+from npusim.results.facts.number_text import counted
 from npusim.results.shown.figure import Axis, Figure, Key, Line, Mark
-from npusim.results.writers.text_layout import counted
 
 
 class Point(NamedTuple):
@@ -81,7 +81,7 @@ _MARKS = (
 )
 
 
-def of_call(result: Record) -> Figure:
+def of_call(result: CallFacts) -> Figure:
     """The kernels of a call, those of one name in one colour."""
     names = dict.fromkeys(run.name for run in result.runs if run.macs and run.cycles)
     colours = dict(zip(names, cycle(_COLOURS), strict=False))

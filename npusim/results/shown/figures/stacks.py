@@ -8,11 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npusim.results.facts import metrics
-from npusim.results.facts.record import Record
-from npusim.results.shown.figure import Axis, Bars, Figure, Mark, Words
-from npusim.results.shown.network_text import verdict
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import (
+from npusim.results.facts.call import CallFacts
+from npusim.results.facts.number_text import (
     binary_unit,
     bytes_text,
     percent_text,
@@ -20,6 +17,9 @@ from npusim.results.writers.text_layout import (
     us_alike,
     us_text,
 )
+from npusim.results.shown import palette
+from npusim.results.shown.figure import Axis, Bars, Figure, Mark, Words
+from npusim.results.shown.network_words import verdict
 
 
 class LayerBar(NamedTuple):
@@ -92,7 +92,7 @@ def stacked(
 _HIT, _MISS = "read, L2 hit", "read, L2 miss"
 
 
-def traffic(result: Record) -> Figure:
+def traffic(result: CallFacts) -> Figure:
     """Bytes per path and operand over the call; reads of GM split into L2 hits and misses."""
     paths = metrics.path_totals(result.runs)
     unit, size = binary_unit(max((path.bytes for path in paths), default=1) or 1)

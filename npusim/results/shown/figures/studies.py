@@ -14,10 +14,11 @@ import numpy as np
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.base.yamltree import suggest
+from npusim.results.facts.number_text import binary_unit, us_text
+from npusim.results.facts.point import goal_fact
 from npusim.results.facts.tables import DataFrame
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Axis, Bars, Cells, Figure, Key, Line, Mark, Words
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import GOAL_TITLES, binary_unit, us_text
 
 #: A point: the varied names as texts, and its figures.
 Row = Mapping[str, Any]
@@ -28,14 +29,9 @@ Varied = Mapping[str, Sequence[str]]
 _LOG_FROM = 5
 
 
-def called(goal: str) -> tuple[str, float]:
-    """What a goal is called, with its unit, and how many of it make that unit."""
-    return GOAL_TITLES.get(goal, (goal, 1.0))
-
-
 def scaled(row: Row, goal: str) -> float:
     """A goal in the unit it is shown in."""
-    return float(row[goal]) / called(goal)[1]
+    return float(row[goal]) / goal_fact(goal).per_unit
 
 
 def longest_first(varied: Varied) -> list[str]:
@@ -201,9 +197,9 @@ def _goal_axis(goal: str, rows: Sequence[Row], bounds: Bounds) -> Axis:
     values = [scaled(row, goal) for row in rows]
     low, high = min(values), max(values)
     room = _LIMIT_ROOM * ((high - low) or abs(high))
-    limits = [number / called(goal)[1] for _, number in bounds]
+    limits = [number / goal_fact(goal).per_unit for _, number in bounds]
     near = [limit for limit in limits if low - room <= limit <= high + room]
-    return _padded(called(goal)[0], [*values, *near])
+    return _padded(goal_fact(goal).head, [*values, *near])
 
 
 def _limit_lines(x: Axis, y: Axis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
@@ -225,7 +221,7 @@ def _limit_lines(x: Axis, y: Axis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
 
 
 def _in_unit(bounds: Bounds, goal: str) -> Bounds:
-    return [(text, number / called(goal)[1]) for text, number in bounds]
+    return [(text, number / goal_fact(goal).per_unit) for text, number in bounds]
 
 
 def _scattered(
@@ -281,7 +277,7 @@ def so_far(
         marks=[*marks, *_limit_lines(x, y, (), _in_unit(bounds, goal))],
         grid=True,
         place="so_far",
-        about=f"{called(goal)[0]} of the points in their order",
+        about=f"{goal_fact(goal).head} of the points in their order",
         **more,
     )
 
@@ -346,7 +342,7 @@ def goals(
     chosen = _apart(pairs)
     marks = list(drawn.marks)
     if others and len({row[others[0]] for row in best}) > 1:
-        shades = called(others[0])[0], [scaled(row, others[0]) for row in best]
+        shades = goal_fact(others[0]).head, [scaled(row, others[0]) for row in best]
         marks = [
             replace(mark, shades=shades) if mark.name == "beaten by none" else mark
             for mark in marks
@@ -405,7 +401,7 @@ def _short(name: str) -> str:
 
 def tornado(goal: str, base: float, rows: Sequence[Row]) -> Figure:
     """A bar per name from a goal at its first to that at its last value, the widest on top."""
-    name, unit = called(goal)
+    name, unit = goal_fact(goal).head, goal_fact(goal).per_unit
     base, ends = base / unit, ("first", "last")
     values = [[row[f"{goal} {end}"] for end in ends] for row in rows]
     known = [value / unit for pair in values for value in pair if value is not None] + [base]

@@ -14,11 +14,11 @@ from npusim.base.integers import IntArray
 from npusim.base.reasons import DONE, REASONS
 from npusim.machine.timing.trace import KernelRun, Timeline
 from npusim.results.facts import metrics
-from npusim.results.facts.record import Record
+from npusim.results.facts.call import CallFacts
+from npusim.results.facts.number_text import us_text
 from npusim.results.facts.tables import call_timeline
+from npusim.results.shown import palette
 from npusim.results.shown.figure import Axis, Bars, Coded, Figure, Span, Spans
-from npusim.results.writers import palette
-from npusim.results.writers.text_layout import us_text
 
 #: Cores a timeline shows when none are asked for.
 MAX_CORES = 4
@@ -142,7 +142,7 @@ def parts(rows: Timeline, shown: Sequence[Track]) -> Iterator[Part]:
 
 
 def plotted(
-    result: Record, cores: Sequence[str] | None = None, window: tuple[float, float] | None = None
+    result: CallFacts, cores: Sequence[str] | None = None, window: tuple[float, float] | None = None
 ) -> Figure:
     """A row per core and pipe over time in us; ``window`` (us of the call) zooms in.
 
@@ -178,7 +178,7 @@ def plotted(
     )
 
 
-def interactive(result: Record) -> Figure:
+def interactive(result: CallFacts) -> Figure:
     """The same for a page: the whole call, the longest kernel is seen first.
 
     Where instructions are too many for a page, those of one kind that lie close together become one
@@ -417,3 +417,18 @@ def covered(
     knots = np.stack([start, end], axis=1).ravel()
     sums = np.stack([total - (end - start), total], axis=1).ravel()
     return np.asarray(np.diff(np.interp(edges, knots, sums)) / np.diff(edges))
+
+
+def whole_in_rows(
+    what: str, rows: dict[str, list[Span]], us: float, named: Sequence[Span], caption: str
+) -> Figure:
+    """What runs one after another, in rows; buttons show the whole and what is ``named``."""
+    (first, wholes), _ = rows.items()
+    jumps = [(f"whole {what}", 0.0, wholes[-1].right * us)]
+    return of_rows(
+        rows,
+        us,
+        about=f"timeline of {first}s and kernels",
+        caption=f"{caption} Drag to move; zoom with the buttons or with Ctrl and the wheel.",
+        jumps=[*jumps, *((span.name, span.left * us, span.right * us) for span in named)],
+    )

@@ -27,10 +27,10 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from bokeh.util.paths import bokehjs_path
 
+from npusim.results.shown import palette
 from npusim.results.shown.figure import MANY, Bars, Coded, Figure, Line, Mark, Spans, Words
 from npusim.results.shown.figure import Axis as Side
-from npusim.results.writers import palette
-from npusim.results.writers.web import own
+from npusim.results.writers.web.files import file_text
 
 Drawn = Any  # Bokeh makes its figures' methods up, which types cannot follow
 
@@ -258,7 +258,7 @@ def _draw_spans(made: Drawn, shown: Figure, spans: Any) -> None:
     words.glyph.tags = ["text"]
     made.add_tools(HoverTool(renderers=[drawn], tooltips=_SPAN_TIP, visible=False))
     # Names the spans that are wide enough, in the middle of what is seen of them.
-    fit = CustomJS(args={"source": source, "plot": made}, code=own("fit.js"))
+    fit = CustomJS(args={"source": source, "plot": made}, code=file_text("fit.js"))
     for change in ("start", "end"):
         made.x_range.js_on_change(change, fit)
     made.js_on_change("inner_width", fit)
@@ -277,7 +277,7 @@ def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:
         least, shift = shown.x.ends[1] * shown.x.unit, words.shift[0]
         given = {"source": source, "plot": made, "range": made.x_range, "least": least}
         made.js_on_change(
-            "inner_width", CustomJS(args={**given, "shift": shift}, code=own("room.js"))
+            "inner_width", CustomJS(args={**given, "shift": shift}, code=file_text("room.js"))
         )
     if words.covers:
         drawn.glyph.background_fill_color = "white"

@@ -22,9 +22,9 @@ from bokeh.server.server import Server
 
 from npusim.base.errors import ArgumentError
 from npusim.results.shown.figure import Bars, Figure
-from npusim.results.writers.web import own
 from npusim.results.writers.web.charts.base import build
-from npusim.results.writers.web.page import told
+from npusim.results.writers.web.files import file_text
+from npusim.results.writers.web.templates import macro_text
 
 #: Width of the sliders, in pixels.
 _LEFT = 300
@@ -94,10 +94,12 @@ class Live:
         }  # fmt: skip
         whole = column(self.head, below, sizing_mode="stretch_width")
         for part in (*self.sliders.values(), self.select, self.name, self.button):
-            part.stylesheets = [InlineStyleSheet(css=own("widgets.css"))]
+            part.stylesheets = [InlineStyleSheet(css=file_text("widgets.css"))]
         document.title = title
-        document.template = own("live.html")  # type: ignore[assignment] # text is taken too
-        document.template_variables.update(style=own("style.css"), paint=own("paint.js"))
+        document.template = file_text("live.html")  # type: ignore[assignment] # text is taken too
+        document.template_variables.update(
+            style=file_text("style.css"), paint=file_text("paint.js")
+        )
         document.add_root(whole)
         self._working = False
         self.work()
@@ -108,10 +110,12 @@ class Live:
             start=0, end=last, value=one.own, step=1, show_value=False, title="", width=_LEFT,
             tooltips=False,
         )  # fmt: skip
-        label = self.labels[one.path] = Div(text=told("knob", one, one.own, _LEFT), width=_LEFT)
+        label = self.labels[one.path] = Div(
+            text=macro_text("knob", one, one.own, _LEFT), width=_LEFT
+        )
 
         def moved(attr: str, old: int, new: int) -> None:
-            label.text = told("knob", one, int(new), _LEFT)
+            label.text = macro_text("knob", one, int(new), _LEFT)
             self.acts.move(one.path, one.texts[int(new)])
             self.work()
 
@@ -139,7 +143,7 @@ class Live:
 
     def tell(self, lead: str, others: Sequence[str], problems: Sequence[str]) -> None:
         """The headline, what is said below it, and what is wrong."""
-        self.head.text = told("head", lead, others, problems)
+        self.head.text = macro_text("head", lead, others, problems)
 
     def draw(self, shown: Figure, title: str = "") -> None:
         """A figure in its place; of one that has as many marks as before the data change alone."""
@@ -148,7 +152,7 @@ class Live:
         entries = [(one.name, one.colour) for one in named if any(one.right > one.left)]
         children: list[Any] = place.children
         head, *old = children
-        head.text = told("key", title, entries)
+        head.text = macro_text("key", title, entries)
         before, after = (getattr(of, "renderers", ()) for of in (old[0] if old else None, new))
         if len(before) != len(after) or shown.view is not None:
             place.children = [head, new]

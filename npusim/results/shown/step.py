@@ -1,0 +1,266 @@
+"""The report of a training step: where its time goes, by phase and kind of operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from npusim.machine.device.spec import Device
+from npusim.machine.timing.trace import KernelRun
+from npusim.results.facts import metrics
+from npusim.results.facts.number_text import (
+    bytes_text,
+    counts,
+    launched_text,
+    percent_text,
+    rate_text,
+    us_alike,
+    us_text,
+)
+from npusim.results.shown import network_words, palette
+from npusim.results.shown.call import traffic
+from npusim.results.shown.figure import Span
+from npusim.results.shown.figures import stacks, timeline
+from npusim.results.shown.network_words import split_text
+from npusim.results.shown.report import (
+    Cell,
+    Colours,
+    Items,
+    Key,
+    Line,
+    Note,
+    OnPage,
+    Part,
+    Report,
+    Section,
+    Table,
+    apart,
+)
+
+#: A row of kinds or operations, or all facts of a step, by name.
+Row = Mapping[str, Any]
+
+#: Conversions that a text names one by one; more are summed up.
+MAX_CONVERSIONS = 12
+
+
+def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
+    """The report of a step, as text and as a page; a notebook shows its kinds and notes.
+
+    ``facts`` are those of ``StepResult.to_json``, ``launched`` its operations as they ran.
+    """
+    runs = [run for operation in launched for run in operation.runs]
+    failed = [f"{row['operation']}: {row['error']}" for row in facts["operations"] if row["error"]]
+    lines, cards = apart(_keys(facts, device, runs))
+    return Report(
+        title=f"{facts['workload']} {facts['pass']} step on {device.name}",
+        about=[f"{facts['description']}; batch {facts['batch']}, {network_words.asked(facts)}"],
+        lead=_lead(facts),
+        lines=lines,
+        cards=cards,
+        sections=(
+            Section("Phases", [OnPage(lambda: [stacks.phases(facts)])]),
+            Section("Kinds of operations", [*_kinds(facts)], brief=True, heading="PHASE"),
+            Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
+            Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
+            Section("Conversions that remain", [*_conversions(facts)], heading="CONVERSION"),
+            Section("Memory traffic", [OnPage(lambda: [traffic(device, runs, operands=False)])]),
+            Section("Not simulated", [Items(failed)], heading="NOT SIMULATED"),
+            Section("Notes", [Items(facts["notes"])], brief=True, heading="NOTES"),
+        ),
+        origin=Report.origin_of(facts["npusim_version"], device),
+    )
+
+
+def _lead(facts: Row) -> str:
+    """The time and the kinds of operation that matter most."""
+    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
+    if facts["all_reduce"]:
+        text += f" All-reduce: {network_words.reduced_text(facts['all_reduce'])}."
+    return text if facts["complete"] else f"Partial: {network_words.step_missing(facts)}. {text}"
+
+
+def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key]:
+    """The key figures of the step: what it is, its time and speed, and what it takes besides."""
+    us = facts["time_us"]
+    yield Key(Line("network", f"{facts['workload']}: {facts['description']}"))
+    yield Key(Line(facts["pass"], _what(facts)))
+    yield Key(Line("mode", network_words.asked(facts)))
+    yield Key(Line("device", network_words.device_text(facts)))
+    if not facts["complete"]:
+        missing = network_words.step_missing(facts)
+        yield Key(Line("partial", f"{missing}; the times below lack it"))
+    yield Key(Line("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
+    cached_us, cold_us = facts["at_least_us"]
+    yield Key(
+        Line(
+            "at least",
+            f"{us_text(cached_us)} us (operands in the L2), {us_text(cold_us)} us (from main "
+            f"memory) for any programs of its operations: {percent_text(cached_us / us)} of the "
+            "time",
+        )
+    )
+    speed = rate_text(facts["images_per_second"])
+    yield Key(Line("speed", f"{speed} images/s"), (f"{speed} /s", "images"))
+    yield Key(Line("split, us", split_text(facts, network_words.KINDS)))
+    launches_us = sum(row["launch_us"] for row in facts["kinds"])
+    yield Key(card=(percent_text(launches_us / us), "launches"))
+    if facts["all_reduce"]:
+        yield Key(Line("all-reduce", network_words.reduced_text(facts["all_reduce"])))
+    if facts["plan"]:
+        yield Key(Line("plan", network_words.plan_text(facts)))
+    memory = bytes_text(facts["kept_bytes"])
+    yield Key(
+        Line("memory", f"{memory} of values at most at once"),
+        (memory, "of values at most at once"),
+    )
+    useful = sum(run.useful_macs for run in runs)
+    if useful:
+        speed = rate_text(metrics.tflops(device, useful, facts["cycles"]))
+        yield Key(card=(f"{speed} TFLOPS", "useful"))
+    yield from network_words.energy(facts, " a card")
+
+
+def _what(facts: Row) -> str:
+    """Batch, element types, optimizer and cards."""
+    text = f"batch {facts['batch']}, {facts['dtype']}"
+    if facts["normalisation_dtype"] != facts["dtype"]:
+        text += f", normalisations {facts['normalisation_dtype']}"
+    if facts["pass"] == "training":
+        text += f", {facts['optimizer']}"
+    if facts["cards"] > 1:
+        text += f", {facts['cards']} cards"
+    return text
+
+
+def _time(facts: Row) -> str:
+    """The time in microseconds and cycles, and what an all-reduce adds to it."""
+    cycles = f"{facts['cycles']:,} cycles{launched_text(facts['launch'])}"
+    text = f"{us_text(facts['time_us'])} us = {cycles}"
+    if facts["all_reduce"]:
+        added_us = facts["time_us"] - facts["compute_us"]
+        text += f" and {us_text(added_us)} us of an all-reduce"
+    return text
+
+
+def _images(facts: Row) -> str:
+    return f"a step of {facts['batch']} images"
+
+
+def _colours(facts: Row) -> list[tuple[str, str]]:
+    """What colours of the timeline stand for."""
+    groups = dict.fromkeys(palette.step_group(row["kind"]) for row in facts["kinds"])
+    return [*((name, palette.STEP_COLOURS[name]) for name in groups), ("launch", palette.LAUNCH)]
+
+
+def _timeline(facts: Row, device: Device, launched: Sequence[Any]) -> Iterator[Part]:
+    """Phases and kernels one after another."""
+    us = device.time_us(1)
+    pieces = []
+    for operation in launched:
+        kernels_of_operation = [
+            (run, run.name, palette.STEP_COLOURS[palette.step_group(kind)])
+            for kind, run in operation.parts
+        ]
+        pieces.append((operation.name, 1, kernels_of_operation))
+    operations, kernels = timeline.in_turn(pieces, us)
+    phases: dict[str, Span] = {}
+    for operation, span in zip(launched, operations, strict=True):
+        name = operation.phase
+        left = phases.get(name, span).left
+        phases[name] = Span(name, name, left, span.right, palette.KERNEL)
+    named = [*phases.values()]
+    rows = {"phase": named, "kernel": kernels}
+    yield timeline.whole_in_rows("step", rows, us, named, "Kernels in the order of launch.")
+    yield Colours(_colours(facts))
+
+
+def _by_name(names: Sequence[str], rows: Sequence[Row], left: int) -> Table:
+    """Facts by their names, whose ends tell the units; the first ``left`` of them are texts."""
+    columns = {_head(name): partial(_fact_cell, name) for name in names}
+    return Table.of(columns, rows, left)
+
+
+def _head(name: str) -> str:
+    """What stands above a fact: ``launch µs``, and ``read`` of ``read_bytes``."""
+    *words, unit = name.split("_")
+    return " ".join([*words, "\u00b5s"] if unit == "us" else words or [unit])
+
+
+def _fact_cell(name: str, row: Row) -> Any:
+    value, unit = row[name], name.rpartition("_")[2]
+    if unit == "us":
+        return Cell(us_alike(value), value)
+    if unit == "bytes":
+        return Cell.size(value)
+    if unit == "share":
+        return percent_text(value, 1)
+    return value if isinstance(value, int | str) else ", ".join(value)
+
+
+def _us_cell(us: float) -> Cell:
+    """Microseconds, on a page with as many digits as those above and below."""
+    return Cell(us_alike(us), us, plain=us_text(us))
+
+
+def _kinds(facts: Row) -> Iterator[Part]:
+    """Phases and kinds of operation; a text names each phase once, and has no bytes."""
+    heads = ("phase", "kind", "kernels", "\u00b5s", "launch \u00b5s", "share", "bytes", "GB/s")
+    rows: list[tuple[Cell | str, ...]] = []
+    before = ""
+    for row in facts["kinds"]:
+        phase = row["phase"]
+        own_us = row["us"] - row["launch_us"]
+        rows.append(
+            (
+                Cell(phase, plain="" if phase == before else phase),
+                row["kind"],
+                counts(row["kernels"]),
+                _us_cell(row["us"]),
+                _us_cell(row["launch_us"]),
+                Cell(percent_text(row["share"], 1), plain=percent_text(row["share"])),
+                Cell.size(row["bytes"]),
+                rate_text(row["bytes"] / own_us / 1e3) if own_us else "-",
+            )
+        )
+        before = phase
+    yield Table("", heads, rows, 2, in_text=(0, 1, 2, 3, 4, 5, 7))
+    yield Note("(\u00b5s with launches; GB/s: what the cores read and write, without launches)")
+
+
+_OPERATION_COLUMNS = (
+    "operation",
+    "kind",
+    "kernels",
+    "start_us",
+    "us",
+    "launch_us",
+    "read_bytes",
+    "written_bytes",
+)
+
+
+def _operations(facts: Row) -> Iterator[Part]:
+    """Every operation and conversion in the order of launch."""
+    yield _by_name(_OPERATION_COLUMNS, facts["operations"], 3)
+    yield Note("In the order of launch. read, written: the values of the operation, each once.")
+
+
+def _conversions(facts: Row) -> Iterator[Part]:
+    """The conversions that remain, the longest first: what it would save to do without each."""
+    rows = [row for row in facts["operations"] if row["converts"]]
+    if not rows:
+        return
+    rows.sort(key=lambda row: -row["us"])
+    rest_us = sum(row["us"] for row in rows[MAX_CONVERSIONS:])
+    yield Table(
+        "",
+        ("value", "to", "\u00b5s"),
+        [(row["converts"], row["to"], _us_cell(row["us"])) for row in rows],
+        2,
+        most=MAX_CONVERSIONS,
+        rest=(f"{len(rows) - MAX_CONVERSIONS:,} more", "", us_text(rest_us)),
+    )
+    note = Note("\u00b5s: what it would save if nobody needed the other format.")
+    yield OnPage(lambda: [note])

@@ -1,0 +1,188 @@
+"""Answers kept by what they rest on: a key, and the figures of the device that were asked for.
+
+An answer worked out on one device holds on every other that has the same figures among those it
+rests on, which a ``TrackedDevice`` records. Answers are kept in memory, and while ``answers_in`` is
+open in a file as well, which other processes may use at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from pathlib import Path
+from threading import RLock
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from npusim.base.digests import imported_anew, program
+from npusim.machine.device.spec import Device
+from npusim.reuse.store import Store, opened
+from npusim.reuse.tracked_device import Name, named, value_of
+
+T = TypeVar("T")
+
+#: What stands between the steps of a figure's name, and between names: control characters.
+_STEP_ENDS, _NAME_ENDS = "\x1f", "\x1e"
+
+
+class _Figures(NamedTuple):
+    """Names of figures in order, as one text, and a digest of it."""
+
+    names: tuple[Name, ...]
+    text: str
+    digest: str
+
+
+class StoredAnswer(Struct, Generic[T], frozen=True):
+    """An answer, and the figures it rests on."""
+
+    answer: T
+    names: frozenset[Name]
+
+
+#: The file of this thread, where one is open.
+_file: ContextVar[Store | None] = ContextVar("file", default=None)
+
+#: Held while answers in memory, which all threads share, are looked at.
+_LOCK = RLock()
+
+
+def _key_of_program(key: str) -> str:
+    """The key of this program: another version's answers are others."""
+    return f"{program()} {key}"
+
+
+@contextmanager
+def answers_in(file: str | Path | None) -> Iterator[None]:
+    """Keep answers in a file too, and look for them there ("": one of the user's cache).
+
+    None keeps them in memory only. Inside another such block the other file is used; other threads
+    have none, or one of their own. Raises ``StoreError`` for a file that is no such store.
+    """
+    if file is None or _file.get() is not None:
+        yield
+        return
+    with opened(file, "runs") as store:
+        token = _file.set(store)
+        try:
+            yield
+        finally:
+            _file.reset(token)
+
+
+class Answers(Generic[T]):
+    """The latest answers of one kind, ``most`` of them.
+
+    ``to_json`` and ``from_json`` turn one into JSON and back; without them answers are kept in
+    memory alone.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        most: int,
+        to_json: Callable[[T], Any] | None = None,
+        from_json: Callable[[Any], T] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.most = most
+        self._to_json = to_json
+        self._from_json = from_json
+        self._answers: OrderedDict[str, T] = OrderedDict()
+        #: Sets of figures on which answers with a key rest, by the key and by their digest.
+        self._dependencies: OrderedDict[str, dict[str, _Figures]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of answers in memory."""
+        return len(self._answers)
+
+    def clear(self) -> None:
+        """Forget those in memory."""
+        self._answers.clear()
+        self._dependencies.clear()
+
+    def find(self, key: str, device: Device) -> StoredAnswer[T] | None:
+        """The answer that was kept with this key and holds on ``device``; None without one."""
+        key = f"{imported_anew()} {self.kind} {key}"
+        store = self._store()
+        with _LOCK:
+            dependencies = self._dependencies.setdefault(key, {})
+            answer = self._find(key, device, dependencies.values(), store)
+            if answer is None and store is not None:
+                stored = [_figures(text) for text in store.under(_key_of_program(key))]
+                dependencies |= {figures.digest: figures for figures in stored}
+                answer = self._find(key, device, stored, store)
+            _shorten(self._dependencies, 2 * self.most, key)
+        return answer
+
+    def _find(
+        self, key: str, device: Device, dependencies: Iterable[_Figures], store: Store | None
+    ) -> StoredAnswer[T] | None:
+        for figures in dependencies:
+            place = f"{key} {_values(device, figures)}"
+            if place not in self._answers:
+                row = store.get(_key_of_program(place)) if store is not None else None
+                if row is None or self._from_json is None:
+                    continue
+                self._answers[place] = self._from_json(row)
+            _shorten(self._answers, self.most, place)
+            return StoredAnswer(self._answers[place], frozenset(figures.names))
+        return None
+
+    def keep(self, key: str, device: Device, names: Iterable[Name], answer: T) -> None:
+        """Keep an answer that rests on these figures of ``device``."""
+        key = f"{imported_anew()} {self.kind} {key}"
+        figures = _figures_named(frozenset(names))
+        with _LOCK:
+            place = f"{key} {_values(device, figures)}"
+            self._dependencies.setdefault(key, {})[figures.digest] = figures
+            self._answers[place] = answer
+            _shorten(self._dependencies, 2 * self.most, key)
+            _shorten(self._answers, self.most, place)
+        store = self._store()
+        if store is not None and self._to_json is not None:
+            store.put_soon(_key_of_program(f"{key}/{figures.digest}"), figures.text)
+            store.put_soon(_key_of_program(place), self._to_json(answer))
+
+    def _store(self) -> Store | None:
+        """The open file; None without one, and where answers are kept in memory alone."""
+        return _file.get() if self._to_json is not None else None
+
+
+def _shorten(entries: OrderedDict[str, Any], most: int, used: str) -> None:
+    """Drop those that were not used for longest; ``used`` is the key of one that was now."""
+    entries.move_to_end(used)
+    while len(entries) > most:
+        entries.popitem(last=False)
+
+
+@lru_cache(maxsize=1024)
+def _figures_named(names: frozenset[Name]) -> _Figures:
+    """The figures an answer rests on; many answers rest on the same."""
+    return _figures(_NAME_ENDS.join([_STEP_ENDS.join(name) for name in named(names)]))
+
+
+@lru_cache(maxsize=1024)
+def _figures(text: str) -> _Figures:
+    names = tuple(tuple(name.split(_STEP_ENDS)) for name in text.split(_NAME_ENDS) if text)
+    return _Figures(names, text, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+#: Values of figures by name, and digests of those that answers rest on, by device.
+_VALUES: OrderedDict[str, dict[Name | str, str]] = OrderedDict()
+
+
+def _values(device: Device, figures: _Figures) -> str:
+    """A digest of the values that figures have on ``device``."""
+    values = _VALUES.setdefault(device.digest(), {})
+    _shorten(_VALUES, 64, device.digest())
+    if figures.digest not in values:
+        values |= {name: value_of(device, name) for name in figures.names if name not in values}
+        text = "\n".join([values[name] for name in figures.names])
+        values[figures.digest] = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return values[figures.digest]
