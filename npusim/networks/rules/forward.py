@@ -236,24 +236,22 @@ class Forward:
         ``layer`` has the sizes of an operation on a part of what the node reads or makes.
         """
         names = self.symbols[node.name]
-        many = [s for s in names if s[0] == "x" and s[1:].isdigit()]
-        reads = [s for word in form.reads for s in (many if word == "x*" else [word])]
-        reads = [s for s in reads if s in names]
-        kind = self._type(form)
+        dtype = self._type(form)
         row = tables().chains.get(form.op)
-        operands = {s: self.cast(names[s], kind, phase) for s in reads}
+        operands = {
+            symbol: self.cast(names[symbol], dtype, phase) for symbol in _symbols_read(form, names)
+        }
         results = {}
         casts = []
-        for s in form.writes:
-            value = self.step.values[names[s]]
-            results[s] = names[s]
-            wide = FP32 if row and s in row.summed else kind
+        for symbol in form.writes:
+            value = self.step.values[names[symbol]]
+            results[symbol] = value.name
+            wide = FP32 if row and symbol in row.summed else dtype
             if value.kind in ("map", "rows") and wide is not None and value.dtype is not wide:
-                results[s] = self.step.value(
-                    value._replace(name=f"{value.name}.{wide}", dtype=wide)
-                )
-                casts.append((results[s], names[s]))
-                self.copies[value.name, wide] = results[s]
+                computed = value._replace(name=f"{value.name}.{wide}", dtype=wide)
+                results[symbol] = self.step.value(computed)
+                casts.append((computed.name, value.name))
+                self.copies[value.name, wide] = computed.name
         repeats = node.count if count is None else count
         name = f"{node.name}.{form.name}"
         self._operation(name, form, phase, layer or node.layer, operands, results, repeats)
@@ -330,6 +328,15 @@ def _with_computed_matrix(node: Node) -> Node:
     return replace(node, layer=replace(layer, n=1, rows=layer.all_rows, products=1))
 
 
+def _symbols_read(form: Form, names: Mapping[str, str]) -> list[str]:
+    """The symbols of an operation's operands that a node has; "x*" are all of x1, x2, ..."""
+    numbered = [symbol for symbol in names if symbol[0] == "x" and symbol[1:].isdigit()]
+    symbols: list[str] = []
+    for word in form.reads:
+        symbols += numbered if word == "x*" else [word]
+    return [symbol for symbol in symbols if symbol in names]
+
+
 def _operand_shapes(node: Node) -> list[tuple[int, ...]]:
     """The shapes in which a node reads its operands, each time that it runs."""
     if node.count == 1:
@@ -348,6 +355,7 @@ def _needs_axes(node: Node) -> bool:
 
 
 def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
+    """The shape of a parameter of a layer, by its kind of value."""
     if isinstance(layer, ConvLayer):
         return layer.w_shape if kind == "weight" else (layer.cout,)
     if isinstance(layer, LinearLayer):
@@ -356,4 +364,5 @@ def _parameter(layer: Layer | ElementwiseLayer, kind: str) -> tuple[int, ...]:
 
 
 def _kind(shape: tuple[int, ...], layer: Layer | ElementwiseLayer) -> str:
+    """The kind of a value in this shape that a layer makes or reads."""
     return "rows" if isinstance(layer, LinearLayer) or len(shape) == 2 else "map"
