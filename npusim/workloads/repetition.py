@@ -167,7 +167,8 @@ class _Repetition:
         if key not in self.copies:
             once = (*shape[:axis], 1, *shape[axis:])
             out = (*shape[:axis], self.times, *shape[axis:])
-            name = f"{edge.value}.copies" + f"_{len(self.copies) + 1}" * bool(self.copies)
+            end = f"_{len(self.copies) + 1}" if self.copies else ""
+            name = f"{edge.value}.copies{end}"
             layer = ElementwiseLayer(kind="expand", shape=once, out=out)
             trained = edge.gradient
             self.nodes.append(

@@ -327,13 +327,16 @@ class Cache:
             self.taken -= self.sizes.pop(next(iter(self.sizes)))
 
 
-def tasks(
-    launches: Iterable[Launch], formats: Formats, device: Device
-) -> Iterator[tuple[Launch, Task, dict[str, int]]]:
-    """The launches with what each is for itself, after what the ones before left in the L2.
+class LaunchTask(NamedTuple):
+    """A launch, its task, and the bytes of the values that it uses, by their names."""
 
-    With them come the bytes of the values that they use.
-    """
+    launch: Launch
+    task: Task
+    sizes: dict[str, int]
+
+
+def tasks(launches: Iterable[Launch], formats: Formats, device: Device) -> Iterator[LaunchTask]:
+    """The launches with the task of each, after what the ones before left in the L2."""
     cache = Cache(device)
     for launch in launches:
         if launch.operation is not None and launch.operation.core == VIEW:
@@ -342,12 +345,12 @@ def tasks(
         if launch.operation is not None:
             read = zip(launch.operation.reads, launch.reads, strict=True)
             names = [name for name, (home, _) in read if home in warm]
-            what: Task | None = formats.task(launch.operation, launch.formats, names)
+            launched: Task | None = formats.task(launch.operation, launch.formats, names)
         else:
-            what = formats.conversion(launch.value, launch.format, warm=bool(warm))
+            launched = formats.conversion(launch.value, launch.format, warm=bool(warm))
         sizes = {}
         for name, format in (*launch.reads, *launch.writes):
             sizes[name] = formats.size(name, format)
             cache.touch(name, format, sizes[name])
-        assert what is not None
-        yield launch, what, sizes
+        assert launched is not None
+        yield LaunchTask(launch, launched, sizes)

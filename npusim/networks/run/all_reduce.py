@@ -56,7 +56,8 @@ def all_reduce(
     figures = figures_of(device, cards)
     total = sum(size for _, size in ready)
     rate = 2 * (cards - 1) / cards / float(figures.bus_bytes_per_cycle)
-    now = waiting_bytes = 0.0
+    now = 0.0
+    waiting_bytes = 0.0
     moved = 0.0
     for number, (us, size) in enumerate(ready):
         waiting_bytes += size

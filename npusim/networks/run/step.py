@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -26,7 +26,7 @@ from npusim.networks.plan.formats import Plan
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import (
     Formats,
-    Launch,
+    LaunchTask,
     each_call,
     planned,
     problem,
@@ -43,8 +43,20 @@ from npusim.networks.timed import Timed
 from npusim.workloads import ElementwiseLayer, Workload, read_network
 from npusim.workloads.graph import MULTIPLIES
 
-#: How a step runs, and what its launches and layouts are unless asked for otherwise.
-MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framework", "usual")}
+
+class Usual(NamedTuple):
+    """The launches, layouts and fusions of a mode, unless asked for otherwise."""
+
+    launch: str
+    layouts: str
+    fusions: str
+
+
+#: How a step runs.
+MODES = {
+    "eager": Usual(launch="single", layouts="each_call", fusions="none"),
+    "graph": Usual(launch="graph", layouts="as_framework", fusions="usual"),
+}
 
 #: How formats are chosen.
 LAYOUTS = ("each_call", "as_framework", "best")
@@ -128,7 +140,7 @@ def step(
     return result
 
 
-def usual_of(mode: str) -> tuple[str, str, str]:
+def usual_of(mode: str) -> Usual:
     """Launches, layouts and fusions of a mode; ``ArgumentError`` for an unknown one."""
     if mode not in MODES:
         modes = ", ".join(MODES)
@@ -138,7 +150,7 @@ def usual_of(mode: str) -> tuple[str, str, str]:
 
 def options_of(function: Any, mode: str, options: Mapping[str, Any]) -> Options:
     """The options of what a public function calls in a mode, with the keywords it was given."""
-    usual = {"launch": usual_of(mode)[0], "tiling": "library"}
+    usual = {"launch": usual_of(mode).launch, "tiling": "library"}
     read = Options.of(function, {**usual, **options}, without=("timeline", "check", "layouts"))
     return replace(read, timeline=False)
 
@@ -172,10 +184,10 @@ def setting(
             f"mode is {mode!r}; the cube of {device.name} multiplies no {maps.name} and no fp16, "
             "which the kernels of a step take: use another device, or npusim.network for its layers"
         )
-    names = tuple(fusion.name for fusion in chosen(usual[2] if fusions is None else fusions))
+    names = tuple(fusion.name for fusion in chosen(usual.fusions if fusions is None else fusions))
     return Setting(
         mode=mode,
-        layouts=layouts or usual[1],
+        layouts=layouts or usual.layouts,
         fusions=names,
         optimizer=optimizer,
         passes=passes,
@@ -194,7 +206,7 @@ class Prepared(Struct, frozen=True):
     times: Simulated
     fused: Mapping[str, int]
     plan: Plan | None
-    todo: tuple[tuple[Launch, Task, dict[str, int]], ...]
+    todo: tuple[LaunchTask, ...]
 
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
@@ -256,7 +268,7 @@ def prepared(
 
 def _launched(
     step: Training,
-    todo: Sequence[tuple[Launch, Task, dict[str, int]]],
+    todo: Sequence[LaunchTask],
     times: Mapping[Task, Timed],
 ) -> Iterator[Launched]:
     """The launches with their times."""

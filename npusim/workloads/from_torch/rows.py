@@ -232,7 +232,8 @@ def _windows(call: Call, x: Sequence[int], out: Sequence[int], dims: int) -> dic
 def each(values: Any, dims: int) -> tuple[int, ...]:
     """One number for each axis, of which only one may have been stated."""
     listed = list(values) if isinstance(values, (list, tuple)) else [values]
-    return tuple(int(number) for number in listed) * (dims if len(listed) == 1 else 1)
+    numbers = tuple(int(number) for number in listed)
+    return numbers * dims if len(numbers) == 1 else numbers
 
 
 def enlarged(reader: Reader, call: Call) -> Value:
