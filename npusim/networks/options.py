@@ -19,7 +19,8 @@ from npusim.ops.options import CUBE_MATH_TYPE, integer
 
 #: The functions that take an option: ``network`` for layers by themselves, ``step`` for a whole
 #: step of training.
-LAYERS, STEP = "layers", "step"
+LAYERS = "layers"
+STEP = "step"
 BOTH = (LAYERS, STEP)
 
 

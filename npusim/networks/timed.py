@@ -1,4 +1,4 @@
-"""What was simulated, or why it was not."""
+"""A result of a simulation, or why there is none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from npusim.results import Result
 
 
 class Timed(Struct, frozen=True):
-    """What was simulated; ``result`` is None where ``error`` says why not."""
+    """A simulated call; ``result`` is None where ``error`` says why not."""
 
     result: Result | None
     error: str = ""

@@ -42,9 +42,26 @@ SETTINGS = ("stride", "padding", "dilation", "transposed", "output_padding", "gr
 
 #: Columns of ``Log.table``; a promise to users.
 COLUMNS = (
-    *("layer", "grad_output", "input", "weight", "dtype", *SETTINGS, "mask", "arithmetic"),
-    *("kernels", "cycles", "time_us", "bottleneck", "count", "error_grad_input"),
-    *("error_grad_weight", "error_grad_bias", "tolerance", "ok", "reason", "result"),
+    "layer",
+    "grad_output",
+    "input",
+    "weight",
+    "dtype",
+    *SETTINGS,
+    "mask",
+    "arithmetic",
+    "kernels",
+    "cycles",
+    "time_us",
+    "bottleneck",
+    "count",
+    "error_grad_input",
+    "error_grad_weight",
+    "error_grad_bias",
+    "tolerance",
+    "ok",
+    "reason",
+    "result",
 )
 
 #: Largest relative error by arithmetic or element type: the vendor's acceptance thresholds.
@@ -127,7 +144,7 @@ class ConvCall:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is computed of a product."""
+        """The names of the results that are computed of a product."""
         named = zip(("input", "weight", "bias"), self.output_mask, strict=True)
         return tuple(name for name, on in named if on)
 
@@ -175,7 +192,9 @@ class Log:
     def __init__(
         self, options: Options, check: bool, cube_math_type: int | str | None, framework: str
     ) -> None:
-        self.check, self.cube_math_type, self.framework = check, cube_math_type, framework
+        self.check = check
+        self.cube_math_type = cube_math_type
+        self.framework = framework
         probe = Call("convolution_backward", options, True)  # wrong options fail here, not inside
         if cube_math_type is not None:
             cube_math_number(cube_math_type)
@@ -189,8 +208,8 @@ class Log:
     @property
     def time_us(self) -> float:
         """Microseconds of all calls that the device takes, repetitions included."""
-        found = [entry.result for entry in self.entries if entry.result is not None]
-        return float(sum(self.results[index].time_us for index in found))
+        results = [entry.result for entry in self.entries if entry.result is not None]
+        return float(sum(self.results[index].time_us for index in results))
 
     def record(self, call: ConvCall, layer: str, evidence: Fetch | None = None) -> None:
         """Append an entry; the call is simulated unless its time is known and nothing is checked.
@@ -198,27 +217,27 @@ class Log:
         ``evidence`` fetches the data for a check. What the device refuses becomes the entry's
         ``reason``; so does, with a warning, a defect of npusim: the training step goes on.
         """
-        known = self._known.get(call)
+        entry = self._known.get(call)
         checked = self.check and evidence is not None
-        if known is None or (checked and known.result is not None):
+        if entry is None or (checked and entry.result is not None):
             try:
-                known = self._simulated(call, layer, known, evidence)
+                entry = self._simulated(call, layer, entry, evidence)
             except NpusimError as error:
-                known = _refused(call, str(error))
+                entry = _refused(call, str(error))
             except Exception as error:  # an observer must not stop what it observes
-                known = _refused(call, f"npusim failed with {type(error).__name__}: {error}")
-                warnings.warn(f"{call}: {known.reason}; please report it", stacklevel=2)
-            self._known.setdefault(call, known)
-        self.entries.append(replace(known, layer=layer))
+                entry = _refused(call, f"npusim failed with {type(error).__name__}: {error}")
+                warnings.warn(f"{call}: {entry.reason}; please report it", stacklevel=2)
+            self._known.setdefault(call, entry)
+        self.entries.append(replace(entry, layer=layer))
 
     def _simulated(
-        self, call: ConvCall, layer: str, known: Entry | None, evidence: Fetch | None
+        self, call: ConvCall, layer: str, entry_before: Entry | None, evidence: Fetch | None
     ) -> Entry:
         number = call.cube_math_type(self.cube_math_type)
         data = evidence() if self.check and evidence is not None else None
         specs = [spec(s, d) for s, d in zip(call.shapes, call.dtypes, strict=True)]
         result = self._run(call, layer, number, data.operands if data else specs)
-        index = len(self.results) if known is None else known.result
+        index = len(self.results) if entry_before is None else entry_before.result
         if call.fold:
             name = call.promoted.name
         else:
@@ -226,7 +245,7 @@ class Log:
         entry = Entry(call=call, layer="", result=index, reason="", arithmetic=name)
         if data is not None:
             entry = _compared(entry, result, data)
-        if known is None:
+        if entry_before is None:
             self.results.append(result)
         return entry
 
@@ -326,7 +345,7 @@ class Log:
         return f"<Log on {self.device.name}: {len(self.entries)} calls, {self.time_us:.3f} us>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows at the end of a cell."""
+        """The table that a notebook shows at the end of a cell."""
         return f"<pre>{escape(self.summary())}</pre>"
 
 
@@ -366,7 +385,8 @@ def _unlike_infinities(name: str, got: Array, want: Array) -> str:
     if not count:
         return ""
     place = tuple(int(i) for i in np.argwhere(apart)[0])
-    here, there = float(computed[place]), float(exact[place])
+    here = float(computed[place])
+    there = float(exact[place])
     overflow = f": beyond {dtype(want.dtype).range_text}" if isinf(here) or isinf(there) else ""
     return (
         f"{name} has {count:,} of {want.size:,} elements that are infinite or no number and not "

@@ -72,13 +72,13 @@ class ElementwiseLayer:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether it has numbers of its own that are trained, as files of layers state it."""
+        """Return whether it has trained numbers of its own, as files of layers state it."""
         return self.kind in WEIGHTED or bool(self.weight)
 
 
 def together(layers: Iterable[ElementwiseLayer]) -> tuple[ElementwiseLayer, ...]:
     """Layers of one kind and shape as one with the sum of their counts."""
-    found: Counter[ElementwiseLayer] = Counter()
+    counts: Counter[ElementwiseLayer] = Counter()
     for layer in layers:
-        found[replace(layer, count=1)] += layer.count
-    return tuple(replace(layer, count=count) for layer, count in found.items())
+        counts[replace(layer, count=1)] += layer.count
+    return tuple(replace(layer, count=count) for layer, count in counts.items())

@@ -70,8 +70,8 @@ def workload(path: str | Path, padding: str | None = None) -> Workload:
     file = Path(path)
     way = "none" if padding is None else padding
     if way not in PADDINGS:
-        known = ", ".join(PADDINGS)
-        raise ArgumentError(f"padding is {padding!r}{suggest(way, PADDINGS)}; it is one of {known}")
+        names = ", ".join(PADDINGS)
+        raise ArgumentError(f"padding is {padding!r}{suggest(way, PADDINGS)}; it is one of {names}")
     rows = _rows(file)
     line, head = next(rows, (1, []))
     columns = _columns(f"{file}:{line}", head)
@@ -92,17 +92,17 @@ def workload(path: str | Path, padding: str | None = None) -> Workload:
         raise ArgumentError(
             f"{file} lists products of matrices, which have no padding; leave it out"
         )
-    told = "" if products else f", padding {way}"
+    padding_text = "" if products else f", padding {way}"
     return Workload(
         name=shown(file.stem),
-        description=f"{shown(file.name)} (SCALE-Sim topology{told}), one image",
+        description=f"{shown(file.name)} (SCALE-Sim topology{padding_text}), one image",
         layers=tuple(layers),
         notes=() if products else tuple(_notes(shown(file.name), padding, way)),
     )
 
 
 def _notes(file: str, padding: str | None, way: str) -> Iterator[str]:
-    """What is said of the padding, and how to ask for another."""
+    """Notes of the padding that was assumed, and of how to ask for another."""
     stated = f"padding {way}" if padding is not None else f"padding {way}, as nothing was asked for"
     others = " or ".join(name for name in PADDINGS if name != way)
     asked = f"--padding {others}, padding= of npusim.workloads.read_network"
@@ -126,20 +126,20 @@ def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(where: str, head: Sequence[str]) -> list[str]:
-    """What each column holds; ``ArgumentError`` for a header of neither form."""
+    """The meaning of each column; ``ArgumentError`` for a header of neither form."""
     names = [bare(column) for column in head]
-    known = _PRODUCT if {"m", "n", "k"} <= {*names} else _CONVOLUTION
+    meanings = _PRODUCT if {"m", "n", "k"} <= {*names} else _CONVOLUTION
     columns = []
     for column, name in zip(head, names, strict=True):
-        if name not in known:
-            near = nearest(name, known)
+        if name not in meanings:
+            near = nearest(name, meanings)
             hint = f"; did you mean {near!r}?" if near else ""
             raise ArgumentError(f"{where}: unknown column {column!r}{hint}; {_FORMS}")
-        if known[name] in columns:
+        if meanings[name] in columns:
             raise ArgumentError(f"{where}: column {column!r} is there twice; keep one of them")
-        columns.append(known[name])
-    needed = ["name", "m", "n", "k"] if known is _PRODUCT else ["name", *_SIZES]
-    if known is _CONVOLUTION and "stride" not in columns:
+        columns.append(meanings[name])
+    needed = ["name", "m", "n", "k"] if meanings is _PRODUCT else ["name", *_SIZES]
+    if meanings is _CONVOLUTION and "stride" not in columns:
         needed += ["stride_height", "stride_width"]
     for what in needed:
         if what not in columns:
@@ -175,15 +175,18 @@ def _size(where: str, row: Mapping[str, str], what: str) -> int:
 def _unlike(name: str, others: Sequence[str]) -> str:
     """A name that no other layer has, and that may stand behind ``WORKLOAD/``."""
     plain = shown(name.replace("/", "_"))
-    number, found = 1, plain
-    while found in others:
+    number = 1
+    unused = plain
+    while unused in others:
         number += 1
-        found = f"{plain}_{number}"
-    return found
+        unused = f"{plain}_{number}"
+    return unused
 
 
 def _product(where: str, row: Mapping[str, str], name: str, *, trained: bool) -> LinearLayer:
-    m, n, k = (_size(where, row, what) for what in ("m", "n", "k"))
+    m = _size(where, row, "m")
+    n = _size(where, row, "n")
+    k = _size(where, row, "k")
     return LinearLayer(name=name, rows=m, cin=k, cout=n, input_gradient=trained)
 
 
@@ -193,7 +196,8 @@ def _convolution(
     sizes = {what: _size(where, row, what) for what in _SIZES}
     strides = ("stride", "stride") if "stride" in row else ("stride_height", "stride_width")
     kernel = (sizes["kernel_height"], sizes["kernel_width"])
-    spatial, pads = [], []
+    spatial = []
+    pads = []
     for axis, taps in zip(("height", "width"), kernel, strict=True):
         zeros = 0 if padding == "none" else taps - 1
         size = sizes[axis] - zeros if padding == "included" else sizes[axis]

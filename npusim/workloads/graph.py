@@ -150,8 +150,8 @@ class Workload:
 
     @cached_property
     def elementwise(self) -> tuple[ElementwiseLayer, ...]:
-        """What multiplies nothing, those alike as one."""
-        return together(one for one in self._others if one.kind != UNKNOWN)
+        """The layers that multiply nothing, equal ones once."""
+        return together(layer for layer in self._others if layer.kind != UNKNOWN)
 
     @cached_property
     def untimed(self) -> tuple[tuple[str, int], ...]:
@@ -199,8 +199,8 @@ class Workload:
         for layer in self.layers:
             if layer.name == name:
                 return layer
-        known = [layer.name for layer in self.layers]
-        raise ArgumentError(f"workload {self.name} has no layer {name!r}{suggest(name, known)}")
+        names = [layer.name for layer in self.layers]
+        raise ArgumentError(f"workload {self.name} has no layer {name!r}{suggest(name, names)}")
 
 
 class GraphBuilder:
@@ -222,7 +222,8 @@ class GraphBuilder:
         """Note an input of the network; returns its name, that of the first is ``INPUT``."""
         name = self._unused(name if self.inputs else INPUT)
         self.inputs.append(Input(name, tuple(shape), integers))
-        self.shapes[name], self.trained[name] = tuple(shape), False
+        self.shapes[name] = tuple(shape)
+        self.trained[name] = False
         return name
 
     def parameter(
@@ -231,7 +232,8 @@ class GraphBuilder:
         """Note a parameter, buffer or constant; returns its name. One name is noted once."""
         if name not in self.parameters:
             self.parameters[name] = Parameter(name, tuple(shape), trained, data)
-            self.shapes[name], self.trained[name] = tuple(shape), trained
+            self.shapes[name] = tuple(shape)
+            self.trained[name] = trained
         return name
 
     def add(
@@ -269,7 +271,8 @@ class GraphBuilder:
         self._check(node)
         node = _without_gradients(node) if frozen else self._with_gradients(node)
         self.nodes.append(node)
-        self.shapes[name], self.trained[name] = node.shape, node.trained
+        self.shapes[name] = node.shape
+        self.trained[name] = node.trained
         return name
 
     def workload(self, description: str, **more: Any) -> Workload:
@@ -295,7 +298,7 @@ class GraphBuilder:
         """The parameters that nodes have or read."""
         used = {name for node in self.nodes for name in (node.parameters or {}).values()}
         used |= {name for node in self.nodes for name in node.inputs}
-        return {name: one for name, one in self.parameters.items() if name in used}
+        return {name: parameter for name, parameter in self.parameters.items() if name in used}
 
     def _unused(self, word: str, reserved: Sequence[str] = ()) -> str:
         name = word
@@ -345,14 +348,14 @@ class GraphBuilder:
         return replace(node, layer=layer, trained=flows[0] or second or bias)
 
     def _trains(self, node: Node) -> bool:
-        """Whether a node that multiplies no matrices has a parameter that is trained."""
+        """Return whether a node that multiplies no matrices has a parameter that is trained."""
         if node.parameters is None:
             assert isinstance(node.layer, ElementwiseLayer)
             return node.layer.has_parameters
         return any(self.parameters[name].trained for name in node.parameters.values())
 
     def _trained(self, node: Node, symbol: str) -> bool:
-        """Whether a node trains the parameter of a symbol."""
+        """Return whether a node trains the parameter of a symbol."""
         if node.parameters is None:
             return True
         name = node.parameters.get(symbol)
@@ -365,9 +368,9 @@ def _with_joined_slices(nodes: Sequence[Node]) -> list[Node]:
     A file has a slice for each axis where a module has one for all.
     """
     readers = Counter(name for node in nodes for name in node.inputs)
-    kept: dict[str, Node] = {}
+    joined: dict[str, Node] = {}
     for node in nodes:
-        inner = kept.get(node.inputs[0])
+        inner = joined.get(node.inputs[0])
         joins = (
             inner is not None
             and readers[inner.name] == 1
@@ -376,15 +379,15 @@ def _with_joined_slices(nodes: Sequence[Node]) -> list[Node]:
             and node.reads[0].shape == inner.shape
         )
         if inner is not None and joins:
-            del kept[inner.name]
-            kept[node.name] = _part_of_part(inner, node)
+            del joined[inner.name]
+            joined[node.name] = _part_of_part(inner, node)
         else:
-            kept[node.name] = node
-    return list(kept.values())
+            joined[node.name] = node
+    return list(joined.values())
 
 
 def _cuts_box(node: Node) -> bool:
-    """Whether a node is a part of a value in which elements are neighbours along each axis."""
+    """Return whether a node cuts a part whose elements are neighbours along each axis."""
     layer = node.layer
     return (
         isinstance(layer, ElementwiseLayer)
@@ -433,7 +436,7 @@ def _without_gradients(node: Node) -> Node:
 
 
 def _misfit(node: Node) -> str:
-    """What is wrong with the shapes in which a node reads its operands, "" if they fit."""
+    """The fault of the shapes in which a node reads its operands, "" if they fit."""
     shapes = [edge.shape for edge in node.reads]
     if not shapes:
         return "reads nothing"

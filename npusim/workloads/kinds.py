@@ -17,7 +17,7 @@ BY_ROW = ("softmax", "log_softmax", "layer_norm")
 
 
 class KindRow(NamedTuple):
-    """What sources of networks need to know of a kind.
+    """Facts of a kind that sources of networks need.
 
     ``torch`` and ``onnx`` are what the frameworks call its operations, where they have other names;
     ``numbers`` are the usual values of its numbers by their names, None where there is none.

@@ -13,33 +13,37 @@ from npusim.workloads.kinds import USUAL
 FEW = {"add": "shift", "sub": "shift", "mul": "scale", "div": "scale"}
 
 
-def numbers_of(kind: str, name: str, given: Sequence[float | None]) -> tuple[float, ...]:
+def numbers_of(kind: str, name: str, stated: Sequence[float | None]) -> tuple[float, ...]:
     """The numbers of a layer of ``kind``, () for the usual ones.
 
-    ``given`` are those behind the first operand of the operation ``name``, None where a place is
+    ``stated`` are those behind the first operand of the operation ``name``, None where a place is
     empty.
     """
     if name == "clamp_max":
-        given = (None, *given)
+        stated = (None, *stated)
     elif name == "hardtanh":
-        given = (*given, *(-1.0, 1.0)[len(given) :])
-    first = given[0] if given else None
-    found: tuple[float, ...] = ()
+        stated = (*stated, *(-1.0, 1.0)[len(stated) :])
+    first = stated[0] if stated else None
+    numbers: tuple[float, ...] = ()
     if kind == "clip":
-        low, high = (*given, None, None)[:2]
-        found = (-inf if low is None else float(low), inf if high is None else float(high))
+        low, high = (*stated, None, None)[:2]
+        numbers = (-inf if low is None else float(low), inf if high is None else float(high))
     elif kind in FEW and first is not None:
         divided = 1 / first if first else inf
-        found = (float({"sub": -first, "div": divided}.get(kind, first)),)
+        numbers = (float({"sub": -first, "div": divided}.get(kind, first)),)
     elif kind.endswith("_norm"):
-        found = tuple(float(one) for one in given[-len(USUAL[kind]) :] if one is not None)
+        numbers = tuple(
+            float(number) for number in stated[-len(USUAL[kind]) :] if number is not None
+        )
     elif kind == "interpolate":
-        found = (float(bool(first)),)
+        numbers = (float(bool(first)),)
     elif kind in USUAL:
-        found = tuple(float(one) for one in given if one is not None)
-        found += USUAL[kind][len(found) :]
-    alike = [round(one, 7) for one in found] == [round(one, 7) for one in USUAL.get(kind, ())]
-    return () if alike else found
+        numbers = tuple(float(number) for number in stated if number is not None)
+        numbers += USUAL[kind][len(numbers) :]
+    alike = [round(number, 7) for number in numbers] == [
+        round(number, 7) for number in USUAL.get(kind, ())
+    ]
+    return () if alike else numbers
 
 
 def single(constant: Any) -> float | None:

@@ -45,11 +45,11 @@ def _loaded(name_or_path: str | Path, padding: str | None = None) -> Workload:
     """The same, with the padding of a topology."""
     path = _file_of(name_or_path)
     if path is None:
-        known = workloads()
-        if name_or_path not in known:
+        names = workloads()
+        if name_or_path not in names:
             raise ArgumentError(
                 f"unknown workload {name_or_path!r} (a file of your own needs its path, which ends "
-                f"in .yaml, .csv or .onnx){suggest(str(name_or_path), known)}"
+                f"in .yaml, .csv or .onnx){suggest(str(name_or_path), names)}"
             )
         return _shipped(str(name_or_path))
     require_content(path, _NETWORKS, "a network")
@@ -139,18 +139,18 @@ def read_network(
     return for_batch(_loaded(file, padding), batch)
 
 
-def _of_module(module: Any, given: Any, **more: Any) -> Workload:
-    """The network of a module by the inputs that it is ``given``."""
+def _of_module(module: Any, inputs: Any, **more: Any) -> Workload:
+    """The network of a module by its inputs."""
     from npusim.workloads.from_torch import (  # noqa: PLC0415  # PyTorch is heavy
         workload as from_module,
     )
 
-    if given is None:
+    if inputs is None:
         raise ArgumentError(
             "a torch.nn.Module needs input_shape, that of one image without the batch, such as "
             "(3, 224, 224), or inputs, one for each that its forward takes"
         )
-    return from_module(module, given, **more)
+    return from_module(module, inputs, **more)
 
 
 def _refuse_padding(padding: str | None) -> None:

@@ -59,7 +59,7 @@ class Recurrent:
 
 
 class States(NamedTuple):
-    """What a layer computes: names of values.
+    """Results of a recurrent layer: names of values.
 
     ``output`` is of all steps, (steps x batch, out), in the order of the steps. ``last`` and
     ``last_cell`` are those of its last step, as (value, repetitions, which one): the values have
@@ -96,7 +96,10 @@ class _Writer:
     """The nodes of one layer while they are written."""
 
     def __init__(self, builder: GraphBuilder, name: str, layer: Recurrent, place: str) -> None:
-        self.builder, self.name, self.layer, self.place = builder, name, layer, place
+        self.builder = builder
+        self.name = name
+        self.layer = layer
+        self.place = place
         self.count = 1
 
     def written(self, x: Edge, state: Edge, cell: Edge | None, *, unrolled: bool) -> States:
@@ -115,7 +118,8 @@ class _Writer:
             # What follows reads the last of its states; of a count only the sizes are known.
         self.count = 1
         output = self._output(states)
-        last, last_cell = states[-1], cells[-1]
+        last = states[-1]
+        last_cell = cells[-1]
         return States(
             output,
             (last.value, counts[-1], counts[-1] - 1),
@@ -127,44 +131,45 @@ class _Writer:
         if len(states) == 1:
             return states[0].value
         ordered = states[::-1] if self.layer.reverse else states
-        reads = [Edge(one.value, self.builder.shapes[one.value]) for one in ordered]
+        reads = [Edge(edge.value, self.builder.shapes[edge.value]) for edge in ordered]
         shape = (self.layer.steps * self.layer.batch, self.layer.out)
         return self._add("output", ElementwiseLayer(kind="concat", shape=shape), *reads)
 
     def _part(self, inputs: str, first: int) -> Edge:
-        """What the steps from ``first`` on read of the product of all: a part, or all of it."""
+        """The part of the product of all steps, or the whole, that steps from ``first`` on read."""
         layer = self.layer
         width = len(layer.order) * layer.hidden
-        whole = (layer.steps * layer.batch, width)
+        full = (layer.steps * layer.batch, width)
         if self.count > 1 or layer.steps == 1:
-            return Edge(inputs, whole)
+            return Edge(inputs, full)
         step = layer.steps - 1 - first if layer.reverse else first
         before = step * layer.batch
         sliced = ElementwiseLayer(
             kind="slice",
-            shape=whole,
+            shape=full,
             out=(layer.batch, width),
-            padding=((-before, before + layer.batch - whole[0]), (0, 0)),
+            padding=((-before, before + layer.batch - full[0]), (0, 0)),
         )
-        return Edge(self._add("input.slice", sliced, Edge(inputs, whole)), sliced.out)
+        return Edge(self._add("input.slice", sliced, Edge(inputs, full)), sliced.out)
 
     def _product(
         self, what: str, x: Edge, width: int, rows: int, weight: str, bias: str, size: int = 0
     ) -> str:
         """The product of rows with one of the matrices, and its bias."""
-        layer, own = self.layer, {"w": self.layer.parameters[weight]}
+        layer = self.layer
+        parameters = {"w": self.layer.parameters[weight]}
         if bias in layer.parameters:
-            own["b"] = layer.parameters[bias]
+            parameters["b"] = layer.parameters[bias]
         product = LinearLayer(
             name="",
             cin=width,
             cout=size or len(layer.order) * layer.hidden,
             n=layer.batch,
             rows=rows,
-            bias="b" in own,
+            bias="b" in parameters,
         )
         return self.builder.add(
-            f"{self.name}.{what}", product, [x], parameters=own, count=self.count,
+            f"{self.name}.{what}", product, [x], parameters=parameters, count=self.count,
             place=self.place,
         )  # fmt: skip
 
@@ -186,13 +191,18 @@ class _Writer:
     def _lstm(self, part: Edge, state: Edge, cell: Edge) -> tuple[Edge, Edge]:
         gates = self._of("add", "gates", part, self._hidden(state))
         letters = self.layer.order.replace("c", "g")
-        i, f, g, o = (self._gate(gates, letters.index(letter), letter) for letter in "ifgo")
-        i, f, o = (self._of("sigmoid", "gate", one) for one in (i, f, o))
-        g = self._of("tanh", "gate", g)
-        kept = self._of("mul", "kept", f, cell)
-        added = self._of("mul", "added", i, g)
-        cell = self._of("add", "cell", kept, added)
-        state = self._of("mul", "state", o, self._of("tanh", "shown", cell))
+        parts = {
+            letter: self._gate(gates, letters.index(letter), letter)
+            for letter in ("i", "f", "g", "o")
+        }
+        input_gate = self._of("sigmoid", "gate", parts["i"])
+        forget_gate = self._of("sigmoid", "gate", parts["f"])
+        output_gate = self._of("sigmoid", "gate", parts["o"])
+        candidate = self._of("tanh", "gate", parts["g"])
+        remembered = self._of("mul", "kept", forget_gate, cell)
+        added = self._of("mul", "added", input_gate, candidate)
+        cell = self._of("add", "cell", remembered, added)
+        state = self._of("mul", "state", output_gate, self._of("tanh", "shown", cell))
         if self.layer.projected:
             name = self._product(
                 "projection", state, self.layer.hidden, 1, "w_hr", "", self.layer.projected
@@ -206,12 +216,11 @@ class _Writer:
         hidden = self._hidden(state)
         letters = self.layer.order.replace("h", "n")
         parts = {
-            letter: [self._gate(one, letters.index(letter), letter) for one in (part, hidden)]
+            letter: [self._gate(value, letters.index(letter), letter) for value in (part, hidden)]
             for letter in "rzn"
         }
-        reset, update = (
-            self._of("sigmoid", "gate", self._of("add", "gates", *parts[letter])) for letter in "rz"
-        )
+        reset = self._of("sigmoid", "gate", self._of("add", "gates", *parts["r"]))
+        update = self._of("sigmoid", "gate", self._of("add", "gates", *parts["z"]))
         new, old = parts["n"]
         new = self._of("add", "new", new, self._of("mul", "reset", reset, old))
         new = self._of("tanh", "new", new)
@@ -223,24 +232,17 @@ class _Writer:
         name = self._product("hidden", state, size, 1, "w_hh", "b_hh", 2 * size)
         hidden = self._edge(name, 2 * size)
         both = letters.replace("n", "")
-        reset, update = (
-            self._of(
-                "sigmoid",
-                "gate",
-                self._of(
-                    "add",
-                    "gates",
-                    self._gate(part, letters.index(letter), letter),
-                    self._gate(hidden, both.index(letter), letter, 2 * size),
-                ),
-            )
-            for letter in "rz"
-        )
-        again = self._of("mul", "reset", reset, state)
+        gates = {}
+        for letter in ("r", "z"):
+            from_input = self._gate(part, letters.index(letter), letter)
+            from_state = self._gate(hidden, both.index(letter), letter, 2 * size)
+            total = self._of("add", "gates", from_input, from_state)
+            gates[letter] = self._of("sigmoid", "gate", total)
+        again = self._of("mul", "reset", gates["r"], state)
         name = self._product("new", again, size, 1, "w_hn", "b_hn", size)
         new = self._gate(part, letters.index("n"), "n")
         new = self._of("tanh", "new", self._of("add", "new", new, self._edge(name, size)))
-        return self._between(new, state, update)
+        return self._between(new, state, gates["z"])
 
     def _between(self, new: Edge, state: Edge, update: Edge) -> Edge:
         """z h + (1 - z) n, with one product less."""
@@ -266,7 +268,7 @@ class _Writer:
         return self._edge(name, width)
 
     def _edge(self, name: str, width: int) -> Edge:
-        """What reads the value of the same steps."""
+        """The edge by which a node reads the value of the same steps."""
         return Edge(name, (self.count * self.layer.batch, width))
 
     def _add(self, what: str, layer: ElementwiseLayer, *reads: Edge) -> str:

@@ -70,9 +70,9 @@ def _larger_layers(workload: Workload, nodes: Sequence[Node], times: int) -> tup
     by_layer = {node.layer: larger[node.name] for node in workload.nodes}
     layers = []
     for layer in workload.layers:
-        found = by_layer.get(replace(layer, count=1), replace(layer, n=layer.n * times))
-        assert not isinstance(found, ElementwiseLayer)
-        layers.append(replace(found, count=layer.count))
+        repeated = by_layer.get(replace(layer, count=1), replace(layer, n=layer.n * times))
+        assert not isinstance(repeated, ElementwiseLayer)
+        layers.append(replace(repeated, count=layer.count))
     return tuple(layers)
 
 
@@ -80,7 +80,8 @@ class _Repetition:
     """The nodes of the larger network, and how many elements each value has before its images."""
 
     def __init__(self, workload: Workload, times: int) -> None:
-        self.workload, self.times = workload, times
+        self.workload = workload
+        self.times = times
         self.nodes: list[Node] = []
         self.before = {item.name: 1 for item in workload.inputs}
         self.copies: dict[tuple[str, Sizes, int], str] = {}
@@ -103,7 +104,8 @@ class _Repetition:
         """Note a node whose layer has more images along its first axis."""
         layer = node.layer
         if isinstance(layer, ElementwiseLayer):
-            shape, out = (_more(size, 0, self.times) for size in (layer.shape, layer.out))
+            shape = _more(layer.shape, 0, self.times)
+            out = _more(layer.out, 0, self.times)
             layer = replace(layer, shape=shape, out=out)
         else:
             layer = replace(layer, n=layer.n * self.times)
@@ -139,14 +141,14 @@ class _Repetition:
             )
         self.before[node.name] = prod(layer.out[:out_axis])
         joins = layer.kind == "concat" or (layer.kind in _ELEMENTS and len(node.reads) > 1)
-        whole = prod(layer.shape)
+        elements = prod(layer.shape)
         reads = []
         for edge in node.reads:
             same_for_all = edge.value not in self.before
             if not same_for_all:
                 place = _boundary(edge.shape, self.before[edge.value])
                 reads.append(self._larger(edge, 0 if place is None else place))
-            elif joins and (layer.kind == "concat" or prod(edge.shape) == whole):
+            elif joins and (layer.kind == "concat" or prod(edge.shape) == elements):
                 reads.append(self._copied(edge, axis))
             else:
                 reads.append(edge)
@@ -165,7 +167,8 @@ class _Repetition:
         if key not in self.copies:
             once = (*shape[:axis], 1, *shape[axis:])
             out = (*shape[:axis], self.times, *shape[axis:])
-            name = f"{edge.value}.copies" + f"_{len(self.copies) + 1}" * bool(self.copies)
+            end = f"_{len(self.copies) + 1}" if self.copies else ""
+            name = f"{edge.value}.copies{end}"
             layer = ElementwiseLayer(kind="expand", shape=once, out=out)
             trained = edge.gradient
             self.nodes.append(
@@ -181,7 +184,7 @@ class _Repetition:
         return Edge(self.copies[key], larger, edge.gradient)
 
     def _trained(self, value: str) -> bool:
-        """Whether a gradient flows back to a parameter, or to what follows from parameters."""
+        """Return whether a gradient flows back to a parameter, or to a value computed of some."""
         parameters: Mapping[str, object] = self.workload.parameters
         if value in parameters:
             return self.workload.parameters[value].trained

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim.networks.rules.training import Operation as StepOperation
 from npusim.networks.rules.training import training
+from npusim.networks.rules.values import Operation as StepOperation
 from npusim.workloads import ConvLayer, LinearLayer, Workload, read_network
 from tests.sampled import slow_if
 

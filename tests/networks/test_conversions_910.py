@@ -12,7 +12,8 @@ from npusim.base.records import replace
 from npusim.call.options import Options
 from npusim.networks.plan.launch_order import Formats
 from npusim.networks.plan.tasks import conversion_task, task
-from npusim.networks.rules.training import Value, training
+from npusim.networks.rules.training import training
+from npusim.networks.rules.values import Value
 from npusim.networks.run.launches import Launcher
 from npusim.networks.run.simulated import Simulated
 from npusim.workloads.repetition import for_batch

@@ -11,7 +11,7 @@ import npusim
 from npusim.base.dtypes import FP16
 from npusim.call.call import Call
 from npusim.call.options import Options
-from npusim.networks.rules.training import Operation
+from npusim.networks.rules.values import Operation
 from npusim.networks.run import interpolation
 from npusim.workloads import ElementwiseLayer, load_workload, read_network, workload_yaml
 from tests.networks.graphs import canonical

@@ -241,19 +241,19 @@ def test_the_l2_holds_the_latest_values_that_it_has_room_for() -> None:
     cache.room = 100
     cache.touch("a", PLAIN, 60)
     cache.touch("b", PLAIN, 40)
-    assert [(name, PLAIN) in cache.held for name in "ab"] == [True, True]
-    assert ("a", BLOCKED) not in cache.held
+    assert [(name, PLAIN) in cache.sizes for name in "ab"] == [True, True]
+    assert ("a", BLOCKED) not in cache.sizes
     cache.touch("a", PLAIN, 60)  # now b is the oldest
     cache.touch("c", PLAIN, 30)
-    assert [(name, PLAIN) in cache.held for name in "abc"] == [True, False, True]
+    assert [(name, PLAIN) in cache.sizes for name in "abc"] == [True, False, True]
     cache.touch("d", PLAIN, 101)  # streams through and leaves nothing whole
-    assert cache.held == {}
+    assert cache.sizes == {}
 
 
 def test_a_device_without_an_l2_finds_nothing_there() -> None:
     cache = Cache(load_device("tiny"))
     cache.touch("a", PLAIN, 1)
-    assert (("a", PLAIN) in cache.held) is (load_device("tiny").l2 is not None)
+    assert (("a", PLAIN) in cache.sizes) is (load_device("tiny").l2 is not None)
 
 
 def test_tasks_know_what_the_kernel_before_left(block: Workload) -> None:

@@ -16,7 +16,8 @@ from npusim.machine.device.catalog import load_device
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.rules import table as rules
 from npusim.networks.rules.table import Rule, chain_of, tables
-from npusim.networks.rules.training import Kinds, training
+from npusim.networks.rules.training import training
+from npusim.networks.rules.values import Kinds
 from npusim.workloads import Workload, load_workload
 from npusim.workloads.repetition import for_batch
 from tests.networks.blocks import ONE_BLOCK, Array, computed, network

@@ -13,7 +13,7 @@ from npusim.base.dtypes import FP16, FP32, DType
 from npusim.call.call import Call
 from npusim.call.options import Options
 from npusim.networks.rules.table import chain_of
-from npusim.networks.rules.training import Operation
+from npusim.networks.rules.values import Operation
 from npusim.networks.run.chains import elementwise
 
 Array = npt.NDArray[np.float64]

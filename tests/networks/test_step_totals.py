@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from npusim.machine.device.catalog import load_device
-from npusim.networks.rules.training import Training
+from npusim.networks.rules.values import Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.step import setting
 from npusim.networks.run.step_result import Launched, StepResult

@@ -52,7 +52,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def proved(self) -> bool:
-        """Whether no plan takes less time, but for rounding."""
+        """Return whether no plan takes less time, but for rounding."""
         return self.us <= self.bound_us * (1 + 1e-9) + 1e-9
 
 
@@ -86,14 +86,14 @@ class Problem(Struct, frozen=True):
             for name, format in way.reads.items()
             if homes[name] != format
         )
-        found = []
+        conversions = []
         for name, format in needed:
             us = self.cost(name, format)
             if us is None:
                 return None
-            found.append(Conversion(name, format, us))
-        us = sum(way.us for way in picked) + sum(one.us for one in found)
-        return Plan(tuple(chosen), homes, tuple(found), us, us)
+            conversions.append(Conversion(name, format, us))
+        us = sum(way.us for way in picked) + sum(conversion.us for conversion in conversions)
+        return Plan(tuple(chosen), homes, tuple(conversions), us, us)
 
     def best(self) -> Plan:
         """The plan of least time, by an integer program."""
@@ -102,6 +102,14 @@ class Problem(Struct, frozen=True):
 
 #: A value and a format.
 _Item = tuple[str, str]
+
+
+class _Row(NamedTuple):
+    """A constraint: the sum of binaries times their factors is ``least`` to ``most``."""
+
+    factors: Mapping[int, int]
+    least: int
+    most: float
 
 
 class _Program:
@@ -114,45 +122,47 @@ class _Program:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.costs: list[float] = []  # of each binary
-        self.rows: list[tuple[dict[int, int], int, float]] = []  # factors, least and most
+        self.rows: list[_Row] = []
         self.taken = [[self._binary(way.us) for way in ways] for ways in problem.ways]
-        self.come = {name: [self._binary() for _ in some] for name, some in problem.given.items()}
-        for one in (*self.taken, *self.come.values()):
-            self.rows.append((dict.fromkeys(one, 1), 1, 1))
-        made, wanted = self._formats()
+        self.come = {
+            name: [self._binary() for _ in formats] for name, formats in problem.given.items()
+        }
+        for choices in (*self.taken, *self.come.values()):
+            self.rows.append(_Row(dict.fromkeys(choices, 1), 1, 1))
+        makers, wanted = self._formats()
         for item, readers in wanted.items():
             us = problem.cost(*item)
             needed = {} if us is None else {self._binary(us): -1}
             for reader in readers:  # wanted less made is at most whether it is converted
                 factors = Counter(reader)
-                factors.subtract(made[item])
-                self.rows.append(({**factors, **needed}, -1, 0))
-        formats: dict[str, set[str]] = defaultdict(set)
-        for name, format in [*made]:
-            formats[name].add(format)
+                factors.subtract(makers[item])
+                self.rows.append(_Row({**factors, **needed}, -1, 0))
+        formats_of: dict[str, set[str]] = defaultdict(set)
+        for name, format in [*makers]:
+            formats_of[name].add(format)
         for a, b in problem.tied:
-            for format in formats[a] | formats[b]:
-                factors = Counter(made[a, format])
-                factors.subtract(made[b, format])
-                self.rows.append((dict(factors), 0, 0))
+            for format in formats_of[a] | formats_of[b]:
+                factors = Counter(makers[a, format])
+                factors.subtract(makers[b, format])
+                self.rows.append(_Row(dict(factors), 0, 0))
 
     def _formats(self) -> tuple[dict[_Item, Counter[int]], dict[_Item, list[Counter[int]]]]:
         """Binaries that make a value in a format, and for each reader those that want it so."""
-        made: dict[_Item, Counter[int]] = defaultdict(Counter)
+        makers: dict[_Item, Counter[int]] = defaultdict(Counter)
         wanted: dict[_Item, list[Counter[int]]] = defaultdict(list)
         for name, formats in self.problem.given.items():
-            for format, at in zip(formats, self.come[name], strict=True):
-                made[name, format][at] = 1
+            for format, binary in zip(formats, self.come[name], strict=True):
+                makers[name, format][binary] = 1
         for ways, places in zip(self.problem.ways, self.taken, strict=True):
             reads: dict[_Item, Counter[int]] = defaultdict(Counter)
-            for way, at in zip(ways, places, strict=True):
+            for way, binary in zip(ways, places, strict=True):
                 for item in way.writes.items():
-                    made[item][at] = 1
+                    makers[item][binary] = 1
                 for item in way.reads.items():
-                    reads[item][at] = 1
-            for item, one in reads.items():
-                wanted[item].append(one)
-        return made, wanted
+                    reads[item][binary] = 1
+            for item, reader in reads.items():
+                wanted[item].append(reader)
+        return makers, wanted
 
     def _binary(self, us: float = 0.0) -> int:
         self.costs.append(us)
@@ -161,26 +171,28 @@ class _Program:
     def solved(self) -> Plan:
         """The plan of least time, with the bound that the solver proved."""
         places = [
-            (at, column, factor)
-            for at, (row, _, _) in enumerate(self.rows)
-            for column, factor in row.items()
+            (row_number, column, factor)
+            for row_number, row in enumerate(self.rows)
+            for column, factor in row.factors.items()
         ]
-        row, column, factor = zip(*places, strict=True)
-        matrix = coo_array((factor, (row, column)), shape=(len(self.rows), len(self.costs)))
-        low, high = ([one[at] for one in self.rows] for at in (1, 2))
-        found = milp(
+        numbers, columns, factors = zip(*places, strict=True)
+        matrix = coo_array((factors, (numbers, columns)), shape=(len(self.rows), len(self.costs)))
+        least = [row.least for row in self.rows]
+        most = [row.most for row in self.rows]
+        result = milp(
             self.costs,
             integrality=np.ones(len(self.costs)),
             bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix.tocsr(), low, high),
+            constraints=LinearConstraint(matrix.tocsr(), least, most),
             options={"mip_rel_gap": 0.0},
         )
 
-        def picked(some: Sequence[int]) -> int:
-            return int(np.argmax(found.x[list(some)]))
+        def picked(choices: Sequence[int]) -> int:
+            return int(np.argmax(result.x[list(choices)]))
 
-        formats = self.problem.given.items()
-        given = {name: several[picked(self.come[name])] for name, several in formats}
-        plan = self.problem.evaluated([picked(one) for one in self.taken], given)
+        outside = {
+            name: formats[picked(self.come[name])] for name, formats in self.problem.given.items()
+        }
+        plan = self.problem.evaluated([picked(ways) for ways in self.taken], outside)
         assert plan is not None
-        return replace(plan, bound_us=found.mip_dual_bound)
+        return replace(plan, bound_us=result.mip_dual_bound)

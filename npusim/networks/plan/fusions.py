@@ -10,35 +10,35 @@ from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.machine.device.spec import Device
 from npusim.networks.rules.table import Fusion, tables
-from npusim.networks.rules.training import Operation, Training
+from npusim.networks.rules.values import Operation, Training
 from npusim.workloads import ConvLayer
 
 
 def chosen(fusions: str | Collection[str]) -> tuple[Fusion, ...]:
     """The rows of "usual", "all", "none", or of names; ``ArgumentError`` for an unknown name."""
-    known = tables().fusions
+    rows = tables().fusions
     if fusions == "none":
         return ()
     if fusions in ("usual", "all"):
-        return tuple(one for one in known if one.usual or fusions == "all")
+        return tuple(fusion for fusion in rows if fusion.usual or fusions == "all")
     names = fusions.split(",") if isinstance(fusions, str) else list(fusions)
     for name in names:
-        words = ("usual", "all", "none", *(one.name for one in known))
+        words = ("usual", "all", "none", *(fusion.name for fusion in rows))
         if name not in words:
             raise ArgumentError(
                 f"fusions: unknown name {name!r}{suggest(name, words)}; known are "
                 f"{', '.join(words)}"
             )
-    return tuple(one for one in known if one.name in names)
+    return tuple(fusion for fusion in rows if fusion.name in names)
 
 
 def fused(step: Training, fusions: Collection[Fusion], device: Device) -> dict[str, int]:
     """Rewrite the operations of a step; returns how often each fusion was made."""
     through_ub = not device.has_path("L0C", "GM")
     joining = _Joining(step, through_ub=through_ub)
-    made = {fusion.name: joining.passes(fusion) for fusion in fusions}
+    counts = {fusion.name: joining.passes(fusion) for fusion in fusions}
     step.operations = joining.left()
-    return {name: count for name, count in made.items() if count}
+    return {name: count for name, count in counts.items() if count}
 
 
 class _Joining:
@@ -48,28 +48,30 @@ class _Joining:
     """
 
     def __init__(self, step: Training, *, through_ub: bool) -> None:
-        self.values, self.readers, self.through_ub = step.values, step.readers(), through_ub
+        self.values = step.values
+        self.readers = step.readers()
+        self.through_ub = through_ub
         self.places: list[Operation | None] = [*step.operations]
         self.writers: dict[str, int] = {}
-        for place, one in enumerate(step.operations):
-            self.writers |= dict.fromkeys(one.writes, place)
+        for place, operation in enumerate(step.operations):
+            self.writers |= dict.fromkeys(operation.writes, place)
 
     def left(self) -> list[Operation]:
         """The operations that are left, in order."""
-        return [one for one in self.places if one is not None]
+        return [operation for operation in self.places if operation is not None]
 
     def passes(self, fusion: Fusion) -> int:
         """Make a fusion wherever it applies, the last operations first; returns how often."""
         count = 0
         while True:
-            joined = sum(self._join(fusion, at) for at in reversed(range(len(self.places))))
+            joined = sum(self._join(fusion, place) for place in reversed(range(len(self.places))))
             if joined == 0:
                 return count
             count += joined
 
-    def _join(self, fusion: Fusion, at: int) -> bool:
+    def _join(self, fusion: Fusion, last: int) -> bool:
         """Make the operation at this place part of one before it, if the fusion applies."""
-        second = self.places[at]
+        second = self.places[last]
         if second is None or second.kind != fusion.second or second.chain is None:
             return False
         reads = second.reads
@@ -77,7 +79,7 @@ class _Joining:
         if len({value.shape for value in values if value.kind in ("map", "rows")}) > 1:
             return False  # blocks of other axes hold other elements
         before = {self.writers[name] for name in reads if name in self.writers}
-        for place in sorted((place for place in before if place < at), reverse=True):
+        for place in sorted((place for place in before if place < last), reverse=True):
             first = self.places[place]
             assert first is not None
             alike = first.kind in fusion.first and first.count == second.count
@@ -86,36 +88,49 @@ class _Joining:
             inner = next(name for name in first.writes if name in reads)
             if not ((fusion.kept or self.readers[inner] == 1) and _dense(first)):
                 continue
-            if not fusion.kept and self._read_between(first, place, at):
+            if not fusion.kept and self._read_between(first, place, last):
                 continue
-            chain = second.chain
-            if first.chain is not None:
-                chain = first.chain.then(second.chain, inner, kept=fusion.kept)
-            kind, stored = f"{first.kind} + {second.kind}", first.stored and fusion.kept
-            one = replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
+            joined = _joined(fusion, first, second, inner)
             self.readers.subtract((*first.reads, *reads))
-            self.readers.update(one.reads)
-            self.places[place] = self.places[at] = None
-            where = place if fusion.kept else at
-            self.places[where] = one
-            self.writers |= dict.fromkeys(one.writes, where)
+            self.readers.update(joined.reads)
+            self.places[place] = None
+            self.places[last] = None
+            where = place if fusion.kept else last
+            self.places[where] = joined
+            self.writers |= dict.fromkeys(joined.writes, where)
             return True
         return False
 
-    def _read_between(self, first: Operation, place: int, at: int) -> bool:
-        """Whether an operation between two places reads a result of the first of them."""
+    def _read_between(self, first: Operation, place: int, last: int) -> bool:
+        """Return whether an operation between two places reads a result of the first of them."""
         results = {*first.writes}
-        between = (one for one in self.places[place + 1 : at] if one is not None)
-        return any(not results.isdisjoint(one.reads) for one in between)
+        return any(
+            operation is not None and not results.isdisjoint(operation.reads)
+            for operation in self.places[place + 1 : last]
+        )
 
 
-def _dense(one: Operation) -> bool:
-    """Whether a product leaves its result in one piece, of blocks of channels.
+def _joined(fusion: Fusion, first: Operation, second: Operation, inner: str) -> Operation:
+    """The operation that computes both, of which the second reads the result ``inner``."""
+    assert second.chain is not None
+    chain = second.chain
+    if first.chain is not None:
+        chain = first.chain.then(second.chain, inner, kept=fusion.kept)
+    kind = f"{first.kind} + {second.kind}"
+    stored = first.stored and fusion.kept
+    return replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
+
+
+def _dense(operation: Operation) -> bool:
+    """Return whether a product leaves its result in one piece, of blocks of channels.
 
     A strided gradient does so by phases; of a filter that is the whole input the product is one of
     plain matrices, which takes less time by more than what comes after it.
     """
-    if isinstance(one.layer, ConvLayer) and one.layer.one_window and prod(one.layer.kernel) > 1:
+    layer = operation.layer
+    if not isinstance(layer, ConvLayer):
+        return True
+    if layer.one_window and prod(layer.kernel) > 1:
         return False
-    strided = isinstance(one.layer, ConvLayer) and set(one.layer.stride) != {1}
-    return not (strided and one.core == "convolution.input")
+    strided = set(layer.stride) != {1}
+    return not (strided and operation.core == "convolution.input")

@@ -1,4 +1,4 @@
-"""What operations join or take apart: concatenation and split, padding and crop."""
+"""Parts of values that operations join or take apart: concatenation and split, padding and crop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-from npusim.networks.rules.training import Operation, Value
+from npusim.networks.rules.values import Operation, Value
 from npusim.workloads import ElementwiseLayer
 
 #: Cores of such operations.
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     joins: bool
 
     def in_blocks(self, c0: int) -> bool:
-        """Whether each part begins and ends with a block of channels, or with the whole."""
+        """Return whether each part begins and ends with a block of channels, or with the whole."""
         if len(self.shape) < 3 or not self.alike or set(self.step) - {1}:
             return False
         channels = [shape[1] for _, shape in self.parts]
@@ -44,20 +44,29 @@ class Parts(NamedTuple):
         return all(end % c0 == 0 or end == self.shape[1] for end in ends)
 
 
-def parts_of(one: Operation, values: Mapping[str, Value]) -> Parts | None:
-    """What an operation joins or takes apart; None of others, and where no kernel does."""
-    layer = one.layer
-    if one.core not in _CORES or not isinstance(layer, ElementwiseLayer):
+def parts_of(operation: Operation, values: Mapping[str, Value]) -> Parts | None:
+    """The parts that an operation joins or takes apart; None where no kernel does it."""
+    layer = operation.layer
+    if operation.core not in _CORES or not isinstance(layer, ElementwiseLayer):
         return None
-    joins = one.core in ("concat", "pad")
-    (whole,), names = (one.outputs, one.inputs) if joins else (one.inputs, one.outputs)
+    joins = operation.core in ("concat", "pad")
+    if joins:
+        (whole,) = operation.outputs
+        names = operation.inputs
+    else:
+        (whole,) = operation.inputs
+        names = operation.outputs
     shapes = [values[name].shape for name in names]
-    if one.core in ("concat", "split"):
+    if operation.core in ("concat", "split"):
         parts = list(zip(names, shapes, strict=True))
         return _side_by_side(whole, values[whole].shape, parts, joins=joins)
-    large, small, sign = layer.out, layer.shape, 1
+    large = layer.out
+    small = layer.shape
+    sign = 1
     if layer.kind == "slice":
-        large, small, sign = layer.shape, layer.out, -1
+        large = layer.shape
+        small = layer.out
+        sign = -1
     place = tuple(sign * before for before, _ in layer.padding)
     if min(place, default=-1) < 0 or prod(shapes[0]) != prod(small):
         return None

@@ -1,4 +1,4 @@
-"""What is launched for a step, in order: ways of operations, their formats, and what the L2 holds.
+"""Launches of a step, in order: ways of operations, their formats, and what the L2 holds.
 
 Each operation is simulated by itself, equal ones once.
 """
@@ -22,13 +22,13 @@ from npusim.networks.plan.tasks import (
     multiplies,
     task,
 )
-from npusim.networks.rules.training import VIEW, Operation, Training, Value
+from npusim.networks.rules.values import VIEW, Operation, Training, Value
 from npusim.networks.timed import Timed
 from npusim.workloads import ConvLayer
 
 
 class Times(Protocol):
-    """What a plan needs to know of kernels: their times, and how they take values."""
+    """Facts of kernels that a plan needs: their times, and how they take values."""
 
     @property
     def c0(self) -> int:
@@ -36,7 +36,7 @@ class Times(Protocol):
 
     @property
     def fractals(self) -> bool:
-        """Whether weights of products are converted to fractals."""
+        """Return whether weights of products are converted to fractals."""
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
         """Work out the times of tasks that are not known."""
@@ -49,13 +49,19 @@ class Formats:
     """The ways of a step's operations, and what it costs to convert its values."""
 
     def __init__(self, step: Training, times: Times) -> None:
-        self.step, self.times = step, times
+        self.step = step
+        self.times = times
         #: What operations leave that take blocks of channels for the sake of numbers by channel.
-        self.by_channel = {v for one in step.operations if _by_channel(one) for v in one.writes}
+        self.by_channel = {
+            name
+            for operation in step.operations
+            if _by_channel(operation)
+            for name in operation.writes
+        }
         #: The formats of bits for which an operation leaves no choice.
         self.bits = self._settled()
 
-    def ways(self, one: Operation) -> list[dict[str, str]]:
+    def ways(self, operation: Operation) -> list[dict[str, str]]:
         """The formats of all values of an operation, for each way to run it.
 
         Bits have the same format in all operations that use them, because no kernel converts them:
@@ -63,7 +69,7 @@ class Formats:
         not settled in this way are plain in the first way of every operation that uses them, and in
         blocks in the last.
         """
-        return _taking(self._possible(one), self.bits)
+        return _taking(self._possible(operation), self.bits)
 
     def _settled(self) -> dict[str, str]:
         """The formats of bits by name, of those for which an operation leaves no choice.
@@ -72,11 +78,11 @@ class Formats:
         are asked until nothing new is settled.
         """
         users = []
-        for one in self.step.operations:
-            used = (*one.reads, *one.writes)
+        for operation in self.step.operations:
+            used = (*operation.reads, *operation.writes)
             bits = [name for name in used if self.step.values[name].kind == "bits"]
             if bits:
-                users.append((self._possible(one), bits))
+                users.append((self._possible(operation), bits))
         settled: dict[str, str] = {}
         while True:
             before = len(settled)
@@ -87,45 +93,52 @@ class Formats:
             if len(settled) == before:
                 return settled
 
-    def _possible(self, one: Operation) -> list[dict[str, str]]:
+    def _possible(self, operation: Operation) -> list[dict[str, str]]:
         """The ways of an operation by itself, whatever others do with its values."""
-        names = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
+        names = tuple(dict.fromkeys((*operation.reads, *operation.outputs, *operation.writes)))
         values = {name: self.step.values[name] for name in names}
         several = {name: formats_of(value) for name, value in values.items()}
-        plain = {name: own[0] for name, own in several.items()}
-        blocked = plain | {n: own[-1] for n, own in several.items() if values[n].kind != "matrix"}
-        parts = parts_of(one, values)
+        plain = {name: formats[0] for name, formats in several.items()}
+        blocked = plain | {
+            name: formats[-1] for name, formats in several.items() if values[name].kind != "matrix"
+        }
+        parts = parts_of(operation, values)
         if parts is not None:
             in_blocks = parts.in_blocks(self.times.c0)
             return [plain, blocked] if in_blocks else [plain]
-        core = one.core.removesuffix("_gradient")
-        if core.startswith("convolution") or core in _BLOCKED or _by_channel(one):
-            return _as_matrices(one, plain, blocked)
-        weights = one.inputs[1] if one.core in _FRACTAL else ""
+        core = operation.core.removesuffix("_gradient")
+        if core.startswith("convolution") or core in _BLOCKED or _by_channel(operation):
+            return _as_matrices(operation, plain, blocked)
+        weights = operation.inputs[1] if operation.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.fractals:
             return [plain, plain | {weights: FRACTAL}]
-        return self._ways_of_elements(one, values, plain, blocked)
+        return self._ways_of_elements(operation, values, plain, blocked)
 
     def _ways_of_elements(
         self,
-        one: Operation,
+        operation: Operation,
         values: Mapping[str, Value],
         plain: dict[str, str],
         blocked: dict[str, str],
     ) -> list[dict[str, str]]:
         """The ways of an operation that goes through its values element by element, or plain."""
         maps = {value.shape for value in values.values() if value.kind in ("map", "rows")}
-        own = one.core != "traffic" if one.core else one.chain is not None and one.chain.by_row
-        if own or len(maps) > 1 or values.keys() & {*self.step.inputs}:
+        if operation.core:
+            takes_plain = operation.core != "traffic"
+        else:
+            takes_plain = operation.chain is not None and operation.chain.by_row
+        if takes_plain or len(maps) > 1 or values.keys() & {*self.step.inputs}:
             return [plain]  # blocks of other axes hold other elements; data are cast as they come
         if any(value.kind == "rows" for value in values.values()):
             bits = {name for name, value in values.items() if value.kind == "bits"}
             return [blocked if bits & self.by_channel else plain]  # they lie as they were left
         return [plain] if blocked == plain else [plain, blocked]
 
-    def task(self, one: Operation, formats: Mapping[str, str], warm: Collection[str] = ()) -> Task:
+    def task(
+        self, operation: Operation, formats: Mapping[str, str], warm: Collection[str] = ()
+    ) -> Task:
         """The task of an operation."""
-        return task(one, self.step.values, formats, warm)
+        return task(operation, self.step.values, formats, warm)
 
     def conversion(self, name: str, format: str, *, warm: bool = False) -> Task | None:
         """The task that converts a value, None where nothing does."""
@@ -134,9 +147,11 @@ class Formats:
             return None
         return conversion_task(value, format, warm=warm)
 
-    def us(self, one: Operation, formats: Mapping[str, str]) -> float:
+    def us(self, operation: Operation, formats: Mapping[str, str]) -> float:
         """Microseconds of an operation, each time that it runs, in these formats."""
-        return 0.0 if one.core == VIEW else one.count * self.times[self.task(one, formats)].us
+        if operation.core == VIEW:
+            return 0.0
+        return operation.count * self.times[self.task(operation, formats)].us
 
     def size(self, name: str, format: str) -> int:
         """Bytes of a value in a format, each time that it is there."""
@@ -145,9 +160,10 @@ class Formats:
 
     def simulate(self, *, fixed: bool) -> None:
         """Simulate the ways of all operations, in processes if there are several."""
-        computed = (one for one in self.step.operations if one.core != VIEW)
-        ways = ((one, way) for one in computed for way in self.ways(one)[-fixed:])
-        self.times.all((one.name, self.task(one, way)) for one, way in ways)
+        computed = (operation for operation in self.step.operations if operation.core != VIEW)
+        first = -1 if fixed else 0
+        ways = ((operation, way) for operation in computed for way in self.ways(operation)[first:])
+        self.times.all((operation.name, self.task(operation, way)) for operation, way in ways)
 
     def cost(self, name: str, format: str) -> float | None:
         """Microseconds to convert a value to a format."""
@@ -161,26 +177,26 @@ def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dic
 
 
 def _as_matrices(
-    one: Operation, plain: dict[str, str], blocked: dict[str, str]
+    operation: Operation, plain: dict[str, str], blocked: dict[str, str]
 ) -> list[dict[str, str]]:
     """The ways of what takes blocks of channels, unless its plain operands are matrices.
 
     A single element of each channel lies much alike in both; filters that are a larger input take
     several times as long in blocks.
     """
-    if not multiplies(one):
+    if not multiplies(operation):
         return [blocked]
-    assert isinstance(one.layer, ConvLayer)
-    return [plain] if prod(one.layer.kernel) > 1 else [plain, blocked]
+    assert isinstance(operation.layer, ConvLayer)
+    return [plain] if prod(operation.layer.kernel) > 1 else [plain, blocked]
 
 
 #: Products whose matrix of weights lies in fractals where no load of rows makes these.
 _FRACTAL = ("linear.output", "linear.input")
 
 
-def _by_channel(one: Operation) -> bool:
-    """Whether it is a chain with numbers for each channel."""
-    chain = one.chain
+def _by_channel(operation: Operation) -> bool:
+    """Return whether it is a chain with numbers for each channel."""
+    chain = operation.chain
     return chain is not None and bool(chain.vectors or chain.sums) and not chain.by_row
 
 
@@ -189,7 +205,7 @@ _BLOCKED = ("max_pool", "avg_pool", "upsample", "interpolate")
 
 
 class Launch(NamedTuple):
-    """What is launched: an operation with the formats of its values, or a conversion of one.
+    """A launch: an operation with the formats of its values, or a conversion of one.
 
     Plain ``views`` lie where the values lie that they are views of.
     """
@@ -208,7 +224,7 @@ class Launch(NamedTuple):
 
     @property
     def reads(self) -> list[tuple[str, str]]:
-        """What it reads, with formats."""
+        """The values that it reads, with formats."""
         op = self.operation
         read = [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
         return [(self._home(name) if format == PLAIN else name, format) for name, format in read]
@@ -220,24 +236,24 @@ class Launch(NamedTuple):
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        """What it writes, with formats."""
+        """The values that it writes, with formats."""
         op = self.operation
         return [(n, self.formats[n]) for n in op.writes] if op else [(self.value, self.format)]
 
 
 def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
-    """What is launched where every operation takes plain values and leaves plain ones.
+    """The launches where every operation takes plain values and leaves plain ones.
 
     Bits that an operation makes or reads in blocks alone lie so, and all that use them take their
     other values in blocks too.
     """
-    for one in step.operations:
-        way = formats.ways(one)[0]
-        for name in one.reads:
+    for operation in step.operations:
+        way = formats.ways(operation)[0]
+        for name in operation.reads:
             if way[name] != PLAIN and formats.conversion(name, way[name]):
                 yield Launch(None, {}, step.views, name, PLAIN, way[name])
-        yield Launch(one, way, step.views)
-        for name in one.writes:
+        yield Launch(operation, way, step.views)
+        for name in operation.writes:
             if way[name] != PLAIN and formats.conversion(name, PLAIN):
                 yield Launch(None, {}, step.views, name, way[name], PLAIN)
 
@@ -249,41 +265,45 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
     between steps, but in the same one.
     """
     ways = []
-    for one in step.operations:
-        found = formats.ways(one)[-1:] if fixed else formats.ways(one)
+    for operation in step.operations:
+        possible = formats.ways(operation)
         ways.append(
             [
                 Way(
-                    formats.us(one, way),
-                    {name: way[name] for name in one.reads},
-                    {name: way[name] for name in one.writes},
+                    formats.us(operation, way),
+                    {name: way[name] for name in operation.reads},
+                    {name: way[name] for name in operation.writes},
                 )
-                for way in found
+                for way in (possible[-1:] if fixed else possible)
             ]
         )
-    made = {name for one in step.operations for name in one.writes}
-    given: dict[str, Sequence[str]] = {}
-    for name in (n for one in step.operations for n in one.reads if n not in made):
-        several, kind = formats_of(step.values[name]), step.values[name].kind
+    written = {name for operation in step.operations for name in operation.writes}
+    outside: dict[str, Sequence[str]] = {}
+    read = (name for operation in step.operations for name in operation.reads)
+    for name in read:
+        if name in written:
+            continue
+        several = formats_of(step.values[name])
+        kind = step.values[name].kind
         usual = several[-1:] if kind == "weight" else several[:1]
         free = kind == "bits"  # they are drawn as they are read
         free |= kind == "weight" and not fixed
         free |= kind == "map" and name not in step.inputs  # a parameter that is read as a map
-        given[name] = several if free else usual
-    pairs = [(name.removesuffix("_new"), name) for name in made if name.endswith("_new")]
-    return Problem(ways, formats.cost, given, [pair for pair in pairs if pair[0] in given])
+        outside[name] = several if free else usual
+    pairs = [(name.removesuffix("_new"), name) for name in written if name.endswith("_new")]
+    return Problem(ways, formats.cost, outside, [pair for pair in pairs if pair[0] in outside])
 
 
 def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Iterator[Launch]:
-    """What is launched under a plan: a conversion just before the first operation that needs it."""
-    left = {(one.value, one.format) for one in plan.conversions}
-    for one, at in zip(step.operations, plan.ways, strict=True):
-        way = formats.ways(one)[-1 if fixed else at]
-        for name in one.reads:
-            if (name, way[name]) in left:
-                left.discard((name, way[name]))
+    """The launches under a plan: a conversion just before the first operation that needs it."""
+    waiting = {(conversion.value, conversion.format) for conversion in plan.conversions}
+    for operation, number in zip(step.operations, plan.ways, strict=True):
+        way = formats.ways(operation)[-1 if fixed else number]
+        for name in operation.reads:
+            if (name, way[name]) in waiting:
+                waiting.discard((name, way[name]))
                 yield Launch(None, {}, step.views, name, plan.homes[name], way[name])
-        yield Launch(one, way, step.views)
+        yield Launch(operation, way, step.views)
 
 
 class Cache:
@@ -291,43 +311,46 @@ class Cache:
 
     def __init__(self, device: Device) -> None:
         self.room = device.l2.size_bytes if device.l2 is not None else 0
-        self.held: dict[tuple[str, str], int] = {}  # by value and format, the oldest first
-        self.taken = 0  # bytes of what is held
+        self.sizes: dict[tuple[str, str], int] = {}  # by value and format, the oldest first
+        self.taken = 0  # bytes of all of them
 
     def touch(self, name: str, format: str, size: int) -> None:
         """A kernel has read or written the value."""
-        self.taken -= self.held.pop((name, format), 0)
+        self.taken -= self.sizes.pop((name, format), 0)
         if size > self.room:
-            self.held.clear()
+            self.sizes.clear()
             self.taken = 0
             return
-        self.held[name, format] = size
+        self.sizes[name, format] = size
         self.taken += size
         while self.taken > self.room:
-            self.taken -= self.held.pop(next(iter(self.held)))
+            self.taken -= self.sizes.pop(next(iter(self.sizes)))
 
 
-def tasks(
-    launches: Iterable[Launch], formats: Formats, device: Device
-) -> Iterator[tuple[Launch, Task, dict[str, int]]]:
-    """The launches with what each is for itself, after what the ones before left in the L2.
+class LaunchTask(NamedTuple):
+    """A launch, its task, and the bytes of the values that it uses, by their names."""
 
-    With them come the bytes of the values that they use.
-    """
+    launch: Launch
+    task: Task
+    sizes: dict[str, int]
+
+
+def tasks(launches: Iterable[Launch], formats: Formats, device: Device) -> Iterator[LaunchTask]:
+    """The launches with the task of each, after what the ones before left in the L2."""
     cache = Cache(device)
-    for one in launches:
-        if one.operation is not None and one.operation.core == VIEW:
+    for launch in launches:
+        if launch.operation is not None and launch.operation.core == VIEW:
             continue
-        warm = [name for name, format in one.reads if (name, format) in cache.held]
-        if one.operation is not None:
-            read = zip(one.operation.reads, one.reads, strict=True)
+        warm = [name for name, format in launch.reads if (name, format) in cache.sizes]
+        if launch.operation is not None:
+            read = zip(launch.operation.reads, launch.reads, strict=True)
             names = [name for name, (home, _) in read if home in warm]
-            what: Task | None = formats.task(one.operation, one.formats, names)
+            launched: Task | None = formats.task(launch.operation, launch.formats, names)
         else:
-            what = formats.conversion(one.value, one.format, warm=bool(warm))
+            launched = formats.conversion(launch.value, launch.format, warm=bool(warm))
         sizes = {}
-        for name, format in (*one.reads, *one.writes):
+        for name, format in (*launch.reads, *launch.writes):
             sizes[name] = formats.size(name, format)
             cache.touch(name, format, sizes[name])
-        assert what is not None
-        yield one, what, sizes
+        assert launched is not None
+        yield LaunchTask(launch, launched, sizes)

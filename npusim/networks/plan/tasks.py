@@ -10,11 +10,13 @@ from npusim.base.integers import ceil_div, round_up
 from npusim.base.records import replace
 from npusim.kernels.layout.trans_data import Conversion
 from npusim.machine.isa.operands import Tensor
-from npusim.networks.rules.training import Operation, Value
+from npusim.networks.rules.values import Operation, Value
 from npusim.workloads import ConvLayer, LinearLayer
 
 #: Formats of values: as frameworks have them, and as the cube and the vector unit like them.
-PLAIN, BLOCKED, FRACTAL = "ND", "NC1HWC0", "FRACTAL_Z"
+PLAIN = "ND"
+BLOCKED = "NC1HWC0"
+FRACTAL = "FRACTAL_Z"
 
 
 def formats_of(value: Value) -> tuple[str, ...]:
@@ -39,11 +41,13 @@ class Placed(NamedTuple):
         """The shape in memory."""
         shape = self.value.shape
         if self.value.kind == "bits":
-            whole = Placed(self.value._replace(kind="map"), self.format, self.c0).shape
-            return (ceil_div(prod(whole), 8),)
+            blocks = Placed(self.value._replace(kind="map"), self.format, self.c0).shape
+            return (ceil_div(prod(blocks), 8),)
         if self.value.kind == "masks":  # (taps, maps): bits for each tap of a window
-            whole = Placed(self.value._replace(kind="map", shape=shape[1:]), BLOCKED, self.c0).shape
-            return (shape[0], ceil_div(prod(whole), 8))
+            blocks = Placed(
+                self.value._replace(kind="map", shape=shape[1:]), BLOCKED, self.c0
+            ).shape
+            return (shape[0], ceil_div(prod(blocks), 8))
         if self.value.kind == "channels":
             return (round_up(shape[0], self.c0),)
         if self.format == PLAIN and (self.value.kind != "images" or shape[1] % self.c0):
@@ -62,15 +66,15 @@ class Placed(NamedTuple):
         return Tensor(name, self.shape, self.value.dtype, role)
 
 
-def multiplies(one: Operation) -> bool:
-    """Whether plain operands of a convolution are matrices: each image is one window.
+def multiplies(operation: Operation) -> bool:
+    """Return whether plain operands of a convolution are matrices: each image is one window.
 
     What is computed on its way out is computed of blocks.
     """
-    layer = one.layer
-    if not isinstance(layer, ConvLayer) or not one.core.startswith("convolution"):
+    layer = operation.layer
+    if not isinstance(layer, ConvLayer) or not operation.core.startswith("convolution"):
         return False
-    return one.chain is None and layer.one_window
+    return operation.chain is None and layer.one_window
 
 
 class Task(NamedTuple):
@@ -87,15 +91,16 @@ class Task(NamedTuple):
 
 
 def task(
-    one: Operation,
+    operation: Operation,
     values: Mapping[str, Value],
     formats: Mapping[str, str],
     warm: Collection[str] = (),
 ) -> Task:
     """The task of an operation whose values have these formats; ``warm`` are in the L2."""
-    used = tuple(dict.fromkeys((*one.reads, *one.outputs, *one.writes)))
+    used = tuple(dict.fromkeys((*operation.reads, *operation.outputs, *operation.writes)))
     names = {name: f"v{i}" for i, name in enumerate(used)}
-    layer, chain = one.layer, one.chain
+    layer = operation.layer
+    chain = operation.chain
     if isinstance(layer, ConvLayer | LinearLayer):
         layer = replace(
             layer, name="", input_gradient=True, weight_gradient=True, bias_gradient=True
@@ -104,25 +109,27 @@ def task(
         layer = replace(layer, input_gradient=True)
     if chain is not None:
         chain = chain.renamed(names)
-        layer = layer if one.core else None
+        layer = layer if operation.core else None
 
     def each(words: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(names[word] for word in words)
 
     alike = replace(
-        one, name="", phase="", layer=layer, chain=chain, count=1,
-        inputs=each(one.inputs), outputs=each(one.outputs),
+        operation, name="", phase="", layer=layer, chain=chain, count=1,
+        inputs=each(operation.inputs), outputs=each(operation.outputs),
     )  # fmt: skip
-    own = tuple(values[name]._replace(name=names[name], repeats=1) for name in used)
-    held = tuple(name in warm for name in used) if warm else ()
-    return Task(alike, own, tuple(formats[name] for name in used), held)
+    renamed = tuple(values[name]._replace(name=names[name], repeats=1) for name in used)
+    in_l2 = tuple(name in warm for name in used) if warm else ()
+    return Task(alike, renamed, tuple(formats[name] for name in used), in_l2)
 
 
 def conversion_task(value: Value, format: str, *, warm: bool = False) -> Task:
     """The task that brings a value from its other format to ``format``."""
-    own = (value._replace(name="v0", repeats=1), value._replace(name="v1", repeats=1))
+    values = (value._replace(name="v0", repeats=1), value._replace(name="v1", repeats=1))
     formats = formats_of(value) if format != PLAIN else formats_of(value)[::-1]
-    kind = "from_" * (format == PLAIN) or "to_"
-    kind += "fracz" if FRACTAL in formats else "blocked"
-    one = Operation("", "layouts", "", None, f"layout {kind} {value.groups}", ("v0",), ("v1",))
-    return Task(one, own, formats, (True, False) if warm else ())
+    direction = "from" if format == PLAIN else "to"
+    kind = f"{direction}_fracz" if FRACTAL in formats else f"{direction}_blocked"
+    operation = Operation(
+        "", "layouts", "", None, f"layout {kind} {value.groups}", ("v0",), ("v1",)
+    )
+    return Task(operation, values, formats, (True, False) if warm else ())

@@ -1,1 +1,1 @@
-"""What the operations of a network compute: the table of kinds, and a step derived from a graph."""
+"""Rules of what a network computes: the table of kinds, and a step derived from a graph."""

@@ -21,7 +21,8 @@ _SYMBOLS = {"scale": ("gamma",), "shift": ("beta",)}
 
 def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:
     """The row of a node that reads values in these shapes."""
-    rules, layer = tables().rules, node.layer
+    rules = tables().rules
+    layer = node.layer
     if isinstance(layer, ConvLayer):
         return rules["biased convolution" if layer.bias else "convolution"]
     if isinstance(layer, LinearLayer):
@@ -47,7 +48,8 @@ def _with_parameters(rule: Rule, node: Node) -> Rule:
         symbols = tuple(tables().rules[layer.kind].parameters) or _SYMBOLS[layer.kind]
     if not symbols:
         return rule
-    forward, backward = rule.forward[0], rule.backward[0]
+    forward = rule.forward[0]
+    backward = rule.backward[0]
     gradients = tuple(f"d{symbol}" for symbol in symbols)
     return rule._replace(
         parameters=dict.fromkeys(symbols, "vector"),
@@ -62,7 +64,8 @@ def _with_parameters(rule: Rule, node: Node) -> Rule:
 
 def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
     """Of what there is a factor or term each, "" where no kernel takes them."""
-    weight, image = layer.weight, layer.shape[1:]
+    weight = layer.weight
+    image = layer.shape[1:]
     if not weight:
         return "channel" if _by_channel(shapes) else ""
     if len(image) > 1 and weight == (image[0], *(1 for _ in image[1:])):
@@ -71,7 +74,7 @@ def _by(layer: ElementwiseLayer, shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def _by_channel(shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether the second of two values has a number for each image and channel of the first."""
+    """Return whether the second of two values has a number per image and channel of the first."""
     if len(shapes) != 2 or len(shapes[0]) < 3:
         return False
     (n, c, *_), few = shapes

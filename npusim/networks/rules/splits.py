@@ -21,16 +21,21 @@ def splits(nodes: Iterable[Node]) -> dict[str, Sequence[Node]]:
         cut = [axis for axis, sides in enumerate(_left_out(node)) if any(sides)]
         if len(cut) == 1 and isinstance(node.layer, ElementwiseLayer):
             alike[node.inputs[0], node.layer.shape, cut[0]].append(node)
-    found: dict[str, Sequence[Node]] = {}
+    groups: dict[str, Sequence[Node]] = {}
     for (_, shape, axis), group in alike.items():
-        sides = [_left_out(node)[axis] for node in in_turn(group)]
-        ends = [shape[axis] + after for _, after in sides]
-        if [-before for before, _ in sides] == [0, *ends[:-1]] and ends[-1] == shape[axis]:
-            found |= dict.fromkeys((node.name for node in group), group)
-    return found
+        if _covers(shape[axis], [_left_out(node)[axis] for node in in_turn(group)]):
+            groups |= dict.fromkeys((node.name for node in group), group)
+    return groups
+
+
+def _covers(size: int, sides: Sequence[tuple[int, int]]) -> bool:
+    """Return whether slices side by side are all of an axis, by what each leaves out of it."""
+    begins = [-before for before, _ in sides]
+    ends = [size + after for _, after in sides]
+    return begins == [0, *ends[:-1]] and ends[-1] == size
 
 
 def _left_out(node: Node) -> Sides:
-    """What a slice leaves out on each axis, as negative numbers; nothing of other nodes."""
+    """Elements that a slice leaves out on each axis, as negative numbers; none of other nodes."""
     layer = node.layer
     return layer.padding if isinstance(layer, ElementwiseLayer) and layer.kind == "slice" else ()

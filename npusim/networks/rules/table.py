@@ -1,4 +1,4 @@
-"""What layers compute going forward and backward: the tables of ``configs/operations.yaml``.
+"""Operations of layers going forward and backward: the tables of ``configs/operations.yaml``.
 
 They say which operations each kind of layer has, which of them are chains of element-wise steps,
 which of these one kernel computes together, and what an optimizer does with a gradient.
@@ -6,7 +6,7 @@ which of these one kernel computes together, and what an optimizer does with a g
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ class Chain(NamedTuple):
 
     @property
     def by_row(self) -> bool:
-        """Whether it is about rows, the elements along the last axes of plain maps."""
+        """Return whether it is about rows, the elements along the last axes of plain maps."""
         return self.rows or any(step.operation in BY_ROW for step in self.steps)
 
     def then(self, other: Chain, inner: str, *, kept: bool) -> Chain:
@@ -71,10 +71,10 @@ class Chain(NamedTuple):
 
         ``inner`` may also be what a core makes, of which this chain has nothing.
         """
-        made = {*self.writes, inner}
+        results = {*self.writes, inner}
         return Chain(
             (*self.steps, *other.steps),
-            _each((*self.reads, *(v for v in other.reads if v not in made))),
+            _each((*self.reads, *(v for v in other.reads if v not in results))),
             _each((*(v for v in self.writes if kept or v != inner), *other.writes)),
             _each((*self.vectors, *other.vectors)),
             (*self.sums, *other.sums),
@@ -83,23 +83,23 @@ class Chain(NamedTuple):
 
     def renamed(self, names: Mapping[str, str]) -> Chain:
         """The same with other ``names``; values without one are called after their places."""
-        known = dict(names)
+        new_names = dict(names)
         for i, step in enumerate(self.steps):
-            known.setdefault(step.result, f"t{i}")
+            new_names.setdefault(step.result, f"t{i}")
 
         def each(values: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(known[value] for value in values)
+            return tuple(new_names[value] for value in values)
 
         steps = tuple(
             step._replace(
-                result=known[step.result],
-                a=known[step.a],
-                b=known[step.b] if step.b and isinstance(step.b, str) else step.b,
-                mask=known[step.mask] if step.mask else "",
+                result=new_names[step.result],
+                a=new_names[step.a],
+                b=new_names[step.b] if step.b and isinstance(step.b, str) else step.b,
+                mask=new_names[step.mask] if step.mask else "",
             )
             for step in self.steps
         )
-        sums = tuple((known[vector], known[value]) for vector, value in self.sums)
+        sums = tuple((new_names[vector], new_names[value]) for vector, value in self.sums)
         return Chain(
             steps, each(self.reads), each(self.writes), each(self.vectors), sums, self.rows
         )
@@ -109,14 +109,25 @@ def _each(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+class Line(NamedTuple):
+    """A line of a chain in words: ``result = operation operands``, or ``result += operand``.
+
+    The second is a sum over all but the channels, and has no ``operation``.
+    """
+
+    result: str
+    operation: str
+    operands: tuple[str, ...]
+
+
 class Row(NamedTuple):
-    """A chain in words: lines ``result = operation operands``, or ``vector += value``.
+    """A chain in words: its lines, what it writes, and its vectors.
 
     One that is ``exact`` is computed in the type of its maps, others in fp32. ``rows`` is that of
     ``Chain``.
     """
 
-    lines: tuple[tuple[str, ...], ...]
+    lines: tuple[Line, ...]
     writes: tuple[str, ...]
     vectors: tuple[str, ...] = ()
     exact: bool = False
@@ -125,7 +136,7 @@ class Row(NamedTuple):
     @property
     def summed(self) -> tuple[str, ...]:
         """The vectors that are sums."""
-        return tuple(line[0] for line in self.lines if line[1] == "+=")
+        return tuple(line.result for line in self.lines if not line.operation)
 
 
 class Fusion(NamedTuple):
@@ -173,7 +184,7 @@ def tables() -> Tables:
     return Tables(
         {name: _number(node) for name, node in parts["settings"].mapping().items()},
         {
-            name: tuple(_update(op, one, chains) for op, one in node.mapping().items())
+            name: tuple(_update(op, row, chains) for op, row in node.mapping().items())
             for name, node in parts["optimizers"].mapping().items()
         },
         {name: _rule(node) for name, node in rows.items() if _computes(node)},
@@ -197,7 +208,7 @@ def _update(op: str, node: Node, chains: Mapping[str, Row]) -> Update:
 
 
 def _computes(node: Node) -> bool:
-    """Whether a row says what its kind computes; what else has the rule of traffic."""
+    """Return whether a row says what its kind computes; what else has the rule of traffic."""
     return "forward" in node.mapping()
 
 
@@ -206,12 +217,12 @@ def _rule(node: Node) -> Rule:
     parts = node.mapping((), keys)
 
     def words(key: str) -> dict[str, str]:
-        found = parts[key].mapping() if key in parts else {}
-        return {name: one.text() for name, one in found.items()}
+        entries = parts[key].mapping() if key in parts else {}
+        return {name: entry.text() for name, entry in entries.items()}
 
     def forms(key: str) -> tuple[Form, ...]:
-        found = parts[key].mapping() if key in parts else {}
-        return tuple(_form(name, one) for name, one in found.items())
+        entries = parts[key].mapping() if key in parts else {}
+        return tuple(_form(name, entry) for name, entry in entries.items())
 
     def listed(key: str) -> tuple[str, ...]:
         return tuple(parts[key].text().split()) if key in parts else ()
@@ -236,34 +247,54 @@ def _form(name: str, node: Node) -> Form:
 
 def _row(node: Node) -> Row:
     parts = node.mapping(("steps",), ("writes", "vectors", "exact", "rows"))
-    lines = tuple(tuple(line.split()) for line in parts["steps"].text().strip().split("\n"))
-    for line in lines:
-        fault = _fault(line)
-        if fault:
-            raise parts["steps"].fail(f"{' '.join(line)}: {fault}")
+    steps = parts["steps"]
+    lines = tuple(_line(steps, line.split()) for line in steps.text().strip().split("\n"))
 
     def words(key: str) -> tuple[str, ...]:
         return tuple(parts[key].text().split()) if key in parts else ()
 
-    flags = {key: key in parts for key in ("exact", "rows")}
-    return Row(lines, words("writes"), words("vectors"), **flags)
+    return Row(
+        lines,
+        words("writes"),
+        words("vectors"),
+        exact="exact" in parts,
+        rows="rows" in parts,
+    )
 
 
-def _fault(line: tuple[str, ...]) -> str:
-    """What is wrong with a line of a chain; "" if nothing is."""
-    _, sign, operation, *operands = (*line, "", "", "")[: max(3, len(line))]
-    if sign == "+=" and len(line) == 3:
+def _line(node: Node, words: Sequence[str]) -> Line:
+    """The line of a chain that has these words."""
+    fault = _fault(words)
+    if fault:
+        raise node.fail(f"{' '.join(words)}: {fault}")
+    if words[1] == "+=":
+        return Line(words[0], "", (words[2],))
+    return Line(words[0], words[2], tuple(words[3:]))
+
+
+def _fault(words: Sequence[str]) -> str:
+    """The fault of a line of a chain; "" if it has none."""
+    if len(words) == 3 and words[1] == "+=":
         return ""
-    if sign != "=" or not 1 <= len(operands) <= 3:
+    if not 4 <= len(words) <= 6 or words[1] != "=":
         return "expected 'result = operation operands', or 'sum += value'"
-    a, b, mask = (*operands, "", "")[:3]
+    operation = words[2]
+    a, b, mask = _operands(words[3:])
     fault = Step("", operation, a, b, mask).fault
-    return fault and Step("", operation, a, 0.0, mask).fault  # a name may be that of a number
+    if fault:  # the second operand may be the name of a number
+        fault = Step("", operation, a, 0.0, mask).fault
+    return fault
+
+
+def _operands(words: Sequence[str]) -> tuple[str, str, str]:
+    """Both operands of a step and its mask, "" where there is none."""
+    a, b, mask = (*words, "", "")[:3]
+    return a, b, mask
 
 
 def _fusion(name: str, node: Node) -> Fusion:
     parts = node.mapping(("first", "second"), ("keeps", "usual"))
-    first = tuple(one.text() for one in parts["first"].items())
+    first = tuple(item.text() for item in parts["first"].items())
     usual = "usual" not in parts or parts["usual"].text() != "no"
     return Fusion(name, first, parts["second"].text(), "keeps" in parts, usual)
 
@@ -282,60 +313,82 @@ def chain_of(
     given, "cast" has one. ``settings`` are numbers in place of those of the table,
     ``maps`` the type of maps. Results of the row that have no value are not computed.
     """
-    settings = {**tables().settings, **(settings or {})}
     row = tables().chains.get(op) or Row(
-        _added([n for n in names if n[0] == "x"]), ("y",), exact=op == "add"
+        _added([name for name in names if name[0] == "x"]), ("y",), exact=op == "add"
     )
+    words = _Words(names, prefix, _numbers(elements, settings or {}))
     dtype = maps if row.exact and maps is FP16 else None
-    numbers = {"1/n": 1 / elements, **settings, "-rate": -settings["rate"]}
-    numbers |= {f"1-{name}": 1 - settings[name] for name in ("beta1", "beta2")}
-
-    def named(word: str) -> str:
-        return names.get(word, f"{prefix}:{word}")
-
-    def operand(word: str) -> str | float:
-        if word in numbers:
-            return numbers[word]
-        return float(word) if word.lstrip("-")[:1].isdigit() else named(word)
-
-    steps = []
     lines = _needed(row, names)
-    for result, sign, operation, *operands in lines:
-        if sign == "=":
-            a, b, mask = (*operands, "", "", "")[:3]
-            second = operand(b) if b else ""
-            masked = named(mask) if mask else ""
-            steps.append(Step(named(result), operation, named(a), second, masked, dtype))
-    sums = tuple((named(line[0]), named(line[2])) for line in lines if line[1] == "+=")
-    made = {step.result for step in steps}
+    steps = tuple(words.step(line, dtype) for line in lines if line.operation)
+    sums = tuple(
+        (words.name(line.result), words.name(line.operands[0]))
+        for line in lines
+        if not line.operation
+    )
+    results = {step.result for step in steps}
     used = [name for step in steps for name in step.reads] + [value for _, value in sums]
-    vectors = tuple(one for one in map(named, row.vectors) if one in used)
-    reads = [one for one in used if one not in made and one not in vectors]
+    vectors = tuple(name for name in map(words.name, row.vectors) if name in used)
+    reads = _each(tuple(name for name in used if name not in results and name not in vectors))
     writes = tuple(names[word] for word in row.writes if word in names)
     # Without its steps that reduce rows, as where a scale is frozen, a row still counts by them.
-    by_rows = any(line[2] in BY_ROW for line in row.lines)
+    by_rows = any(line.operation in BY_ROW for line in row.lines)
     rows = row.rows or (by_rows and not any(step.operation in BY_ROW for step in steps))
-    return Chain(tuple(steps), _each(tuple(reads)), writes, vectors, sums, rows)
+    return Chain(steps, reads, writes, vectors, sums, rows)
 
 
-def _needed(row: Row, names: Collection[str]) -> list[tuple[str, ...]]:
+def _numbers(elements: int, settings: Mapping[str, float]) -> dict[str, float]:
+    """Numbers by the words that stand for them in rows, with ``settings`` over the table's."""
+    numbers = {"1/n": 1 / elements, **tables().settings, **settings}
+    numbers["-rate"] = -numbers["rate"]
+    numbers["1-beta1"] = 1 - numbers["beta1"]
+    numbers["1-beta2"] = 1 - numbers["beta2"]
+    return numbers
+
+
+class _Words(NamedTuple):
+    """The meaning of words of a row: values by their ``names``, else after ``prefix``; numbers."""
+
+    names: Mapping[str, str]
+    prefix: str
+    numbers: Mapping[str, float]
+
+    def name(self, word: str) -> str:
+        """The name of the value that a word stands for."""
+        return self.names.get(word, f"{self.prefix}:{word}")
+
+    def step(self, line: Line, dtype: DType | None) -> Step:
+        """The step of a line, computed in a type."""
+        a, b, mask = _operands(line.operands)
+        second = self._number_or_name(b) if b else ""
+        masked = self.name(mask) if mask else ""
+        return Step(self.name(line.result), line.operation, self.name(a), second, masked, dtype)
+
+    def _number_or_name(self, word: str) -> float | str:
+        if word in self.numbers:
+            return self.numbers[word]
+        return float(word) if word.lstrip("-")[:1].isdigit() else self.name(word)
+
+
+def _needed(row: Row, names: Collection[str]) -> list[Line]:
     """The lines of a row, without those of results that have no name and what only these need."""
     wanted = {word for word in row.writes if word in names} | {*row.summed} & {*names}
-    kept = []
+    lines = []
     for line in reversed(row.lines):
-        if line[0] in wanted:
-            wanted.update(line[2:])
-            kept.append(line)
-    return kept[::-1]
+        if line.result in wanted:
+            wanted.update(line.operands)
+            lines.append(line)
+    lines.reverse()
+    return lines
 
 
-def _added(names: list[str]) -> tuple[tuple[str, ...], ...]:
+def _added(names: list[str]) -> tuple[Line, ...]:
     """The lines of a sum of so many values; of one, a copy in another type."""
     if len(names) == 1:
-        return (("y", "=", "adds", names[0], "0"),)
-    lines, total = [], names[0]
+        return (Line("y", "adds", (names[0], "0")),)
+    lines = []
+    total = names[0]
     for i, name in enumerate(names[1:], 2):
-        made = "y" if i == len(names) else f"sum{i}"
-        lines.append((made, "=", "add", total, name))
-        total = made
+        result = "y" if i == len(names) else f"sum{i}"
+        lines.append(Line(result, "add", (total, name)))
+        total = result
     return tuple(lines)

@@ -28,7 +28,7 @@ class Reduced(NamedTuple):
 
     @property
     def added_us(self) -> float:
-        """What the step takes longer."""
+        """The time by which the step is longer."""
         return self.exposed_us + self.slowed_us
 
 
@@ -56,14 +56,17 @@ def all_reduce(
     figures = figures_of(device, cards)
     total = sum(size for _, size in ready)
     rate = 2 * (cards - 1) / cards / float(figures.bus_bytes_per_cycle)
-    now = held = 0.0
+    now = 0.0
+    waiting_bytes = 0.0
     moved = 0.0
-    for at, (us, size) in enumerate(ready):
-        held += size
-        if held < total / figures.pieces and at < len(ready) - 1:
+    for number, (us, size) in enumerate(ready):
+        waiting_bytes += size
+        if waiting_bytes < total / figures.pieces and number < len(ready) - 1:
             continue
-        piece = device.time_us(figures.latency_cycles + held * rate)
-        now, moved, held = max(now, us) + piece, moved + piece, 0.0
+        piece = device.time_us(figures.latency_cycles + waiting_bytes * rate)
+        now = max(now, us) + piece
+        moved = moved + piece
+        waiting_bytes = 0.0
     exposed = max(0.0, now - end_us)
     hidden = moved - exposed
     slowed = hidden * figures.slowdown_percent / 100

@@ -9,15 +9,15 @@ from npusim.base.records import replace
 from npusim.call.call import Call
 from npusim.kernels.vector.elementwise import Elementwise
 from npusim.machine.isa.operands import Tensor
-from npusim.networks.rules.training import Operation
+from npusim.networks.rules.values import Operation
 
 #: Most elements of a row that share vectors in UB.
 WIDEST = 2048
 
 
-def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
+def elementwise(operation: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
     """The kernel of a chain."""
-    chain = one.chain
+    chain = operation.chain
     assert chain is not None
     blocked = bool(chain.vectors or chain.sums) and not chain.by_row
 
@@ -30,7 +30,7 @@ def elementwise(one: Operation, tensors: Mapping[str, Tensor], call: Call) -> El
         return tuple(_as_map(tensors[name], blocked=blocked) for name in values)
 
     return Elementwise(
-        called=one.kind.replace(" ", "_"),
+        called=operation.kind.replace(" ", "_"),
         steps=chain.steps,
         reads=maps(chain.reads),
         writes=maps(chain.writes),

@@ -16,7 +16,7 @@ from npusim.kernels.vector.blend import Blend, widest_step
 from npusim.kernels.vector.blend_periods import BlendPeriods, Periods, Terms
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
-from npusim.networks.rules.training import Operation
+from npusim.networks.rules.values import Operation
 from npusim.workloads import ElementwiseLayer
 
 #: Axes of blocks of channels (N, D, C1, H, W, C0) that are places, the last first.
@@ -24,7 +24,7 @@ _PLACES = (4, 3, 1)
 
 
 class Weights(Struct, frozen=True):
-    """What ``outputs`` places of an axis are of its ``inputs``: weighted sums, term by term.
+    """Weighted sums that give ``outputs`` places of an axis from its ``inputs``, term by term.
 
     Terms are those of the first output first, by rising number of the input.
     """
@@ -37,7 +37,7 @@ class Weights(Struct, frozen=True):
 
     @property
     def is_identity(self) -> bool:
-        """Whether every place stays as it is."""
+        """Return whether every place stays as it is."""
         every = np.arange(self.inputs)
         return (
             self.inputs == self.outputs == len(self.weight)
@@ -47,7 +47,7 @@ class Weights(Struct, frozen=True):
         )
 
     def transposed(self) -> Weights:
-        """What the gradients of inputs are of those of outputs."""
+        """The weights of the gradients of outputs in those of inputs."""
         order = np.lexsort((self.output, self.input))
         return Weights(
             self.outputs, self.inputs, self.input[order], self.output[order], self.weight[order]
@@ -57,7 +57,8 @@ class Weights(Struct, frozen=True):
         """The terms of the outputs from ``first`` to ``end``: (input, weight) each."""
         end = self.outputs if end is None else end
         begins = np.searchsorted(self.output, np.arange(first, end + 1)).tolist()
-        inputs, weights = self.input.tolist(), self.weight.tolist()
+        inputs = self.input.tolist()
+        weights = self.weight.tolist()
         return tuple(
             tuple(zip(inputs[begin:stop], weights[begin:stop], strict=True))
             for begin, stop in pairwise(begins)
@@ -69,13 +70,15 @@ class Weights(Struct, frozen=True):
         Places that lie evenly repeat after the smallest whole ratio of the sizes; where the corners
         of both maps are one, of the sizes less one.
         """
-        found = []
+        periods = []
         for less in (0, 1):
-            outputs, inputs = self.outputs - less, self.inputs - less
+            outputs = self.outputs - less
+            inputs = self.inputs - less
             common = gcd(outputs, inputs)
             if common > 1:
-                found.append(self._repeated(outputs // common, inputs // common))
-        return min((one for one in found if one), key=lambda one: one.listed, default=None)
+                periods.append(self._repeated(outputs // common, inputs // common))
+        possible = (period for period in periods if period)
+        return min(possible, key=lambda period: period.listed, default=None)
 
     def _repeated(self, period: int, apart: int) -> Periods | None:
         """The longest run of periods of so many outputs, each with inputs so far apart."""
@@ -105,25 +108,37 @@ class Weights(Struct, frozen=True):
         )
 
 
-def launch(call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+def launch(call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
     """Launch a kernel for each axis that changes, the last axis first, in gradients last."""
-    layer, back = one.layer, one.core.endswith("gradient")
+    layer = operation.layer
+    back = operation.core.endswith("gradient")
     assert isinstance(layer, ElementwiseLayer)
-    now, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
+    now = tensors[operation.inputs[0]]
+    target = tensors[operation.outputs[0]]
     x, y = (target.shape, now.shape) if back else (now.shape, target.shape)
     todo = []
     for number, axis in enumerate(_PLACES):
         weights = weights_of(layer, number, x[axis], y[axis])
         if not weights.is_identity:
             todo.append((axis, weights.transposed() if back else weights))
-    for left, (axis, weights) in enumerate(todo[::-1] if back else todo, 1 - len(todo)):
-        shape = (*now.shape[:axis], weights.outputs, *now.shape[axis + 1 :])
-        made = call.workspace(f"axis{axis}", shape, now.dtype) if left else target
-        planes, row = prod(shape[:axis]), prod(shape[axis + 1 :])
-        read = call.view(now, (planes, now.shape[axis], row))
-        written = call.view(made, (planes, made.shape[axis], row))
-        call.launch_spread(_kernel(call, read, written, weights))
-        now = made
+    if back:
+        todo.reverse()
+    for number, (axis, weights) in enumerate(todo, 1):
+        result = target
+        if number < len(todo):
+            shape = (*now.shape[:axis], weights.outputs, *now.shape[axis + 1 :])
+            result = call.workspace(f"axis{axis}", shape, now.dtype)
+        _launch_axis(call, now, result, axis, weights)
+        now = result
+
+
+def _launch_axis(call: Call, source: Tensor, target: Tensor, axis: int, weights: Weights) -> None:
+    """Launch the kernel of one axis."""
+    planes = prod(target.shape[:axis])
+    row = prod(target.shape[axis + 1 :])
+    read = call.view(source, (planes, source.shape[axis], row))
+    written = call.view(target, (planes, target.shape[axis], row))
+    call.launch_spread(_kernel(call, read, written, weights))
 
 
 def _kernel(call: Call, read: Tensor, written: Tensor, weights: Weights) -> Kernel:
@@ -143,7 +158,7 @@ def _kernel(call: Call, read: Tensor, written: Tensor, weights: Weights) -> Kern
 
 
 def weights_of(layer: ElementwiseLayer, number: int, inputs: int, outputs: int) -> Weights:
-    """What the outputs of a layer are of the inputs, along the last axis or so many before it.
+    """The weights of a layer's inputs in its outputs, along the last axis or so many before it.
 
     Between neighbours the centres of pixels lie evenly, or the corners of both maps are one; a mean
     is that of what a window has inside the map, or of equal shares of it.
@@ -158,16 +173,20 @@ def weights_of(layer: ElementwiseLayer, number: int, inputs: int, outputs: int) 
             place * (inputs - 1) if layer.numbers else (2 * place + 1) * inputs - outputs
         )
         return _between(np.maximum(0, number_of_parts), parts, inputs)
-    begins, ends = place * inputs // outputs, -(-(place + 1) * inputs // outputs)
+    begins = place * inputs // outputs
+    ends = -(-(place + 1) * inputs // outputs)
     share = 0.0  # of an input: one over the inputs of the window inside the map
     if number < len(layer.kernel):
-        size, step = layer.kernel[-1 - number], layer.stride[-1 - number]
+        size = layer.kernel[-1 - number]
+        step = layer.stride[-1 - number]
         first = place * step - layer.padding[-1 - number][0]
-        begins, ends = np.maximum(0, first), np.minimum(inputs, first + size)
+        begins = np.maximum(0, first)
+        ends = np.minimum(inputs, first + size)
         if layer.numbers:  # of all that a window has, zeros around the map too
             share = 1 / size
     elif layer.kernel:
-        begins, ends = place, place + 1
+        begins = place
+        ends = place + 1
     sizes = np.maximum(0, ends - begins)
     output = np.repeat(place, sizes)
     firsts = np.cumsum(sizes) - sizes

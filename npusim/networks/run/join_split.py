@@ -11,27 +11,28 @@ from npusim.networks.plan.join_split import Parts
 from npusim.networks.run import moves
 
 
-def launch(call: Call, one: Parts, tensors: Mapping[str, Tensor]) -> None:
+def launch(call: Call, split: Parts, tensors: Mapping[str, Tensor]) -> None:
     """Launch the kernel that moves the parts, in blocks or plain, as the tensors are."""
-    whole = tensors[one.whole]
+    whole = tensors[split.whole]
     if len(whole.shape) == 6:
-        _launch_blocks(call, one, whole, [tensors[name] for name, _ in one.parts])
+        _launch_blocks(call, split, whole, [tensors[name] for name, _ in split.parts])
         return
-    whole = call.view(whole, one.shape)
-    parts = [call.view(tensors[name], shape) for name, shape in one.parts]
-    if one.place and one.joins:
-        moves.uncrop(call, parts[0], whole, one.place, one.step)
-    elif one.place:
-        moves.crop(call, whole, parts[0], one.place, one.step)
-    elif one.joins:
-        moves.join(call, parts, whole, one.axis)
+    whole = call.view(whole, split.shape)
+    parts = [call.view(tensors[name], shape) for name, shape in split.parts]
+    if split.place and split.joins:
+        moves.uncrop(call, parts[0], whole, split.place, split.step)
+    elif split.place:
+        moves.crop(call, whole, parts[0], split.place, split.step)
+    elif split.joins:
+        moves.join(call, parts, whole, split.axis)
     else:
-        moves.split(call, whole, parts, one.axis)
+        moves.split(call, whole, parts, split.axis)
 
 
-def _launch_blocks(call: Call, one: Parts, whole: Tensor, parts: Sequence[Tensor]) -> None:
+def _launch_blocks(call: Call, split: Parts, whole: Tensor, parts: Sequence[Tensor]) -> None:
     """Launch the kernel that moves whole blocks of channels, (N, D, C1, H, W, C0)."""
-    axis, place = _in_order(range(len(one.shape)), -1).index(one.axis), one.place
+    axis = _in_order(range(len(split.shape)), -1).index(split.axis)
+    place = split.place
     if place:
         n, d, c, h, w = _in_order(place, 0)
         place = (n, d, c // whole.shape[-1], h, w, 0)
@@ -39,7 +40,7 @@ def _launch_blocks(call: Call, one: Parts, whole: Tensor, parts: Sequence[Tensor
 
 
 def _in_order(plain: Sequence[int], fill: int) -> tuple[int, ...]:
-    """What a map has on its axes (n, c, ...) in the order (n, d, c, h, w)."""
+    """Items of the axes (n, c, ...) of a map, put in the order (n, d, c, h, w)."""
     n, c, *places = plain
     d, h, w = (fill, fill, fill, *places)[-3:]
     return n, d, c, h, w

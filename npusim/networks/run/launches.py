@@ -31,7 +31,7 @@ from npusim.kernels.windows.pool import Pool, PoolGrad, pooled
 from npusim.machine.isa.operands import Tensor
 from npusim.networks.plan.join_split import parts_of
 from npusim.networks.plan.tasks import Placed, Task, multiplies
-from npusim.networks.rules.training import COPY, Operation
+from npusim.networks.rules.values import COPY, Operation
 from npusim.networks.run import interpolation, join_split, moves
 from npusim.networks.run.chains import elementwise
 from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
@@ -67,7 +67,7 @@ class Launcher(Struct, frozen=True):
 
     @property
     def fractals(self) -> bool:
-        """Whether weights of products are converted to fractals: no load makes these of rows."""
+        """Return whether weights become fractals before products: no load makes these of rows."""
         return not self.options.machine.has_path("GM", "L1", "nd2nz")
 
     def run(self, what: Task, arrays: Mapping[str, Array] | None = None) -> Result:
@@ -75,91 +75,99 @@ class Launcher(Struct, frozen=True):
 
         Raises ``CapacityError`` and the like as operators do.
         """
-        one = what.operation
-        call = Call(one.kind, self._options(one), arrays is None)
+        operation = what.operation
+        call = Call(operation.kind, self._options(operation), arrays is None)
         call.blind = self.options.tiling == "library"
-        core = one.core.partition(" ")[0]
+        core = operation.core.partition(" ")[0]
         tensors: dict[str, Tensor] = {}
         warm = what.warm or (False,) * len(what.values)
-        for value, format, held in zip(what.values, what.formats, warm, strict=True):
-            name, placed = value.name, Placed(value, format, self.c0)
-            if name in one.reads:
-                given = Spec(placed.shape, value.dtype) if arrays is None else arrays[name]
-                tensors[name] = call.input(name, given, value.dtype, placed.shape, warm=held)
-            elif name in one.writes:
+        for value, format, in_l2 in zip(what.values, what.formats, warm, strict=True):
+            name = value.name
+            placed = Placed(value, format, self.c0)
+            if name in operation.reads:
+                data = Spec(placed.shape, value.dtype) if arrays is None else arrays[name]
+                tensors[name] = call.input(name, data, value.dtype, placed.shape, warm=in_l2)
+            elif name in operation.writes:
                 tensors[name] = call.output(name, placed.shape, value.dtype)
             else:
                 tensors[name] = placed.tensor(name, "out")
-        parts = parts_of(one, {value.name: value for value in what.values})
+        parts = parts_of(operation, {value.name: value for value in what.values})
+        launch = _KERNELS.get(core) if self._known(what) else None
         if parts is not None:
             join_split.launch(call, parts, tensors)
+        elif launch is not None:
+            launch(self, call, operation, tensors)
+        elif self._along(what):
+            interpolation.launch(call, operation, tensors)
         else:
-            launch = _KERNELS.get(core) if self._known(what) else None
-            if launch is None and self._along(what):
-                interpolation.launch(call, one, tensors)
-            else:
-                (launch or Launcher.traffic)(self, call, one, tensors)
-        outputs = {name: call.arrays.get(name) for name in one.writes}
-        return call.result(outputs, one.kind, what.values[0].dtype)
+            self.traffic(call, operation, tensors)
+        outputs = {name: call.arrays.get(name) for name in operation.writes}
+        return call.result(outputs, operation.kind, what.values[0].dtype)
 
-    def _options(self, one: Operation) -> Options:
+    def _options(self, operation: Operation) -> Options:
         """The options of an operation: where there is no rule of the library, the best tiling.
 
         None is public of products of matrices, nor of layers with up to four channels, which the
         library computes in blocks of four.
         """
-        few = isinstance(one.layer, ConvLayer) and one.layer.cin <= _FEW
-        ruled = not few if one.core.startswith("convolution") else one.core not in _MATRICES
+        few = isinstance(operation.layer, ConvLayer) and operation.layer.cin <= _FEW
+        if operation.core.startswith("convolution"):
+            ruled = not few
+        else:
+            ruled = operation.core not in _MATRICES
         if self.options.tiling != "library" or ruled:
             return self.options
         return replace(self.options, tiling="auto")
 
     def _known(self, what: Task) -> bool:
-        """Whether there is a kernel for these sizes: windows over channels in two dimensions."""
-        core, maps = what.operation.core, [_flat(v.shape) for v in what.values if v.kind == "map"]
+        """Return whether a kernel takes these sizes: windows over channels in two dimensions."""
+        core = what.operation.core
+        maps = [_flat(v.shape) for v in what.values if v.kind == "map"]
         windows = "pool" in core or core.startswith("upsample")
         two = len({shape[:2] for shape in maps}) == 1 < len(maps) and max(map(len, maps)) < 5
         small, large = sorted(maps[:2], key=prod) if two else ((), ())
-        whole = "pool" in core or not any(b % a for a, b in zip(small, large, strict=True))
+        divides = "pool" in core or not any(b % a for a, b in zip(small, large, strict=True))
         uneven = "pool" in core and not getattr(what.operation.layer, "kernel", ())
         uneven &= prod(small[2:]) > 1  # as many windows, of other sizes
-        return not windows or (two and whole and not uneven)
+        return not windows or (two and divides and not uneven)
 
     def _along(self, what: Task) -> bool:
-        """Whether an operation makes weighted sums along the axes of maps with as many channels."""
+        """Return whether an operation sums with weights along axes of maps of as many channels."""
         maps = [v.shape for v in what.values if v.kind == "map"]
         alike = len({(len(shape), *shape[:2]) for shape in maps}) == 1 < len(maps)
         return alike and what.operation.core.startswith(("interpolate", "upsample", "avg_pool"))
 
-    def layout(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def layout(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.
 
         It is held to a published profile of AlexNet; of single positions, whose bytes lie alike in
         both layouts, it would take 57 us in ResNet-50, and of fractals 17 times the published.
         """
-        kind, groups = one.core.split()[1:]
+        kind, groups = operation.core.split()[1:]
         change = Conversion(kind=kind, c0=self.c0, groups=int(groups))
         ends = [tensors["v0"], tensors["v1"]]
-        at = 0 if change.loads_plain else 1
-        rows, channels, *places = ends[at].shape
+        number = 0 if change.loads_plain else 1
+        rows, channels, *places = ends[number].shape
         ruled = call.blind and call.device.library_rules and change.maps and prod(places) > 1
         spatial = [1] * (3 - len(places)) + places if ruled else places or [1]
-        ends[at] = call.view(ends[at], (rows, channels, *spatial))
+        ends[number] = call.view(ends[number], (rows, channels, *spatial))
         call.launch_spread((LibraryTransData if ruled else TransData)(change, *ends))
 
     # -- kernels -----------------------------------------------------------------------------
 
-    def convolution(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def convolution(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A product of a convolution, with what follows it in the drain."""
-        layer = one.layer
+        layer = operation.layer
         assert isinstance(layer, ConvLayer)
         s = layer.plain().lifted(self.c0)
-        result = one.core.partition(".")[2]
-        first, second = (tensors[name] for name in one.inputs)
-        if multiplies(one) and len(first.shape) == layer.dims + 2:  # a map in blocks has six axes
-            self.matrices(call, s, result, (first, second, tensors[one.outputs[0]]))
+        result = operation.core.partition(".")[2]
+        first = tensors[operation.inputs[0]]
+        second = tensors[operation.inputs[1]]
+        blocked = len(first.shape) != layer.dims + 2
+        if multiplies(operation) and not blocked:
+            self.matrices(call, s, result, first, second, tensors[operation.outputs[0]])
             return
-        out, epilogue = _drained(call, one, tensors)
+        out, epilogue = _drained(call, operation, tensors)
         if result == "weight":
             pair = (second, first) if layer.transposed else (first, second)
             gradients.launch_filter_gradient(call, s, *pair, out)
@@ -171,76 +179,80 @@ class Launcher(Struct, frozen=True):
         kernel = ConvForward if forward else ConvBackpropInput
         if epilogue and epilogue.sums:
             call.launch(MemSet(epilogue.sums[0], few=True, more=epilogue.sums[1:]))
-        made = gradients.product(call, kernel, s, first, second, out, epilogue=epilogue)
-        gradients.launch(call, made, out)
+        kernels = gradients.product(call, kernel, s, first, second, out, epilogue=epilogue)
+        gradients.launch(call, kernels, out)
 
     def matrices(
-        self, call: Call, s: Convolution, result: str, plain: tuple[Tensor, Tensor, Tensor]
+        self,
+        call: Call,
+        s: Convolution,
+        result: str,
+        first: Tensor,
+        second: Tensor,
+        out: Tensor,
     ) -> None:
-        """A ``result`` of a layer of one window, of plain tensors: operands, and what it leaves."""
+        """A ``result`` of a layer of one window: its plain operands as the rule lists them."""
         m = WindowMatrices(s)
-        rows, windows, weight = m.output_rows, (m.windows, m.depth), (m.cout, m.depth)
-        shapes = {
-            "output": (windows, weight, rows),
-            "input": (rows, weight, windows),
-            "weight": (windows, rows, weight),
-        }[result]
-        first, second, out = (
-            replace(tensor, shape=shape) for tensor, shape in zip(plain, shapes, strict=True)
-        )
-        if result == "weight":
-            first, second = second, first
-        linear.launch_product(call, m.product(result, first, second, out), ruled=True)
+        windows = (m.windows, m.depth)
+        weight = (m.cout, m.depth)
+        if result == "output":
+            left = replace(first, shape=windows)
+            right = replace(second, shape=weight)
+            product = replace(out, shape=m.output_rows)
+        elif result == "input":
+            left = replace(first, shape=m.output_rows)
+            right = replace(second, shape=weight)
+            product = replace(out, shape=windows)
+        else:  # whose rule lists the map before the gradient
+            left = replace(second, shape=m.output_rows)
+            right = replace(first, shape=windows)
+            product = replace(out, shape=weight)
+        linear.launch_product(call, m.product(result, left, right, product), ruled=True)
 
-    def pool(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def pool(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
 
         Maxima of windows that no UB holds have no kernel: their time is that of their bytes.
         The gradient of a sum over windows side by side enlarges a map, and such sums are the
         gradient of that.
         """
-        layer = one.layer
+        layer = operation.layer
         assert isinstance(layer, ElementwiseLayer)
-        back, maximum = one.core.endswith("gradient"), one.core.startswith("max")
-        enlarged = one.core.startswith("upsample")
-        back = back != enlarged
-        source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        read, out = (call.view(t, t.shape[:1] + t.shape[2:]) for t in (source, target))
+        enlarges = operation.core.startswith("upsample")
+        back = operation.core.endswith("gradient") != enlarges
+        read = _planes(call, tensors[operation.inputs[0]])
+        out = _planes(call, tensors[operation.outputs[0]])
         image, windows = (out, read) if back else (read, out)
-        kernel = layer.kernel or image.shape[2:4]
-        if enlarged:
-            sides = zip(image.shape[2:4], windows.shape[2:4], strict=True)
-            kernel = tuple(large // small for large, small in sides)
-        shape = pooled(
-            image.shape,
-            _planar(kernel, 1),
-            _planar(layer.stride or kernel, 1),
-            _planar(layer.padding, (0, 0)) if layer.padding else (),
-            windows.shape[2:4],
-        )
-        masks = one.inputs[1:] if back else one.outputs[1:]
-        mean = "mean" if layer.numbers else "mean_inside"
-        kind = "max" if maximum else "sum" if enlarged else mean
-        mask, saturate = tensors[masks[0]] if maximum else None, call.device.saturates
+        shape = _windows_of(layer, image, windows, enlarges=enlarges)
+        mask = None
+        if operation.core.startswith("max"):
+            kind = "max"
+            masks = operation.inputs[1:] if back else operation.outputs[1:]
+            mask = tensors[masks[0]]
+        elif enlarges:
+            kind = "sum"
+        else:
+            kind = "mean" if layer.numbers else "mean_inside"
+        saturate = call.device.saturates
         forward = Pool(shape, image, windows, kind=kind, mask=mask, saturate=saturate)
-        whole = forward.fits(call.device)
-        if maximum and not whole:
-            self.traffic(call, one, tensors)
+        fits = forward.fits(call.device)
+        if kind == "max" and not fits:
+            self.traffic(call, operation, tensors)
         elif back:
             call.launch_spread(PoolGrad(shape, read, out, kind=kind, mask=mask, saturate=saturate))
         else:
-            for part in [forward] if whole else _means(call, forward):
-                call.launch_spread(part)
+            for kernel in [forward] if fits else _means(call, forward):
+                call.launch_spread(kernel)
 
-    def move(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def move(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A change of the order of elements, a shift, a repeat, a sum along axes; gradients too."""
-        layer = one.layer
+        layer = operation.layer
         assert isinstance(layer, ElementwiseLayer)
-        core = one.core.removesuffix("_gradient")
-        back = one.core.endswith("gradient")
+        core = operation.core.removesuffix("_gradient")
+        back = operation.core.endswith("gradient")
         read, written = (layer.out, layer.shape) if back else (layer.shape, layer.out)
-        source = call.view(tensors[one.inputs[0]], read)
-        target = call.view(tensors[one.outputs[0]], written)
+        source = call.view(tensors[operation.inputs[0]], read)
+        target = call.view(tensors[operation.outputs[0]], written)
         factor = layer.numbers[0] if layer.numbers else 1.0
         if core == "permute":
             inverse = [layer.axes.index(axis) for axis in range(len(layer.axes))]
@@ -259,36 +271,41 @@ class Launcher(Struct, frozen=True):
                 source = replace(scaled, role="in")
             moves.expand(call, call.view(source, _kept_axes(layer, back=back)), target)
 
-    def loss(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def loss(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Softmax with cross-entropy, and its gradient of the mean over the batch."""
-        x, labels, loss, grad = (tensors[name] for name in (*one.inputs, *one.outputs))
+        x = tensors[operation.inputs[0]]
+        labels = tensors[operation.inputs[1]]
+        loss = tensors[operation.outputs[0]]
+        grad = tensors[operation.outputs[1]]
         call.launch_spread(softmax_loss(x, labels, loss, grad, scale=1 / x.shape[0]))
 
-    def traffic(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
-        """What no kernel computes here: bytes at the rates of main memory, and a launch."""
+    def traffic(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
+        """Time an operation without a kernel: bytes at the rates of main memory, and a launch."""
         if not call.timing_only:
-            raise ArgumentError(f"{one.kind}: there is no kernel that computes its numbers")
-        read, written = (
-            sum(tensors[n].size_bytes for n in names) for names in (one.reads, one.writes)
-        )
+            raise ArgumentError(f"{operation.kind}: there is no kernel that computes its numbers")
+        read = sum(tensors[name].size_bytes for name in operation.reads)
+        written = sum(tensors[name].size_bytes for name in operation.writes)
         call.runs.append(traffic_run(call.device, call.vector_cores, read, written))
 
-    def bias(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def bias(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The gradient of a bias, of a plain map: nothing is added to channels that fill blocks."""
-        dy, db = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        if isinstance(one.layer, LinearLayer):  # whose rows another layer may see as maps
-            dy = call.view(dy, (prod(dy.shape) // one.layer.cout, one.layer.cout))
+        dy = tensors[operation.inputs[0]]
+        db = tensors[operation.outputs[0]]
+        if isinstance(operation.layer, LinearLayer):  # whose rows another layer may see as maps
+            dy = call.view(dy, (prod(dy.shape) // operation.layer.cout, operation.layer.cout))
         if db.shape != dy.shape[1:2]:
             call.clear(db)
         gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts")
 
-    def copy(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def copy(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A copy of a plain value, in another type if its target has one.
 
         Numbers for channels fill whole blocks: behind those of the other value they are zero.
         """
-        source, target = tensors[one.inputs[0]], tensors[one.outputs[0]]
-        elements, room = prod(source.shape), prod(target.shape)
+        source = tensors[operation.inputs[0]]
+        target = tensors[operation.outputs[0]]
+        elements = prod(source.shape)
+        room = prod(target.shape)
         if elements == room:
             moves.sum_axes(call, call.view(source, target.shape), target, ())
             return
@@ -297,77 +314,110 @@ class Launcher(Struct, frozen=True):
         shape = (min(elements, room),)
         moves.sum_axes(call, replace(source, shape=shape), replace(target, shape=shape), ())
 
-    def chain(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def chain(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A chain of element-wise steps on maps."""
-        assert one.chain is not None
-        if one.kind.startswith("cast"):
-            source, target = (tensors[name] for name in (*one.reads, *one.writes))
+        assert operation.chain is not None
+        if operation.kind.startswith("cast"):
+            source = tensors[operation.reads[0]]
+            target = tensors[operation.writes[0]]
             call.launch_spread(cast(source, target, saturate=call.device.saturates))
             return
-        if odd_rows(one, tensors):
-            launch_odd_rows(call, one, tensors)
+        if odd_rows(operation, tensors):
+            launch_odd_rows(call, operation, tensors)
             return
-        kernel = elementwise(one, tensors, call)
-        if not one.chain.sums:  # else on all cores, so that the order of sums is always the same
+        kernel = elementwise(operation, tensors, call)
+        # With sums on all cores, so that their order is always the same.
+        if not operation.chain.sums:
             kernel = call.spread(kernel)
         for needed in (*kernel.before, kernel):
             call.launch(needed)
 
-    def linear(self, call: Call, one: Operation, tensors: Mapping[str, Tensor]) -> None:
+    def linear(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A product of a linear layer, or of two computed matrices."""
-        layer = one.layer
+        layer = operation.layer
         assert isinstance(layer, LinearLayer)
-        own, result = layer.products > 0, one.core.partition(".")[2]
+        computed = layer.products > 0
+        result = operation.core.partition(".")[2]
         product = layer_product(layer, result)
-        roles = ("x", "y") if own and result == "weight" else _ROLES[result]
-        operands = dict(zip(roles, (tensors[name] for name in one.inputs), strict=False))
-        operands[product.result] = tensors[one.outputs[0]]
-        fractals = not own and result != "weight" and len(operands["w"].shape) == 4
+        roles = ("x", "y") if computed and result == "weight" else _ROLES[result]
+        inputs = (tensors[name] for name in operation.inputs)
+        operands = dict(zip(roles, inputs, strict=False))  # a bias has no role
+        operands[product.result] = tensors[operation.outputs[0]]
+        fractals = not computed and result != "weight" and len(operands["w"].shape) == 4
         for role, tensor in operands.items():
             if not (fractals and role == "w"):
                 operands[role] = call.view(tensor, product.shapes[role])
-        a, b = (operands[role] for role in product.operands)
+        a = operands[product.operands[0]]
+        b = operands[product.operands[1]]
         c = operands[product.result]
         layouts = product.layouts
         if fractals:
-            a, layouts = self._fractals(call, a), ("NZ", layouts[1].replace("ND", "NZ"))
-        made = product.kernel(linear.START, a, b, c, layouts, groups=layer.stack)
-        bias = tensors[one.inputs[2]] if len(one.inputs) > 2 else None
+            a = self._fractals(call, a)
+            layouts = ("NZ", layouts[1].replace("ND", "NZ"))
+        kernels = product.kernel(linear.START, a, b, c, layouts, groups=layer.stack)
+        bias = tensors[operation.inputs[2]] if len(operation.inputs) > 2 else None
         if bias is not None and bias.dtype is not c.dtype:
             bias = linear.converted(call, bias, c.dtype)
         # A published profile of a 910 lists the clearing of such gradients of 67 and 151 MB.
-        cleared = result == "weight" and not own and call.blind and call.device.library_rules
-        linear.launch_product(call, made, bias, rounded=True, cleared=cleared)
+        ruled = call.blind and call.device.library_rules
+        cleared = ruled and result == "weight" and not computed
+        linear.launch_product(call, kernels, bias, rounded=True, cleared=cleared)
 
     def _fractals(self, call: Call, rows: Tensor) -> Tensor:
         """A matrix of plain rows in fractals, by a launch."""
         change = Conversion(kind="to_fracz", c0=self.c0, groups=1)
         plain = call.view(rows, (*rows.shape, 1))
-        made = call.workspace(f"{rows.name}_nz", change.blocked_shape(plain.shape), rows.dtype)
-        call.launch_spread(TransData(change, plain, made))
-        return made
+        fractals = call.workspace(f"{rows.name}_nz", change.blocked_shape(plain.shape), rows.dtype)
+        call.launch_spread(TransData(change, plain, fractals))
+        return fractals
 
 
-def _means(call: Call, whole: Pool) -> list[Pool]:
+def _planes(call: Call, blocks: Tensor) -> Tensor:
+    """A map in blocks, (N, D, C1, H, W, C0), whose only depth is left out."""
+    return call.view(blocks, blocks.shape[:1] + blocks.shape[2:])
+
+
+def _windows_of(
+    layer: ElementwiseLayer, image: Tensor, windows: Tensor, *, enlarges: bool
+) -> Convolution:
+    """The windows of a pooling layer; of one that enlarges, windows side by side."""
+    kernel = layer.kernel or image.shape[2:4]
+    if enlarges:
+        sides = zip(image.shape[2:4], windows.shape[2:4], strict=True)
+        kernel = tuple(large // small for large, small in sides)
+    return pooled(
+        image.shape,
+        _planar(kernel, 1),
+        _planar(layer.stride or kernel, 1),
+        _planar(layer.padding, (0, 0)) if layer.padding else (),
+        windows.shape[2:4],
+    )
+
+
+def _means(call: Call, pool: Pool) -> list[Pool]:
     """Means along rows, and means of these along columns, where UB holds no whole window."""
-    s, rows = whole.shape, (whole.shape.spatial[0], whole.shape.out[1])
-    between = call.workspace("means", (s.n, *rows, s.c0), whole.read.dtype)
-    (down, across), (high, wide), (top, left) = s.kernel, s.stride, s.padding
+    s = pool.shape
+    rows = (pool.shape.spatial[0], pool.shape.out[1])
+    between = call.workspace("means", (s.n, *rows, s.c0), pool.read.dtype)
+    down, across = s.kernel
+    high, wide = s.stride
+    top, left = s.padding
     by_row = replace(s, kernel=(1, across), stride=(1, wide), padding=((0, 0), left), outputs=rows)
     rest = replace(s, kernel=(down, 1), stride=(high, 1), padding=(top, (0, 0)), spatial=rows)
-    return [replace(whole, shape=by_row, out=between), replace(whole, shape=rest, read=between)]
+    return [replace(pool, shape=by_row, out=between), replace(pool, shape=rest, read=between)]
 
 
 def _drained(
-    call: Call, one: Operation, tensors: Mapping[str, Tensor]
+    call: Call, operation: Operation, tensors: Mapping[str, Tensor]
 ) -> tuple[Tensor, Epilogue | None]:
-    """What a product leaves, and what is done to its tiles on their way out."""
-    out, chain = tensors[one.outputs[0]], one.chain
+    """The result of a product, and the chain done to its tiles on their way out."""
+    out = tensors[operation.outputs[0]]
+    chain = operation.chain
     if chain is None:
         return out, None
-    own = (*tensors, *(step.result for step in chain.steps))
-    chain = chain.renamed({**{name: name for name in own}, one.outputs[0]: PRODUCT})
-    if not one.stored:
+    names = (*tensors, *(step.result for step in chain.steps))
+    chain = chain.renamed({**{name: name for name in names}, operation.outputs[0]: PRODUCT})
+    if not operation.stored:
         out = next(tensors[name] for name in chain.writes if not is_mask(tensors[name]))
     return out, Epilogue(
         chain.steps,

@@ -61,19 +61,21 @@ def permute(call: Call, source: Tensor, target: Tensor, axes: Sequence[int]) -> 
     channels on the way, where one of its sizes is a multiple of that.
     """
     rank = len(source.shape)
-    whole = Transpose(tuple(axis % rank if rank else axis for axis in axes), source, target)
-    plans: list[list[Kernel]] = [[whole]]
-    if whole.axes.keeps_rows:
-        plans.append([replace(whole, turns=True)])
-    _launch(call, [*plans, *_through_blocks(call, whole)])
+    transpose = Transpose(tuple(axis % rank if rank else axis for axis in axes), source, target)
+    plans: list[list[Kernel]] = [[transpose]]
+    if transpose.axes.keeps_rows:
+        plans.append([replace(transpose, turns=True)])
+    _launch(call, [*plans, *_through_blocks(call, transpose)])
 
 
-def _through_blocks(call: Call, whole: Transpose) -> list[list[Kernel]]:
+def _through_blocks(call: Call, transpose: Transpose) -> list[list[Kernel]]:
     """The ways of an odd matrix, or a batch of them, through blocks of 16 channels.
 
     The channels are the rows of the source, or those of the target; both ways have two kernels.
     """
-    axes, source, target = whole.axes, whole.x, whole.y
+    axes = transpose.axes
+    source = transpose.x
+    target = transpose.y
     if axes.perm not in ((1, 0), (0, 2, 1)) or source.dtype.bytes == 1:
         return []
     if not axes.ragged(source.dtype.bytes):
@@ -113,7 +115,7 @@ class _Part(NamedTuple):
 
     @property
     def is_box(self) -> bool:
-        """Whether the elements of the part are neighbours along each axis."""
+        """Return whether the elements of the part are neighbours along each axis."""
         return all(step == 1 for step in self.step)
 
     @property
@@ -125,6 +127,25 @@ class _Part(NamedTuple):
     def row(self) -> int:
         """Elements that lie side by side in the whole."""
         return 1 if self.step[self.last] > 1 else self.sizes[self.last]
+
+    @property
+    def rows(self) -> Sizes:
+        """The sizes of the part with the elements between those along the last axis."""
+        return self._with_last(self.sizes[self.last] * self.step[self.last])
+
+    def with_gaps(self) -> _Part:
+        """The part with the elements between those along the last axis, as far as there are any.
+
+        It begins at the first element; the whole may end before the last of ``rows`` does.
+        """
+        last = self.last
+        inside = min(self.rows[last], self.whole[last] - self.begin[last])
+        step = (*self.step[:last], 1, *self.step[last + 1 :])
+        return self._replace(step=step, sizes=self._with_last(inside))
+
+    def _with_last(self, size: int) -> Sizes:
+        """The sizes of the part, with another along its last axis."""
+        return (*self.sizes[: self.last], size, *self.sizes[self.last + 1 :])
 
     @property
     def strides(self) -> Sizes:
@@ -156,7 +177,9 @@ def _part(
             f"{part.dtype} of shape {part.shape}; both need one type, and the part an element"
         )
     for axis, size in enumerate(part.shape):
-        first, apart, end = begin[axis], steps[axis], whole.shape[axis]
+        first = begin[axis]
+        apart = steps[axis]
+        end = whole.shape[axis]
         if first < 0 or apart < 1 or first + (size - 1) * apart >= end:
             raise ArgumentError(
                 f"{kind}: along axis {axis} the {size} elements of {part.name} begin at {first} "
@@ -180,7 +203,8 @@ def crop(
     Both have a number for each axis; how many elements the part has says the shape of the target.
     Without ``step`` it is 1 along all axes.
     """
-    source, target = replace(source, role="in"), replace(target, role="out")
+    source = replace(source, role="in")
+    target = replace(target, role="out")
     part = _part("crop", source, target, begin, step)
     if part.is_box:
         _launch(call, [[Concat((target,), source, 1, part.begin)]])
@@ -193,27 +217,22 @@ def crop(
 
 
 def _single_elements(part: _Part, dtype: DType) -> bool:
-    """Whether elements lie alone in the whole, so that moving each takes as long as a block."""
+    """Return whether elements lie alone in the whole, so that each moves as slowly as a block."""
     return part.row == 1 and part.step[part.last] > 1 and dtype.bytes in (2, 4)
 
 
 def _picked(call: Call, source: Tensor, target: Tensor, part: _Part) -> list[Kernel]:
     """Kernels that pick elements along the last axis: from rows of the whole, turned in UB."""
-    last, step = part.last, part.step[part.last]
-    wide = part.sizes[last] * step
-    rows = (*part.sizes[:last], wide, *part.sizes[last + 1 :])
-    if rows == part.whole:
-        return [EveryNth(source, target, step, part.begin[last])]
-    # Rows that begin at the first element picked; the whole may end before the last of them does.
-    inside = min(wide, part.whole[last] - part.begin[last])
-    dense = (*part.step[:last], 1, *part.step[last + 1 :])
-    box = part._replace(step=dense, sizes=(*rows[:last], inside, *rows[last + 1 :]))
+    step = part.step[part.last]
+    if part.rows == part.whole:
+        return [EveryNth(source, target, step, part.begin[part.last])]
+    box = part.with_gaps()
     cut = _between(call, target, box.sizes, "cut")
     kernels: list[Kernel] = [Contiguous(box.sizes, box.strides, source, cut, box.first)]
     read = replace(cut, role="in")
-    if inside < wide:
-        filled = _between(call, target, rows, "filled")
-        origin = (0,) * len(rows)
+    if box.sizes != part.rows:
+        filled = _between(call, target, part.rows, "filled")
+        origin = (0,) * len(part.rows)
         kernels.append(CopyBoxes(read, filled, (Box(origin, origin, box.sizes),)))
         read = replace(filled, role="in")
     return [*kernels, EveryNth(read, target, step)]
@@ -227,7 +246,8 @@ def uncrop(
     step: Sequence[int] | None = None,
 ) -> None:
     """Launch the gradient of ``crop``: ``source`` is that part of ``target``, 0 is elsewhere."""
-    source, target = replace(source, role="in"), replace(target, role="out")
+    source = replace(source, role="in")
+    target = replace(target, role="out")
     part = _part("uncrop", target, source, begin, step)
     _launch(call, _placed(call, source, target, part))
 
@@ -236,35 +256,34 @@ def _placed(call: Call, source: Tensor, target: Tensor, part: _Part) -> list[lis
     """The ways of a part into a whole of zeros."""
     clear = MemSet(target, few=True)
     if part.is_box:
-        place = Box((0,) * len(part.sizes), part.begin, part.sizes)
         plans: list[list[Kernel]] = [[Concat((source,), target, 1, part.begin)]]
         if part.sizes != part.whole:
+            place = Box((0,) * len(part.sizes), part.begin, part.sizes)
             plans.append([clear, CopyBoxes(source, target, (place,))])
         return plans
     plans = [[clear, ViewCopy(part.sizes, part.strides, source, target, part.first)]]
-    if not _single_elements(part, source.dtype):
-        return plans
-    last, step = part.last, part.step[part.last]
-    wide = part.sizes[last] * step
-    rows = (*part.sizes[:last], wide, *part.sizes[last + 1 :])
-    if rows == part.whole:
-        plans.append([EveryNth(target, source, step, part.begin[last])])
-        return plans
-    spread = _between(call, target, rows, "spread")
-    inside = min(wide, part.whole[last] - part.begin[last])
-    dense = (*part.step[:last], 1, *part.step[last + 1 :])
-    box = part._replace(step=dense, sizes=(*rows[:last], inside, *rows[last + 1 :]))
+    if _single_elements(part, source.dtype):
+        plans.append(_spread(call, source, target, part, clear))
+    return plans
+
+
+def _spread(call: Call, source: Tensor, target: Tensor, part: _Part, clear: MemSet) -> list[Kernel]:
+    """Kernels that spread elements along the last axis, with zeros between them, turned in UB."""
+    step = part.step[part.last]
+    if part.rows == part.whole:
+        return [EveryNth(target, source, step, part.begin[part.last])]
+    spread = _between(call, target, part.rows, "spread")
+    box = part.with_gaps()
     kernels: list[Kernel] = [EveryNth(spread, source, step)]
-    spread = replace(spread, role="in")
-    if inside < wide:
+    read = replace(spread, role="in")
+    if box.sizes != part.rows:
         cut = _between(call, target, box.sizes, "cut")
-        kernels.append(Concat((cut,), spread, 1, (0,) * len(rows)))
-        spread = replace(cut, role="in")
+        kernels.append(Concat((cut,), read, 1, (0,) * len(part.rows)))
+        read = replace(cut, role="in")
     if box.sizes != box.whole:
         kernels.append(clear)
-    kernels.append(ViewCopy(box.sizes, box.strides, spread, target, box.first))
-    plans.append(kernels)
-    return plans
+    kernels.append(ViewCopy(box.sizes, box.strides, read, target, box.first))
+    return kernels
 
 
 def join(call: Call, parts: Sequence[Tensor], target: Tensor, axis: int) -> None:
@@ -374,7 +393,7 @@ def _beside(kind: str, small: Tensor, large: Tensor) -> Sizes:
     """
     shape = (1,) * (len(large.shape) - len(small.shape)) + small.shape
     alike = len(shape) == len(large.shape) and all(
-        size in (1, whole) for size, whole in zip(shape, large.shape, strict=True)
+        size in (1, full) for size, full in zip(shape, large.shape, strict=True)
     )
     if not alike or not large.size_bytes:
         raise ArgumentError(
@@ -412,12 +431,12 @@ def sum_axes(
             f"is one of {-rank} to {rank - 1}"
         )
     summed = {axis % rank for axis in axes}
-    kept = [size for axis, size in enumerate(source.shape) if axis not in summed and size > 1]
+    sizes = [size for axis, size in enumerate(source.shape) if axis not in summed and size > 1]
     floats = source.dtype.kind == target.dtype.kind == "float"
-    if [size for size in target.shape if size > 1] != kept or not source.size_bytes or not floats:
+    if [size for size in target.shape if size > 1] != sizes or not source.size_bytes or not floats:
         raise ArgumentError(
             f"sum_axes: {source.name} is {source.dtype} of shape {source.shape}, {target.name} "
-            f"{target.dtype} of {target.shape}; over axes {tuple(axes)} floats of {tuple(kept)} "
+            f"{target.dtype} of {target.shape}; over axes {tuple(axes)} floats of {tuple(sizes)} "
             "are left of at least one element"
         )
     groups = [(size, axis in summed) for axis, size in enumerate(source.shape) if size > 1]
@@ -456,7 +475,9 @@ def _summed(call: Call, source: Tensor, sizes: tuple[int, int, int], target: Ten
         if count > _ROW > 8 * width:  # too few at a time: with zeros behind a whole number of parts
             filled = _between(call, source, (rows, round_up(count, _ROW)), "filled")
             uncrop(call, replace(source, shape=(rows, count)), filled, (0, 0))
-            source, count, width = filled, round_up(count, _ROW), _ROW
+            source = filled
+            count = round_up(count, _ROW)
+            width = _ROW
         count //= width
         source = _row_sums(call, source, rows * count, width)
     return source
@@ -490,7 +511,8 @@ def _column_sums(source: Tensor, sizes: tuple[int, int, int], sums: Tensor) -> E
 def _as_target(call: Call, source: Tensor, target: Tensor, factor: float) -> None:
     """Launch the copy of a tensor into another type, times a factor."""
     flat = (prod(source.shape),)
-    read, written = replace(source, shape=flat, role="in"), replace(target, shape=flat, role="out")
+    read = replace(source, shape=flat, role="in")
+    written = replace(target, shape=flat, role="out")
     if source.dtype == target.dtype and factor == 1:
         _launch(call, [[Contiguous(flat, (1,), read, written)]])
         return

@@ -52,7 +52,7 @@ class Simulated(Struct, frozen=True):
 
     @property
     def fractals(self) -> bool:
-        """Whether weights of products are converted to fractals."""
+        """Return whether weights of products are converted to fractals."""
         return self.launcher.fractals
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:

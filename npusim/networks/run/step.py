@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -26,14 +26,15 @@ from npusim.networks.plan.formats import Plan
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import (
     Formats,
-    Launch,
+    LaunchTask,
     each_call,
     planned,
     problem,
     tasks,
 )
 from npusim.networks.plan.tasks import Task
-from npusim.networks.rules.training import PHASES, Kinds, Operation, Training, training
+from npusim.networks.rules.training import training
+from npusim.networks.rules.values import PHASES, Kinds, Operation, Training
 from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
 from npusim.networks.run.launches import Launcher
 from npusim.networks.run.simulated import Simulated
@@ -42,8 +43,20 @@ from npusim.networks.timed import Timed
 from npusim.workloads import ElementwiseLayer, Workload, read_network
 from npusim.workloads.graph import MULTIPLIES
 
-#: How a step runs, and what its launches and layouts are unless asked for otherwise.
-MODES = {"eager": ("single", "each_call", "none"), "graph": ("graph", "as_framework", "usual")}
+
+class Usual(NamedTuple):
+    """The launches, layouts and fusions of a mode, unless asked for otherwise."""
+
+    launch: str
+    layouts: str
+    fusions: str
+
+
+#: How a step runs.
+MODES = {
+    "eager": Usual(launch="single", layouts="each_call", fusions="none"),
+    "graph": Usual(launch="graph", layouts="as_framework", fusions="usual"),
+}
 
 #: How formats are chosen.
 LAYOUTS = ("each_call", "as_framework", "best")
@@ -102,9 +115,9 @@ def step(
     net = read_network(
         workload, input_shape, inputs=inputs, loss=loss, targets=targets, batch=batch
     )
-    given = options_of(step, mode, options)
+    setting_options = options_of(step, mode, options)
     how = setting(
-        given.machine,
+        setting_options.machine,
         mode=mode,
         layouts=layouts,
         fusions=fusions,
@@ -115,7 +128,7 @@ def step(
         cards=cards,
     )
     with Workers(jobs) as workers:
-        ready = prepared(net, given, how, workers=workers, store=store)
+        ready = prepared(net, setting_options, how, workers=workers, store=store)
         times = ready.times
         times.all((launch.name, task) for launch, task, _ in ready.todo)
     result = ready.result(times.known)
@@ -127,19 +140,19 @@ def step(
     return result
 
 
-def usual_of(mode: str) -> tuple[str, str, str]:
+def usual_of(mode: str) -> Usual:
     """Launches, layouts and fusions of a mode; ``ArgumentError`` for an unknown one."""
     if mode not in MODES:
-        known = ", ".join(MODES)
-        raise ArgumentError(f"mode is {mode!r}{suggest(mode, MODES)}; it is one of {known}")
+        modes = ", ".join(MODES)
+        raise ArgumentError(f"mode is {mode!r}{suggest(mode, MODES)}; it is one of {modes}")
     return MODES[mode]
 
 
 def options_of(function: Any, mode: str, options: Mapping[str, Any]) -> Options:
     """The options of what a public function calls in a mode, with the keywords it was given."""
-    usual = {"launch": usual_of(mode)[0], "tiling": "library"}
-    given = Options.of(function, {**usual, **options}, without=("timeline", "check", "layouts"))
-    return replace(given, timeline=False)
+    usual = {"launch": usual_of(mode).launch, "tiling": "library"}
+    read = Options.of(function, {**usual, **options}, without=("timeline", "check", "layouts"))
+    return replace(read, timeline=False)
 
 
 def setting(
@@ -155,7 +168,8 @@ def setting(
     cards: int,
 ) -> Setting:
     """The setting of a mode with what is asked for besides; ``ArgumentError`` for other values."""
-    usual, maps = usual_of(mode), element_type(dtype)
+    usual = usual_of(mode)
+    maps = element_type(dtype)
     if layouts is not None and layouts not in LAYOUTS:
         hint = suggest(layouts, LAYOUTS)
         raise ArgumentError(f"layouts is {layouts!r}{hint}; it is one of {', '.join(LAYOUTS)}")
@@ -170,10 +184,10 @@ def setting(
             f"mode is {mode!r}; the cube of {device.name} multiplies no {maps.name} and no fp16, "
             "which the kernels of a step take: use another device, or npusim.network for its layers"
         )
-    names = tuple(one.name for one in chosen(usual[2] if fusions is None else fusions))
+    names = tuple(fusion.name for fusion in chosen(usual.fusions if fusions is None else fusions))
     return Setting(
         mode=mode,
-        layouts=layouts or usual[1],
+        layouts=layouts or usual.layouts,
         fusions=names,
         optimizer=optimizer,
         passes=passes,
@@ -192,11 +206,12 @@ class Prepared(Struct, frozen=True):
     times: Simulated
     fused: Mapping[str, int]
     plan: Plan | None
-    todo: tuple[tuple[Launch, Task, dict[str, int]], ...]
+    todo: tuple[LaunchTask, ...]
 
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
-        device, cards = self.times.launcher.options.machine, self.setting.cards
+        device = self.times.launcher.options.machine
+        cards = self.setting.cards
         done = tuple(_launched(self.step, self.todo, times))
         return StepResult(
             workload=self.workload,
@@ -232,11 +247,12 @@ def prepared(
         settings=settings,
     )
     device = options.machine
-    made = fused(step, chosen(setting.fusions), device)
+    fused_counts = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
     times = Simulated(Launcher(options, plain=plain), store, workers or Workers(1))
     formats = Formats(step, times)
-    fixed, plan = setting.layouts == "as_framework", None
+    fixed = setting.layouts == "as_framework"
+    plan = None
     if plain:
         launches = each_call(step, formats)
     else:
@@ -247,37 +263,37 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return Prepared(workload, setting, step, formats, times, made, plan, todo)
+    return Prepared(workload, setting, step, formats, times, fused_counts, plan, todo)
 
 
 def _launched(
     step: Training,
-    todo: Sequence[tuple[Launch, Task, dict[str, int]]],
+    todo: Sequence[LaunchTask],
     times: Mapping[Task, Timed],
 ) -> Iterator[Launched]:
     """The launches with their times."""
     phase = PHASES[0]
-    for one, what, sizes in todo:
-        op = one.operation
+    for launch, what, sizes in todo:
+        op = launch.operation
         phase = op.phase if op else phase
         yield Launched(
-            name=one.name,
+            name=launch.name,
             kind=op.kind if op else CONVERSIONS,
             phase=phase,
             layer=getattr(op and op.layer, "name", ""),
             timed=times[what],
-            reads=tuple(name for name, _ in one.reads),
-            writes=tuple(name for name, _ in one.writes),
+            reads=tuple(name for name, _ in launch.reads),
+            writes=tuple(name for name, _ in launch.writes),
             sizes=sizes,
-            value=one.value,
-            format=one.format,
-            count=op.count if op else step.values[one.value].repeats,
+            value=launch.value,
+            format=launch.format,
+            count=op.count if op else step.values[launch.value].repeats,
             label=_label(op),
         )
 
 
 def _label(operation: Operation | None) -> str:
-    """What the kind of an operation's layer is called in notes."""
+    """The name that notes give to the kind of an operation's layer."""
     layer = operation.layer if operation is not None else None
     if isinstance(layer, ElementwiseLayer):
         return layer.called.removeprefix(MULTIPLIES) or layer.kind
@@ -287,10 +303,16 @@ def _label(operation: Operation | None) -> str:
 def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched]) -> Reduced:
     """The all-reduce of the gradients of parameters, in the order in which they are made."""
     wanted = {f"{name}.gradient" for name in step.parameters}
-    now, end, ready = 0, 0, []
-    for one in done:
-        now += one.cycles
-        end = now if one.phase != "optimizer" else end
-        found = [(device.time_us(now), one.sizes[name]) for name in one.writes if name in wanted]
-        ready += found if not one.value else []
+    now = 0
+    end = 0
+    ready = []
+    for launched in done:
+        now += launched.cycles
+        end = now if launched.phase != "optimizer" else end
+        gradients = [
+            (device.time_us(now), launched.sizes[name])
+            for name in launched.writes
+            if name in wanted
+        ]
+        ready += gradients if not launched.value else []
     return all_reduce(device, cards, ready, device.time_us(end))

@@ -19,7 +19,7 @@ from npusim.kernels.vector.clear_blocks import ClearBlocks
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.networks.plan.formats import Plan
-from npusim.networks.rules.training import PHASES, Kinds, Training
+from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.timed import Timed
 from npusim.results.facts.energy import TOTAL_ENERGY, Energy, Spending, energy_of

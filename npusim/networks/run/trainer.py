@@ -15,7 +15,7 @@ from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
 from npusim.networks.plan.launch_order import Launch
 from npusim.networks.plan.tasks import PLAIN, Placed, conversion_task
-from npusim.networks.rules.training import Value
+from npusim.networks.rules.values import Value
 from npusim.networks.run.step import options_of, prepared, setting
 from npusim.networks.run.step_result import StepResult
 from npusim.networks.timed import Timed
@@ -52,9 +52,9 @@ class Trainer(Shown):
         **options: Any,
     ) -> None:
         net = read_network(workload, input_shape, inputs=inputs, batch=batch, unrolled=True)
-        given = options_of(type(self), mode, {**options, "device": device})
+        machine_options = options_of(type(self), mode, {**options, "device": device})
         how = setting(
-            given.machine,
+            machine_options.machine,
             mode=mode,
             layouts=layouts,
             fusions=fusions,
@@ -64,7 +64,7 @@ class Trainer(Shown):
             norm=normalisation,
             cards=1,
         )
-        self._ready = prepared(net, given, how, settings=settings)
+        self._ready = prepared(net, machine_options, how, settings=settings)
         if "labels" not in self._ready.step.values:
             raise ArgumentError(
                 f"{net.name} ends in a map; a Trainer needs a linear layer last, whose rows are "
@@ -79,18 +79,18 @@ class Trainer(Shown):
         step = self._ready.step
         for name in (*step.parameters, *step.fixed):
             if name in self._homes:
-                known = net.parameters.get(name)
-                data = known.data if known is not None else None
+                parameter = net.parameters.get(name)
+                data = parameter.data if parameter is not None else None
                 if data is None:
                     data = _begun(step.values[name], generator, scale=name in step.scales)
                 self[name] = data.reshape(self._shape(name, step.values[name]))
 
     def __repr__(self) -> str:
         """One line: the network, how far it is, and what a step takes."""
-        told = f"<Trainer of {self._ready.workload.name}: {len(self.steps)} steps"
+        text = f"<Trainer of {self._ready.workload.name}: {len(self.steps)} steps"
         if self.steps:
-            told += f" of {self.steps[-1].time_us:.3f} us, loss {self.losses[-1]:.4f}"
-        return f"{told}>"
+            text += f" of {self.steps[-1].time_us:.3f} us, loss {self.losses[-1]:.4f}"
+        return f"{text}>"
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -124,17 +124,17 @@ class Trainer(Shown):
             raise ArgumentError(f"{name} has shape {shape}, got {plain.shape}")
         plain = plain.reshape(value.shape)
         if value.kind == "channels":
-            held = np.zeros(Placed(value, PLAIN, self._c0).shape, np.float32)
-            held[: len(plain)] = plain
-            plain = held
+            blocked = np.zeros(Placed(value, PLAIN, self._c0).shape, np.float32)
+            blocked[: len(plain)] = plain
+            plain = blocked
         self._kept[name, format] = (
             plain if format == PLAIN else self._converted(name, format, plain)
         )
 
     def _shape(self, name: str, value: Value) -> tuple[int, ...]:
         """The shape of a parameter: the framework's, or that of its value for a file of layers."""
-        known = self._ready.workload.parameters.get(name)
-        return value.shape if known is None else known.shape
+        parameter = self._ready.workload.parameters.get(name)
+        return value.shape if parameter is None else parameter.shape
 
     def step(self, images: Any, labels: Any) -> float:
         """Train on one batch: ``images`` (batch, ...) and the classes of each; returns the loss.
@@ -142,13 +142,14 @@ class Trainer(Shown):
         A network of several inputs takes a sequence of arrays, in their order.
         The loss is the mean over the batch, before the step. ``steps`` has what the step took.
         """
-        ready, values = self._ready, self._ready.step.values
+        ready = self._ready
+        values = self._ready.step.values
         now = dict(self._kept)
         now.update(self._inputs(images))
         classes = np.asarray(labels)
         hot = np.zeros(values["labels"].shape, values["labels"].dtype.numpy)
-        known = classes.shape == hot.shape[:1] and classes.dtype.kind in "iu"
-        if not known or not 0 <= classes.min() <= classes.max() < hot.shape[1]:
+        by_class = classes.shape == hot.shape[:1] and classes.dtype.kind in "iu"
+        if not by_class or not 0 <= classes.min() <= classes.max() < hot.shape[1]:
             raise ArgumentError(
                 f"labels are {hot.shape[0]} integers from 0 to {hot.shape[1] - 1}, one for each row"
             )
@@ -159,8 +160,8 @@ class Trainer(Shown):
                 placed = self._placed(name, format)
                 now[name, format] = np.zeros(placed.shape, placed.value.dtype.numpy)
         timed: dict[Any, Timed] = {}
-        for one, what, _ in ready.todo:
-            timed[what] = self._run(one, what, now)
+        for launch, what, _ in ready.todo:
+            timed[what] = self._run(launch, what, now)
         self._kept |= {
             (name.removesuffix("_new"), format): array
             for (name, format), array in now.items()
@@ -174,13 +175,13 @@ class Trainer(Shown):
         """Raise ``ArgumentError`` for a layer whose numbers no kernel computes."""
         way_out = "npusim.step times it; to train it, write it as operations that have kernels"
         for launch, _, _ in self._ready.todo:
-            one = launch.operation
-            if one is not None and one.core == "traffic":
-                layer = one.layer
+            operation = launch.operation
+            if operation is not None and operation.core == "traffic":
+                layer = operation.layer
                 called = getattr(layer, "called", "") or getattr(layer, "kind", "")
                 raise ArgumentError(
-                    f"{one.name}: no kernel computes the numbers of {called} with these sizes "
-                    f"({getattr(layer, 'shape', ())}); {way_out}"
+                    f"{operation.name}: no kernel computes the numbers of {called} with these "
+                    f"sizes ({getattr(layer, 'shape', ())}); {way_out}"
                 )
         for name in sorted(self._ready.step.repeated):
             sizes = self._ready.workload.parameters[name].shape
@@ -193,7 +194,8 @@ class Trainer(Shown):
 
     def _inputs(self, images: Any) -> dict[tuple[str, str], Array]:
         """The arrays of a batch by the names of the network's inputs."""
-        names, values = self._ready.step.inputs, self._ready.step.values
+        names = self._ready.step.inputs
+        values = self._ready.step.values
         arrays = [images] if len(names) == 1 else list(images)
         if len(arrays) != len(names):
             raise ArgumentError(f"the network takes {len(names)} inputs, got {len(arrays)}")
@@ -218,18 +220,18 @@ class Trainer(Shown):
 
     def _given(self) -> Iterator[tuple[str, str]]:
         """Values that are there before a step, with the format in which they are."""
-        made: set[str] = set()
-        for one, _, _ in self._ready.todo:
-            for name, format in one.reads:
-                if name not in made:
+        written: set[str] = set()
+        for launch, _, _ in self._ready.todo:
+            for name, format in launch.reads:
+                if name not in written:
                     yield name, format
-                made.add(name)
-            made |= {name for name, _ in one.writes}
+                written.add(name)
+            written |= {name for name, _ in launch.writes}
 
     def _home(self, name: str) -> tuple[str, Value]:
         if name not in self._homes or name not in (*self.parameters, *self.fixed):
-            known = (*self.parameters, *self.fixed)
-            raise ArgumentError(f"there is no parameter {name!r}{suggest(name, known)}")
+            names = (*self.parameters, *self.fixed)
+            raise ArgumentError(f"there is no parameter {name!r}{suggest(name, names)}")
         return self._homes[name], self._ready.step.values[name]
 
     def _converted(self, name: str, format: str, array: Array) -> Array:
@@ -239,17 +241,17 @@ class Trainer(Shown):
         result = self._ready.times.launcher.run(what, {"v0": array})
         return _outputs(result)[0]
 
-    def _run(self, one: Launch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
+    def _run(self, launch: Launch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
         """Launch what is next on the values as they are now."""
-        given = {
+        arrays = {
             value.name: now[key].reshape(self._placed_value(value, format).shape)
-            for value, format, key in zip(what.values, what.formats, one.reads, strict=False)
+            for value, format, key in zip(what.values, what.formats, launch.reads, strict=False)
         }
         try:
-            result = self._ready.times.launcher.run(what, given)
+            result = self._ready.times.launcher.run(what, arrays)
         except ArgumentError as error:
-            raise ArgumentError(f"{one.name}: {error}") from error
-        now.update(zip(one.writes, _outputs(result), strict=True))
+            raise ArgumentError(f"{launch.name}: {error}") from error
+        now.update(zip(launch.writes, _outputs(result), strict=True))
         return Timed(replace(result, outputs=None))
 
 
@@ -259,7 +261,7 @@ def _outputs(result: Result) -> list[Array]:
 
 
 def _begun(value: Value, generator: np.random.Generator, *, scale: bool) -> Array:
-    """What a parameter begins with: numbers by the size of what they are multiplied with."""
+    """The first numbers of a parameter, by the size of what they are multiplied with."""
     if value.kind in ("weight", "matrix"):
         width = prod(value.shape[1:])
         numbers = generator.standard_normal(value.shape) * (2 / width) ** 0.5

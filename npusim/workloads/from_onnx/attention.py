@@ -24,24 +24,34 @@ _MASK_ELEMENTS = 1_000_000
 
 def attention(values: Values, step: Step) -> None:
     """Note ONNX's own ``Attention``."""
-    query, key, value = (values.value(name) for name in step.inputs[:3])
+    query = values.value(step.inputs[0])
+    key = values.value(step.inputs[1])
+    value = values.value(step.inputs[2])
     plain = len(query.shape) == 3
     if plain:
         few = int(step.attributes["kv_num_heads"])
         query = heads(values, step, query, int(step.attributes["q_num_heads"]))
-        key, value = heads(values, step, key, few), heads(values, step, value, few)
-    for place, index in ((4, 1), (5, 2)):
-        if step.operand(place):
-            both = [values.value(step.operand(place)), key if index == 1 else value]
-            joined = _joined(values, step, both, "keys" if index == 1 else "values")
-            if len(step.outputs) > index:
-                values.put(step.outputs[index], joined)
-            key, value = (joined, value) if index == 1 else (key, joined)
+        key = heads(values, step, key, few)
+        value = heads(values, step, value, few)
+    key = _with_past(values, step, key, past=4, present=1, part="keys")
+    value = _with_past(values, step, value, past=5, present=2, part="values")
     mask = values.value(step.operand(3)) if step.operand(3) else None
     causal = bool(step.attributes.get("is_causal", 0))
     factor = step.attributes.get("scale")
-    made = attended(values, step, (query, key, value), factor, mask=mask, causal=causal)
-    values.put(step.outputs[0], merged(values, step, made) if plain else made)
+    result = attended(values, step, (query, key, value), factor, mask=mask, causal=causal)
+    values.put(step.outputs[0], merged(values, step, result) if plain else result)
+
+
+def _with_past(
+    values: Values, step: Step, value: Value, *, past: int, present: int, part: str
+) -> Value:
+    """Keys or values behind those of the operand ``past``, which the output ``present`` is."""
+    if not step.operand(past):
+        return value
+    joined = _joined(values, step, [values.value(step.operand(past)), value], part)
+    if len(step.outputs) > present:
+        values.put(step.outputs[present], joined)
+    return joined
 
 
 def runtime_attention(values: Values, step: Step) -> None:
@@ -52,12 +62,13 @@ def runtime_attention(values: Values, step: Step) -> None:
     number = int(step.attributes["num_heads"])
     wide = weight.shape[-1]
     sizes = step.integers("qkv_hidden_sizes", (wide // 3,) * 3)
-    made = linear(values, step, source, weight, bias=bias, part="projections")
-    parts, first = [], 0
+    projections = linear(values, step, source, weight, bias=bias, part="projections")
+    parts = []
+    first = 0
     for size, name in zip(sizes, ("queries", "keys", "values"), strict=True):
-        taken = whole(made.shape)
+        taken = whole(projections.shape)
         taken[-1] = (first, size, 1)
-        parts.append(heads(values, step, cut(values, step, made, taken, part=name), number))
+        parts.append(heads(values, step, cut(values, step, projections, taken, part=name), number))
         first += size
     mask = values.value(step.operand(5)) if step.operand(5) else None
     causal = bool(step.attributes.get("unidirectional", 0))
@@ -69,33 +80,36 @@ def runtime_attention(values: Values, step: Step) -> None:
 def several_heads(values: Values, step: Step) -> None:
     """Note ONNX Runtime's ``MultiHeadAttention`` of queries, keys and values of three axes."""
     names = [step.operand(place) for place in range(3)]
-    shapes = [values.found.shapes.get(name, ()) for name in names]
+    shapes = [values.sized.shapes.get(name, ()) for name in names]
     if not all(names) or [len(shape) for shape in shapes] != [3, 3, 3]:
         values.unknown(step, f"{MULTIPLIES}{step.kind}")
         return
-    number, first = int(step.attributes["num_heads"]), 0
+    number = int(step.attributes["num_heads"])
+    first = 0
     parts = []
     for name, word in zip(names, ("queries", "keys", "values"), strict=True):
         value = values.value(name)
         if step.operand(3):
             bias = values.value(step.operand(3), trained=True)
             size = value.shape[-1]
-            some = cut(values, step, bias, [(first, size, 1)], part=f"{word}.bias")
-            value = combined(values, step, "add", value, some, value.shape, part=f"{word}.sum")
+            part_of_bias = cut(values, step, bias, [(first, size, 1)], part=f"{word}.bias")
+            value = combined(
+                values, step, "add", value, part_of_bias, value.shape, part=f"{word}.sum"
+            )
             first += size
         parts.append(heads(values, step, value, number))
     mask = values.value(step.operand(5)) if step.operand(5) else None
     causal = bool(step.attributes.get("unidirectional", 0))
     factor = step.attributes.get("scale") or None
-    made = attended(values, step, parts, factor, mask=mask, causal=causal)
-    values.put(step.outputs[0], merged(values, step, made))
+    result = attended(values, step, parts, factor, mask=mask, causal=causal)
+    values.put(step.outputs[0], merged(values, step, result))
 
 
 def heads(values: Values, step: Step, value: Value, number: int) -> Value:
     """(images, rows, heads x features) as (images, heads, rows, features)."""
     images, rows, wide = value.shape
     if wide % number:
-        raise fault(values.found.file, step, f"{number} heads do not divide {wide} features")
+        raise fault(values.sized.file, step, f"{number} heads do not divide {wide} features")
     laid = values.laid(value, step)
     return laid.seen((images, rows, number, wide // number)).transposed((0, 2, 1, 3))
 
@@ -116,7 +130,7 @@ def attended(
     mask: Value | None = None,
     causal: bool = False,
 ) -> Value:
-    """What the queries (images, heads, rows, features) take of the values by the keys.
+    """The values that queries (images, heads, rows, features) take by the keys.
 
     Where several heads of queries share one of the keys their rows are rows of one product.
     """
@@ -136,12 +150,12 @@ def attended(
         scores = combined(values, step, "add", scores, mask, scores.shape, part="mask")
     shares = values.each(step, "softmax", scores, part="softmax")
     shares = shares.seen((images, few, number // few * rows, keys))
-    made = product(values, step, shares, value, (images, few))
-    return made.seen((images, number, rows, value.shape[-1]))
+    result = product(values, step, shares, value, (images, few))
+    return result.seen((images, number, rows, value.shape[-1]))
 
 
 def _causal(values: Values, rows: int, keys: int) -> Value:
-    """What hides later keys: a constant that is added to the scores."""
+    """A constant added to the scores, which hides later keys."""
     name = f"causal_mask_{rows}x{keys}"
     data = None
     if rows * keys <= _MASK_ELEMENTS:
@@ -152,8 +166,8 @@ def _causal(values: Values, rows: int, keys: int) -> Value:
 
 def _joined(values: Values, step: Step, parts: Sequence[Value], word: str) -> Value:
     """Keys or values of before and of now, one behind the other."""
-    reads = [values.edge(one, step) for one in parts if prod(one.shape)]
+    reads = [values.edge(part, step) for part in parts if prod(part.shape)]
     images, number, _, wide = parts[1].shape
-    out = (images, number, sum(one.shape[2] for one in parts), wide)
+    out = (images, number, sum(part.shape[2] for part in parts), wide)
     layer = ElementwiseLayer(kind="concat", shape=out, out=out)
     return values.add(step, layer, reads, part=word)

@@ -43,7 +43,8 @@ def convolution(values: Values, step: Step) -> None:
     """Note a convolution; what a fused one adds and its activation are nodes behind it."""
     places = _PLACES[step.kind]
     names = [step.operand(place) if place >= 0 else "" for place in places]
-    x, weight = values.value(names[0]), values.value(names[1], trained=True)
+    x = values.value(names[0])
+    weight = values.value(names[1], trained=True)
     layer = _layer(values, step, names)
     reads = [values.edge(x, step, layer.x_shape)]
     parameters = {}
@@ -55,31 +56,32 @@ def convolution(values: Values, step: Step) -> None:
         bias = values.value(names[2], trained=True)
         if bias.weight:
             parameters["b"] = bias.name
-    made = values.add(step, layer, reads, parameters=parameters, images=x.images or weight.images)
+    result = values.add(step, layer, reads, parameters=parameters, images=x.images or weight.images)
     if names[2] and "b" not in parameters:
-        made = _computed_bias(values, step, made, values.value(names[2]))
+        result = _computed_bias(values, step, result, values.value(names[2]))
     if names[3]:
-        added = ElementwiseLayer(kind="add", shape=made.shape)
-        both = [values.edge(made, step), values.edge(values.value(names[3]), step)]
-        made = values.add(step, added, both, part="add")
-    values.put(step.outputs[0], fused_activation(values, step, made))
+        added = ElementwiseLayer(kind="add", shape=result.shape)
+        both = [values.edge(result, step), values.edge(values.value(names[3]), step)]
+        result = values.add(step, added, both, part="add")
+    values.put(step.outputs[0], fused_activation(values, step, result))
 
 
-def _computed_bias(values: Values, step: Step, made: Value, bias: Value) -> Value:
+def _computed_bias(values: Values, step: Step, product: Value, bias: Value) -> Value:
     """The sum of a convolution and a bias that is computed, one number for each channel."""
-    channels = (1, bias.shape[0], *(1 for _ in made.shape[2:]))
-    reads = [values.edge(made, step), Edge(values.laid(bias, step).name, channels)]
-    layer = ElementwiseLayer(kind="shift", shape=made.shape)
+    channels = (1, bias.shape[0], *(1 for _ in product.shape[2:]))
+    reads = [values.edge(product, step), Edge(values.laid(bias, step).name, channels)]
+    layer = ElementwiseLayer(kind="shift", shape=product.shape)
     return values.add(step, layer, reads, part="bias")
 
 
 def _layer(values: Values, step: Step, names: Sequence[str]) -> ConvLayer:
-    found = values.found
-    x, weight = found.shape(step, names[0]), found.shape(step, names[1])
+    sized = values.sized
+    x = sized.shape(step, names[0])
+    weight = sized.shape(step, names[1])
     dims = len(weight) - 2
     if len(x) != len(weight) or dims < 1:
         raise fault(
-            found.file, step, f"its input is {list(x)} and its filter {list(weight)}; both need a "
+            sized.file, step, f"its input is {list(x)} and its filter {list(weight)}; both need a "
             "batch, channels and the same axes"
         )  # fmt: skip
     transposed = step.kind == "ConvTranspose"
@@ -104,11 +106,11 @@ def _layer(values: Values, step: Step, names: Sequence[str]) -> ConvLayer:
         )
     except ArgumentError as error:
         raise fault(
-            found.file, step, f"{error} (input {list(x)}, filter {list(weight)})"
+            sized.file, step, f"{error} (input {list(x)}, filter {list(weight)})"
         ) from error
     if prod(layer.w_shape) != prod(weight) or dims > 3:
         raise fault(
-            found.file, step, f"its input is {list(x)}, its filter {list(weight)} with {groups} "
+            sized.file, step, f"its input is {list(x)}, its filter {list(weight)} with {groups} "
             f"groups; a filter for these channels is {list(layer.w_shape)}, of at most 3 axes"
         )  # fmt: skip
     return layer

@@ -1,4 +1,4 @@
-"""What multiplies no matrices in an ONNX file: activations, sums and products of elements."""
+"""Operators of an ONNX file that compute elements: activations, sums and products of them."""
 
 from __future__ import annotations
 
@@ -85,17 +85,17 @@ def power(values: Values, step: Step) -> None:
     value = values.value(step.inputs[0])
     exponent = values.single(step.inputs[1])
     if exponent in _ROOTS:
-        made = values.each(step, _ROOTS[exponent], value)
+        result = values.each(step, _ROOTS[exponent], value)
     elif exponent is not None and not exponent.is_integer():
-        made = values.each(step, "power", value, numbers=(exponent,))
+        result = values.each(step, "power", value, numbers=(exponent,))
     elif exponent is not None and 2 <= exponent <= _MOST_PRODUCTS:
-        made = value
+        result = value
         for _ in range(int(exponent) - 1):
-            made = combined(values, step, "mul", made, value, value.shape)
+            result = combined(values, step, "mul", result, value, value.shape)
     else:
         values.unknown(step, step.kind)
         return
-    values.put(step.outputs[0], made)
+    values.put(step.outputs[0], result)
 
 
 # -- sums and products of elements ---------------------------------------------------------
@@ -103,25 +103,26 @@ def power(values: Values, step: Step) -> None:
 
 def binary(values: Values, step: Step) -> None:
     """Note a sum, difference, product or quotient: of two values, or of one and a number."""
-    out = values.found.shape(step, step.outputs[0])
-    kind, (first, second) = BINARY[step.kind], step.inputs[:2]
+    out = values.sized.shape(step, step.outputs[0])
+    kind = BINARY[step.kind]
+    first, second = step.inputs[:2]
     number = values.single(second)
     if number is None and kind in ("add", "mul"):
         number = values.single(first)
         if number is not None:
             first, second = second, first
     if number is not None and values.single(first) is None:
-        made = _with_number(values, step, kind, values.value(first), number, out)
+        result = _with_number(values, step, kind, values.value(first), number, out)
     else:
-        made = combined(values, step, kind, values.value(first), values.value(second), out)
-    values.put(step.outputs[0], made)
+        result = combined(values, step, kind, values.value(first), values.value(second), out)
+    values.put(step.outputs[0], result)
 
 
 def _with_number(
     values: Values, step: Step, kind: str, value: Value, number: float, out: Sizes
 ) -> Value:
-    made = values.each(step, FEW[kind], value, numbers=numbers_of(kind, kind, [number]))
-    return made if made.shape == out else values.laid(made, step).seen(out)
+    result = values.each(step, FEW[kind], value, numbers=numbers_of(kind, kind, [number]))
+    return result if result.shape == out else values.laid(result, step).seen(out)
 
 
 def combined(
@@ -140,35 +141,55 @@ def combined(
     each channel, or for each element of the last axes, belongs to the node.
     """
     size = prod(out)
-    images = first.images or second.images
-    if kind in ("add", "mul") and first.weight and not second.weight:
+    either_order = kind in ("add", "mul")
+    if either_order and first.weight and not second.weight:
         first, second = second, first
-    if kind in ("add", "mul") and second.weight and not first.weight and prod(first.shape) == size:
+    if either_order and second.weight and not first.weight and prod(first.shape) == size:
         weight = _weight(second, out)
         if weight:
             return _with_weight(values, step, kind, first, second, weight, part=part)
     if first.shape == second.shape == out and first.axes and _lie_alike(first, second):
         layer = ElementwiseLayer(kind=kind, shape=first.lies)
-        reads = [Edge(one.name, one.lies) for one in (first, second)]
-        made = values.add(step, layer, reads, part=part, images=images)
-        return made._replace(shape=out, axes=first.axes, lies=first.lies)
+        reads = [Edge(operand.name, operand.lies) for operand in (first, second)]
+        images = first.images or second.images
+        result = values.add(step, layer, reads, part=part, images=images)
+        return result._replace(shape=out, axes=first.axes, lies=first.lies)
     if prod(first.shape) == size and prod(second.shape) == size:
         layer = ElementwiseLayer(kind=kind, shape=out)
-        reads = [values.edge(first, step, out), values.edge(second, step, out)]
-        return values.add(step, layer, reads, part=part, images=images)
+        return _of_two(values, step, layer, (first, out), (second, out), part)
+    return _with_few(values, step, kind, first, second, out, part)
+
+
+def _with_few(
+    values: Values, step: Step, kind: str, first: Value, second: Value, out: Sizes, part: str
+) -> Value:
+    """``combined`` of two values of which one at least has fewer elements than the result."""
+    size = prod(out)
     if prod(first.shape) < size and prod(second.shape) < size:
-        larger = max(first, second, key=lambda value: prod(value.shape))
-        wide = values.expanded(larger, step, out)
-        first, second = (wide, second) if larger is first else (first, wide)
-    few = second if prod(first.shape) == size else first
-    many = first if few is second else second
+        if prod(first.shape) >= prod(second.shape):
+            first = values.expanded(first, step, out)
+        else:
+            second = values.expanded(second, step, out)
     if kind in ("sub", "div"):
         layer = ElementwiseLayer(kind=UNKNOWN, called=f"{kind} of few elements", shape=out)
-        reads = [values.edge(first, step), values.edge(second, step)]
-        return values.add(step, layer, reads, part=part, images=images)
+        return _of_two(values, step, layer, (first, first.shape), (second, second.shape), part)
+    many, few = (first, second) if prod(first.shape) == size else (second, first)
     shape = (1,) * (len(out) - len(few.shape)) + few.shape
     layer = ElementwiseLayer(kind=FEW[kind], shape=out)
-    reads = [values.edge(many, step, out), values.edge(few, step, shape)]
+    return _of_two(values, step, layer, (many, out), (few, shape), part)
+
+
+def _of_two(
+    values: Values,
+    step: Step,
+    layer: ElementwiseLayer,
+    first: tuple[Value, Sizes],
+    second: tuple[Value, Sizes],
+    part: str,
+) -> Value:
+    """A node that reads two values, each in a shape."""
+    reads = [values.edge(value, step, shape) for value, shape in (first, second)]
+    images = first[0].images or second[0].images
     return values.add(step, layer, reads, part=part, images=images)
 
 
@@ -179,23 +200,26 @@ def _with_weight(
 
     A transposed value stays one, as it lies, where the parameter lies as it does.
     """
-    axes, lies = value.axes, value.lies
+    axes = value.axes
+    lies = value.lies
     if axes:
         lying = _lying(weight, value)
         if lying:
             weight = lying
         else:
-            value, axes, lies = values.laid(value, step), (), ()
+            value = values.laid(value, step)
+            axes = ()
+            lies = ()
     shape = lies or value.shape
     layer = ElementwiseLayer(kind=FEW[kind], shape=shape, weight=weight)
     parameters = {"beta" if kind == "add" else "gamma": few.name}
     reads = [Edge(value.name, shape)]
-    made = values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
-    return made._replace(shape=value.shape, axes=axes, lies=lies)
+    result = values.add(step, layer, reads, parameters=parameters, part=part, images=value.images)
+    return result._replace(shape=value.shape, axes=axes, lies=lies)
 
 
 def _lie_alike(first: Value, second: Value) -> bool:
-    """Whether two transposed values have their elements in one order."""
+    """Return whether two transposed values have their elements in one order."""
     return (first.axes, first.lies) == (second.axes, second.lies)
 
 
@@ -215,7 +239,8 @@ def _lying(weight: Sizes, value: Value) -> Sizes:
 def _weight(few: Value, out: Sizes) -> Sizes:
     """The sizes of a parameter that is for each channel or each element of the last axes."""
     start = next((axis for axis, size in enumerate(few.shape) if size > 1), len(few.shape))
-    sizes, image = few.shape[start:], out[1:]
+    sizes = few.shape[start:]
+    image = out[1:]
     if not sizes or len(sizes) > len(image):
         return ()
     channels = (image[0], *(1 for _ in image[1:]))
@@ -224,28 +249,29 @@ def _weight(few: Value, out: Sizes) -> Sizes:
 
 def total(values: Values, step: Step) -> None:
     """Note a sum of any number of values."""
-    out = values.found.shape(step, step.outputs[0])
-    made = values.value(step.inputs[0])
+    out = values.sized.shape(step, step.outputs[0])
+    result = values.value(step.inputs[0])
     several = [values.value(name) for name in step.inputs]
     if len(several) > 1 and all(prod(value.shape) == prod(out) for value in several):
         layer = ElementwiseLayer(kind="add", shape=out)
         reads = [values.edge(value, step, out) for value in several]
         images = any(value.images for value in several)
-        made = values.add(step, layer, reads, images=images)
+        result = values.add(step, layer, reads, images=images)
     else:
         for value in several[1:]:
-            made = combined(values, step, "add", made, value, out)
-    values.put(step.outputs[0], made)
+            result = combined(values, step, "add", result, value, out)
+    values.put(step.outputs[0], result)
 
 
 def extreme(values: Values, step: Step) -> None:
     """Note the larger or smaller of two; with a number it is a limit."""
     name = next((name for name in step.inputs if values.single(name) is not None), "")
-    others = [one for one in step.inputs if one != name]
+    others = [other for other in step.inputs if other != name]
     if len(step.inputs) != 2 or not name or len(others) != 1:
         values.unknown(step)
         return
-    value, number = values.value(others[0]), values.single(name)
+    value = values.value(others[0])
+    number = values.single(name)
     limits = [number, inf] if step.kind == "Max" else [-inf, number]
     numbers = numbers_of("clip", "clip", limits)
     values.put(step.outputs[0], values.each(step, "clip", value, numbers=numbers))
@@ -259,15 +285,16 @@ def negative(values: Values, step: Step) -> None:
 
 def prelu(values: Values, step: Step) -> None:
     """Note a rectifier with a trained slope for each channel, or one for all."""
-    value, slope = (values.value(name, trained=i == 1) for i, name in enumerate(step.inputs))
+    value = values.value(step.inputs[0], trained=False)
+    slope = values.value(step.inputs[1], trained=True)
     channels = value.shape[1] if len(value.shape) > 1 else value.shape[-1]
     if not slope.weight or prod(slope.shape) not in (1, channels):
         values.unknown(step)
         return
     layer = ElementwiseLayer(kind="prelu", shape=value.shape)
     parameters = {"slope": slope.name}
-    made = values.add(step, layer, [values.edge(value, step)], parameters=parameters)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], parameters=parameters)
+    values.put(step.outputs[0], result)
 
 
 def dropout(values: Values, step: Step) -> None:

@@ -12,13 +12,22 @@ import numpy as np
 from npusim.workloads.from_onnx.nodes import STANDARD, Step
 
 #: Elements of the largest array that is read from a file to compute with, and of a computed one.
-SMALL, LARGEST = 4096, 1_000_000
+SMALL = 4096
+LARGEST = 1_000_000
 
 #: Operators whose results differ at every run, and those that run other nodes.
 _NEVER = (
-    *("If", "Loop", "Scan", "SequenceMap"),
-    *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
-    *("Bernoulli", "Multinomial", "Dropout"),
+    "If",
+    "Loop",
+    "Scan",
+    "SequenceMap",
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+    "Dropout",
 )
 
 #: Products, which are computed only where they are as small as those of sizes.
@@ -29,10 +38,11 @@ class Folding:
     """Evaluates nodes by ONNX's own reference, each as the file's operator sets define it."""
 
     def __init__(self, onnx: Any, model: Any) -> None:
-        self.onnx, self.model = onnx, model
+        self.onnx = onnx
+        self.model = model
 
     def computes(self, step: Step, constants: Mapping[str, Any], elements: int) -> bool:
-        """Whether the results of a node follow from constants and are worth having."""
+        """Return whether the results of a node follow from constants and are worth having."""
         if step.kind in _NEVER or step.domain not in STANDARD:
             return False
         if any(name not in constants for name in step.inputs if name):
@@ -56,15 +66,19 @@ class Folding:
         )
         try:
             evaluator = import_module("onnx.reference").ReferenceEvaluator(model)
-            found = evaluator.run(None, {name: constants[name] for name in names})
+            outputs = evaluator.run(None, {name: constants[name] for name in names})
         except Exception:  # the reference lacks versions, and raises what it likes
             return None
-        results = iter(found)
+        results = iter(outputs)
         values = [next(results) if name else None for name in step.outputs]
-        whole = all(
+        are_small = all(
             value is None or isinstance(value, (np.ndarray, np.generic)) for value in values
         )
-        return [None if value is None else np.asarray(value) for value in values] if whole else None
+        return (
+            [None if value is None else np.asarray(value) for value in values]
+            if are_small
+            else None
+        )
 
 
 def initial_constants(onnx: Any, graph: Any) -> dict[str, Any]:

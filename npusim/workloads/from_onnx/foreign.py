@@ -35,7 +35,8 @@ def _skip_norm(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
 
 
 def _product(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
-    left, right = _turned(step, "A", reads[0]), _turned(step, "B", reads[1])
+    left = _turned(step, "A", reads[0])
+    right = _turned(step, "B", reads[1])
     stack = left[:-2] if len(left) >= len(right) else right[:-2]
     return [(*stack, *left[-2:-1], right[-1])]
 
@@ -51,7 +52,8 @@ def _narrow_product(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
 
 
 def _convolution(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
-    x, weight = reads[0], reads[1]
+    x = reads[0]
+    weight = reads[1]
     dims = len(weight) - 2
     pads = step.integers("pads", (0,) * (2 * dims))
     out = output_sizes(
@@ -71,7 +73,8 @@ def _attention(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
 
 
 def _heads(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
-    query, value = reads[0], reads[2] if len(reads) > 2 else ()
+    query = reads[0]
+    value = reads[2] if len(reads) > 2 else ()
     if len(query) != 3 or len(value) not in (3, 4):
         return [None]
     wide = value[-1] if len(value) == 3 else value[1] * value[3]
@@ -80,8 +83,13 @@ def _heads(step: Step, reads: Sequence[Sizes]) -> list[Sizes | None]:
 
 #: Operators that ONNX has too, under the same names and with sizes of its own.
 _ALSO_STANDARD = (
-    *("Attention", "LayerNormalization", "Gelu", "QuantizeLinear", "DequantizeLinear"),
-    *("RMSNormalization", "RotaryEmbedding"),
+    "Attention",
+    "LayerNormalization",
+    "Gelu",
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "RMSNormalization",
+    "RotaryEmbedding",
 )
 
 _RULES: Mapping[str, Callable[[Step, Sequence[Sizes]], list[Sizes | None]]] = {

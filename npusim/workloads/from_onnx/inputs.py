@@ -26,7 +26,7 @@ class FileInput(NamedTuple):
 def file_inputs(graph: Any, file: Path) -> list[FileInput]:
     """The inputs of a graph that are not among its initialisers, in its order."""
     weights = {tensor.name for tensor in graph.initializer}
-    found = []
+    inputs = []
     for value in graph.input:
         if value.name in weights:
             continue
@@ -34,10 +34,10 @@ def file_inputs(graph: Any, file: Path) -> list[FileInput]:
         dims: tuple[int | str | None, ...] | None = None
         if tensor.HasField("shape"):
             dims = tuple(dim.dim_value or dim.dim_param or None for dim in tensor.shape.dim)
-        found.append(FileInput(value.name, dims, tensor.elem_type))
-    if not found:
+        inputs.append(FileInput(value.name, dims, tensor.elem_type))
+    if not inputs:
         raise ArgumentError(f"{file}: the graph has no input")
-    return found
+    return inputs
 
 
 def fixed_batch(inputs: Sequence[FileInput]) -> int:
@@ -57,41 +57,41 @@ def input_sizes(
     ``ArgumentError`` for one that does not fit, and for a size that nobody states.
     """
     fixed = fixed_batch(inputs)
-    known: dict[str, int] = {}
+    sizes_by_name: dict[str, int] = {}
     dims = inputs[0].dims
     if dims and isinstance(dims[0], str):
-        known[dims[0]] = batch
+        sizes_by_name[dims[0]] = batch
     shapes: dict[str, list[int | str | None]] = {}
-    for one in inputs:
-        shapes[one.name] = _dims_of(one, stated.get(one.name), batch, fixed, file)
-        for dim, size in zip(one.dims or (), shapes[one.name], strict=False):
+    for item in inputs:
+        shapes[item.name] = _dims_of(item, stated.get(item.name), batch, fixed, file)
+        for dim, size in zip(item.dims or (), shapes[item.name], strict=False):
             if isinstance(dim, str) and isinstance(size, int):
-                known.setdefault(dim, size)
-    found = {}
+                sizes_by_name.setdefault(dim, size)
+    sizes_of_inputs = {}
     for name, sizes in shapes.items():
-        whole = [known.get(size) if isinstance(size, str) else size for size in sizes]
-        if None in whole:
+        numbers = [sizes_by_name.get(size) if isinstance(size, str) else size for size in sizes]
+        if None in numbers:
             raise ArgumentError(
                 f"{file}: input {name} is {_text(sizes)}, whose sizes are open; give input_shape "
                 "(--input-shape) for the first input, inputs for others, or export the model with "
                 "fixed sizes"
             )
-        found[name] = tuple(size for size in whole if size is not None)
-    return found
+        sizes_of_inputs[name] = tuple(size for size in numbers if size is not None)
+    return sizes_of_inputs
 
 
 def _dims_of(
-    one: FileInput, stated: Sizes | None, batch: int, fixed: int, file: Path
+    item: FileInput, stated: Sizes | None, batch: int, fixed: int, file: Path
 ) -> list[int | str | None]:
     """The dimensions of an input with what is stated, and with the batch in the first."""
-    if one.dims is None:
+    if item.dims is None:
         if stated is None:
             raise ArgumentError(
-                f"{file}: input {one.name} has no shape; give input_shape (--input-shape) for the "
+                f"{file}: input {item.name} has no shape; give input_shape (--input-shape) for the "
                 "first input, inputs for others"
             )
         return [batch, *stated]
-    dims = list(one.dims)
+    dims = list(item.dims)
     if (dims and (dims[0] is None or dims[0] == fixed)) or (dims and isinstance(dims[0], str)):
         dims[0] = batch
     if stated is None:
@@ -101,7 +101,7 @@ def _dims_of(
     if len(stated) == len(dims) - 1:
         return [dims[0], *stated]
     raise ArgumentError(
-        f"{file}: input_shape {tuple(stated)} has {len(stated)} sizes; the input {one.name} has "
+        f"{file}: input_shape {tuple(stated)} has {len(stated)} sizes; the input {item.name} has "
         f"{len(dims) - 1} besides the batch"
     )
 
@@ -113,8 +113,8 @@ def stated_shapes(
     file: Path,
 ) -> dict[str, Sizes]:
     """The shapes that a user states, by the names of inputs."""
-    names = [one.name for one in inputs]
-    found: dict[str, Sizes] = {}
+    names = [item.name for item in inputs]
+    stated: dict[str, Sizes] = {}
     if isinstance(others, Mapping):
         for name, shape in others.items():
             if name not in names:
@@ -122,16 +122,16 @@ def stated_shapes(
                     f"{file}: there is no input {name!r}{suggest(name, names)}; its inputs are "
                     f"{', '.join(names)}"
                 )
-            found[name] = _shape(shape)
+            stated[name] = _shape(shape)
     elif others is not None:
         if len(others) > len(names):
             raise ArgumentError(
                 f"{file}: {len(others)} shapes for {len(names)} inputs ({', '.join(names)})"
             )
-        found = {name: _shape(shape) for name, shape in zip(names, others, strict=False)}
+        stated = {name: _shape(shape) for name, shape in zip(names, others, strict=False)}
     if input_shape is not None:
-        found[names[0]] = _shape(input_shape)
-    return found
+        stated[names[0]] = _shape(input_shape)
+    return stated
 
 
 def _shape(shape: Sequence[int]) -> Sizes:

@@ -1,4 +1,4 @@
-"""What moves elements in an ONNX file: views, parts, joins, paddings, enlarging."""
+"""Operators of an ONNX file that move elements: views, parts, joins, paddings, enlarging."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def same(values: Values, step: Step) -> None:
 
 
 def _large(values: Values, name: str) -> bool:
-    return prod(values.found.weights.get(name, ())) > 1
+    return prod(values.sized.weights.get(name, ())) > 1
 
 
 def view(values: Values, step: Step) -> None:
     """A value in another shape."""
     value = values.laid(values.value(step.inputs[0]), step)
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     if prod(out) != prod(value.shape):
         raise fault(
-            values.found.file, step, f"it sees {list(value.shape)} as {list(out)}, which has other "
+            values.sized.file, step, f"it sees {list(value.shape)} as {list(out)}, which has other "
             "elements; give the input_shape (--input-shape) of which the file was exported"
         )  # fmt: skip
     values.put(step.outputs[0], value.seen(out))
@@ -88,7 +88,8 @@ def whole(shape: Sizes) -> list[tuple[int, int, int]]:
 def sliced(values: Values, step: Step) -> None:
     """Note a part between indices; one that runs backwards is known by name only."""
     value = values.value(step.inputs[0])
-    starts, ends = _stated(values, step, 1, "starts"), _stated(values, step, 2, "ends")
+    starts = _stated(values, step, 1, "starts")
+    ends = _stated(values, step, 2, "ends")
     axes = _stated(values, step, 3, "axes") or tuple(range(len(starts)))
     steps = values.whole(step.operand(4)) or (1,) * len(starts)
     if not starts or len(starts) != len(ends) or min(steps) < 1:
@@ -96,9 +97,8 @@ def sliced(values: Values, step: Step) -> None:
         return
     parts = whole(value.shape)
     for axis, start, end, each in zip(axes, starts, ends, steps, strict=True):
-        size = value.shape[axis]
-        first, last, _ = slice(start, end, each).indices(size)
-        parts[axis] = (first, max(0, -(-(last - first) // each)), each)
+        taken = range(value.shape[axis])[start:end:each]
+        parts[axis] = (taken.start, len(taken), each)
     values.put(step.outputs[0], cut(values, step, value, parts))
 
 
@@ -113,7 +113,7 @@ def split(values: Values, step: Step) -> None:
     axis = step.attributes.get("axis", 0) % len(value.shape)
     first = 0
     for index, name in enumerate(step.outputs):
-        count = values.found.shape(step, name)[axis]
+        count = values.sized.shape(step, name)[axis]
         if values.readers.get(name) or values.outputs[name]:
             parts = whole(value.shape)
             parts[axis] = (first, count, 1)
@@ -124,7 +124,7 @@ def split(values: Values, step: Step) -> None:
 def gather(values: Values, step: Step) -> None:
     """Note what is taken at indices: a part, or rows of a table."""
     value = values.value(step.inputs[0])
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     axis = step.attributes.get("axis", 0) % len(value.shape)
     indices = values.constant(step.inputs[1])
     if indices is not None:
@@ -143,8 +143,8 @@ def gather(values: Values, step: Step) -> None:
     shape = max(table, places.shape, key=prod)
     layer = ElementwiseLayer(kind="embedding", shape=shape, out=(*places.shape, table[1]))
     reads = [values.edge(value, step, table), values.edge(places, step)]
-    made = values.add(step, layer, reads, images=places.images)
-    values.put(step.outputs[0], made.seen(out))
+    result = values.add(step, layer, reads, images=places.images)
+    values.put(step.outputs[0], result.seen(out))
 
 
 # -- joins, paddings, copies ---------------------------------------------------------------
@@ -152,8 +152,8 @@ def gather(values: Values, step: Step) -> None:
 
 def concat(values: Values, step: Step) -> None:
     """Note a join along an axis; operands without elements take no part."""
-    out = values.found.shape(step, step.outputs[0])
-    parts = [name for name in step.inputs if prod(values.found.shape(step, name))]
+    out = values.sized.shape(step, step.outputs[0])
+    parts = [name for name in step.inputs if prod(values.sized.shape(step, name))]
     if len(parts) == 1:
         values.put(step.outputs[0], values.laid(values.value(parts[0]), step).seen(out))
         return
@@ -166,14 +166,15 @@ def concat(values: Values, step: Step) -> None:
 
 def expand(values: Values, step: Step) -> None:
     """Note a value whose axes of one element are repeated."""
-    value, out = values.value(step.inputs[0]), values.found.shape(step, step.outputs[0])
+    value = values.value(step.inputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     values.put(step.outputs[0], values.expanded(value, step, out))
 
 
 def tile(values: Values, step: Step) -> None:
     """Note a value that is repeated along axes: each is one of one element before the own ones."""
     value = values.laid(values.value(step.inputs[0]), step)
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     lies: list[int] = []
     wide: list[int] = []
     for size, whole_size in zip(value.shape, out, strict=True):
@@ -183,21 +184,15 @@ def tile(values: Values, step: Step) -> None:
             wide.append(times)
         lies.append(size)
         wide.append(size if size > 1 else whole_size)
-    made = values.expanded(value.seen(tuple(lies)), step, tuple(wide))
-    values.put(step.outputs[0], made.seen(out))
+    result = values.expanded(value.seen(tuple(lies)), step, tuple(wide))
+    values.put(step.outputs[0], result.seen(out))
 
 
 def pad(values: Values, step: Step) -> None:
     """Note a padding; one with negative sides leaves elements out, before it adds others."""
     value = values.value(step.inputs[0])
-    rank = len(value.shape)
-    pads = values.whole(step.operand(1)) or step.integers("pads") or step.integers("paddings")
-    out = values.found.shape(step, step.outputs[0])
-    axes = values.whole(step.operand(3)) or tuple(range(rank))
-    sides = [(0, 0)] * rank
-    for place, axis in enumerate(axes):
-        if len(pads) == 2 * len(axes):
-            sides[axis] = (pads[place], pads[place + len(axes)])
+    sides = _sides(values, step, len(value.shape))
+    out = values.sized.shape(step, step.outputs[0])
     parts = [
         (max(0, -before), size + min(0, before) + min(0, after), 1)
         for size, (before, after) in zip(value.shape, sides, strict=True)
@@ -211,11 +206,23 @@ def pad(values: Values, step: Step) -> None:
     if step.operand(2):
         number = values.single(step.operand(2))
     zeros = step.attributes.get("mode", "constant") == "constant" and not number
-    layer = ElementwiseLayer(
-        kind="pad", shape=less.shape, out=out, padding=added if zeros and any(pads) else ()
-    )
-    made = values.add(step, layer, [values.edge(less, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    padding = added if zeros and any(map(any, added)) else ()
+    layer = ElementwiseLayer(kind="pad", shape=less.shape, out=out, padding=padding)
+    result = values.add(step, layer, [values.edge(less, step)], images=value.images)
+    values.put(step.outputs[0], result)
+
+
+def _sides(values: Values, step: Step, rank: int) -> list[tuple[int, int]]:
+    """The elements that a padding puts before and after each axis; fewer than 0 are left out."""
+    pads = values.whole(step.operand(1)) or step.integers("pads") or step.integers("paddings")
+    axes = values.whole(step.operand(3)) or tuple(range(rank))
+    sides = [(0, 0)] * rank
+    if len(pads) == 2 * len(axes):
+        before = pads[: len(axes)]
+        after = pads[len(axes) :]
+        for axis, first, last in zip(axes, before, after, strict=True):
+            sides[axis] = (first, last)
+    return sides
 
 
 def blocks(values: Values, step: Step) -> None:
@@ -227,11 +234,13 @@ def blocks(values: Values, step: Step) -> None:
         seen: Sizes = (n, c, h // size, size, w // size, size)
         order = (0, 3, 5, 1, 2, 4)
     elif step.attributes.get("mode", "DCR") == "DCR":
-        seen, order = (n, size, size, c // size**2, h, w), (0, 3, 4, 1, 5, 2)
+        seen = (n, size, size, c // size**2, h, w)
+        order = (0, 3, 4, 1, 5, 2)
     else:
-        seen, order = (n, c // size**2, size, size, h, w), (0, 1, 4, 2, 5, 3)
-    made = values.laid(value.seen(seen).transposed(order), step)
-    values.put(step.outputs[0], made.seen(values.found.shape(step, step.outputs[0])))
+        seen = (n, c // size**2, size, size, h, w)
+        order = (0, 1, 4, 2, 5, 3)
+    result = values.laid(value.seen(seen).transposed(order), step)
+    values.put(step.outputs[0], result.seen(values.sized.shape(step, step.outputs[0])))
 
 
 # -- enlarging -----------------------------------------------------------------------------
@@ -242,7 +251,8 @@ _BETWEEN = ("half_pixel", "pytorch_half_pixel", "align_corners")
 
 def resize(values: Values, step: Step) -> None:
     """Note a map that is enlarged by repetition or between neighbours; else its name only."""
-    value, out = values.value(step.inputs[0]), values.found.shape(step, step.outputs[0])
+    value = values.value(step.inputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     if out == value.shape:
         values.put(step.outputs[0], value)
         return
@@ -262,12 +272,12 @@ def resize(values: Values, step: Step) -> None:
     layer = ElementwiseLayer(
         kind=kind, shape=value.shape, out=out, numbers=(1.0,) if corners else ()
     )
-    made = values.add(step, layer, [values.edge(value, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], images=value.images)
+    values.put(step.outputs[0], result)
 
 
 def _repeats(step: Step, places: str) -> bool:
-    """Whether the nearest element is that of which the new ones are repetitions."""
+    """Return whether the nearest element is that of which the new ones are repetitions."""
     if step.kind == "Upsample":
         return True
     usual = "floor" if places == "asymmetric" else "round_prefer_floor"

@@ -96,7 +96,7 @@ def step_of(onnx: Any, proto: Any) -> Step:
 
 
 def _short(name: str, proto: Any) -> str:
-    """What a node is called in reports: of names joined into one the first, of a path its end."""
+    """The name of a node in reports: of names joined into one the first, of a path its end."""
     path = name.split(";", maxsplit=1)[0].strip("/").split("/")
     while len(path) > 1 and len(".".join(path)) > _LONGEST:
         path = path[1:]

@@ -24,15 +24,16 @@ BY_CHANNEL = {
 
 def by_channel(values: Values, step: Step) -> None:
     """Note a normalisation with a factor and a term for each channel."""
-    value, kind = values.value(step.inputs[0]), BY_CHANNEL[step.kind]
+    value = values.value(step.inputs[0])
+    kind = BY_CHANNEL[step.kind]
     epsilon = step.attributes.get("epsilon", 1e-5)
-    given = [step.attributes["num_groups"], epsilon] if kind == "group_norm" else [epsilon]
+    numbers = [step.attributes["num_groups"], epsilon] if kind == "group_norm" else [epsilon]
     layer = ElementwiseLayer(
-        kind=kind, shape=value.shape, numbers=numbers_of(kind, kind, [float(n) for n in given])
+        kind=kind, shape=value.shape, numbers=numbers_of(kind, kind, [float(n) for n in numbers])
     )
     channels = (1, value.shape[1], *(1 for _ in value.shape[2:]))
-    made = _normalised(values, step, layer, value, step.inputs[1:3], channels)
-    values.put(step.outputs[0], made)
+    result = _normalised(values, step, layer, value, step.inputs[1:3], channels)
+    values.put(step.outputs[0], result)
 
 
 def layer_norm(values: Values, step: Step) -> None:
@@ -49,15 +50,16 @@ def layer_norm(values: Values, step: Step) -> None:
             value = combined(values, step, "add", value, bias, value.shape, part="bias")
         if len(step.outputs) > 3:
             values.put(step.outputs[3], value)
-    shape, axis = value.shape, step.attributes.get("axis", -1)
+    shape = value.shape
+    axis = step.attributes.get("axis", -1)
     axis %= len(shape)
     rows = (*shape[:axis], prod(shape[axis:]))
     epsilon = float(step.attributes.get("epsilon", 1e-5))
     layer = ElementwiseLayer(
         kind="layer_norm", shape=rows, numbers=numbers_of("layer_norm", "layer_norm", [epsilon])
     )
-    made = _normalised(values, step, layer, value, names, rows[-1:])
-    values.put(step.outputs[0], made.seen(shape))
+    result = _normalised(values, step, layer, value, names, rows[-1:])
+    values.put(step.outputs[0], result.seen(shape))
 
 
 def _normalised(
@@ -69,28 +71,35 @@ def _normalised(
     few: Sizes,
 ) -> Value:
     """A normalisation with its factor and term; computed ones are nodes behind it."""
-    parameters, computed = {}, {}
+    parameters = {}
+    computed = {}
     for symbol, name in zip(("gamma", "beta"), names, strict=False):
         if not name:
             continue
-        one = values.value(name, trained=True)
-        if one.weight:
-            parameters[symbol] = one.name
+        factor = values.value(name, trained=True)
+        if factor.weight:
+            parameters[symbol] = factor.name
         else:
-            computed[symbol] = one
+            computed[symbol] = factor
     reads = [values.edge(value, step, layer.shape)]
-    made = values.add(step, layer, reads, parameters=parameters, images=value.images)
-    for symbol, one in computed.items():
+    result = values.add(step, layer, reads, parameters=parameters, images=value.images)
+    for symbol, factor in computed.items():
         kind = "mul" if symbol == "gamma" else "add"
-        if prod(one.shape) != prod(few):
+        if prod(factor.shape) != prod(few):
             raise fault(
-                values.found.file, step, f"its factor or term is {list(one.shape)}; it needs "
+                values.sized.file, step, f"its factor or term is {list(factor.shape)}; it needs "
                 f"{prod(few)} numbers"
             )  # fmt: skip
-        made = combined(
-            values, step, kind, made, values.laid(one, step).seen(few), made.shape, part=symbol
+        result = combined(
+            values,
+            step,
+            kind,
+            result,
+            values.laid(factor, step).seen(few),
+            result.shape,
+            part=symbol,
         )
-    return made
+    return result
 
 
 # -- rows ----------------------------------------------------------------------------------
@@ -101,25 +110,35 @@ def softmax(values: Values, step: Step) -> None:
     value = values.value(step.inputs[0])
     kind = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}[step.kind]
     shape = value.shape
-    flat = values.found.opset < 13
+    flat = values.sized.opset < 13
     axis = step.attributes.get("axis", 1 if flat else -1) % max(1, len(shape))
     if flat:
         rows = (prod(shape[:axis]), prod(shape[axis:]))
         layer = ElementwiseLayer(kind=kind, shape=rows)
-        made = values.add(step, layer, [values.edge(value, step, rows)], images=value.images)
-        values.put(step.outputs[0], made.seen(shape))
+        result = values.add(step, layer, [values.edge(value, step, rows)], images=value.images)
+        values.put(step.outputs[0], result.seen(shape))
         return
-    order = [*(one for one in range(len(shape)) if one != axis), axis]
+    order = [*(number for number in range(len(shape)) if number != axis), axis]
     rows_first = values.laid(value.transposed(order), step)
     layer = ElementwiseLayer(kind=kind, shape=rows_first.shape)
-    made = values.add(step, layer, [values.edge(rows_first, step)], images=value.images)
-    values.put(step.outputs[0], made.transposed([order.index(one) for one in range(len(shape))]))
+    result = values.add(step, layer, [values.edge(rows_first, step)], images=value.images)
+    values.put(
+        step.outputs[0], result.transposed([order.index(number) for number in range(len(shape))])
+    )
 
 
 #: Reductions that ONNX has.
 REDUCTIONS = (
-    *("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceL1", "ReduceL2"),
-    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "ReduceProd",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceSumSquare",
 )
 
 #: Those that are poolings of whole rows.
@@ -135,7 +154,7 @@ def reduction(values: Values, step: Step) -> None:
         values.put(step.outputs[0], value)
         return
     axes = sorted(axis % rank for axis in stated) or list(range(rank))
-    out = values.found.shape(step, step.outputs[0])
+    out = values.sized.shape(step, step.outputs[0])
     if prod(out) == prod(value.shape):
         values.put(step.outputs[0], values.laid(value, step).seen(out))
         return
@@ -151,14 +170,14 @@ def reduced(
 ) -> Value:
     """A reduction along ``axes``: of whole maps, or of rows, to which others are permuted."""
     rank = len(value.shape)
-    kept = [axis for axis in range(rank) if axis not in axes]
+    others = [axis for axis in range(rank) if axis not in axes]
     if list(axes) == list(range(2, rank)) and not value.axes:
         shape = value.shape
         out = (*shape[:2], *(1 for _ in axes))
     else:
-        value = values.laid(value.transposed([*kept, *axes]), step)
-        sizes = value.shape[: len(kept)]
-        shape = (sizes[0], prod(sizes[1:]), prod(value.shape[len(kept) :]))
+        value = values.laid(value.transposed([*others, *axes]), step)
+        sizes = value.shape[: len(others)]
+        shape = (sizes[0], prod(sizes[1:]), prod(value.shape[len(others) :]))
         out = (*shape[:2], 1)
     layer = ElementwiseLayer(kind=kind, shape=shape, out=out)
     reads = [values.edge(value, step, shape)]

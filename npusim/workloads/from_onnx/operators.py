@@ -1,4 +1,4 @@
-"""What reads each operator of an ONNX file: a table of operators and functions."""
+"""Functions that read the operators of an ONNX file, in a table by operator."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read(values: Values, step: Step) -> None:
     Nodes of constants alone compute nothing in a step. What follows from sizes that are not known
     is left out; ``Values.unread`` counts it.
     """
-    shapes = [values.found.shapes.get(name) for name in step.outputs if name]
+    shapes = [values.sized.shapes.get(name) for name in step.outputs if name]
     if shapes and all(shape is not None and not prod(shape) for shape in shapes):
         return
     if step.outputs[0] in values.biased:
@@ -86,16 +86,16 @@ def read(values: Values, step: Step) -> None:
 
 
 def _computes(values: Values, step: Step) -> bool:
-    """Whether a node reads an input, a parameter, or what follows from them."""
+    """Return whether a node reads an input, a parameter, or what follows from them."""
     names = [name for name in step.values if values.known(name)]
-    weights = values.found.weights.keys() - values.found.numbers
+    weights = values.sized.weights.keys() - values.sized.numbers
     return any(name in values.values or name in weights for name in names)
 
 
 def _unknown_sizes(values: Values, step: Step) -> bool:
-    """Whether a node reads or computes values whose sizes are not known."""
+    """Return whether a node reads or computes values whose sizes are not known."""
     names = [*step.values, step.outputs[0]]
-    return any(values.found.shapes.get(name) is None for name in names if name)
+    return any(values.sized.shapes.get(name) is None for name in names if name)
 
 
 def _reader(values: Values, step: Step) -> Reader:
@@ -117,8 +117,9 @@ def _unknown(values: Values, step: Step) -> None:
 
 
 def _may_multiply(values: Values, step: Step) -> bool:
-    """Whether a node is a product, or one of an unknown domain that reads matrices of weights."""
-    weights, numbers = values.found.weights, values.found.numbers
+    """Return whether a node is a product, or of an unknown domain and reads matrices of weights."""
+    weights = values.sized.weights
+    numbers = values.sized.numbers
     matrices = [
         name for name in step.inputs if len(weights.get(name, ())) > 1 and name not in numbers
     ]

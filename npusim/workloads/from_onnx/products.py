@@ -45,7 +45,8 @@ def linear(
     n = 1 if turned and len(leading) == 1 else leading[0]
     shape = (*leading[:-1], cin, leading[-1]) if turned else left.shape
     reads = [Edge(laid.name, shape)]
-    parameters, right_turned = {}, False
+    parameters = {}
+    right_turned = False
     if weight.weight:
         parameters["w"] = weight.name
     else:
@@ -58,21 +59,23 @@ def linear(
         left_transposed=turned, right_transposed=right_turned,
     )  # fmt: skip
     images = left.images or weight.images
-    made = values.add(step, layer, reads, parameters=parameters, part=part, images=images)
-    return made.seen((*leading, cout))
+    result = values.add(step, layer, reads, parameters=parameters, part=part, images=images)
+    return result.seen((*leading, cout))
 
 
 def stack_of_products(
     values: Values,
     step: Step,
-    operands: tuple[Operand, Operand],
-    sizes: tuple[Sizes, int, int, int],
+    left: Operand,
+    right: Operand,
     *,
+    stack: Sizes,
+    rows: int,
+    cin: int,
+    cout: int,
     part: str = "",
 ) -> Value:
     """Products of two computed matrices: for a stack (rows, cin) by (cin, cout) each."""
-    stack, rows, cin, cout = sizes
-    left, right = operands
     n = stack[0] if stack else 1
     layer = LinearLayer(
         name="", cin=cin, cout=cout, rows=rows, n=n, products=prod(stack) // n,
@@ -82,23 +85,34 @@ def stack_of_products(
         Edge(left.name, (*stack, cin, rows) if left.turned else (*stack, rows, cin)),
         Edge(right.name, (*stack, cout, cin) if right.turned else (*stack, cin, cout)),
     ]
-    made = values.add(step, layer, reads, part=part, images=left.images or right.images)
-    return made.seen((*stack, rows, cout))
+    result = values.add(step, layer, reads, part=part, images=left.images or right.images)
+    return result.seen((*stack, rows, cout))
 
 
 def product(
     values: Values, step: Step, left: Value, right: Value, stack: Sizes, *, part: str = ""
 ) -> Value:
     """Products (.., rows, cin) by (.., cin, cout) for each of a ``stack``, repeated to it."""
-    operands = []
-    for value in (left, right):
-        whole = value
-        if prod(value.shape[:-2]) != prod(stack):
-            whole = values.expanded(value, step, (*stack, *value.shape[-2:]))
-        laid, turned = values.exchanged(whole, step)
-        operands.append(Operand(laid.name, turned, value.images))
-    sizes = (stack, left.shape[-2], left.shape[-1], right.shape[-1])
-    return stack_of_products(values, step, (operands[0], operands[1]), sizes, part=part)
+    return stack_of_products(
+        values,
+        step,
+        _of_stack(values, step, left, stack),
+        _of_stack(values, step, right, stack),
+        stack=stack,
+        rows=left.shape[-2],
+        cin=left.shape[-1],
+        cout=right.shape[-1],
+        part=part,
+    )
+
+
+def _of_stack(values: Values, step: Step, value: Value, stack: Sizes) -> Operand:
+    """An operand of products for each of a ``stack``, repeated to it."""
+    full = value
+    if prod(value.shape[:-2]) != prod(stack):
+        full = values.expanded(value, step, (*stack, *value.shape[-2:]))
+    laid, turned = values.exchanged(full, step)
+    return Operand(laid.name, turned, value.images)
 
 
 # -- MatMul and Gemm -----------------------------------------------------------------------
@@ -123,16 +137,18 @@ def matmul(values: Values, step: Step) -> None:
     if step.kind in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul"):
         place = 6 if step.kind == "MatMulIntegerToFloat" else 4
         bias = _as_bias(values, step.operand(place), right.shape[-1]) or bias
-    made = _matrices(values, step, left, right, bias)
+    result = _matrices(values, step, left, right, bias)
     if factor != 1:
-        made = _scaled(values, step, made, factor)
-    values.put(step.outputs[0], made)
+        result = _scaled(values, step, result, factor)
+    values.put(step.outputs[0], result)
 
 
 def narrow_matmul(values: Values, step: Step) -> None:
     """Note a product with weights of a few bits, which lie packed in the file."""
-    left, (packed, *_) = values.value(step.inputs[0]), step.inputs[1:]
-    cin, cout = int(step.attributes["K"]), int(step.attributes["N"])
+    left = values.value(step.inputs[0])
+    packed, *_ = step.inputs[1:]
+    cin = int(step.attributes["K"])
+    cout = int(step.attributes["N"])
     name = values.builder.parameter(f"{packed}.unpacked", (cout, cin))
     weight = Value(name, (cin, cout), images=False, weight=True)
     bias = _as_bias(values, step.operand(5), cout)
@@ -147,19 +163,20 @@ def gemm(values: Values, step: Step) -> None:
     left = _last_exchanged(left) if step.attributes.get("transA", 0) else left
     right = _last_exchanged(right) if step.attributes.get("transB", 0) else right
     added = step.operand(6 if step.kind == "QGemm" else 2)
-    alpha, beta = (float(step.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
+    alpha = float(step.attributes.get("alpha", 1.0))
+    beta = float(step.attributes.get("beta", 1.0))
     bias = None
     if added and alpha == 1 and beta == 1 and not right.images:
         bias = _as_bias(values, added, right.shape[-1])
-    made = _matrices(values, step, left, right, bias)
+    result = _matrices(values, step, left, right, bias)
     if alpha != 1:
-        made = _scaled(values, step, made, alpha)
+        result = _scaled(values, step, result, alpha)
     if added and bias is None and beta:
         other = values.value(added)
         if beta != 1:
             other = _scaled(values, step, other, beta)
-        made = combined(values, step, "add", made, other, made.shape, part="C")
-    values.put(step.outputs[0], fused_activation(values, step, made))
+        result = combined(values, step, "add", result, other, result.shape, part="C")
+    values.put(step.outputs[0], fused_activation(values, step, result))
 
 
 def _last_exchanged(value: Value) -> Value:
@@ -176,10 +193,10 @@ def _as_bias(values: Values, name: str, cout: int) -> Value | None:
     """The parameter of this name, if it has one number for each feature; None of others."""
     if not name:
         return None
-    shape = values.found.shapes.get(name, ())
+    shape = values.sized.shapes.get(name, ())
     fits = prod(shape) == cout and (shape[-1:] == (cout,) or cout == 1)
-    own = name in values.found.weights or name in values.found.numbers
-    value = values.value(name, trained=True) if fits and own else values.values.get(name)
+    is_parameter = name in values.sized.weights or name in values.sized.numbers
+    value = values.value(name, trained=True) if fits and is_parameter else values.values.get(name)
     return value if fits and value is not None and value.weight else None
 
 
@@ -200,38 +217,42 @@ def _bias_behind(values: Values, step: Step, cout: int) -> Value | None:
 
 def _matrices(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
     """The product of two values whose stacks are broadcast; a vector is a row, or a column."""
-    one_row, one_column = len(left.shape) == 1, len(right.shape) == 1
+    one_row = len(left.shape) == 1
+    one_column = len(right.shape) == 1
     left = left.seen((1, *left.shape)) if one_row else left
     right = right.seen((*right.shape, 1)) if one_column else right
     if left.shape[-1] != right.shape[-2]:
         raise fault(
-            values.found.file, step, f"it multiplies {list(left.shape)} with {list(right.shape)}; "
+            values.sized.file, step, f"it multiplies {list(left.shape)} with {list(right.shape)}; "
             "the columns of the first must be the rows of the second"
         )  # fmt: skip
-    made = (
-        values.laid(_stacks(values, step, left, right, bias), step)
-        if (one_row or one_column)
-        else _stacks(values, step, left, right, bias)
-    )
+    result = _stacks(values, step, left, right, bias)
+    if one_row or one_column:
+        result = values.laid(result, step)
     if one_row:
-        made = made.seen((*made.shape[:-2], made.shape[-1]))
+        result = result.seen((*result.shape[:-2], result.shape[-1]))
     if one_column:
-        made = made.seen(made.shape[:-1])
-    return made
+        result = result.seen(result.shape[:-1])
+    return result
 
 
 def _stacks(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
+    """The products of two stacks of matrices, of which axes of one element are repeated."""
     stack = _broadcast(left.shape[:-2], right.shape[:-2])
     out = (*stack, left.shape[-2], right.shape[-1])
-    if prod(right.shape[:-2]) == 1 and not right.images:
-        made = linear(values, step, left, _matrix(values, step, right), bias=bias)
-        return made.seen(out)
-    if prod(left.shape[:-2]) == 1 and not left.images and prod(stack) > 1:
-        return _weights_first(values, step, left, right).transposed(_exchange(len(out)))
-    if prod(right.shape[:-2]) == 1 and prod(stack) > 1:  # one computed matrix for all rows
+    several = prod(stack) > 1
+    left_is_single = prod(left.shape[:-2]) == 1
+    right_is_single = prod(right.shape[:-2]) == 1
+    if right_is_single and not right.images:
+        matrix = _matrix(values, step, right)
+        return linear(values, step, left, matrix, bias=bias).seen(out)
+    if several and left_is_single and not left.images:
+        return _last_exchanged(_weights_first(values, step, left, right))
+    if several and right_is_single:  # one computed matrix for all rows
         left = values.laid(left, step)
         rows = left.seen((prod(left.shape[:-1]), left.shape[-1]))
-        return product(values, step, rows, _matrix(values, step, right), ()).seen(out)
+        matrix = _matrix(values, step, right)
+        return product(values, step, rows, matrix, ()).seen(out)
     return product(values, step, left, right, stack).seen(out)
 
 
@@ -243,13 +264,8 @@ def _weights_first(values: Values, step: Step, weight: Value, right: Value) -> V
     *stack, cin, cout = right.shape
     columns = values.laid(right, step).seen((prod(stack), cin, cout))
     weight = _last_exchanged(_matrix(values, step, weight))
-    made = linear(values, step, _last_exchanged(columns), weight)
-    return made.seen((*stack, cout, weight.shape[-1]))
-
-
-def _exchange(rank: int) -> list[int]:
-    axes = list(range(rank))
-    return [*axes[:-2], axes[-1], axes[-2]]
+    result = linear(values, step, _last_exchanged(columns), weight)
+    return result.seen((*stack, cout, weight.shape[-1]))
 
 
 def _matrix(values: Values, step: Step, value: Value) -> Value:
@@ -268,6 +284,17 @@ def _broadcast(first: Sizes, second: Sizes) -> Sizes:
 # -- Einsum --------------------------------------------------------------------------------
 
 
+class _Indexed(NamedTuple):
+    """A value, and the index of each of its axes: letters of an equation."""
+
+    value: Value
+    term: str
+
+    def in_order(self, letters: Sequence[str]) -> Value:
+        """The value with its axes in the order of these letters."""
+        return self.value.transposed([self.term.index(letter) for letter in letters])
+
+
 def einsum(values: Values, step: Step) -> None:
     """Note a sum of products by an equation of indices: two operands after another."""
     equation = step.attributes["equation"].replace(" ", "")
@@ -276,14 +303,13 @@ def einsum(values: Values, step: Step) -> None:
     if any(len(set(term)) < len(term) for term in terms):
         values.unknown(step, f"{MULTIPLIES}Einsum {equation}" if len(terms) > 1 else "")
         return
-    made, term = operands[0], terms[0]
+    output = _Indexed(operands[0], terms[0])
     for place in range(1, len(operands)):
         later = set("".join(terms[place + 1 :])) | set(result)
-        made, term = _contracted(
-            values, step, (made, term), (operands[place], terms[place]), later, result
-        )
-    made, term = _summed(values, step, made, term, set(result))
-    values.put(step.outputs[0], made.transposed([term.index(letter) for letter in result]))
+        operand = _Indexed(operands[place], terms[place])
+        output = _contracted(values, step, output, operand, later, result)
+    output = _summed(values, step, output, set(result))
+    values.put(step.outputs[0], output.in_order(result))
 
 
 def indices_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -298,128 +324,157 @@ def indices_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     dots = "".join(spare[:widest])
     if not arrow:
         letters = "".join(terms).replace("...", "")
-        result = "..." * ("..." in left)
-        result += "".join(sorted(one for one in set(letters) if letters.count(one) == 1))
-    whole = []
+        single = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
+        result = "".join(["..." if "..." in left else "", *single])
+    written_out = []
     for term, rank in zip(terms, ranks, strict=True):
         few = rank - len(term.replace("...", ""))
-        whole.append(term.replace("...", dots[widest - few :]))
-    return whole, result.replace("...", dots)
+        written_out.append(term.replace("...", dots[widest - few :]))
+    return written_out, result.replace("...", dots)
 
 
-def _summed(
-    values: Values, step: Step, value: Value, term: str, kept: set[str]
-) -> tuple[Value, str]:
-    """The value with the sums over indices that nothing else has."""
-    axes = [axis for axis, letter in enumerate(term) if letter not in kept]
-    rest = "".join(letter for letter in term if letter in kept)
+def _summed(values: Values, step: Step, operand: _Indexed, wanted: set[str]) -> _Indexed:
+    """The operand with the sums over indices that nothing else has."""
+    value = operand.value
+    term = operand.term
+    axes = [axis for axis, letter in enumerate(term) if letter not in wanted]
+    rest = "".join(letter for letter in term if letter in wanted)
     sizes = tuple(value.shape[axis] for axis in range(len(term)) if axis not in axes)
     if not axes:
-        return value, term
+        return operand
     if prod(value.shape[axis] for axis in axes) == 1:
-        return values.laid(value, step).seen(sizes), rest
+        return _Indexed(values.laid(value, step).seen(sizes), rest)
     kind = "sum" if "sum" in KINDS else "avg_pool"
-    made = reduced(values, step, value, axes, kind, part="sum")
+    result = reduced(values, step, value, axes, kind, part="sum")
     if kind == "avg_pool":  # a sum is the mean times how many there are
         many = prod(value.shape[axis] for axis in axes)
-        made = _scaled(values, step, made, float(many))
-    return made.seen(sizes), rest
+        result = _scaled(values, step, result, float(many))
+    return _Indexed(result.seen(sizes), rest)
+
+
+class _Letters(NamedTuple):
+    """The indices of a product of two operands: of stacks, rows, what is summed, and columns."""
+
+    stack: Sequence[str]
+    rows: Sequence[str]
+    inner: Sequence[str]
+    columns: Sequence[str]
+    extent: Mapping[str, int]
+
+    def sizes(self, letters: Sequence[str]) -> Sizes:
+        """The sizes of axes with these indices."""
+        return tuple(self.extent[letter] for letter in letters)
+
+    @property
+    def exchanged(self) -> _Letters:
+        """Those of the product with its operands in the other order."""
+        return self._replace(rows=self.columns, columns=self.rows)
 
 
 def _contracted(
     values: Values,
     step: Step,
-    first: tuple[Value, str],
-    second: tuple[Value, str],
+    first: _Indexed,
+    second: _Indexed,
     later: set[str],
     result: str,
-) -> tuple[Value, str]:
-    """The sum of products of two operands, and its indices."""
-    left, left_term = _summed(values, step, *first, later | set(second[1]))
-    right, right_term = _summed(values, step, *second, later | set(left_term))
-    extent = dict(zip(left_term, left.shape, strict=True))
-    for letter, size in zip(right_term, right.shape, strict=True):
+) -> _Indexed:
+    """The sum of products of two operands, of which ``later`` operands and the result have some."""
+    left = _summed(values, step, first, later | set(second.term))
+    right = _summed(values, step, second, later | set(left.term))
+    extent = _extent(left, right)
+    left = _repeated(values, step, left, extent)
+    right = _repeated(values, step, right, extent)
+    letters = _letters(left.term, right.term, extent, later, result)
+    term = "".join([*letters.stack, *letters.rows, *letters.columns])
+    shape = letters.sizes(term)
+    if not letters.inner and not (letters.rows and letters.columns):
+        first_factor = _aligned(values, step, left, term)
+        second_factor = _aligned(values, step, right, term)
+        output = combined(values, step, "mul", first_factor, second_factor, shape, part="mul")
+    elif not letters.stack and right.value.weight:
+        output = _linear_of(values, step, left, right, letters)
+    elif not letters.stack and left.value.weight:
+        output = _linear_of(values, step, right, left, letters.exchanged)
+        term = "".join([*letters.columns, *letters.rows])
+        shape = letters.sizes(term)
+    else:
+        output = stack_of_products(
+            values,
+            step,
+            _operand(values, step, left, letters.stack, letters.rows, letters.inner),
+            _operand(values, step, right, letters.stack, letters.inner, letters.columns),
+            stack=letters.sizes(letters.stack),
+            rows=prod(letters.sizes(letters.rows)),
+            cin=prod(letters.sizes(letters.inner)),
+            cout=prod(letters.sizes(letters.columns)),
+        )
+    return _Indexed(output.seen(shape), term)
+
+
+def _extent(left: _Indexed, right: _Indexed) -> dict[str, int]:
+    """The size of the axes of each index, of which one operand may have one element."""
+    extent = dict(zip(left.term, left.value.shape, strict=True))
+    for letter, size in zip(right.term, right.value.shape, strict=True):
         extent[letter] = max(size, extent.get(letter, 1))
-    left = _repeated(values, step, left, left_term, extent)
-    right = _repeated(values, step, right, right_term, extent)
-    both = [letter for letter in left_term if letter in right_term]
-    order = [letter for letter in result if letter in both]
-    stack = order + [letter for letter in both if letter in later and letter not in order]
-    inner = [letter for letter in both if letter not in stack]
-    rows = [letter for letter in left_term if letter not in both]
-    columns = [letter for letter in right_term if letter not in both]
-    term = "".join([*stack, *rows, *columns])
-    shape = tuple(extent[letter] for letter in term)
-    if not inner and not (rows and columns):
-        first_factor = _aligned(values, step, left, left_term, term)
-        second_factor = _aligned(values, step, right, right_term, term)
-        made = combined(values, step, "mul", first_factor, second_factor, shape, part="mul")
-        return made, term
-    groups = {"stack": stack, "rows": rows, "inner": inner, "columns": columns}
-    sizes = {name: tuple(extent[one] for one in letters) for name, letters in groups.items()}
-    if not stack and right.weight:
-        weight = right.transposed([right_term.index(one) for one in [*inner, *columns]])
-        made = _linear_of(values, step, (left, left_term), weight, groups, sizes)
-        return made.seen(shape), term
-    if not stack and left.weight and not right.weight:
-        swapped = {**groups, "rows": columns, "columns": rows}
-        weight = left.transposed([left_term.index(one) for one in [*inner, *rows]])
-        extents = {**sizes, "rows": sizes["columns"], "columns": sizes["rows"]}
-        made = _linear_of(values, step, (right, right_term), weight, swapped, extents)
-        return made.seen((*sizes["columns"], *sizes["rows"])), "".join([*columns, *rows])
-    operands = (
-        _operand(values, step, left, left_term, (stack, rows, inner)),
-        _operand(values, step, right, right_term, (stack, inner, columns)),
+    return extent
+
+
+def _letters(
+    left: str, right: str, extent: Mapping[str, int], later: set[str], result: str
+) -> _Letters:
+    """The part that each index has in a product; stacks have the order of the result."""
+    both = [letter for letter in left if letter in right]
+    stack = [letter for letter in result if letter in both]
+    stack += [letter for letter in both if letter in later and letter not in stack]
+    return _Letters(
+        stack,
+        rows=[letter for letter in left if letter not in both],
+        inner=[letter for letter in both if letter not in stack],
+        columns=[letter for letter in right if letter not in both],
+        extent=extent,
     )
-    whole = (sizes["stack"], prod(sizes["rows"]), prod(sizes["inner"]), prod(sizes["columns"]))
-    return stack_of_products(values, step, operands, whole).seen(shape), term
 
 
 def _linear_of(
-    values: Values,
-    step: Step,
-    left: tuple[Value, str],
-    weight: Value,
-    groups: Mapping[str, Sequence[str]],
-    sizes: Mapping[str, Sizes],
+    values: Values, step: Step, left: _Indexed, weight: _Indexed, letters: _Letters
 ) -> Value:
     """The product of the rows of an operand with a parameter."""
-    value, term = left
-    laid = values.laid(
-        value.transposed([term.index(one) for one in [*groups["rows"], *groups["inner"]]]), step
-    )
-    rows = laid.seen((*(sizes["rows"] or (1,)), prod(sizes["inner"])))
-    matrix = weight.seen((prod(sizes["inner"]), prod(sizes["columns"])))
+    inner = prod(letters.sizes(letters.inner))
+    columns = prod(letters.sizes(letters.columns))
+    laid = values.laid(left.in_order([*letters.rows, *letters.inner]), step)
+    rows = laid.seen((*(letters.sizes(letters.rows) or (1,)), inner))
+    matrix = weight.in_order([*letters.inner, *letters.columns]).seen((inner, columns))
     return linear(values, step, rows, matrix)
 
 
-def _repeated(
-    values: Values, step: Step, value: Value, term: str, extent: Mapping[str, int]
-) -> Value:
+def _repeated(values: Values, step: Step, operand: _Indexed, extent: Mapping[str, int]) -> _Indexed:
     """The operand with its axes of one element repeated to what the other one has."""
-    shape = tuple(extent[letter] for letter in term)
-    return value if shape == value.shape else values.expanded(value, step, shape)
+    shape = tuple(extent[letter] for letter in operand.term)
+    if shape == operand.value.shape:
+        return operand
+    return operand._replace(value=values.expanded(operand.value, step, shape))
 
 
-def _aligned(values: Values, step: Step, value: Value, term: str, letters: str) -> Value:
-    """The value with its axes in the order of ``letters``, one element for each that it lacks."""
-    order = [term.index(letter) for letter in letters if letter in term]
-    laid = values.laid(value.transposed(order), step)
-    extent = dict(zip([letter for letter in letters if letter in term], laid.shape, strict=True))
+def _aligned(values: Values, step: Step, operand: _Indexed, letters: str) -> Value:
+    """The operand with axes in the order of ``letters``, one element for each that it lacks."""
+    present = [letter for letter in letters if letter in operand.term]
+    laid = values.laid(operand.in_order(present), step)
+    extent = dict(zip(present, laid.shape, strict=True))
     return laid.seen(tuple(extent.get(letter, 1) for letter in letters))
 
 
 def _operand(
     values: Values,
     step: Step,
-    value: Value,
-    term: str,
-    groups: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    operand: _Indexed,
+    stack: Sequence[str],
+    first: Sequence[str],
+    second: Sequence[str],
 ) -> Operand:
     """An operand as a stack of matrices: as it lies where that is one of both orders."""
-    stack, first, second = groups
-    plain = value.transposed([term.index(one) for one in [*stack, *first, *second]])
-    turned = value.transposed([term.index(one) for one in [*stack, *second, *first]])
-    exchanged = bool(plain.axes) and (not turned.axes or term[-1:] in list(first))
+    plain = operand.in_order([*stack, *first, *second])
+    turned = operand.in_order([*stack, *second, *first])
+    exchanged = bool(plain.axes) and (not turned.axes or operand.term[-1:] in list(first))
     laid = values.laid(turned if exchanged else plain, step)
-    return Operand(laid.name, exchanged, value.images)
+    return Operand(laid.name, exchanged, operand.value.images)

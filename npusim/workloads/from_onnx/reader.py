@@ -60,12 +60,12 @@ def workload(
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
     source = _Source(onnx, model, file, input_shape, inputs, unrolled)
-    found = source.workload(batch)
+    network = source.workload(batch)
 
     def again(images: int) -> Workload:
         return workload(path, input_shape, inputs=inputs, batch=images, unrolled=unrolled)
 
-    return replace(found, reread=again)
+    return replace(network, reread=again)
 
 
 class _Source:
@@ -80,51 +80,54 @@ class _Source:
         inputs: Stated | None,
         unrolled: bool,
     ) -> None:
-        self.onnx, self.model, self.file, self.unrolled = onnx, model, file, unrolled
+        self.onnx = onnx
+        self.model = model
+        self.file = file
+        self.unrolled = unrolled
         self.inputs = file_inputs(model.graph, file)
         self.stated = stated_shapes(self.inputs, input_shape, inputs, file)
 
     def workload(self, batch: int) -> Workload:
         """The network for a batch: of a file with another one if sizes follow, or repeated."""
-        own = fixed_batch(self.inputs)
-        if not own or own == batch:
+        fixed = fixed_batch(self.inputs)
+        if not fixed or fixed == batch:
             return self._read(self._sized(batch), batch)
-        there = self._sized(own)
+        there = self._sized(fixed)
         try:
             moved = self._sized(batch, there)
             if follows(there, moved):
                 return self._read(moved, batch)
         except ArgumentError:
             pass  # sizes that the file states hold for its own batch only
-        found = self._read(there, own)
-        if batch % own and batch < own:
-            return found
-        return for_batch(found, batch)
+        network = self._read(there, fixed)
+        if batch % fixed and batch < fixed:
+            return network
+        return for_batch(network, batch)
 
     def _sized(self, batch: int, there: Sized | None = None) -> Sized:
         shapes = input_sizes(self.inputs, self.stated, batch, self.file)
-        elements = {one.name: one.element for one in self.inputs}
+        elements = {item.name: item.element for item in self.inputs}
         return sized(self.onnx, self.model, shapes, elements, self.file, there=there)
 
-    def _read(self, found: Sized, batch: int) -> Workload:
+    def _read(self, sized: Sized, batch: int) -> Workload:
         """The network whose values have these sizes."""
         builder = GraphBuilder(shown(self.file.stem))
-        values = Values(found, builder)
+        values = Values(sized, builder)
         values.unrolled = self.unrolled
-        wanted = {name for step in found.steps for name in step.inputs}
-        for one in self.inputs:
-            shape: Sizes = found.inputs[one.name]
-            if one.name in wanted and 0 not in shape:
-                name = builder.input(one.name, shape, integers=one.element in _INTEGERS)
-                values.put(one.name, Value(name, shape))
+        wanted = {name for step in sized.steps for name in step.inputs}
+        for item in self.inputs:
+            shape: Sizes = sized.inputs[item.name]
+            if item.name in wanted and 0 not in shape:
+                name = builder.input(item.name, shape, integers=item.element in _INTEGERS)
+                values.put(item.name, Value(name, shape))
         with told_as(ArgumentError, f"{self.file}: "):
             _read_all(values)
-        made = builder.workload(self._description(batch), batch=batch, notes=_notes(values))
-        if not made.layers:
+        network = builder.workload(self._description(batch), batch=batch, notes=_notes(values))
+        if not network.layers:
             raise ArgumentError(
-                f"{self.file}: no convolution and no product of matrices{_why(made)}"
+                f"{self.file}: no convolution and no product of matrices{_why(network)}"
             )
-        return made
+        return network
 
     def _description(self, batch: int) -> str:
         images = "one image" if batch == 1 else f"{batch} images"
@@ -132,19 +135,19 @@ class _Source:
 
 
 def _read_all(values: Values) -> None:
-    for step in values.found.steps:
+    for step in values.sized.steps:
         read(values, step)
 
 
-def _why(made: Workload) -> str:
-    """What of a network without known products multiplies."""
-    names = [f"{count} x {name}" for name, count in made.unknown_products]
+def _why(network: Workload) -> str:
+    """The reason why a network has no known products: the operators that may multiply."""
+    names = [f"{count} x {name}" for name, count in network.unknown_products]
     return f" that is known; {', '.join(names)} multiply in a way that is not" if names else ""
 
 
 def _notes(values: Values) -> tuple[str, ...]:
-    """What was taken for granted, and what is not known."""
-    notes = list(dict.fromkeys(values.found.notes))
+    """Notes of what was assumed, and of what is not known."""
+    notes = list(dict.fromkeys(values.sized.notes))
     if values.strange:
         names = ", ".join(f"{count} x {name}" for name, count in values.strange.items())
         notes.append(f"operators that are not known: {names}")
@@ -155,7 +158,7 @@ def _notes(values: Values) -> tuple[str, ...]:
 
 
 def follows(there: Sized, moved: Sized) -> bool:
-    """Whether all sizes of a file are those of another batch, in the same place of each view.
+    """Return whether all sizes of a file belong to another batch, in the same place of each view.
 
     A node that states sizes of the old batch would leave images out, or put them beside each other
     on another axis.
@@ -167,15 +170,15 @@ def follows(there: Sized, moved: Sized) -> bool:
 
 
 def _moves_along(step: Step, there: Sized, moved: Sized) -> bool:
-    """Whether what a node computes has the other batch if what it reads has."""
-    made = step.outputs[0]
-    if made not in there.shapes or made not in moved.shapes:
-        return made not in there.shapes
+    """Return whether what a node computes has the other batch if what it reads has."""
+    network = step.outputs[0]
+    if network not in there.shapes or network not in moved.shapes:
+        return network not in there.shapes
     names = [name for name in step.values if name in there.shapes and name in moved.shapes]
     places = [batch_place(there.shapes[name], moved.shapes[name]) for name in names]
     if all(place is None for place in places):
         return True
-    behind = batch_place(there.shapes[made], moved.shapes[made])
+    behind = batch_place(there.shapes[network], moved.shapes[network])
     if step.kind in ("Reshape", "Flatten"):
         return places[0] == behind
     return behind is not None

@@ -21,7 +21,7 @@ _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN"
 
 def recurrent_layer(values: Values, step: Step) -> None:
     """Note a recurrent layer; one of unusual functions is known by name only."""
-    directions = values.found.shape(step, step.inputs[1])[0]
+    directions = values.sized.shape(step, step.inputs[1])[0]
     stated = [
         name.decode() if isinstance(name, bytes) else str(name)
         for name in step.attributes.get("activations") or _USUAL[step.kind] * directions
@@ -31,14 +31,14 @@ def recurrent_layer(values: Values, step: Step) -> None:
         values.unknown(step, f"{MULTIPLIES}{step.kind}")
         return
     if step.operand(4):
-        values.found.notes.append(f"{step.name}: lengths of sequences count as the longest")
+        values.sized.notes.append(f"{step.name}: lengths of sequences count as the longest")
     if step.operand(7):
-        values.found.notes.append(f"{step.name}: its peepholes are left out")
+        values.sized.notes.append(f"{step.name}: its peepholes are left out")
     by_images = bool(step.attributes.get("layout", 0))
     x = values.value(step.inputs[0])
     x = values.laid(x.transposed((1, 0, 2)) if by_images else x, step)
-    made = [_direction(values, step, x, kind, place) for place, kind in enumerate(kinds)]
-    _results(values, step, x.shape, made, by_images=by_images)
+    states = [_direction(values, step, x, kind, place) for place, kind in enumerate(kinds)]
+    _results(values, step, x.shape, states, by_images=by_images)
 
 
 def _kinds(operator: str, stated: Sequence[str], directions: int) -> list[str]:
@@ -57,7 +57,7 @@ def _kinds(operator: str, stated: Sequence[str], directions: int) -> list[str]:
 def _direction(values: Values, step: Step, x: Value, kind: str, place: int) -> States:
     """The nodes of one direction."""
     steps, batch, width = x.shape
-    hidden = values.found.shape(step, step.inputs[2])[-1]
+    hidden = values.sized.shape(step, step.inputs[2])[-1]
     forward = step.attributes.get("direction", "forward") != "reverse"
     reset_before = step.kind == "GRU" and not step.attributes.get("linear_before_reset", 0)
     layer = Recurrent(
@@ -73,7 +73,7 @@ def _direction(values: Values, step: Step, x: Value, kind: str, place: int) -> S
     )
     state = _state(values, step, 5, place, (batch, hidden))
     cell = _state(values, step, 6, place, (batch, hidden)) if step.kind == "LSTM" else None
-    directions = values.found.shape(step, step.inputs[1])[0]
+    directions = values.sized.shape(step, step.inputs[1])[0]
     name = f"{step.name}.{('forward', 'backward')[place]}" if directions > 1 else step.name
     return recurrent(
         values.builder,
@@ -91,32 +91,33 @@ def _parameters(
     values: Values, step: Step, place: int, hidden: int, *, reset_before: bool
 ) -> dict[str, str]:
     """The matrices and biases of one direction, noted as parameters of their own."""
-    directions, rows, width = values.found.shape(step, step.inputs[1])
+    directions, rows, width = values.sized.shape(step, step.inputs[1])
     end = f".{place}" if directions > 1 else ""
-    builder, (weight, state) = values.builder, step.inputs[1:3]
-    found = {"w_ih": builder.parameter(f"{weight}{end}", (rows, width))}
+    builder = values.builder
+    weight, state = step.inputs[1:3]
+    parameters = {"w_ih": builder.parameter(f"{weight}{end}", (rows, width))}
     gates = 2 * hidden
     if reset_before:
-        found["w_hh"] = builder.parameter(f"{state}{end}.gates", (gates, hidden))
-        found["w_hn"] = builder.parameter(f"{state}{end}.new", (hidden, hidden))
+        parameters["w_hh"] = builder.parameter(f"{state}{end}.gates", (gates, hidden))
+        parameters["w_hn"] = builder.parameter(f"{state}{end}.new", (hidden, hidden))
     else:
-        found["w_hh"] = builder.parameter(f"{state}{end}", (rows, hidden))
+        parameters["w_hh"] = builder.parameter(f"{state}{end}", (rows, hidden))
     if step.operand(3):
         bias = step.operand(3)
-        found["b_ih"] = builder.parameter(f"{bias}{end}.input", (rows,))
+        parameters["b_ih"] = builder.parameter(f"{bias}{end}.input", (rows,))
         if reset_before:
-            found["b_hh"] = builder.parameter(f"{bias}{end}.gates", (gates,))
-            found["b_hn"] = builder.parameter(f"{bias}{end}.new", (hidden,))
+            parameters["b_hh"] = builder.parameter(f"{bias}{end}.gates", (gates,))
+            parameters["b_hn"] = builder.parameter(f"{bias}{end}.new", (hidden,))
         else:
-            found["b_hh"] = builder.parameter(f"{bias}{end}.hidden", (rows,))
-    return found
+            parameters["b_hh"] = builder.parameter(f"{bias}{end}.hidden", (rows,))
+    return parameters
 
 
 def _state(values: Values, step: Step, operand: int, place: int, shape: tuple[int, int]) -> Edge:
-    """What a direction begins with: zeros, a constant, or a part of a value."""
+    """The first state of a direction: zeros, a constant, or a part of a value."""
     name = step.operand(operand)
-    known = name in values.found.numbers or name in values.found.constants
-    if not name or known:
+    is_stated = name in values.sized.numbers or name in values.sized.constants
+    if not name or is_stated:
         array = values.constant(name)
         data = np.zeros(shape, np.float32)
         if array is not None:
@@ -130,14 +131,14 @@ def _state(values: Values, step: Step, operand: int, place: int, shape: tuple[in
         value = value.transposed((1, 0, 2))
     parts = whole(value.shape)
     parts[0] = (place, 1, 1)
-    one = values.laid(cut(values, step, value, parts, part="state"), step)
-    if prod(one.shape) != prod(shape):
-        one = values.expanded(one.seen((1, shape[1])), step, shape)
-    return Edge(one.name, shape)
+    state = values.laid(cut(values, step, value, parts, part="state"), step)
+    if prod(state.shape) != prod(shape):
+        state = values.expanded(state.seen((1, shape[1])), step, shape)
+    return Edge(state.name, shape)
 
 
 def _results(
-    values: Values, step: Step, x: tuple[int, ...], made: Sequence[States], *, by_images: bool
+    values: Values, step: Step, x: tuple[int, ...], states: Sequence[States], *, by_images: bool
 ) -> None:
     """Note the states of all steps, and the last ones where something reads them.
 
@@ -146,16 +147,16 @@ def _results(
     """
     steps, batch, _ = x
     names = [*step.outputs, "", ""]
-    directions = len(made)
-    hidden = values.builder.shapes[made[0].output][-1]
+    directions = len(states)
+    hidden = values.builder.shapes[states[0].output][-1]
     if _wanted(values, names[0]):
         lies = (steps, batch, directions, hidden)
-        edges = [Edge(one.output, (steps, batch, 1, hidden)) for one in made]
+        edges = [Edge(states_of_one.output, (steps, batch, 1, hidden)) for states_of_one in states]
         value = _joined(values, step, edges, lies, "directions")
         values.put(names[0], value.transposed((1, 0, 2, 3) if by_images else (0, 2, 1, 3)))
     for name, lasts in (
-        (names[1], [one.last for one in made]),
-        (names[2], [one.last_cell for one in made]),
+        (names[1], [states_of_one.last for states_of_one in states]),
+        (names[2], [states_of_one.last_cell for states_of_one in states]),
     ):
         if not _wanted(values, name):
             continue

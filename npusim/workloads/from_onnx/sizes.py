@@ -26,11 +26,34 @@ Sizes = tuple[int, ...]
 
 #: Operators that multiply: whatever a branch or the body of a loop has of them counts.
 MULTIPLYING = (
-    *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "FusedConv", "NhwcFusedConv"),
-    *("DeformConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", "QGemm", "FusedGemm"),
-    *("FusedMatMul", "TransposeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
-    *("MatMulNBits", "Einsum", "Attention", "MultiHeadAttention", "GroupQueryAttention"),
-    *("PackedAttention", "QAttention", "LSTM", "GRU", "RNN", "QLinearConvTranspose"),
+    "Conv",
+    "ConvTranspose",
+    "ConvInteger",
+    "QLinearConv",
+    "FusedConv",
+    "NhwcFusedConv",
+    "DeformConv",
+    "MatMul",
+    "MatMulInteger",
+    "QLinearMatMul",
+    "Gemm",
+    "QGemm",
+    "FusedGemm",
+    "FusedMatMul",
+    "TransposeMatMul",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "MatMulNBits",
+    "Einsum",
+    "Attention",
+    "MultiHeadAttention",
+    "GroupQueryAttention",
+    "PackedAttention",
+    "QAttention",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "QLinearConvTranspose",
 )
 
 
@@ -85,39 +108,42 @@ def sized(
     """
     walk = _Walk(onnx, model, file, there)
     for name, shape in inputs.items():
-        walk.found.inputs[name] = shape
+        walk.sized.inputs[name] = shape
         walk.note(name, shape, elements[name] or 1)
     walk.through(_ordered(onnx, model.graph, file))
-    walk.found.outputs = [value.name for value in model.graph.output]
-    walk.found.steps = _needed(walk.found)
-    return walk.found
+    walk.sized.outputs = [value.name for value in model.graph.output]
+    walk.sized.steps = _needed(walk.sized)
+    return walk.sized
 
 
 class _Walk:
     """The nodes of a file one after the other, and what is known of their values so far."""
 
     def __init__(self, onnx: Any, model: Any, file: Path, there: Sized | None) -> None:
-        self.onnx, self.model, self.file, self.there = onnx, model, file, there
+        self.onnx = onnx
+        self.model = model
+        self.file = file
+        self.there = there
         self.folding = Folding(onnx, model)
-        self.versions = {one.domain: one.version for one in model.opset_import}
+        self.versions = {opset.domain: opset.version for opset in model.opset_import}
         self.types: dict[str, Any] = {}
-        self.found = Sized(file)
-        self.found.opset = self.versions.get("", self.versions.get("ai.onnx", 1))
+        self.sized = Sized(file)
+        self.sized.opset = self.versions.get("", self.versions.get("ai.onnx", 1))
         self.makers: dict[str, Step] = {}
         graph = model.graph
         for tensor in graph.initializer:
-            self.found.weights[tensor.name] = tuple(tensor.dims)
+            self.sized.weights[tensor.name] = tuple(tensor.dims)
             self.note(tensor.name, tuple(tensor.dims), tensor.data_type)
         for name, array in initial_constants(onnx, graph).items():
-            self.found.constants[name] = array
+            self.sized.constants[name] = array
             if array.size <= 1 or array.dtype.kind not in "f":
-                self.found.numbers.add(name)
+                self.sized.numbers.add(name)
         self.stated = {value.name: value.type for value in [*graph.value_info, *graph.output]}
 
     def note(self, name: str, shape: Sizes, element: int) -> None:
         """Note the shape and the type of a value."""
-        self.found.shapes[name] = shape
-        self.found.elements[name] = element
+        self.sized.shapes[name] = shape
+        self.sized.elements[name] = element
         self.types[name] = self.onnx.helper.make_tensor_type_proto(element, shape)
 
     def through(self, steps: Iterable[Step]) -> None:
@@ -133,44 +159,45 @@ class _Walk:
             self._read(step)
 
     def _read(self, step: Step) -> None:
-        if step.kind == "Shape" and step.inputs[0] in self.found.shapes:
+        if step.kind == "Shape" and step.inputs[0] in self.sized.shapes:
             self._constant(step.outputs[0], self._shape_of(step), pure=True)
             return
         if step.kind == "Concat" and self.there is not None:
             step = self._joined_for_each(step, self.there)
         self._sizes(step)
         elements = max(
-            (prod(self.found.shapes.get(name, (0,))) for name in step.outputs if name), default=0
+            (prod(self.sized.shapes.get(name, (0,))) for name in step.outputs if name), default=0
         )
-        if self.folding.computes(step, self.found.constants, elements):
-            results = self.folding.results(step, self.found.constants)
-            pure = all(name in self.found.numbers for name in step.inputs if name)
+        if self.folding.computes(step, self.sized.constants, elements):
+            results = self.folding.results(step, self.sized.constants)
+            pure = all(name in self.sized.numbers for name in step.inputs if name)
             if results is not None:
                 for name, value in zip(step.outputs, results, strict=True):
                     if name:
                         self._constant(name, value, pure=pure)
                 if pure:
                     return
-        self.found.steps.append(step)
+        self.sized.steps.append(step)
 
     def _shape_of(self, step: Step) -> Any:
-        shape = self.found.shapes[step.inputs[0]]
-        start, end = step.attributes.get("start", 0), step.attributes.get("end", len(shape))
+        shape = self.sized.shapes[step.inputs[0]]
+        start = step.attributes.get("start", 0)
+        end = step.attributes.get("end", len(shape))
         return np.array(shape[start:end], np.int64)
 
     def _constant(self, name: str, value: Any, *, pure: bool) -> None:
-        self.found.constants[name] = value
+        self.sized.constants[name] = value
         if pure:
-            self.found.numbers.add(name)
+            self.sized.numbers.add(name)
         element = self.onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         self.note(name, tuple(value.shape), element)
 
     def _sizes(self, step: Step) -> None:
         """Note the sizes of what a node computes, and why they are not known."""
-        own = foreign_sizes(step, self.found.shapes)
-        if own is not None:
-            element = next((self.found.elements.get(n, 1) for n in step.inputs if n), 1)
-            for name, shape in zip(step.outputs, own, strict=False):
+        sizes = foreign_sizes(step, self.sized.shapes)
+        if sizes is not None:
+            element = next((self.sized.elements.get(n, 1) for n in step.inputs if n), 1)
+            for name, shape in zip(step.outputs, sizes, strict=False):
                 if name and shape is not None:
                     self.note(name, shape, element)
         else:
@@ -178,17 +205,18 @@ class _Walk:
         if step.kind == "Reshape" and self.there is not None:
             self._move_batch(step, self.there)
         for name in step.outputs:
-            if not name or name in self.found.shapes:
+            if not name or name in self.sized.shapes:
                 continue
             stated = self._stated(name)
             if stated is not None:
                 self.note(name, *stated)
             else:
-                self.found.unknown[name] = self._why(step)
+                self.sized.unknown[name] = self._why(step)
 
     def _inferred(self, step: Step) -> None:
         """Note what ONNX's own inference says of the results of a node."""
-        onnx, domain = self.onnx, "" if step.domain in STANDARD else step.domain
+        onnx = self.onnx
+        domain = "" if step.domain in STANDARD else step.domain
         version = self.versions.get(domain, self.versions.get("ai.onnx", 1))
         try:
             schema = onnx.defs.get_schema(step.kind, version, domain)
@@ -200,9 +228,9 @@ class _Walk:
         ):
             return
         small = {
-            name: onnx.numpy_helper.from_array(self.found.constants[name], name)
+            name: onnx.numpy_helper.from_array(self.sized.constants[name], name)
             for name in types
-            if name in self.found.constants and self.found.constants[name].size <= SMALL
+            if name in self.sized.constants and self.sized.constants[name].size <= SMALL
         }
         try:
             results = onnx.shape_inference.infer_node_outputs(
@@ -211,7 +239,7 @@ class _Walk:
             )  # fmt: skip
         except Exception as error:  # ONNX raises classes of its C++ side
             reads = ", ".join(
-                f"{name} {list(self.found.shapes.get(name, ()))}" for name in step.inputs if name
+                f"{name} {list(self.sized.shapes.get(name, ()))}" for name in step.inputs if name
             )
             text = str(error).partition("\n")[0]
             raise fault(
@@ -223,7 +251,7 @@ class _Walk:
         for name, result in results.items():
             self.types[name] = result
             tensor = result.tensor_type
-            self.found.elements[name] = tensor.elem_type
+            self.sized.elements[name] = tensor.elem_type
             dims = tensor.shape.dim
             if result.HasField("tensor_type") and tensor.HasField("shape"):
                 sizes = tuple(dim.dim_value for dim in dims)
@@ -232,13 +260,16 @@ class _Walk:
 
     def _move_batch(self, step: Step, there: Sized) -> None:
         """Give a view that states the batch of the file the other one, where its images lie."""
-        read, made = step.inputs[0], step.outputs[0]
-        shapes = self.found.shapes
-        if read not in there.shapes or made not in there.shapes or read not in shapes:
+        read = step.inputs[0]
+        output = step.outputs[0]
+        shapes = self.sized.shapes
+        if read not in there.shapes or output not in there.shapes or read not in shapes:
             return
-        before, now = there.shapes[read], shapes[read]
-        place, out = batch_place(before, now), there.shapes[made]
-        if place is None or batch_place(out, shapes.get(made, out)) == place:
+        before = there.shapes[read]
+        now = shapes[read]
+        place = batch_place(before, now)
+        out = there.shapes[output]
+        if place is None or batch_place(out, shapes.get(output, out)) == place:
             return
         starts = [prod(out[:axis]) for axis in range(len(out))]
         axis = starts.index(place) if place in starts else 0
@@ -247,11 +278,12 @@ class _Walk:
         if place not in starts or prod(out) != prod(before) or (place > 1 and not alone):
             raise fault(self.file, step, "its sizes hold for the batch of the file only")
         size = out[axis] * prod(now) // prod(before)
-        self.note(made, (*out[:axis], size, *out[axis + 1 :]), self.found.elements[made])
+        self.note(output, (*out[:axis], size, *out[axis + 1 :]), self.sized.elements[output])
 
     def _joined_for_each(self, step: Step, there: Sized) -> Step:
         """A join whose operands for one image, such as class tokens, are repeated for all."""
-        shapes, names = self.found.shapes, list(step.inputs)
+        shapes = self.sized.shapes
+        names = list(step.inputs)
         moved = [
             axis
             for name in names
@@ -273,13 +305,14 @@ class _Walk:
 
     def _expanded(self, step: Step, name: str, axis: int, size: int) -> str:
         """The name of a value of which one axis is repeated to a size."""
-        shape = self.found.shapes[name]
-        whole = np.array((*shape[:axis], size, *shape[axis + 1 :]), np.int64)
-        made, stated = f"{name}.{step.name}", f"{name}.{step.name}.shape"
-        self._constant(stated, whole, pure=True)
-        proto = self.onnx.helper.make_node("Expand", [name, stated], [made], name=made)
+        shape = self.sized.shapes[name]
+        full_shape = np.array((*shape[:axis], size, *shape[axis + 1 :]), np.int64)
+        output = f"{name}.{step.name}"
+        stated = f"{name}.{step.name}.shape"
+        self._constant(stated, full_shape, pure=True)
+        proto = self.onnx.helper.make_node("Expand", [name, stated], [output], name=output)
         self._read(step_of(self.onnx, proto))
-        return made
+        return output
 
     def _stated(self, name: str) -> tuple[Sizes, int] | None:
         """The shape that the file states of a value, if it states all sizes."""
@@ -288,14 +321,14 @@ class _Walk:
             return None
         tensor = kind.tensor_type
         dims = tuple(dim.dim_value for dim in tensor.shape.dim)
-        known = tensor.HasField("shape") and all(size > 0 for size in dims)
-        return (dims, tensor.elem_type or 1) if known else None
+        is_whole = tensor.HasField("shape") and all(size > 0 for size in dims)
+        return (dims, tensor.elem_type or 1) if is_whole else None
 
     def _why(self, step: Step) -> str:
         """Why the sizes of what a node computes are not known, by the first cause."""
         for name in step.inputs:
-            if name in self.found.unknown:
-                return self.found.unknown[name]
+            if name in self.sized.unknown:
+                return self.sized.unknown[name]
         source = "" if step.domain in STANDARD else f" of {step.domain}"
         return f"node {step.name} ({step.kind}{source}) makes sizes that depend on data"
 
@@ -307,17 +340,18 @@ class _Walk:
         Where its condition is not known both may compute as much, and then it is the first. Raises
         ``ArgumentError`` where they do not: what is timed would be a guess.
         """
-        condition = self.found.constants.get(step.inputs[0])
+        condition = self.sized.constants.get(step.inputs[0])
         if condition is not None:
             return self._branch(step, "then_branch" if condition.reshape(-1)[0] else "else_branch")
-        first, second = (self._branch(step, name) for name in ("then_branch", "else_branch"))
+        first = self._branch(step, "then_branch")
+        second = self._branch(step, "else_branch")
         try:
             alike = self._multiplied(first) == self._multiplied(second)
         except ArgumentError as error:  # of a branch that was never meant for these sizes
             raise fault(self.file, step, self._choice(step)) from error
         if not alike:
             raise fault(self.file, step, self._choice(step))
-        self.found.notes.append(
+        self.sized.notes.append(
             f"{step.name} (If) depends on data; both branches multiply alike, and the first is read"
         )
         return first
@@ -328,12 +362,12 @@ class _Walk:
         renamed: dict[str, str] = {}
         for tensor in graph.initializer:
             renamed[tensor.name] = self._unused(f"{step.name}.{tensor.name}")
-            self.found.weights[renamed[tensor.name]] = tuple(tensor.dims)
+            self.sized.weights[renamed[tensor.name]] = tuple(tensor.dims)
             self.note(renamed[tensor.name], tuple(tensor.dims), tensor.data_type)
         for inner, array in initial_constants(self.onnx, graph).items():
-            self.found.constants[renamed[inner]] = array
+            self.sized.constants[renamed[inner]] = array
             if array.size <= 1 or array.dtype.kind not in "f":
-                self.found.numbers.add(renamed[inner])
+                self.sized.numbers.add(renamed[inner])
         for node in graph.node:
             for output in node.output:
                 if output:
@@ -345,48 +379,53 @@ class _Walk:
         return [step_of(self.onnx, proto) for proto in protos]
 
     def _unused(self, name: str) -> str:
-        number, found = 1, name
-        while found in self.makers or found in self.found.weights:
+        number = 1
+        unused = name
+        while unused in self.makers or unused in self.sized.weights:
             number += 1
-            found = f"{name}_{number}"
-        return found
+            unused = f"{name}_{number}"
+        return unused
 
     def _multiplied(self, steps: list[Step]) -> Counter[Any]:
         """The products of a branch, with the sizes of what they read."""
         trial = copy(self)
-        trial.types, trial.makers = dict(self.types), dict(self.makers)
-        trial.found = copy(self.found)
+        trial.types = dict(self.types)
+        trial.makers = dict(self.makers)
+        trial.sized = copy(self.sized)
         for name in ("shapes", "elements", "constants", "weights", "unknown"):
-            setattr(trial.found, name, dict(getattr(self.found, name)))
-        trial.found.steps, trial.found.numbers = [], set(self.found.numbers)
-        trial.found.notes = []
+            setattr(trial.sized, name, dict(getattr(self.sized, name)))
+        trial.sized.steps = []
+        trial.sized.numbers = set(self.sized.numbers)
+        trial.sized.notes = []
         trial.through(steps)
-        found: Counter[Any] = Counter()
-        for step in trial.found.steps:
+        counts: Counter[Any] = Counter()
+        for step in trial.sized.steps:
             if multiplies(step):
-                shapes = tuple(trial.found.shapes.get(name) for name in step.values)
-                found[step.kind, shapes] += 1
-        return found
+                shapes = tuple(trial.sized.shapes.get(name) for name in step.values)
+                counts[step.kind, shapes] += 1
+        return counts
 
     def _choice(self, step: Step) -> str:
-        """What decides a choice, and how to state it."""
-        seen, waiting = set(), [step.inputs[0]]
-        values, sizes = [], []
+        """The input that decides a choice, and how to state it."""
+        seen = set()
+        waiting = [step.inputs[0]]
+        values = []
+        sizes = []
         while waiting:
             name = waiting.pop()
             if name in seen:
                 continue
             seen.add(name)
-            if name in self.found.inputs:
+            if name in self.sized.inputs:
                 values.append(name)
             maker = self.makers.get(name)
             if maker is not None and maker.kind in ("Shape", "Size"):
                 sizes.append(maker.inputs[0])
             elif maker is not None:
-                waiting += [one for one in maker.inputs if one]
+                waiting += [waiting_name for waiting_name in maker.inputs if waiting_name]
         causes = [f"the numbers of input {name}" for name in values]
         causes += [
-            f"the size of {name}, which is not known ({self.found.unknown.get(name, '')})"
+            f"the size of {name}, which is not known ({self.sized.unknown.get(name, '')})"
             for name in sizes
         ]
         return (
@@ -399,14 +438,14 @@ class _Walk:
 
 def batch_place(there: Sizes, moved: Sizes) -> int | None:
     """How many elements lie before the axis that differs, None where none does."""
-    for axis, (one, other) in enumerate(zip(there, moved, strict=False)):
-        if one != other:
+    for axis, (size, other) in enumerate(zip(there, moved, strict=False)):
+        if size != other:
             return prod(there[:axis])
     return None
 
 
 def multiplies(step: Step) -> bool:
-    """Whether a node is a product, or runs one in a branch or the body of a loop."""
+    """Return whether a node is a product, or runs one in a branch or the body of a loop."""
     if step.kind in MULTIPLYING:
         return True
     graphs = [value for value in step.attributes.values() if hasattr(value, "node")]
@@ -416,28 +455,32 @@ def multiplies(step: Step) -> bool:
 def _multiplies_inside(graph: Any) -> bool:
     for node in graph.node:
         inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
-        if node.op_type in MULTIPLYING or any(_multiplies_inside(one) for one in inner):
+        if node.op_type in MULTIPLYING or any(
+            _multiplies_inside(inner_graph) for inner_graph in inner
+        ):
             return True
     return False
 
 
 def _renamed(node: Any, names: Mapping[str, str]) -> Any:
     """A copy of a node whose values have other names, those in its graphs too."""
-    found = type(node)()
-    found.CopyFrom(node)
-    _rename(found, names)
-    return found
+    renamed = type(node)()
+    renamed.CopyFrom(node)
+    _rename(renamed, names)
+    return renamed
 
 
 def _rename(node: Any, names: Mapping[str, str]) -> None:
-    for one in (node.input, node.output):
-        one[:] = [names.get(name, name) for name in one]
+    for names_of_node in (node.input, node.output):
+        names_of_node[:] = [names.get(name, name) for name in names_of_node]
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            inner = {output for one in attribute.g.node for output in one.output}
+            inner = {
+                output for names_of_node in attribute.g.node for output in names_of_node.output
+            }
             outer = {old: new for old, new in names.items() if old not in inner}
-            for one in attribute.g.node:
-                _rename(one, outer)
+            for names_of_node in attribute.g.node:
+                _rename(names_of_node, outer)
 
 
 def _ordered(onnx: Any, graph: Any, file: Path) -> list[Step]:
@@ -481,24 +524,24 @@ def _outside(graph: Any) -> list[str]:
 
 def _sorted(needs: list[list[int]], circle: Callable[[list[int]], ArgumentError]) -> list[int]:
     """Places of nodes in the order of a file, but each after those that it needs."""
-    left = [len(set(one)) for one in needs]
+    missing = [len(set(needed)) for needed in needs]
     readers: list[list[int]] = [[] for _ in needs]
-    for index, one in enumerate(needs):
-        for need in set(one):
+    for index, needed in enumerate(needs):
+        for need in set(needed):
             readers[need].append(index)
-    if all(need < index for index, one in enumerate(needs) for need in one):
+    if all(need < index for index, needed in enumerate(needs) for need in needed):
         return list(range(len(needs)))
-    ready = deque(index for index, count in enumerate(left) if not count)
+    ready = deque(index for index, count in enumerate(missing) if not count)
     order = []
     while ready:
         index = ready.popleft()
         order.append(index)
         for reader in readers[index]:
-            left[reader] -= 1
-            if not left[reader]:
+            missing[reader] -= 1
+            if not missing[reader]:
                 ready.append(reader)
     if len(order) < len(needs):
-        raise circle([index for index, count in enumerate(left) if count])
+        raise circle([index for index, count in enumerate(missing) if count])
     return order
 
 
@@ -517,16 +560,16 @@ def _circle(
     )
 
 
-def _needed(found: Sized) -> list[Step]:
+def _needed(sized: Sized) -> list[Step]:
     """The nodes that the results of a network depend on."""
-    wanted = {name for name in found.outputs if name not in found.numbers}
+    wanted = {name for name in sized.outputs if name not in sized.numbers}
     steps = []
-    for step in reversed(found.steps):
+    for step in reversed(sized.steps):
         if not wanted.intersection(step.outputs):
             continue
         steps.append(step)
-        wanted.update(name for name in step.values if name not in found.numbers)
-        wanted.update(name for name in step.settings if name not in found.constants)
+        wanted.update(name for name in step.values if name not in sized.numbers)
+        wanted.update(name for name in step.settings if name not in sized.constants)
         for value in step.attributes.values():
             if hasattr(value, "node"):
                 wanted.update(_outside(value))

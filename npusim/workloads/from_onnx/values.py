@@ -55,7 +55,7 @@ class Value(NamedTuple):
 
 
 def same_order(shape: Sizes, axes: Sequence[int]) -> bool:
-    """Whether the elements of a shape keep their order when its axes are put in another."""
+    """Return whether the elements of a shape keep their order when its axes are put in another."""
     moved = [axis for axis in axes if shape[axis] > 1]
     return moved == sorted(moved)
 
@@ -63,30 +63,31 @@ def same_order(shape: Sizes, axes: Sequence[int]) -> bool:
 class Values:
     """The graph of a file while its nodes are read, and its values so far by their names."""
 
-    def __init__(self, found: Sized, builder: GraphBuilder) -> None:
-        self.found, self.builder = found, builder
+    def __init__(self, sized: Sized, builder: GraphBuilder) -> None:
+        self.sized = sized
+        self.builder = builder
         self.values: dict[str, Value] = {}
         self.readers: dict[str, list[Step]] = {}
         self.biased: dict[str, str] = {}  # sums that are the bias of a product, and which
         self.unrolled = False
         self.unread: Counter[str] = Counter()
         self.strange: Counter[str] = Counter()
-        self.steps = {name: step for step in found.steps for name in step.outputs if name}
-        for step in found.steps:
+        self.steps = {name: step for step in sized.steps for name in step.outputs if name}
+        for step in sized.steps:
             for name in step.values:
                 self.readers.setdefault(name, []).append(step)
-        self.outputs = Counter(found.outputs)
+        self.outputs = Counter(sized.outputs)
         self._carried: dict[tuple[str, Sizes, Sizes], str] = {}
 
     # -- what is known of a file's values --------------------------------------------------
 
     def known(self, name: str) -> bool:
-        """Whether something of this name was read, or can be."""
-        return name in self.values or name in self.found.weights or name in self.found.constants
+        """Return whether something of this name was read, or can be."""
+        return name in self.values or name in self.sized.weights or name in self.sized.constants
 
     def constant(self, name: str) -> Any:
         """The numbers of a value, None where they are not known."""
-        return self.found.constants.get(name) if name else None
+        return self.sized.constants.get(name) if name else None
 
     def whole(self, name: str) -> tuple[int, ...]:
         """The whole numbers that a value has, () where they are not known."""
@@ -100,7 +101,7 @@ class Values:
             array is None
             or array.size != 1
             or array.dtype == bool
-            or name not in self.found.numbers
+            or name not in self.sized.numbers
         ):
             return None
         return float(str(array.reshape(-1)[0]))
@@ -115,26 +116,26 @@ class Values:
 
         ``trained`` is said of what is a weight by its place, even where the file has a constant.
         """
-        found = self.values.get(name)
-        if found is None:
-            found = self._parameter(name, trained=trained)
-        return found
+        value = self.values.get(name)
+        if value is None:
+            value = self._parameter(name, trained=trained)
+        return value
 
     def _parameter(self, name: str, *, trained: bool) -> Value:
-        shape = self.found.shapes[name]
-        floats = self.found.elements.get(name, 1) in (1, 10, 11, 16)
-        initial = name in self.found.weights
-        array = self.found.constants.get(name)
-        pure = name in self.found.numbers
-        own = (initial and floats and not pure) or trained
-        data = array if not own and array is not None and array.size <= LARGEST else None
+        shape = self.sized.shapes[name]
+        floats = self.sized.elements.get(name, 1) in (1, 10, 11, 16)
+        initial = name in self.sized.weights
+        array = self.sized.constants.get(name)
+        pure = name in self.sized.numbers
+        is_trained = (initial and floats and not pure) or trained
+        data = array if not is_trained and array is not None and array.size <= LARGEST else None
         called = name
         while called in self.builder.shapes and called not in self.builder.parameters:
             called += ".parameter"
-        self.builder.parameter(called, shape, trained=own, data=data)
-        found = Value(called, shape, images=False, weight=own or initial)
-        self.values[name] = found
-        return found
+        self.builder.parameter(called, shape, trained=is_trained, data=data)
+        value = Value(called, shape, images=False, weight=is_trained or initial)
+        self.values[name] = value
+        return value
 
     def put(self, name: str, value: Value) -> None:
         """Note what a value of the file is."""
@@ -156,8 +157,8 @@ class Values:
         """Add a node called after that of the file, and after the ``part`` of it that it is."""
         name = f"{step.name}.{part}" if part else step.name
         place = step.name if part else ""
-        made = self.builder.add(name, layer, reads, parameters=parameters or {}, place=place)
-        return Value(made, self.builder.shapes[made], images)
+        result = self.builder.add(name, layer, reads, parameters=parameters or {}, place=place)
+        return Value(result, self.builder.shapes[result], images)
 
     def edge(self, value: Value, step: Step, shape: Sequence[int] | None = None) -> Edge:
         """An edge that reads a value, perhaps in another shape; a transposed one becomes a node."""
@@ -173,8 +174,8 @@ class Values:
             layer = ElementwiseLayer(
                 kind="permute", shape=value.lies, out=value.shape, axes=value.axes
             )
-            made = self.add(step, layer, [Edge(value.name, value.lies)], part="permute")
-            self._carried[key] = made.name
+            result = self.add(step, layer, [Edge(value.name, value.lies)], part="permute")
+            self._carried[key] = result.name
         return Value(self._carried[key], value.shape, value.images)
 
     def exchanged(self, value: Value, step: Step) -> tuple[Value, bool]:
@@ -216,8 +217,8 @@ class Values:
             value = self.laid(value, step)
         lies = value.lies if value.axes else value.shape
         layer = ElementwiseLayer(kind=kind, shape=lies, numbers=numbers)
-        made = self.add(step, layer, [Edge(value.name, lies)], part=part, images=value.images)
-        return made._replace(shape=value.shape, axes=value.axes, lies=value.lies)
+        result = self.add(step, layer, [Edge(value.name, lies)], part=part, images=value.images)
+        return result._replace(shape=value.shape, axes=value.axes, lies=value.lies)
 
     def unknown(self, step: Step, called: str = "") -> None:
         """Note a node of which only the name is known, with its results."""
@@ -225,12 +226,12 @@ class Values:
         for name in step.values:
             if self.single(name) is not None:
                 continue  # a number of the operation
-            if self.known(name) and self.found.shapes.get(name) is not None:
+            if self.known(name) and self.sized.shapes.get(name) is not None:
                 value = self.value(name)
                 if prod(value.shape):
                     reads.append(value)
-        outs = [name for name in step.outputs if self.found.shapes.get(name) is not None]
-        outs = [name for name in outs if prod(self.found.shapes[name])]
+        outs = [name for name in step.outputs if self.sized.shapes.get(name) is not None]
+        outs = [name for name in outs if prod(self.sized.shapes[name])]
         images = any(value.images for value in reads)
         if not images and not any(value.weight for value in reads):
             return  # of constants alone: constants, read when something wants them
@@ -242,8 +243,8 @@ class Values:
                 kind=UNKNOWN,
                 called=called or step.kind,
                 shape=largest,
-                out=self.found.shapes[name] if name else largest,
+                out=self.sized.shapes[name] if name else largest,
             )
             edges = [self.edge(value, step) for value in reads]
-            made = self.add(step, layer, edges, images=images)
-            self.put(name, made)
+            result = self.add(step, layer, edges, images=images)
+            self.put(name, result)

@@ -22,14 +22,16 @@ def window_padding(values: Values, step: Step, x: Sizes, kernel: Sizes) -> Sides
     if how in ("NOTSET", "VALID"):
         pads = step.integers("pads", (0,) * (2 * dims))
         return tuple(zip(pads[:dims], pads[dims:], strict=True))
-    out = values.found.shape(step, step.outputs[0])[2:]
+    out = values.sized.shape(step, step.outputs[0])[2:]
     strides = step.integers("strides", (1,) * dims)
     dilations = step.integers("dilations", (1,) * dims)
     sides = []
-    for size, k, stride, dilation, y in zip(x, kernel, strides, dilations, out, strict=True):
-        both = max(0, (y - 1) * stride + dilation * (k - 1) + 1 - size)
-        less = both // 2
-        sides.append((less, both - less) if how == "SAME_UPPER" else (both - less, less))
+    windows = zip(x, kernel, strides, dilations, out, strict=True)
+    for size, taps, stride, dilation, outputs in windows:
+        reached = (outputs - 1) * stride + dilation * (taps - 1) + 1
+        both = max(0, reached - size)
+        half = both // 2
+        sides.append((half, both - half) if how == "SAME_UPPER" else (both - half, half))
     return tuple(sides)
 
 
@@ -44,8 +46,8 @@ def global_pooling(values: Values, step: Step) -> None:
         return
     out = (*value.shape[:2], *(1 for _ in value.shape[2:]))
     layer = ElementwiseLayer(kind=WHOLE[step.kind], shape=value.shape, out=out)
-    made = values.add(step, layer, [values.edge(value, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], images=value.images)
+    values.put(step.outputs[0], result)
 
 
 def pooling(values: Values, step: Step) -> None:
@@ -60,11 +62,11 @@ def pooling(values: Values, step: Step) -> None:
     layer = ElementwiseLayer(
         kind=_ONNX[step.kind],
         shape=value.shape,
-        out=values.found.shape(step, step.outputs[0]),
+        out=values.sized.shape(step, step.outputs[0]),
         numbers=(1.0,) if counted else (),
         kernel=kernel,
         stride=step.integers("strides", (1,) * len(kernel)),
         padding=padding,
     )
-    made = values.add(step, layer, [values.edge(value, step)], images=value.images)
-    values.put(step.outputs[0], made)
+    result = values.add(step, layer, [values.edge(value, step)], images=value.images)
+    values.put(step.outputs[0], result)

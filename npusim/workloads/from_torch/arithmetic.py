@@ -34,35 +34,36 @@ def unary(
     lying = (*order.sizes, 2) if value.is_complex else order.sizes
     edge = Edge(value.source(), lying, value.gradient)
     layer = ElementwiseLayer(kind=kind, shape=lying or (1,), numbers=tuple(numbers))
-    made = reader.value(reader.add(what or kind, layer, [edge]), order.sizes)
-    return _as_it_lay(made, value)
+    result = reader.value(reader.add(what or kind, layer, [edge]), order.sizes)
+    return _as_it_lay(result, value)
 
 
-def _as_it_lay(made: Value, before: Value) -> Value:
+def _as_it_lay(result: Value, before: Value) -> Value:
     """A result that lies as an operand did, in the order of the operand's axes."""
     order = before.lies
     back = [order.axes.index(axis) for axis in range(len(order.axes))]
-    return made.seen(made.view.permute(back).expand(before.shape))
+    return result.seen(result.view.permute(back).expand(before.shape))
 
 
 def function(reader: Reader, call: Call) -> Value:
     """An activation or another function with numbers of its own."""
-    value, kind = call.tensors[0], kind_of(call.name)
+    value = call.tensors[0]
+    kind = kind_of(call.name)
     others = call.values[1:]
-    if any(isinstance(one, Value) for one in others) or value.is_complex:
+    if any(isinstance(other, Value) for other in others) or value.is_complex:
         return reader.named_value(call)
-    given = [one for one in others if isinstance(one, (int, float)) or one is None]
+    numbers = [other for other in others if isinstance(other, (int, float)) or other is None]
     if kind == "clip" and call.name == "relu6":
-        given = [0.0, 6.0]
+        numbers = [0.0, 6.0]
     if kind == "elu":  # the share of the exponential, the factor of all
-        given = [float(call["alpha"]), float(call["scale"])]
+        numbers = [float(call["alpha"]), float(call["scale"])]
     if kind == "softplus" and float(call["beta"]) != 1:
         return reader.named_value(call)
     if kind == "celu":  # its share, and one over that
-        given = [float(call["alpha"]), 1 / float(call["alpha"])]
+        numbers = [float(call["alpha"]), 1 / float(call["alpha"])]
     if kind in ("gelu", "silu", "mish", "softplus", "selu"):
-        given = []
-    return unary(reader, kind, value, numbers=numbers_of(kind, call.name, given))
+        numbers = []
+    return unary(reader, kind, value, numbers=numbers_of(kind, call.name, numbers))
 
 
 def relu6(reader: Reader, call: Call) -> Value:
@@ -72,7 +73,8 @@ def relu6(reader: Reader, call: Call) -> Value:
 
 def prelu(reader: Reader, call: Call) -> Value:
     """A leaky ReLU whose slopes are trained."""
-    value, weight = call["self"], call["weight"]
+    value = call["self"]
+    weight = call["weight"]
     if not reader.parameter(weight):
         return reader.named_value(call)
     layer = ElementwiseLayer(kind="prelu", shape=value.shape)
@@ -83,8 +85,8 @@ def prelu(reader: Reader, call: Call) -> Value:
 def dropout(reader: Reader, call: Call) -> Value | tuple[Value, None]:
     """Elements left out at random, in training."""
     value: Value = call["input"]
-    made = unary(reader, "dropout", value) if call["train"] and call["p"] else value
-    return (made, None) if isinstance(call.results, (list, tuple)) else made
+    result = unary(reader, "dropout", value) if call["train"] and call["p"] else value
+    return (result, None) if isinstance(call.results, (list, tuple)) else result
 
 
 def by_number(reader: Reader, kind: str, value: Value, number: float) -> Value:
@@ -96,8 +98,10 @@ def by_number(reader: Reader, kind: str, value: Value, number: float) -> Value:
 
 def arithmetic(reader: Reader, call: Call) -> Any:
     """A sum, difference, product or quotient of two values, or of one and a number."""
-    left, right = call.values[0], call.values[1]
-    name, alpha = call.name, call.get("alpha", 1)
+    left = call.values[0]
+    right = call.values[1]
+    name = call.name
+    alpha = call.get("alpha", 1)
     if call.get("rounding_mode") is not None:
         return reader.named(call)
     if (isinstance(right, Value) and right.is_complex) or (
@@ -105,7 +109,8 @@ def arithmetic(reader: Reader, call: Call) -> Any:
     ):
         return _complex(reader, call)
     if name == "rsub":
-        left, right, name = right, left, "sub"
+        left, right = right, left
+        name = "sub"
     if isinstance(right, Value) and alpha != 1:
         right = by_number(reader, "scale", right, float(alpha))
     elif alpha != 1:
@@ -130,21 +135,22 @@ def _number(value: Any) -> float | None:
 
 def binary(reader: Reader, name: str, left: Any, right: Any) -> Value:
     """A sum ("add"), difference ("sub"), product ("mul") or quotient ("div")."""
-    first, second = _number(left), _number(right)
+    first = _number(left)
+    second = _number(right)
     if second is not None and isinstance(left, Value):
         shape = _together(left, right)
-        made = _with_number(reader, name, left, second)
-        return made.seen(made.view.expand(shape))
+        result = _with_number(reader, name, left, second)
+        return result.seen(result.view.expand(shape))
     if first is not None and isinstance(right, Value):
         shape = _together(right, left)
         if name in ("add", "mul"):
-            made = _with_number(reader, name, right, first)
+            result = _with_number(reader, name, right, first)
         elif name == "sub":
-            made = by_number(reader, "scale", right, -1.0)
-            made = by_number(reader, "shift", made, first)
+            result = by_number(reader, "scale", right, -1.0)
+            result = by_number(reader, "shift", result, first)
         else:
-            made = by_number(reader, "scale", reciprocal(reader, right), first)
-        return made.seen(made.view.expand(shape))
+            result = by_number(reader, "scale", reciprocal(reader, right), first)
+        return result.seen(result.view.expand(shape))
     return _of_values(reader, name, left, right)
 
 
@@ -171,8 +177,9 @@ def reciprocal(reader: Reader, value: Value) -> Value:
 def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
     """An operation on two values; one that is repeated for the other is a factor or a term."""
     shape = tuple(reader.torch.broadcast_shapes(left.shape, right.shape))
-    left, right = (_unrepeated(one, len(shape)) for one in (left, right))
-    few = [_is_few(reader, one, shape) for one in (left, right)]
+    left = _unrepeated(left, len(shape))
+    right = _unrepeated(right, len(shape))
+    few = [_is_few(reader, operand, shape) for operand in (left, right)]
     if not any(few):
         return _of_equals(reader, name, left, right, shape)
     if all(few):
@@ -184,14 +191,18 @@ def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
         few = [bool(larger), not larger]
     if few[0]:
         if name == "sub":
-            right, name = by_number(reader, "scale", right, -1.0), "add"
+            right = by_number(reader, "scale", right, -1.0)
+            name = "add"
         elif name == "div":
-            right, name = reciprocal(reader, right), "mul"
+            right = reciprocal(reader, right)
+            name = "mul"
         left, right = right, left
     elif name == "sub":
-        right, name = by_number(reader, "scale", right, -1.0), "add"
+        right = by_number(reader, "scale", right, -1.0)
+        name = "add"
     elif name == "div":
-        right, name = reciprocal(reader, right), "mul"
+        right = reciprocal(reader, right)
+        name = "mul"
     return _with_few(reader, FEW[name], left, right)
 
 
@@ -204,7 +215,7 @@ def _unrepeated(value: Value, axes: int) -> Value:
 
 
 def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
-    """Whether an operand has fewer elements than the result, or would at another batch."""
+    """Return whether an operand has fewer elements than the result, or would at another batch."""
     if value.elements < prod(shape):
         return True
     weights = reader.parameter(value) is not None and len(shape) > 1
@@ -213,11 +224,13 @@ def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
 
 def _of_equals(reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]) -> Value:
     """An operation on two values of one shape, in the order in which both lie if that is one."""
-    left, right = reader.cut(left), reader.cut(right)
+    left = reader.cut(left)
+    right = reader.cut(right)
     if left.lies != right.lies or left.lies.repeated:
-        left, right = reader.plain(left), reader.plain(right)
+        left = reader.plain(left)
+        right = reader.plain(right)
     lying = left.lies.sizes
-    edges = [Edge(one.source(), lying, one.gradient) for one in (left, right)]
+    edges = [Edge(operand.source(), lying, operand.gradient) for operand in (left, right)]
     layer = ElementwiseLayer(kind=name, shape=lying or (1,))
     return _as_it_lay(reader.value(reader.add(name, layer, edges), lying), left)
 
@@ -271,10 +284,10 @@ def power(reader: Reader, call: Call) -> Any:
     if not isinstance(value, Value) or number is None or value.is_complex:
         return reader.named(call)
     if number in (3, 4):
-        made = value
+        result = value
         for _ in range(int(number) - 1):
-            made = binary(reader, "mul", made, value)
-        return made
+            result = binary(reader, "mul", result, value)
+        return result
     roots = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
     if number in roots:
         return unary(reader, roots[number], value)
@@ -316,15 +329,17 @@ def by_name(reader: Reader, call: Call) -> Value:
 
 
 def copied(reader: Reader, call: Call) -> Value:
-    """What is copied into a value, repeated to its shape."""
+    """The operand that is copied into a value, repeated to its shape."""
     source: Value = call["src"]
-    made = source.seen(source.view.expand(call.shape))
-    return replace(made, dtype=call.results.dtype)
+    result = source.seen(source.view.expand(call.shape))
+    return replace(result, dtype=call.results.dtype)
 
 
 def lerp(reader: Reader, call: Call) -> Any:
     """A value on the way to another."""
-    start, end, weight = call["self"], call["end"], call["weight"]
+    start = call["self"]
+    end = call["end"]
+    weight = call["weight"]
     difference = binary(reader, "sub", end, start)
     return binary(reader, "add", start, binary(reader, "mul", difference, weight))
 
@@ -332,6 +347,6 @@ def lerp(reader: Reader, call: Call) -> Any:
 def with_product(reader: Reader, call: Call) -> Any:
     """A value and the product or quotient of two others, times a number."""
     name = "mul" if call.name == "addcmul" else "div"
-    made = binary(reader, name, call["tensor1"], call["tensor2"])
-    made = by_number(reader, "scale", made, float(call["value"]))
-    return binary(reader, "add", call["self"], made)
+    result = binary(reader, name, call["tensor1"], call["tensor2"])
+    result = by_number(reader, "scale", result, float(call["value"]))
+    return binary(reader, "add", call["self"], result)

@@ -73,21 +73,23 @@ def _program(
 ) -> Program:
     """The exported graph of a call of the model on inputs of these sizes."""
     tensors = [*model.parameters(), *model.buffers()]
-    floating = next((one.dtype for one in tensors if one.is_floating_point()), torch.float32)
+    floating = next(
+        (tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32
+    )
     device = tensors[0].device if tensors else "cpu"
     with without_data(torch, device):
-        given = made(torch, inputs, batch, floating=floating, device=device)
+        arguments = made(torch, inputs, batch, floating=floating, device=device)
         aims = Inputs((), {})
         if targets is not None:
             aims = made(torch, targets, batch, floating=floating, device=device)
     try:
-        return exported(torch, model, given, aims, loss)
+        return exported(torch, model, arguments, aims, loss)
     except ArgumentError:
         raise
     except Exception as error:  # whatever a stranger's module raises
         shapes = [
-            list(one.shape) if hasattr(one, "shape") else one
-            for one in (*given.positional, *given.named.values())
+            list(tensor.shape) if hasattr(tensor, "shape") else tensor
+            for tensor in (*arguments.positional, *arguments.named.values())
         ]
         raise refusal(title, error, ", ".join(map(str, shapes))) from error
 
@@ -121,9 +123,9 @@ def _input(reader: Reader, name: str, shown: Any) -> Any:
 def _tensor(reader: Reader, name: str, tensor: Any, shown: Any) -> Value:
     """A parameter, buffer or constant of the module; numbers of small constants are known."""
     trained = bool(tensor.requires_grad)
-    known = not trained and not isinstance(tensor, reader.torch.nn.Parameter)
-    known = known and tensor.numel() <= KNOWN_ELEMENTS and not tensor.is_meta
-    constant = tensor.detach().cpu() if known else None
+    is_constant = not trained and not isinstance(tensor, reader.torch.nn.Parameter)
+    is_constant = is_constant and tensor.numel() <= KNOWN_ELEMENTS and not tensor.is_meta
+    constant = tensor.detach().cpu() if is_constant else None
     shape = (*shown.shape, 2) if shown.dtype.is_complex else tuple(shown.shape)
     data = None
     if constant is not None and constant.dtype != reader.torch.bfloat16:

@@ -25,8 +25,8 @@ class Inputs(NamedTuple):
     named: dict[str, Any]
 
 
-def made(torch: Any, given: Any, batch: int, *, floating: Any, device: Any) -> Inputs:
-    """Tensors without data for inputs ``given`` in any form, for a ``batch`` of images.
+def made(torch: Any, inputs: Any, batch: int, *, floating: Any, device: Any) -> Inputs:
+    """Tensors without data for inputs in any form, for a ``batch`` of images.
 
     ``floating`` is the type of an input of which only the shape is stated. Raises
     ``ArgumentError`` for an input in no known form.
@@ -35,27 +35,29 @@ def made(torch: Any, given: Any, batch: int, *, floating: Any, device: Any) -> I
     def one(name: str, value: Any) -> Any:
         return _tensor(torch, name, value, batch, floating, device)
 
-    if isinstance(given, Mapping):
-        return Inputs((), {str(name): one(str(name), value) for name, value in given.items()})
-    several = not is_shape(given) and isinstance(given, (list, tuple))
-    values = given if several else (given,)
+    if isinstance(inputs, Mapping):
+        return Inputs((), {str(name): one(str(name), value) for name, value in inputs.items()})
+    several = not is_shape(inputs) and isinstance(inputs, (list, tuple))
+    values = inputs if several else (inputs,)
     return Inputs(tuple(one(f"input {i + 1}", value) for i, value in enumerate(values)), {})
 
 
-def is_shape(given: Any) -> bool:
-    """Whether this is one shape: a sequence of integers."""
-    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+def is_shape(inputs: Any) -> bool:
+    """Return whether this is one shape: a sequence of integers."""
+    if not isinstance(inputs, Sequence) or isinstance(inputs, str) or not inputs:
         return False
-    return all(isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in given)
+    return all(
+        isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in inputs
+    )
 
 
-def words(given: Any) -> str:
+def words(inputs: Any) -> str:
     """Inputs in the words of a description, such as "3x224x224"."""
-    if isinstance(given, Mapping):
-        return ", ".join(f"{name} {_words(value)}" for name, value in given.items())
-    if is_shape(given) or not isinstance(given, (list, tuple)):
-        return _words(given)
-    return ", ".join(map(_words, given))
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{name} {_words(value)}" for name, value in inputs.items())
+    if is_shape(inputs) or not isinstance(inputs, (list, tuple)):
+        return _words(inputs)
+    return ", ".join(map(_words, inputs))
 
 
 def _words(value: Any) -> str:
@@ -70,17 +72,22 @@ def _tensor(torch: Any, name: str, value: Any, batch: int, floating: Any, device
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if is_shape(value):
-        shape, kind = (batch, *(int(size) for size in value)), floating
+        shape = (batch, *(int(size) for size in value))
+        kind = floating
     elif isinstance(getattr(value, "dtype", None), DType):  # a spec, which calls define
-        shape, kind = (batch, *value.shape), _dtype(torch, name, value.dtype.name)
+        shape = (batch, *value.shape)
+        kind = _dtype(torch, name, value.dtype.name)
     elif isinstance(value, torch.Tensor):
-        shape, kind = tuple(value.shape), value.dtype
+        shape = tuple(value.shape)
+        kind = value.dtype
         shape = (batch, *shape[1:]) if shape else shape
     elif isinstance(value, np.ndarray):
-        shape, kind = value.shape, _dtype(torch, name, value.dtype.name)
+        shape = value.shape
+        kind = _dtype(torch, name, value.dtype.name)
         shape = (batch, *shape[1:]) if shape else shape
     elif isinstance(value, Sequence) and not value:
-        shape, kind = (batch,), floating
+        shape = (batch,)
+        kind = floating
     else:
         raise ArgumentError(f"{name} is {value!r}; give {FORMS}")
     if any(size < 1 for size in shape):
@@ -93,7 +100,7 @@ _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "int32": "i
 
 
 def _dtype(torch: Any, name: str, called: str) -> Any:
-    found = getattr(torch, _DTYPES.get(called, called), None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, _DTYPES.get(called, called), None)
+    if not isinstance(dtype, torch.dtype):
         raise ArgumentError(f"{name} is of type {called}, which PyTorch has not")
-    return found
+    return dtype

@@ -9,17 +9,17 @@ from typing import Any
 from npusim.base.records import replace
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch.reader import Call, Reader, split_arguments
-from npusim.workloads.from_torch.values import Value, narrowed, sizes_of, whole
+from npusim.workloads.from_torch.values import Order, Value, narrowed, sizes_of, whole
 
 
 def same(reader: Reader, call: Call) -> Value:
     """The operand itself: a copy, a cast, a change of the memory's format."""
     value: Value = call.tensors[0]
-    made = call.results
+    result = call.results
     constant = value.constant
-    if constant is not None and constant.dtype != made.dtype:
-        constant = constant.to(made.dtype)
-    return replace(value, dtype=made.dtype, constant=constant)
+    if constant is not None and constant.dtype != result.dtype:
+        constant = constant.to(result.dtype)
+    return replace(value, dtype=result.dtype, constant=constant)
 
 
 def detach(reader: Reader, call: Call) -> Value:
@@ -36,17 +36,17 @@ def view(reader: Reader, call: Call) -> Any:
     value = call.tensors[0]
     shown = _applied(call, value.view)
     views = shown if isinstance(shown, (list, tuple)) else [shown]
-    if any(one.untyped_storage()._cdata != value.view.untyped_storage()._cdata for one in views):
+    if any(view.untyped_storage()._cdata != value.view.untyped_storage()._cdata for view in views):
         value = reader.plain(value)
         shown = _applied(call, value.view)
         views = shown if isinstance(shown, (list, tuple)) else [shown]
-    if not all(_is_dense(value, one) for one in views):
+    if not all(_is_dense(value, view) for view in views):
         return reader.named(call)
     constants = [None] * len(views)
     if value.constant is not None:
-        made = _applied(call, value.constant)
-        constants = list(made) if isinstance(made, (list, tuple)) else [made]
-    results = [value.seen(one, constant) for one, constant in zip(views, constants, strict=True)]
+        result = _applied(call, value.constant)
+        constants = list(result) if isinstance(result, (list, tuple)) else [result]
+    results = [value.seen(view, constant) for view, constant in zip(views, constants, strict=True)]
     return tuple(results) if isinstance(shown, (list, tuple)) else results[0]
 
 
@@ -57,13 +57,15 @@ def reshape(reader: Reader, call: Call) -> Value:
 
 def _applied(call: Call, tensor: Any) -> Any:
     """The operation on a tensor in place of its first operand."""
-    others = [one.view if isinstance(one, Value) else one for one in call.values[1:]]
+    others = [
+        operand.view if isinstance(operand, Value) else operand for operand in call.values[1:]
+    ]
     placed, named = split_arguments(call.target, [tensor, *others])
     return call.target(*placed, **named)
 
 
 def _is_dense(value: Value, seen: Any) -> bool:
-    """Whether a view has each element of the window, at most repeated along whole axes."""
+    """Return whether a view has each element of the window, at most repeated along whole axes."""
     axes = [
         (stride, size) for size, stride in zip(seen.shape, seen.stride(), strict=True)
         if size > 1 and stride
@@ -81,8 +83,8 @@ def real_view(reader: Reader, call: Call) -> Value:
     """Complex numbers as pairs of real ones, or back."""
     value = call.tensors[0]
     shown = call.target(reader.plain(value).view)
-    made = reader.plain(value)
-    return replace(made, view=shown, dtype=call.results.dtype, constant=None)
+    result = reader.plain(value)
+    return replace(result, view=shown, dtype=call.results.dtype, constant=None)
 
 
 # -- parts -----------------------------------------------------------------------------------
@@ -115,25 +117,24 @@ def part(reader: Reader, value: Value, axis: int, first: int, behind: int, step:
         base = lying
     else:
         base = value.base if value.is_part else lying
-    place = order.axes.index(axis)
-    place = _places(window, lying)[place]
+    place = _places(window, lying)[order.axes.index(axis)]
     ranges = list(window)
     ranges[place] = narrowed(ranges[place], first, behind, step)
+    view = _narrowed_view(reader, value, order, axis, len(range(first, behind, step)))
+    return replace(value, base=base, window=tuple(ranges), view=view, constant=constant)
+
+
+def _narrowed_view(reader: Reader, value: Value, order: Order, axis: int, size: int) -> Any:
+    """A view like that of a value which lies in this order, of another ``size`` along an axis."""
     sizes = list(order.unrepeated)
-    sizes[axis] = len(range(first, behind, step))
+    sizes[axis] = size
     lies = reader.torch.empty(
-        [sizes[one] for one in order.axes], dtype=value.view.dtype, device="meta"
+        [sizes[number] for number in order.axes], dtype=value.view.dtype, device="meta"
     )
-    back = [order.axes.index(one) for one in range(len(sizes))]
+    back = [order.axes.index(number) for number in range(len(sizes))]
     out = list(value.shape)
-    out[axis] = sizes[axis]
-    return replace(
-        value,
-        base=base,
-        window=tuple(ranges),
-        view=lies.permute(back).expand(out),
-        constant=constant,
-    )
+    out[axis] = size
+    return lies.permute(back).expand(out)
 
 
 def _window(value: Value, lying: Sequence[int]) -> Any:
@@ -151,8 +152,8 @@ def _places(window: Any, lying: Sequence[int]) -> list[int]:
     large = [place for place, size in enumerate(sizes) if size > 1]
     if [sizes[place] for place in large] != [size for size in lying if size > 1]:
         return []
-    left = iter(large)
-    return [next(left) if size > 1 else 0 for size in lying]
+    remaining = iter(large)
+    return [next(remaining) if size > 1 else 0 for size in lying]
 
 
 def _axis(value: Value, axis: int) -> int:
@@ -169,7 +170,8 @@ def slice_(reader: Reader, call: Call) -> Value:
 
 def narrow(reader: Reader, call: Call) -> Value:
     """A range of so many elements."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
     start = call["start"]
     if isinstance(start, Value):
         return reader.named_value(call)
@@ -179,7 +181,8 @@ def narrow(reader: Reader, call: Call) -> Value:
 
 def select(reader: Reader, call: Call) -> Value:
     """One element along an axis, which goes."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
     return _selected(reader, value, axis, int(call["index"]) % value.shape[axis])
 
 
@@ -193,14 +196,17 @@ def _selected(reader: Reader, value: Value, axis: int, index: int) -> Value:
 
 def unbind(reader: Reader, call: Call) -> tuple[Value, ...]:
     """Each element along an axis."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
     return tuple(_selected(reader, value, axis, index) for index in range(value.shape[axis]))
 
 
 def split(reader: Reader, call: Call) -> tuple[Value, ...]:
     """Parts side by side along an axis, of the sizes that PyTorch gives them."""
-    value, axis = call["self"], _axis(call["self"], call["dim"])
-    parts, first = [], 0
+    value = call["self"]
+    axis = _axis(call["self"], call["dim"])
+    parts = []
+    first = 0
     for result in call.results:
         behind = first + int(result.shape[axis])
         parts.append(part(reader, value, axis, first, behind))
@@ -216,7 +222,8 @@ def written_part(reader: Reader, call: Call) -> Value:
     size = value.shape[axis]
     if call.name == "select_scatter":
         first = int(call["index"]) % size
-        behind, step = first + 1, 1
+        behind = first + 1
+        step = 1
         source = source.seen(source.view.unsqueeze(axis))
     else:
         first, behind, step = slice(call["start"], call["end"], call["step"]).indices(size)
@@ -236,25 +243,26 @@ def written_part(reader: Reader, call: Call) -> Value:
 
 def concat(reader: Reader, call: Call) -> Value:
     """Several values as one, along an axis that they have or, stacked, along a new one."""
-    pieces, axis = list(call["tensors"]), int(call["dim"])
+    pieces = list(call["tensors"])
+    axis = int(call["dim"])
     if call.name == "stack":
         axis %= len(pieces[0].shape) + 1
         pieces = [
-            one.seen(
-                one.view.unsqueeze(axis),
-                None if one.constant is None else one.constant.unsqueeze(axis),
+            piece.seen(
+                piece.view.unsqueeze(axis),
+                None if piece.constant is None else piece.constant.unsqueeze(axis),
             )
-            for one in pieces
+            for piece in pieces
         ]
     return joined(reader, pieces, axis % max(1, len(call.shape)))
 
 
 def joined(reader: Reader, pieces: Sequence[Value], axis: int) -> Value:
     """Values one behind the other along an axis."""
-    pieces = [one for one in pieces if one.elements]
+    pieces = [piece for piece in pieces if piece.elements]
     if len(pieces) == 1:
         return pieces[0]
-    reads = [reader.read(one) for one in pieces]
+    reads = [reader.read(piece) for piece in pieces]
     shape = list(reads[0].shape)
     shape[axis] = sum(edge.shape[axis] for edge in reads)
     layer = ElementwiseLayer(kind="concat", shape=tuple(shape), out=tuple(shape))
@@ -265,7 +273,8 @@ def joined(reader: Reader, pieces: Sequence[Value], axis: int) -> Value:
 
 def repeat(reader: Reader, call: Call) -> Value:
     """A value so many times along each axis."""
-    value, times = call.tensors[0], [int(one) for one in call.values[1]]
+    value = call.tensors[0]
+    times = [int(factor) for factor in call.values[1]]
     shape = (1,) * (len(times) - len(value.shape)) + value.shape
     constant = value.constant
     if max(times, default=1) == 1:
@@ -288,9 +297,11 @@ def repeat(reader: Reader, call: Call) -> Value:
 def roll(reader: Reader, call: Call) -> Value:
     """Elements moved along axes, those that leave at an end come in at the other."""
     value = reader.plain(call["self"])
-    shifts, axes = list(call["shifts"]), list(call["dims"])
+    shifts = list(call["shifts"])
+    axes = list(call["dims"])
     if not axes:
-        value, axes = value.seen(value.view.view(-1)), [0]
+        value = value.seen(value.view.view(-1))
+        axes = [0]
     axes = [_axis(value, axis) for axis in axes]
     layer = ElementwiseLayer(
         kind="roll",
@@ -298,19 +309,18 @@ def roll(reader: Reader, call: Call) -> Value:
         axes=tuple(axes),
         numbers=tuple(float(shift) for shift in shifts),
     )
-    made = reader.value(reader.add("roll", layer, [reader.read(value)]), value.shape)
-    return made.seen(made.view.view(call.shape))
+    result = reader.value(reader.add("roll", layer, [reader.read(value)]), value.shape)
+    return result.seen(result.view.view(call.shape))
 
 
 def pad(reader: Reader, call: Call) -> Value:
     """Numbers put around a value, or elements left out where there are fewer than none."""
     value: Value = call["self"]
-    mode, number = call.get("mode", "constant"), call.get("value", 0) or 0
+    mode = call.get("mode", "constant")
+    number = call.get("value", 0) or 0
     if mode != "constant":
         return reader.of(reader.unknown(f"{mode} pad", [value], call.shape), call.results)
-    counts = [int(one) for one in call["pad"]]
-    sides = [(0, 0)] * (len(value.shape) - len(counts) // 2)
-    sides += list(zip(counts[::2], counts[1::2], strict=True))[::-1]
+    sides = _sides([int(count) for count in call["pad"]], len(value.shape))
     for axis, (before, behind) in enumerate(sides):
         value = part(reader, value, axis, max(0, -before), value.shape[axis] + min(0, behind))
     added = tuple((max(0, before), max(0, behind)) for before, behind in sides)
@@ -320,6 +330,13 @@ def pad(reader: Reader, call: Call) -> Value:
         kind="pad", shape=value.shape, out=call.shape, padding=() if number else added
     )
     return reader.result(reader.add("pad", layer, [reader.read(value)]), call)
+
+
+def _sides(counts: Sequence[int], rank: int) -> list[tuple[int, int]]:
+    """(before, behind) of each axis, of counts that begin with the last axis and may end early."""
+    sides = list(zip(counts[::2], counts[1::2], strict=True))
+    sides.reverse()
+    return [(0, 0)] * (rank - len(sides)) + sides
 
 
 def shuffled(reader: Reader, call: Call) -> Value:

@@ -17,7 +17,7 @@ from npusim.workloads.layers import ConvLayer, LinearLayer
 
 
 def _own(reader: Reader, value: Value | None) -> bool:
-    """Whether an operand is a parameter of the node: as it lies, and trained if it is anywhere."""
+    """Return whether an operand can be a parameter of the node: as it lies, trained if anywhere."""
     name = reader.parameter(value)
     if name is None or value is None:
         return False
@@ -25,7 +25,7 @@ def _own(reader: Reader, value: Value | None) -> bool:
 
 
 def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
-    """Whether no gradient flows to any operand, as under ``no_grad``."""
+    """Return whether no gradient flows to any operand, as under ``no_grad``."""
     return not any(reader.flows(value) for value in values)
 
 
@@ -34,7 +34,9 @@ def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
 
 def convolution(reader: Reader, call: Call) -> Value:
     """A convolution of one to three axes, or a transposed one, with sizes as the framework's."""
-    x, w, bias = call["input"], call["weight"], call["bias"]
+    x = call["input"]
+    w = call["weight"]
+    bias = call["bias"]
     if x.is_complex or w.is_complex:
         return complex_product(reader, call)
     dims = len(w.shape) - 2
@@ -43,7 +45,8 @@ def convolution(reader: Reader, call: Call) -> Value:
         x = x.seen(x.view.unsqueeze(0))
     transposed = call.name.startswith("conv_transpose") or bool(call.get("transposed", False))
     groups = int(call["groups"])
-    stride, dilation = (each(call[name], dims) for name in ("stride", "dilation"))
+    stride = each(call["stride"], dims)
+    dilation = each(call["dilation"], dims)
     extra = each(call.get("output_padding", [0]), dims) if transposed else ()
     layer = ConvLayer(
         name="",
@@ -60,18 +63,18 @@ def convolution(reader: Reader, call: Call) -> Value:
         output_padding=extra if any(extra) else (),
         bias=bias is not None,
     )
-    made = _weighted(reader, "convolution", layer, x, w, bias, (1, -1, *(1,) * dims))
-    return made.seen(made.view.reshape(call.shape))
+    result = _weighted(reader, "convolution", layer, x, w, bias, (1, -1, *(1,) * dims))
+    return result.seen(result.view.reshape(call.shape))
 
 
-def _padding(given: Any, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
+def _padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> Any:
     """(before, after) of each axis, of numbers or of PyTorch's words."""
-    if isinstance(given, str):
+    if isinstance(padding, str):
         reach = [
-            d * (k - 1) if given == "same" else 0 for k, d in zip(kernel, dilation, strict=True)
+            d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True)
         ]
         return tuple((total // 2, total - total // 2) for total in reach)
-    return tuple((pad, pad) for pad in each(given, len(kernel)))
+    return tuple((pad, pad) for pad in each(padding, len(kernel)))
 
 
 def _weighted(
@@ -92,29 +95,29 @@ def _weighted(
     """
     region = _in_region(reader, [x, w, bias])
     reads = [reader.read(x)]
-    own: dict[str, Value] = {}
+    trained: dict[str, Value] = {}
     if _own(reader, w) or (region and reader.parameter(w)):
-        own["w"] = w
+        trained["w"] = w
     else:
         reads.append(reader.read(w if computed is None else computed))
     apart = bias is not None and not (
         _own(reader, bias) or (region and reader.parameter(bias) is not None)
     )
     if bias is not None and not apart:
-        own["b"] = bias
+        trained["b"] = bias
     if apart:
         layer = replace(layer, bias=False)
-    name = reader.add(what, layer, reads, own)
+    name = reader.add(what, layer, reads, trained)
     shape = layer.dy_shape if isinstance(layer, ConvLayer) else (
         *x.shape[:-1], layer.cout
     )  # fmt: skip
-    made = reader.value(name, shape)
+    result = reader.value(name, shape)
     if apart and bias is not None:
         sized = moves.reshaped(
-            reader, bias, [bias.elements if one < 0 else 1 for one in bias_shape]
+            reader, bias, [bias.elements if size < 0 else 1 for size in bias_shape]
         )
-        made = arithmetic.binary(reader, "add", made, sized)
-    return made
+        result = arithmetic.binary(reader, "add", result, sized)
+    return result
 
 
 # -- products of matrices --------------------------------------------------------------------
@@ -131,11 +134,13 @@ def complex_product(reader: Reader, call: Call) -> Value:
 
 def linear(reader: Reader, call: Call) -> Value:
     """Rows times a matrix of weights (features out, features in), and a bias."""
-    x, w, bias = call["input"], call["weight"], call["bias"]
+    x = call["input"]
+    w = call["weight"]
+    bias = call["bias"]
     if x.is_complex or w.is_complex:
         return complex_product(reader, call)
-    made = by_matrix(reader, x, w.seen(w.view.t() if len(w.shape) > 1 else w.view), bias)
-    return moves.reshaped(reader, made, call.shape)
+    result = by_matrix(reader, x, w.seen(w.view.t() if len(w.shape) > 1 else w.view), bias)
+    return moves.reshaped(reader, result, call.shape)
 
 
 def by_matrix(reader: Reader, left: Value, right: Value, bias: Value | None = None) -> Value:
@@ -186,16 +191,17 @@ def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) 
         # One matrix times those of a stack: the rows of the transposed ones times its transposed.
         columns = right.seen(right.view.transpose(-1, -2))
         matrix = _first(left)
-        made = by_matrix(reader, columns, matrix.seen(matrix.view.t()))
-        return moves.reshaped(reader, made.seen(made.view.transpose(-1, -2)), shape)
+        result = by_matrix(reader, columns, matrix.seen(matrix.view.t()))
+        return moves.reshaped(reader, result.seen(result.view.transpose(-1, -2)), shape)
     stack = tuple(
         max(a, b) for a, b in zip(
             _stretched(left, right), _stretched(right, left), strict=True
         )
     )  # fmt: skip
-    left, right = (one.seen(one.view.expand(*stack, *one.shape[-2:])) for one in (left, right))
-    made = stacked(reader, left, right)
-    return moves.reshaped(reader, made, shape)
+    left = left.seen(left.view.expand(*stack, *left.shape[-2:]))
+    right = right.seen(right.view.expand(*stack, *right.shape[-2:]))
+    result = stacked(reader, left, right)
+    return moves.reshaped(reader, result, shape)
 
 
 def _stretched(value: Value, other: Value) -> tuple[int, ...]:
@@ -205,12 +211,13 @@ def _stretched(value: Value, other: Value) -> tuple[int, ...]:
 
 
 def _shared(reader: Reader, value: Value, other: Value) -> bool:
-    """Whether a stack has one matrix for all that it is multiplied with, at any batch.
+    """Return whether a stack has one matrix for all that it is multiplied with, at any batch.
 
     A computed stack of one matrix is one of each image where the ``other`` has no more, as it is
     at a batch of 1.
     """
-    sizes, strides = value.view.shape[:-2], value.view.stride()[:-2]
+    sizes = value.view.shape[:-2]
+    strides = value.view.stride()[:-2]
     if any(size > 1 and stride for size, stride in zip(sizes, strides, strict=True)):
         return False
     if not sizes or value.source() in reader.builder.parameters:
@@ -230,12 +237,13 @@ def _first(value: Value) -> Value:
 
 def stacked(reader: Reader, left: Value, right: Value, what: str = "product") -> Value:
     """Products of two stacks (..., rows, cin) and (..., cin, cout) with the same axes in front."""
-    operands, exchanged = [], []
-    for one in (left, right):
-        turned = one.seen(one.view.transpose(-1, -2))
-        inner = turned.view.stride()[-1] == 1 != one.view.stride()[-1]
-        exchanged.append(not one.is_plain and (turned.is_plain or inner))
-        operands.append(reader.read(turned if exchanged[-1] else one))
+    operands = []
+    exchanged = []
+    for operand in (left, right):
+        turned = operand.seen(operand.view.transpose(-1, -2))
+        inner = turned.view.stride()[-1] == 1 != operand.view.stride()[-1]
+        exchanged.append(not operand.is_plain and (turned.is_plain or inner))
+        operands.append(reader.read(turned if exchanged[-1] else operand))
     *stack, rows_, cin = left.shape
     images = (stack[0] if stack else 1, prod(stack[1:]))
     operands = [edge._replace(shape=(*images, *edge.shape[-2:])) for edge in operands]
@@ -258,43 +266,44 @@ def addmm(reader: Reader, call: Call) -> Value:
     left, right = call.tensors[1:3]
     if left.is_complex or right.is_complex:
         return complex_product(reader, call)
-    alpha, beta = float(call["alpha"]), float(call["beta"])
+    alpha = float(call["alpha"])
+    beta = float(call["beta"])
     simple = call.name in ("addmm", "addmv") and alpha == beta == 1 and len(right.shape) == 2
     if simple and added.shape == (right.shape[1],):
-        made = by_matrix(reader, left, right, added)
-        return moves.reshaped(reader, made, call.shape)
-    made = multiplied(reader, left, right, call.shape)
+        result = by_matrix(reader, left, right, added)
+        return moves.reshaped(reader, result, call.shape)
+    result = multiplied(reader, left, right, call.shape)
     if alpha != 1:
-        made = arithmetic.by_number(reader, "scale", made, alpha)
+        result = arithmetic.by_number(reader, "scale", result, alpha)
     if beta == 0:
-        return made
+        return result
     if beta != 1:
         added = arithmetic.by_number(reader, "scale", added, beta)
-    return arithmetic.binary(reader, "add", made, added)
+    return arithmetic.binary(reader, "add", result, added)
 
 
 def attention(reader: Reader, call: Call) -> Value:
     """Queries times keys, scaled and masked, their softmax, and that times values."""
-    q, k, v = call["query"], call["key"], call["value"]
+    q = call["query"]
+    k = call["key"]
+    v = call["value"]
     scale = call.get("scale")
     factor = float(scale) if scale is not None else 1 / sqrt(q.shape[-1])
     if k.shape[:-2] != q.shape[:-2] and len(q.shape) > 2 and call.get("enable_gqa"):
-        k, v = (_grouped(reader, one, q.shape[-3]) for one in (k, v))
+        k = _grouped(reader, k, q.shape[-3])
+        v = _grouped(reader, v, q.shape[-3])
     keys = k.seen(k.view.transpose(-1, -2))
     scores = (*q.shape[:-1], k.shape[-2])
-    made = multiplied(reader, q, keys, scores)
-    made = arithmetic.by_number(reader, "scale", made, factor)
-    mask = call.get("attn_mask")
-    if call.get("is_causal"):
-        lower = reader.torch.ones(scores[-2:], dtype=reader.torch.bool).tril()
-        mask = reader.constant(lower, f"{reader.name('product')}.mask")
+    result = multiplied(reader, q, keys, scores)
+    result = arithmetic.by_number(reader, "scale", result, factor)
+    mask = _attention_mask(reader, call, scores)
     if mask is not None:
-        made = arithmetic.binary(reader, "add", made, _added_mask(reader, mask))
-    made = rows.softmax_of(reader, "softmax", made, -1)
+        result = arithmetic.binary(reader, "add", result, _added_mask(reader, mask))
+    result = rows.softmax_of(reader, "softmax", result, -1)
     if call.get("dropout_p"):
-        layer = ElementwiseLayer(kind="dropout", shape=made.shape)
-        made = reader.value(reader.add("dropout", layer, [reader.read(made)]), made.shape)
-    return multiplied(reader, made, v, call.shape)
+        layer = ElementwiseLayer(kind="dropout", shape=result.shape)
+        result = reader.value(reader.add("dropout", layer, [reader.read(result)]), result.shape)
+    return multiplied(reader, result, v, call.shape)
 
 
 def fused_attention(reader: Reader, call: Call) -> Any:
@@ -304,14 +313,23 @@ def fused_attention(reader: Reader, call: Call) -> Any:
 
 def _grouped(reader: Reader, value: Value, heads: int) -> Value:
     """Keys or values that several heads share, for each of these."""
-    *front, own, keys, width = value.shape
-    shape = (*front, own, heads // own, keys, width)
+    *front, head_count, keys, width = value.shape
+    shape = (*front, head_count, heads // head_count, keys, width)
     seen = value.seen(value.view.unsqueeze(-3).expand(shape))
     return moves.reshaped(reader, seen, (*front, heads, keys, width))
 
 
+def _attention_mask(reader: Reader, call: Call, scores: Sequence[int]) -> Value | None:
+    """The mask of an attention for scores of this shape: that of a causal one hides later keys."""
+    if not call.get("is_causal"):
+        mask: Value | None = call.get("attn_mask")
+        return mask
+    lower = reader.torch.ones(scores[-2:], dtype=reader.torch.bool).tril()
+    return reader.constant(lower, f"{reader.name('product')}.mask")
+
+
 def _added_mask(reader: Reader, mask: Value) -> Value:
-    """What a mask adds to scores: nothing where it lets through, minus infinity where not."""
+    """The term that a mask adds to scores: 0 where it lets through, minus infinity where not."""
     if mask.floats:
         return mask
     if mask.constant is not None:

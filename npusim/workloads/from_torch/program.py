@@ -92,19 +92,19 @@ def _silent() -> Iterator[None]:
 
 
 def refusal(title: str, error: BaseException, inputs: Any) -> ArgumentError:
-    """What to tell a user whose module could not be exported."""
+    """The message for a user whose module could not be exported."""
     name = type(error).__name__
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     text = " ".join(lines[:2]) or name
     if re.search(r"data.dependent|guard on|unbacked|\.item\(\)|DynamicControlFlow", str(error)):
         return ArgumentError(f"{title} cannot be read: {name}: {text}; {_WAY_OUT}")
-    whole = f"{title} does not run on inputs {inputs} without data: {name}: {text}"
+    message = f"{title} does not run on inputs {inputs} without data: {name}: {text}"
     if re.search(r"scalar types: Long, Int|got \w*FloatTensor|dtype.*(Long|int64)", str(error)):
-        whole += (
+        message += (
             "; where it takes indices such as tokens, give inputs=npusim.spec(shape, 'int32') or "
             "an example tensor of integers"
         )
-    return ArgumentError(whole)
+    return ArgumentError(message)
 
 
 def _called(
@@ -120,8 +120,9 @@ def _called(
                 self.loss = loss
             self.training = model.training
 
-        def forward(self, *given: Any) -> Any:
-            first, rest = given[:count], given[count:]
+        def forward(self, *arguments: Any) -> Any:
+            first = arguments[:count]
+            rest = arguments[count:]
             keywords = dict(zip(named, rest, strict=False))
             result = getattr(self, _INSIDE)(*first, **keywords)
             if loss is None:
@@ -164,7 +165,8 @@ def _as_it_was(torch: Any, model: Any) -> Iterator[None]:
 def _plainly(torch: Any) -> Iterator[None]:
     """Operations as a training step calls them, of any number of images."""
     functional: Any = import_module("torch.nn.functional")  # with what it calls for itself
-    check, normalise = functional._verify_batch_size, functional.batch_norm
+    check = functional._verify_batch_size
+    normalise = functional.batch_norm
 
     def batch_norm(x: Any, mean: Any, variance: Any, *rest: Any, **named: Any) -> Any:
         training = rest[2] if len(rest) > 2 else named.get("training", False)
@@ -186,7 +188,8 @@ def _plainly(torch: Any) -> Iterator[None]:
             yield
     finally:
         logged.setLevel(level)
-        functional._verify_batch_size, functional.batch_norm = check, normalise
+        functional._verify_batch_size = check
+        functional.batch_norm = normalise
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
@@ -232,7 +235,11 @@ def _input_names(model: Any, inputs: Inputs, targets: Inputs) -> list[str]:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    placed = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    placed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
     count = len(inputs.positional)
     placed += [f"input_{i + 1}" for i in range(len(placed), count)]
     aims = [f"target_{i + 1}" if i else "target" for i in range(len(targets.positional))]
@@ -249,11 +256,12 @@ def _named(model: Any, program: Any, inputs: list[str], traces: Mapping[str, str
     ):
         tensors[name] = tensor
         first.setdefault(id(tensor), name)
-    names, others = {}, {}
-    left = iter(inputs)
+    names = {}
+    others = {}
+    remaining = iter(inputs)
     for spec in program.graph_signature.input_specs:
         if spec.target is None:
-            others[spec.arg.name] = next(left, spec.arg.name)
+            others[spec.arg.name] = next(remaining, spec.arg.name)
             continue
         name = spec.target.removeprefix(f"{_INSIDE}.")
         if name in tensors:
@@ -290,7 +298,7 @@ def _traces(module: Any) -> dict[str, str]:
 
 
 def _writes_parts(module: Any) -> bool:
-    """Whether an operation writes a part of a value, or a value that is seen otherwise too."""
+    """Return whether an operation writes a part of a value, or a value that has other views."""
     return any(_writes_part(graph) for graph in _graphs(module))
 
 
@@ -306,10 +314,12 @@ def _writes_part(graph: Any) -> bool:
             views.setdefault(root[node], []).append(node)
     for node in graph.nodes:
         for written in written_by(node):
-            whole = root[written]
-            seen = [whole, *views.get(whole, ())]
-            others = [one for one in seen if one is not written and order[one] < order[node]]
-            if any(order[user] > order[node] for one in others for user in one.users):
+            root_value = root[written]
+            seen = [root_value, *views.get(root_value, ())]
+            others = [
+                other for other in seen if other is not written and order[other] < order[node]
+            ]
+            if any(order[user] > order[node] for other in others for user in other.users):
                 return True
     return False
 
@@ -325,7 +335,7 @@ def written_by(node: Any) -> list[Any]:
             continue
         value = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
         written += value if isinstance(value, (list, tuple)) else [value]
-    return [one for one in written if hasattr(one, "users")]
+    return [result for result in written if hasattr(result, "users")]
 
 
 def _viewed(node: Any) -> Any:
@@ -338,11 +348,11 @@ def _viewed(node: Any) -> Any:
 
 
 def is_view(target: Any) -> bool:
-    """Whether the result of an operation shares the memory of its first operand, unwritten."""
+    """Return whether the result of an operation shares its first operand's memory, unwritten."""
     schema = getattr(target, "_schema", None)
     if schema is None or schema.is_mutable or not schema.returns:
         return False
-    return all(one.alias_info is not None for one in schema.returns)
+    return all(result.alias_info is not None for result in schema.returns)
 
 
 def _detach_regions(torch: Any, module: Any) -> None:

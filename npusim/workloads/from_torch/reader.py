@@ -36,7 +36,9 @@ class Call:
     """
 
     def __init__(self, name: str, target: Any, arguments: Mapping[str, Any], results: Any) -> None:
-        self.name, self.target, self.results = name, target, results
+        self.name = name
+        self.target = target
+        self.results = results
         self._arguments = arguments
 
     def __getitem__(self, argument: str) -> Any:
@@ -67,7 +69,7 @@ class Call:
 
 
 class Reader:
-    """What has been read of a program: the graph so far, and what its rows need to go on.
+    """State of reading a program: the graph so far, and what the rows of the table need.
 
     ``table`` has a function of the reader and a ``Call`` for each operation, which returns its
     result. ``traces`` are the places of operations that a decomposition has made others of.
@@ -83,7 +85,10 @@ class Reader:
         unrolled: bool,
         traces: Mapping[str, str],
     ) -> None:
-        self.torch, self.builder, self.table, self.unrolled = torch, builder, table, unrolled
+        self.torch = torch
+        self.builder = builder
+        self.table = table
+        self.unrolled = unrolled
         self._traces = traces
         self.aten = torch.ops.aten
         self.notes: list[str] = []
@@ -129,11 +134,12 @@ class Reader:
         return self.value(Later(noted), tensor.shape, dtype=tensor.dtype, constant=tensor)
 
     def _unused(self, name: str) -> str:
-        found, number = name, 1
-        while found in self.builder.shapes:
+        unused = name
+        number = 1
+        while unused in self.builder.shapes:
             number += 1
-            found = f"{name}_{number}"
-        return found
+            unused = f"{name}_{number}"
+        return unused
 
     def parameter(self, value: Value | None) -> str | None:
         """The name of the parameter, buffer or constant that a tensor is as it lies, or None."""
@@ -143,7 +149,7 @@ class Reader:
         return name if name in self.builder.parameters else None
 
     def flows(self, value: Value | None) -> bool:
-        """Whether a gradient flows back to a tensor."""
+        """Return whether a gradient flows back to a tensor."""
         return value is not None and value.gradient and self.builder.trained[value.source()]
 
     def read(self, value: Value) -> Edge:
@@ -208,24 +214,28 @@ class Reader:
         axes = tuple(order.axes.index(axis) for axis in range(len(order.axes)))
         shape = order.unrepeated
         if value.is_complex:
-            lying, axes, shape = (*lying, 2), (*axes, len(axes)), (*shape, 2)
+            lying = (*lying, 2)
+            axes = (*axes, len(axes))
+            shape = (*shape, 2)
         layer = ElementwiseLayer(kind="permute", shape=lying, out=shape, axes=axes)
-        made = self._moved(value, layer)
+        result = self._moved(value, layer)
         view = self.torch.empty(order.unrepeated, dtype=value.view.dtype, device="meta")
         return Value(
-            made.source, made.base, made.window, view.expand(value.shape), value.dtype,
+            result.source, result.base, result.window, view.expand(value.shape), value.dtype,
             value.gradient, value.constant,
         )  # fmt: skip
 
     def _expanded(self, value: Value) -> Value:
         """The same tensor with each element as often as it is repeated."""
-        shape, out = value.lies.unrepeated, value.shape
+        shape = value.lies.unrepeated
+        out = value.shape
         if value.is_complex:
-            shape, out = (*shape, 2), (*out, 2)
-        made = self._moved(value, ElementwiseLayer(kind="expand", shape=shape, out=out))
+            shape = (*shape, 2)
+            out = (*out, 2)
+        result = self._moved(value, ElementwiseLayer(kind="expand", shape=shape, out=out))
         view = self.torch.empty(value.shape, dtype=value.view.dtype, device="meta")
         return Value(
-            made.source, made.base, made.window, view, value.dtype, value.gradient,
+            result.source, result.base, result.window, view, value.dtype, value.gradient,
             value.constant,
         )  # fmt: skip
 
@@ -254,26 +264,26 @@ class Reader:
         ``what`` says what it is where the module has several. ``parameters`` are those of the node
         by their symbols; one of which nothing asks a gradient leaves the node without any.
         """
-        own = parameters or {}
+        trained = parameters or {}
         frozen = not any(edge.gradient and self.builder.trained[edge.value] for edge in reads)
-        frozen = frozen and not any(self.flows(value) for value in own.values())
+        frozen = frozen and not any(self.flows(value) for value in trained.values())
         return self.builder.add(
             self.name(what),
             layer,
             reads,
-            parameters={symbol: self.parameter(value) or "" for symbol, value in own.items()},
+            parameters={symbol: self.parameter(value) or "" for symbol, value in trained.items()},
             place=self.place,
             frozen=frozen,
         )
 
     def result(self, name: str, call: Call) -> Value:
         """The result of a call, as the value of that name."""
-        made = call.results[0] if isinstance(call.results, (list, tuple)) else call.results
-        return self.of(name, made)
+        result = call.results[0] if isinstance(call.results, (list, tuple)) else call.results
+        return self.of(name, result)
 
-    def of(self, name: str, made: Any) -> Value:
-        """The tensor that a value is, sized as PyTorch has sized ``made``."""
-        return self.value(name, made.shape, dtype=made.dtype)
+    def of(self, name: str, result: Any) -> Value:
+        """The tensor that a value is, sized as PyTorch has sized ``result``."""
+        return self.value(name, result.shape, dtype=result.dtype)
 
     def unknown(
         self, called: str, operands: Sequence[Value], out: Sequence[int], *, what: str = ""
@@ -320,13 +330,13 @@ class Reader:
 
     # -- the walk ------------------------------------------------------------------------------
 
-    def walk(self, module: Any, given: Sequence[Any]) -> Any:
-        """Read a graph whose placeholders are ``given``; returns what its output is."""
-        left = iter(given)
+    def walk(self, module: Any, arguments: Sequence[Any]) -> Any:
+        """Read a graph whose placeholders are ``arguments``; returns what its output is."""
+        remaining = iter(arguments)
         environment: dict[Any, Any] = {}
         for node in module.graph.nodes:
             if node.op == "placeholder":
-                environment[node] = next(left)
+                environment[node] = next(remaining)
             elif node.op == "get_attr":
                 environment[node] = self._attribute(module, node)
             elif node.op == "output":
@@ -350,10 +360,10 @@ class Reader:
             self._node = before
 
     def _attribute(self, module: Any, node: Any) -> Any:
-        found = module
+        value = module
         for part in node.target.split("."):
-            found = getattr(found, part)
-        return self.constant(found, node.name) if isinstance(found, self.torch.Tensor) else found
+            value = getattr(value, part)
+        return self.constant(value, node.name) if isinstance(value, self.torch.Tensor) else value
 
     def _called(self, node: Any, environment: Mapping[Any, Any]) -> Any:
         target = node.target
@@ -398,11 +408,11 @@ class Reader:
             return node.target(*arguments, **keywords)
         results = node.meta.get("val")
         several = isinstance(results, (list, tuple))
-        made = [
-            self.of(self.unknown(f"{MULTIPLIES}{name}", values, tuple(one.shape)), one)
-            for one in (results if several else [results])
+        result = [
+            self.of(self.unknown(f"{MULTIPLIES}{name}", values, tuple(item.shape)), item)
+            for item in (results if several else [results])
         ]
-        return tuple(made) if several else made[0]
+        return tuple(result) if several else result[0]
 
     def operation(self, call: Call, *, is_factory: bool = False) -> Any:
         """The result of a call, by its row or by what is known of any operation."""
@@ -433,7 +443,8 @@ class Reader:
         node = self._node
 
         def noted() -> str:
-            before, self._node = self._node, node
+            before = self._node
+            self._node = node
             try:
                 if row is not None:
                     return self.read(row(self, call)).value
@@ -450,14 +461,14 @@ class Reader:
         if any(value.constant is None for value in tensors) and not is_factory:
             return None
         results = call.results if isinstance(call.results, (list, tuple)) else [call.results]
-        if any(not hasattr(one, "numel") or one.numel() > KNOWN_ELEMENTS for one in results):
+        if any(not hasattr(item, "numel") or item.numel() > KNOWN_ELEMENTS for item in results):
             return self._unkept(call) if is_factory else None
         if is_view(call.target) or call.name in ("clone", "contiguous", "detach"):
             return None
-        made = self._computed(call)
-        several = isinstance(made, (list, tuple))
+        result = self._computed(call)
+        several = isinstance(result, (list, tuple))
         values = tuple(
-            self.constant(one, self._numbers(call)) for one in (made if several else [made])
+            self.constant(item, self._numbers(call)) for item in (result if several else [result])
         )
         return values if several else values[0]
 
@@ -466,7 +477,7 @@ class Reader:
         return f"{self.name(call.name).removesuffix('.' + call.name)}.{call.name}"
 
     def _computed(self, call: Call) -> Any:
-        """What PyTorch computes of constants, with the same random numbers each time."""
+        """The result of PyTorch on constants, with the same random numbers each time."""
         with self.torch.random.fork_rng(devices=[]), self.torch.no_grad():
             self.torch.manual_seed(0)
             return computed(self.torch, call)
@@ -492,9 +503,9 @@ class Reader:
             placed, named = split_arguments(call.target, _replaced(flat, iter(tensors)))
             return call.target.decompose(*placed, **named)
 
-        graph = make_fx(composed)(*[one for one in _flat(flat) if hasattr(one, "stride")])
-        made = self.walk(graph, values)
-        return tuple(made) if isinstance(made, list) else made
+        graph = make_fx(composed)(*[item for item in _flat(flat) if hasattr(item, "stride")])
+        result = self.walk(graph, values)
+        return tuple(result) if isinstance(result, list) else result
 
     def named(self, call: Call) -> Any:
         """The result of an operation of which only the name is known.
@@ -516,21 +527,23 @@ class Reader:
         called = f"{MULTIPLIES}{call.name}" if multiplies else call.name
         several = isinstance(call.results, (list, tuple))
         results = call.results if several else [call.results]
-        known = [result for result in results if hasattr(result, "shape")]
-        if any(one.is_complex() for one in known) or any(one.is_complex for one in tensors):
+        tensors_made = [result for result in results if hasattr(result, "shape")]
+        if any(item.is_complex() for item in tensors_made) or any(
+            item.is_complex for item in tensors
+        ):
             called = f"{called} (complex)"
-        made: list[Value | None] = []
+        values: list[Value | None] = []
         for result in results:
             if not hasattr(result, "shape"):
-                made.append(None)
+                values.append(None)
                 continue
             out = (*result.shape, 2) if result.is_complex() else tuple(result.shape)
-            if not made or _floats(result):
+            if not values or _floats(result):
                 name = self.unknown(called, tensors, out, what=call.name)
-                made.append(self.of(name, result))
+                values.append(self.of(name, result))
             else:
-                made.append(self.later(call, result))
-        return tuple(made) if several else made[0]
+                values.append(self.later(call, result))
+        return tuple(values) if several else values[0]
 
     def named_value(self, call: Call) -> Value:
         """The result of such an operation that has exactly one, a tensor."""
@@ -540,17 +553,17 @@ class Reader:
 
 
 def computed(torch: Any, call: Call) -> Any:
-    """What an operation computes of constants; none of them is written.
+    """The result of an operation on constants; none of them is written.
 
     Of a tensor that is no constant only the sizes matter to it.
     """
-    given = [
+    arguments = [
         torch.zeros(value.shape, dtype=value.dtype)
         if value.constant is None
         else value.constant.clone()
         for value in call.tensors
     ]
-    placed, named = split_arguments(call.target, _replaced(call.values, iter(given)))
+    placed, named = split_arguments(call.target, _replaced(call.values, iter(arguments)))
     if "device" in named:
         named["device"] = "cpu"
     return call.target(*placed, **named)
@@ -577,7 +590,7 @@ def _replaced(values: Any, tensors: Any) -> Any:
 
 def _flat(values: Any) -> list[Any]:
     if isinstance(values, (list, tuple)):
-        return [one for value in values for one in _flat(value)]
+        return [result for value in values for result in _flat(value)]
     return [values]
 
 
@@ -592,15 +605,15 @@ def _origin(node: Any) -> str:
     return sources[0].name if sources else ""
 
 
-def _floats(made: Any) -> bool:
-    return bool(made.is_floating_point() or made.is_complex())
+def _floats(result: Any) -> bool:
+    return bool(result.is_floating_point() or result.is_complex())
 
 
 def _is_of_integers(results: Any) -> bool:
-    """Whether no result has floating-point or complex values."""
+    """Return whether no result has floating-point or complex values."""
     several = results if isinstance(results, (list, tuple)) else [results]
-    tensors = [one for one in several if hasattr(one, "is_floating_point")]
-    return bool(tensors) and not any(_floats(one) for one in tensors)
+    tensors = [result for result in several if hasattr(result, "is_floating_point")]
+    return bool(tensors) and not any(_floats(result) for result in tensors)
 
 
 def _detached(value: Any) -> Any:
@@ -608,7 +621,7 @@ def _detached(value: Any) -> Any:
 
 
 def _is_composite(torch: Any, target: Any) -> bool:
-    """Whether PyTorch composes an operation of others."""
+    """Return whether PyTorch composes an operation of others."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return hasattr(target, "decompose") and bool(has(target.name(), "CompositeImplicitAutograd"))
 
@@ -616,7 +629,7 @@ def _is_composite(torch: Any, target: Any) -> bool:
 def _resolved(value: Any, environment: Mapping[Any, Any]) -> Any:
     """Arguments with the values that nodes of the graph have."""
     if isinstance(value, (list, tuple)):
-        return [_resolved(one, environment) for one in value]
+        return [_resolved(result, environment) for result in value]
     if isinstance(value, dict):
-        return {key: _resolved(one, environment) for key, one in value.items()}
+        return {key: _resolved(result, environment) for key, result in value.items()}
     return environment[value] if hasattr(value, "users") else value

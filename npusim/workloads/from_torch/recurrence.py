@@ -18,7 +18,8 @@ def layer(reader: Reader, call: Call) -> tuple[Any, ...]:
     kind = call.name
     if "batch_sizes" in call._arguments:
         return _packed(reader, call)
-    x, hx = call["input"], call["hx"]
+    x = call["input"]
+    hx = call["hx"]
     if x.is_complex:
         raise ArgumentError(f"{reader.builder.title}: {kind} of complex values")
     firsts = list(hx) if isinstance(hx, (list, tuple)) else [hx]
@@ -51,14 +52,14 @@ def _stacked(
         outputs = []
         for direction in range(directions):
             place = number * directions + direction
-            own = parameters[place * each : (place + 1) * each]
-            initial = [moves._selected(reader, one, 0, place) for one in firsts]
+            parameters_of_layer = parameters[place * each : (place + 1) * each]
+            initial = [moves._selected(reader, first, 0, place) for first in firsts]
             suffix = f"l{number}" + ("_reverse" if direction else "")
-            made, output = _one(
-                reader, kind, x, initial, own, bool(call["has_biases"]), suffix,
+            result, output = _one(
+                reader, kind, x, initial, parameters_of_layer, bool(call["has_biases"]), suffix,
                 reverse=bool(direction),
             )  # fmt: skip
-            states.append(made)
+            states.append(result)
             outputs.append(output)
         x = moves.joined(reader, outputs, 2)
         if call["train"] and call["dropout"] and number < layers - 1:
@@ -72,7 +73,7 @@ def _one(
     kind: str,
     x: Value,
     initial: Sequence[Value],
-    own: Sequence[Value],
+    parameters: Sequence[Value],
     biased: bool,  # as PyTorch has it
     suffix: str,
     *,
@@ -80,10 +81,10 @@ def _one(
 ) -> tuple[States, Value]:
     """One direction of one layer, and its output (steps, batch, out)."""
     symbols = ["w_ih", "w_hh"] + (["b_ih", "b_hh"] if biased else [])
-    if len(own) > len(symbols):
+    if len(parameters) > len(symbols):
         symbols.append("w_hr")
     names = {}
-    for symbol, value in zip(symbols, own, strict=True):
+    for symbol, value in zip(symbols, parameters, strict=True):
         name = reader.parameter(value)
         if name is None:
             raise ArgumentError(
@@ -99,14 +100,14 @@ def _one(
         steps=steps,
         batch=batch,
         width=width,
-        hidden=own[1].shape[0] // len(GATES[kind]),
+        hidden=parameters[1].shape[0] // len(GATES[kind]),
         projected=out if "w_hr" in names else 0,
         parameters=names,
         reverse=reverse,
     )
-    reads = [reader.read(one) for one in initial]
+    reads = [reader.read(state) for state in initial]
     word = reader.name(kind) + (f".{suffix}" if suffix else "")
-    made = recurrent(
+    states = recurrent(
         reader.builder,
         word,
         described,
@@ -116,48 +117,57 @@ def _one(
         unrolled=reader.unrolled,
         place=reader.place,
     )
-    return made, reader.value(made.output, (steps, batch, out))
+    return states, reader.value(states.output, (steps, batch, out))
 
 
 def _last_states(reader: Reader, call: Call, states: Sequence[States], batch: int) -> list[Value]:
     """The last state of all layers, and the last cell; made when something reads them."""
     from npusim.workloads.from_torch.values import Later  # noqa: PLC0415
 
-    found = []
+    results = []
     for place, result in enumerate(call.results[1:]):
         shape = tuple(int(size) for size in result.shape)
 
         def noted(place: int = place, shape: tuple[int, ...] = shape) -> str:
             parts = []
-            for one in states:
-                last = one.last_cell if place else one.last
+            for state in states:
+                last = state.last_cell if place else state.last
                 assert last is not None
                 value, count, number = last
-                whole = reader.value(value, (count * batch, shape[-1]))
-                parts.append(moves.part(reader, whole, 0, number * batch, (number + 1) * batch))
+                noted_value = reader.value(value, (count * batch, shape[-1]))
+                parts.append(
+                    moves.part(reader, noted_value, 0, number * batch, (number + 1) * batch)
+                )
             return reader.read(moves.joined(reader, parts, 0)).value
 
-        found.append(reader.value(Later(noted), shape))
-    return found
+        results.append(reader.value(Later(noted), shape))
+    return results
 
 
 def cell(reader: Reader, call: Call) -> Any:
     """One step of a recurrent layer."""
     kind = call.name.removesuffix("_cell")
-    x, hx = call["input"], call["hx"]
+    x = call["input"]
+    hx = call["hx"]
     initial = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     single = len(x.shape) == 1
     if single:
         x = x.seen(x.view.unsqueeze(0))
-        initial = [one.seen(one.view.unsqueeze(0)) for one in initial]
-    own = [call[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
-    biased = own[2] is not None
-    made, output = _one(
-        reader, kind, x.seen(x.view.unsqueeze(0)), initial, own if biased else own[:2], biased, ""
+        initial = [initial_state.seen(initial_state.view.unsqueeze(0)) for initial_state in initial]
+    parameters = [call[name] for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
+    biased = parameters[2] is not None
+    states, output = _one(
+        reader,
+        kind,
+        x.seen(x.view.unsqueeze(0)),
+        initial,
+        parameters if biased else parameters[:2],
+        biased,
+        "",
     )
     shape = (x.shape[0], output.shape[-1])
     out = (shape[-1],) if single else shape
     state = moves.reshaped(reader, output, out)
-    if kind != "lstm" or made.last_cell is None:
+    if kind != "lstm" or states.last_cell is None:
         return state
-    return state, reader.value(made.last_cell[0], out)
+    return state, reader.value(states.last_cell[0], out)

@@ -28,23 +28,24 @@ def _normalised(
 
     ``like`` has the sizes of a weight among those of the value, 1 where it is repeated.
     """
-    weight, bias = call.get("weight"), call.get("bias")
-    own = {}
+    weight = call.get("weight")
+    bias = call.get("bias")
+    trained = {}
     if weight is not None and reader.parameter(weight):
-        own["gamma"] = weight
+        trained["gamma"] = weight
     if bias is not None and reader.parameter(bias):
-        own["beta"] = bias
+        trained["beta"] = bias
     layer = ElementwiseLayer(
         kind=kind, shape=value.shape, numbers=numbers_of(kind, call.name, list(numbers))
     )
-    made = reader.value(reader.add(kind, layer, [reader.read(value)], own), value.shape)
-    if weight is not None and "gamma" not in own:
+    result = reader.value(reader.add(kind, layer, [reader.read(value)], trained), value.shape)
+    if weight is not None and "gamma" not in trained:
         sized = moves.reshaped(reader, weight, like.shape)
-        made = arithmetic.binary(reader, "mul", made, sized)
-    if bias is not None and "beta" not in own:
+        result = arithmetic.binary(reader, "mul", result, sized)
+    if bias is not None and "beta" not in trained:
         sized = moves.reshaped(reader, bias, like.shape)
-        made = arithmetic.binary(reader, "add", made, sized)
-    return made
+        result = arithmetic.binary(reader, "add", result, sized)
+    return result
 
 
 def _by_channel(reader: Reader, value: Value) -> Value:
@@ -60,8 +61,8 @@ def batch_norm(reader: Reader, call: Call) -> Any:
     if not training and NORMALISED not in reader.notes:
         reader.notes.append(NORMALISED)
     eps = float(call.get("eps", 1e-5))
-    made = _normalised(reader, "batch_norm", value, call, [eps], _by_channel(reader, value))
-    return _first_of(call, made)
+    result = _normalised(reader, "batch_norm", value, call, [eps], _by_channel(reader, value))
+    return _first_of(call, result)
 
 
 def instance_norm(reader: Reader, call: Call) -> Any:
@@ -76,26 +77,27 @@ def group_norm(reader: Reader, call: Call) -> Any:
     value = call["input"]
     groups = int(call.get("num_groups", call.get("group", 1)))
     numbers = [groups, float(call["eps"])]
-    made = _normalised(reader, "group_norm", value, call, numbers, _by_channel(reader, value))
-    return _first_of(call, made)
+    result = _normalised(reader, "group_norm", value, call, numbers, _by_channel(reader, value))
+    return _first_of(call, result)
 
 
 def layer_norm(reader: Reader, call: Call) -> Any:
     """A normalisation of rows, which may have several axes."""
-    value, sizes = call["input"], list(call["normalized_shape"])
+    value = call["input"]
+    sizes = list(call["normalized_shape"])
     width = prod(sizes)
     joined = moves.reshaped(reader, value, (*value.shape[: len(value.shape) - len(sizes)], width))
     like = joined.seen(reader.torch.empty((width,), device="meta"))
-    made = _normalised(reader, "layer_norm", joined, call, [float(call["eps"])], like)
-    made = moves.reshaped(reader, made, value.shape)
-    return _first_of(call, made)
+    result = _normalised(reader, "layer_norm", joined, call, [float(call["eps"])], like)
+    result = moves.reshaped(reader, result, value.shape)
+    return _first_of(call, result)
 
 
-def _first_of(call: Call, made: Value) -> Any:
+def _first_of(call: Call, result: Value) -> Any:
     """The result where an operation returns statistics beside it, which nothing reads."""
     if not isinstance(call.results, (list, tuple)):
-        return made
-    return (made, *(None for _ in call.results[1:]))
+        return result
+    return (result, *(None for _ in call.results[1:]))
 
 
 # -- softmax, sums and means -----------------------------------------------------------------
@@ -114,16 +116,16 @@ def softmax_of(reader: Reader, kind: str, value: Value, axis: int) -> Value:
     moved, back = moves.moved_last(reader, value, [axis])
     moved = reader.plain(moved)
     layer = ElementwiseLayer(kind=kind, shape=moved.shape)
-    made = reader.value(reader.add(kind, layer, [reader.read(moved)]), moved.shape)
-    return made.seen(made.view.permute(back))
+    result = reader.value(reader.add(kind, layer, [reader.read(moved)]), moved.shape)
+    return result.seen(result.view.permute(back))
 
 
-def _axes(value: Value, given: Any) -> list[int]:
+def _axes(value: Value, axes: Any) -> list[int]:
     """The axes of a reduction, all where none are stated."""
     count = len(value.shape)
-    if given is None or (isinstance(given, (list, tuple)) and not given):
+    if axes is None or (isinstance(axes, (list, tuple)) and not axes):
         return list(range(count))
-    listed = given if isinstance(given, (list, tuple)) else [given]
+    listed = axes if isinstance(axes, (list, tuple)) else [axes]
     return sorted(int(axis) % max(1, count) for axis in listed)
 
 
@@ -135,21 +137,21 @@ def mean(reader: Reader, call: Call) -> Any:
 def total(reader: Reader, call: Call) -> Any:
     """The sum along axes: the mean, times the number of elements."""
     value = call["self"]
-    made = _reduced(reader, call, "avg_pool")
-    if not isinstance(made, Value) or not value.elements or value.is_complex:
-        return made
-    count = value.elements // max(1, made.elements)
-    return arithmetic.by_number(reader, "scale", made, float(count))
+    result = _reduced(reader, call, "avg_pool")
+    if not isinstance(result, Value) or not value.elements or value.is_complex:
+        return result
+    count = value.elements // max(1, result.elements)
+    return arithmetic.by_number(reader, "scale", result, float(count))
 
 
 def largest(reader: Reader, call: Call) -> Any:
     """The largest element along axes."""
     if call.name == "max" and (len(call.values) > 1 and isinstance(call.values[1], Value)):
         return reader.named(call)
-    made = _reduced(reader, call, "max_pool")
+    result = _reduced(reader, call, "max_pool")
     if isinstance(call.results, (list, tuple)):
-        return made, reader.later(call, call.results[1])
-    return made
+        return result, reader.later(call, call.results[1])
+    return result
 
 
 def _reduced(reader: Reader, call: Call, kind: str) -> Any:
@@ -165,18 +167,20 @@ def _reduced(reader: Reader, call: Call, kind: str) -> Any:
         return moves.reshaped(reader, value, shape)
     moved, _ = moves.moved_last(reader, value, axes)
     moved = reader.plain(moved)
-    left = moved.shape[: len(moved.shape) - len(axes)]
-    sizes = moved.shape[len(left) :]
-    if not left:
-        left = (1,)
-    if len(left) == 1:
-        left = (*left, 1)
+    remaining = moved.shape[: len(moved.shape) - len(axes)]
+    sizes = moved.shape[len(remaining) :]
+    if not remaining:
+        remaining = (1,)
+    if len(remaining) == 1:
+        remaining = (*remaining, 1)
     if len(sizes) > 3:
         sizes = (prod(sizes),)
-    layer = ElementwiseLayer(kind=kind, shape=(*left, *sizes), out=(*left, *(1,) * len(sizes)))
+    layer = ElementwiseLayer(
+        kind=kind, shape=(*remaining, *sizes), out=(*remaining, *(1,) * len(sizes))
+    )
     moved = moves.reshaped(reader, moved, layer.shape)
-    made = reader.value(reader.add(kind, layer, [reader.read(moved)]), layer.out)
-    return moves.reshaped(reader, made, shape)
+    result = reader.value(reader.add(kind, layer, [reader.read(moved)]), layer.out)
+    return moves.reshaped(reader, result, shape)
 
 
 # -- pooling and enlarging -------------------------------------------------------------------
@@ -202,18 +206,18 @@ def pool(reader: Reader, call: Call) -> Any:
         fields = _windows(call, value.shape[-dims:], out[-dims:], dims)
         layer = ElementwiseLayer(kind=kind, shape=value.shape, out=out, **fields)
         name = reader.add(kind, layer, [reader.read(value)])
-    made = moves.reshaped(reader, reader.value(name, out), shape)
+    result = moves.reshaped(reader, reader.value(name, out), shape)
     if several:
-        return made, reader.later(call, call.results[1])
-    return made
+        return result, reader.later(call, call.results[1])
+    return result
 
 
 def _windows(call: Call, x: Sequence[int], out: Sequence[int], dims: int) -> dict[str, Any]:
     """Kernel, stride and padding of a pooling; none where windows differ, or are all of a map."""
     if "kernel_size" not in call._arguments:
-        if prod(out) == 1 or any(size % made for size, made in zip(x, out, strict=True)):
+        if prod(out) == 1 or any(size % places for size, places in zip(x, out, strict=True)):
             return {}
-        return {"kernel": tuple(size // made for size, made in zip(x, out, strict=True))}
+        return {"kernel": tuple(size // places for size, places in zip(x, out, strict=True))}
     padding = each(call.get("padding", [0]), dims)
     counted = any(padding) and bool(call.get("count_include_pad", False))
     kernel = each(call["kernel_size"], dims)
@@ -228,7 +232,8 @@ def _windows(call: Call, x: Sequence[int], out: Sequence[int], dims: int) -> dic
 def each(values: Any, dims: int) -> tuple[int, ...]:
     """One number for each axis, of which only one may have been stated."""
     listed = list(values) if isinstance(values, (list, tuple)) else [values]
-    return tuple(int(one) for one in listed) * (dims if len(listed) == 1 else 1)
+    numbers = tuple(int(number) for number in listed)
+    return numbers * dims if len(numbers) == 1 else numbers
 
 
 def enlarged(reader: Reader, call: Call) -> Value:
@@ -256,5 +261,5 @@ def norm(reader: Reader, call: Call) -> Any:
 def loss(reader: Reader, call: Call) -> Value:
     """A loss, whose name tells what it is."""
     name = call.name.removesuffix("_loss").removesuffix("_nd").removesuffix("2d")
-    made = reader.unknown(f"loss: {name}", call.tensors, call.shape, what="loss")
-    return reader.of(made, call.results)
+    result = reader.unknown(f"loss: {name}", call.tensors, call.shape, what="loss")
+    return reader.of(result, call.results)

@@ -1,4 +1,4 @@
-"""What each operation of PyTorch becomes: a row for every one, by its name in ATen.
+"""Nodes for the operations of PyTorch: a row for every operation, by its name in ATen.
 
 An operation without a row is a view by its schema, composed of others that have rows, integers that
 no floating-point value depends on, or known by name.

@@ -31,7 +31,8 @@ class Later:
     def __call__(self) -> str:
         """Make the value, once."""
         if self._make is not None:
-            make, self._make = self._make, None
+            make = self._make
+            self._make = None
             self._name = make()
         return self._name
 
@@ -66,17 +67,17 @@ class Value:
 
     @property
     def floats(self) -> bool:
-        """Whether its elements are floating-point or complex numbers."""
+        """Return whether its elements are floating-point or complex numbers."""
         return bool(self.dtype.is_floating_point or self.dtype.is_complex)
 
     @property
     def is_complex(self) -> bool:
-        """Whether its elements are complex numbers, each two elements of the value."""
+        """Return whether its elements are complex numbers, each two elements of the value."""
         return bool(self.dtype.is_complex)
 
     @property
     def is_part(self) -> bool:
-        """Whether it leaves out some of the value's elements."""
+        """Return whether it leaves out some of the value's elements."""
         return self.window != whole(self.base)
 
     @property
@@ -86,7 +87,7 @@ class Value:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has all elements of its source in their own order, once each."""
+        """Return whether it has all elements of its source in their own order, once each."""
         return not self.is_part and self.lies.is_plain
 
     def seen(self, view: Any, constant: Any = None) -> Value:
@@ -112,7 +113,7 @@ class Order(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the order is that of the tensor, and no element is repeated."""
+        """Return whether the order is that of the tensor, and no element is repeated."""
         return not self.repeated and self.axes == tuple(sorted(self.axes))
 
 
@@ -121,7 +122,8 @@ def order_of(view: Any) -> Order:
 
     An axis of one element goes with the axis behind it, the first of a tensor stays in front.
     """
-    sizes, strides = tuple(view.shape), view.stride()
+    sizes = tuple(view.shape)
+    strides = view.stride()
     repeated = tuple(
         axis for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True))
         if size > 1 and stride == 0

@@ -53,7 +53,8 @@ from npusim.workloads.layers import ConvLayer, Layer
 DETACH = "detach"
 
 #: Chains that are read, and loops in each other: far more than any network needs.
-_MOST_CHAINS, _MOST_LOOPS = 100_000, 20
+_MOST_CHAINS = 100_000
+_MOST_LOOPS = 20
 
 _LOOP = re.compile(r"(?P<times>[1-9]\d{0,5}) times|for (?P<word>\w+) in (?P<words>.+)")
 _OPERAND = re.compile(rf"(?P<name>\S+)(?: (?P<sizes>{SIZES}))?(?P<detached> {DETACH})?")
@@ -113,9 +114,9 @@ class _Chains:
         self.count = 0
         self.declared = {parameter.name for parameter in parameters}
         self.used_parameters: set[str] = set()
-        for one in inputs:
-            self.builder.input(one.name, one.shape, integers=one.integers)
-            self.values[one.name] = _Value(one.name, one.shape)
+        for item in inputs:
+            self.builder.input(item.name, item.shape, integers=item.integers)
+            self.values[item.name] = _Value(item.name, item.shape)
         for parameter in parameters:
             name = parameter.name
             self.builder.parameter(name, parameter.shape, trained=parameter.trained)
@@ -180,9 +181,11 @@ class _Chains:
         text = " ".join(item.text().split())
         for word, meant in words.items():
             text = text.replace(f"{{{word}}}", meant)
-        head, *steps = (part.strip() for part in text.split(">"))
-        name, _, operands_text = (part.strip() for part in head.rpartition("="))
-        values = [self._sum(item, operand.strip()) for operand in _COMMA.split(operands_text)]
+        head, *steps = [part.strip() for part in text.split(">")]
+        before, _, operands_text = head.rpartition("=")
+        name = before.strip()
+        operands = _COMMA.split(operands_text.strip())
+        values = [self._sum(item, operand.strip()) for operand in operands]
         for i, step in enumerate(steps):
             values = [self._step(item, self._filled(item, step, steps[i + 1 :]), values)]
         if len(values) > 1:
@@ -195,7 +198,7 @@ class _Chains:
         """Call a value ``name``, from here on."""
         if name == INPUT or not re.fullmatch(r"[^\W\d]\w*", name):
             raise item.fail(f"{name!r} is no name for a value; take a word such as x")
-        if name in self.declared or name in {one.name for one in self.builder.inputs}:
+        if name in self.declared or name in {entry.name for entry in self.builder.inputs}:
             raise item.fail(f"{name} is an input or a parameter of the file; take another name")
         if name in self.unread:
             line = self.unread[name].line
@@ -205,10 +208,10 @@ class _Chains:
 
     def _sum(self, item: Tree, text: str) -> _Value:
         """The value that an operand names, or the sum of several."""
-        first, *others = (self._value(item, name.strip()) for name in text.split("+"))
+        total, *others = [self._value(item, name.strip()) for name in text.split("+")]
         for other in others:
-            first = self._step(item, "add", [first, other])
-        return first
+            total = self._step(item, "add", [total, other])
+        return total
 
     def _value(self, item: Tree, text: str) -> _Value:
         """The value that is named, in other sizes or detached if that follows the name."""
@@ -294,7 +297,9 @@ class _Chains:
             )
         if values[0].shape is None:
             self._input_has(first_operand(layer))
-            values = [self.values[INPUT] if one.name == INPUT else one for one in values]
+            values = [
+                self.values[INPUT] if operand.name == INPUT else operand for operand in values
+            ]
         shapes = [value.shape for value in values if value.shape is not None]
         reads = operands(layer, shapes, step.rounds) if len(shapes) == len(values) else None
         if reads is None:
@@ -333,7 +338,8 @@ class _Chains:
 
     def _unused(self, name: str) -> str:
         """A name that no value has, with a number where it is taken."""
-        unused, number = name, 1
+        unused = name
+        number = 1
         while unused in self.builder.shapes:
             number += 1
             unused = f"{name}_{number}"
@@ -365,7 +371,7 @@ def own_weights(layer: Layer) -> Sizes:
 
 
 def _rounds(key: str, body: Tree) -> Iterator[Mapping[str, str]]:
-    """What a loop's words stand for, round after round."""
+    """The texts that a loop's words stand for, round after round."""
     loop = _LOOP.fullmatch(key)
     if not loop:
         raise body.fail(f"expected 'N times' or 'for NAME in WORDS', got {key!r}")

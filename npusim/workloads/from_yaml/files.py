@@ -49,10 +49,10 @@ def _of_graph(name: str, keys: Mapping[str, Node], layers: Sequence[StatedLayer]
     inputs, parameters = read_values(keys)
     description = keys["description"].text()
     network = read_chains(keys["graph"], name, description, layers, inputs, parameters)
-    known = {layer.name: layer for layer in network.layers}
+    layer_by_name = {layer.name: layer for layer in network.layers}
     for stated in layers:
         fields = stated.tree.mapping()
-        layer = known.get(stated.layer.name)
+        layer = layer_by_name.get(stated.layer.name)
         if layer is None:
             raise stated.tree.fail("no chain of the graph uses the layer; remove it, or use it")
         if stated.states("count") and stated.layer.count != layer.count:

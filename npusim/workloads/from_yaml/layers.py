@@ -40,7 +40,7 @@ class StatedLayer(NamedTuple):
     trained: bool = True
 
     def states(self, key: str) -> bool:
-        """Whether the file has this key for the layer."""
+        """Return whether the file has this key for the layer."""
         return key in self.tree.mapping()
 
 

@@ -102,21 +102,21 @@ def _left_operand(layer: Layer, shape: Sizes) -> Sizes | None:
 def result(layer: Layer, shape: Sizes, count: int = 1) -> Sizes:
     """The shape of what a layer makes of a value that it reads in this ``shape``."""
     if isinstance(layer, ConvLayer):
-        made = layer.dy_shape
+        out = layer.dy_shape
     elif layer.products:
-        made = (layer.n, layer.products, layer.rows, layer.cout)
+        out = (layer.n, layer.products, layer.rows, layer.cout)
     elif len(shape) > 2 and shape[-1] == layer.cin and layer.rows > 1 and count == 1:
-        made = (*shape[:-1], layer.cout)
+        out = (*shape[:-1], layer.cout)
     else:
-        made = (layer.n, layer.rows, layer.cout) if layer.rows > 1 else (layer.n, layer.cout)
-    return (count * made[0], *made[1:])
+        out = (layer.n, layer.rows, layer.cout) if layer.rows > 1 else (layer.n, layer.cout)
+    return (count * out[0], *out[1:])
 
 
 # -- layers that multiply nothing --------------------------------------------------------------
 
 
 def one_round(shape: Sizes, count: int) -> Sizes:
-    """What a step that runs ``count`` times reads each time of a value of this ``shape``.
+    """The shape that a step which runs ``count`` times reads each time of one in this ``shape``.
 
     One that has as many parts along its first axis, or a few more, is read part by part, any other
     as a whole.
@@ -159,28 +159,28 @@ def inferred(
     axes: Sizes = (),
 ) -> Sizes | None:
     """The shape of the result of an element-wise layer, None where it does not follow."""
-    known = [shape for shape in shapes if shape is not None]
-    if kind in _STATED or len(known) < len(shapes):
+    stated = [shape for shape in shapes if shape is not None]
+    if kind in _STATED or len(stated) < len(shapes):
         return None
-    largest = max(known, key=prod)
-    made: Sizes | None = largest
+    largest = max(stated, key=prod)
+    out: Sizes | None = largest
     if kind in ("pad", "slice"):
-        made = _cut(largest, padding, stride)
+        out = _cut(largest, padding, stride)
     elif kind == "permute":
-        made = tuple(largest[axis] for axis in axes)
+        out = tuple(largest[axis] for axis in axes)
     elif kind == "concat":
-        made = _joined(known, axes[0] if axes else 1)
+        out = _joined(stated, axes[0] if axes else 1)
     elif kernel:
-        made = _pooled(largest, kernel, stride, padding)
+        out = _pooled(largest, kernel, stride, padding)
     elif kind.endswith("_pool"):
-        made = (*largest[:2], *(1 for _ in largest[2:]))
-    elif kind in FEW and len(set(known)) > 1:
-        made = None
-    return made
+        out = (*largest[:2], *(1 for _ in largest[2:]))
+    elif kind in FEW and len(set(stated)) > 1:
+        out = None
+    return out
 
 
 def _cut(shape: Sizes, padding: Sides, stride: Sizes) -> Sizes | None:
-    """What is left of a shape, or what it becomes, by the elements at both sides of each axis."""
+    """The shape after elements at both sides of each axis are left out or added."""
     if len(padding) != len(shape):
         return None
     sizes = [size + sum(side) for size, side in zip(shape, padding, strict=True)]
@@ -203,7 +203,8 @@ def _pooled(shape: Sizes, kernel: Sizes, stride: Sizes, padding: Sides) -> Sizes
     dims = len(kernel)
     if dims > len(shape) - 2:
         return None
-    outer, inner = shape[:-dims], shape[-dims:]
+    outer = shape[:-dims]
+    inner = shape[-dims:]
     places = output_sizes(inner, kernel, stride, padding, (1,) * dims)
     return (*outer, *places) if min(places) > 0 else None
 
@@ -221,5 +222,5 @@ def made_by(layer: ElementwiseLayer, shapes: Sequence[Sizes]) -> Sizes | None:
 
 
 def is_product(layer: Layer | ElementwiseLayer) -> bool:
-    """Whether a layer multiplies two computed matrices."""
+    """Return whether a layer multiplies two computed matrices."""
     return isinstance(layer, LinearLayer) and layer.products > 0

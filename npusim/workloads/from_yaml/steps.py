@@ -90,7 +90,8 @@ def without_surroundings(text: str) -> Surrounded:
     count = 1
     repeated = _TIMES.fullmatch(text)
     if repeated:
-        count, text = int(repeated["times"]), repeated["step"]
+        count = int(repeated["times"])
+        text = repeated["step"]
     named = _WITH.fullmatch(text)
     if not named:
         return Surrounded(text, count)
@@ -149,8 +150,8 @@ def read_step(
             padding=windows.padding,
             axes=axes,
         )
-    known = [shape for shape in shapes if shape is not None]
-    if out is None or len(known) < len(shapes):
+    stated = [shape for shape in shapes if shape is not None]
+    if out is None or len(stated) < len(shapes):
         raise fail(
             f"{text} of {', '.join(map(sizes_text, shapes))}: the sizes of the result do not "
             f"follow; correct them, or state them: {text} [64, 56, 56] (those of input by input > "
@@ -158,7 +159,7 @@ def read_step(
         )
     return ElementwiseLayer(
         kind=kind,
-        shape=out if kind == "concat" else max(known, key=prod),
+        shape=out if kind == "concat" else max(stated, key=prod),
         out=out,
         called=match["called"] or "",
         numbers=numbers,
@@ -171,7 +172,7 @@ def read_step(
 
 
 def _fits_form(match: re.Match[str], form: str) -> bool:
-    """Whether a step has no windows, sides or numbers that the form of its kind has not."""
+    """Return whether a step has no windows, sides or numbers that the form of its kind has not."""
     allowed = {
         "kernel": form.endswith((_POOL, _WEIGHT)),
         "stride": form.endswith(_POOL),
@@ -184,19 +185,19 @@ def _fits_form(match: re.Match[str], form: str) -> bool:
 
 
 def _fits_kind(match: re.Match[str], kind: str) -> bool:
-    """Whether a step has the name, the order or the axes that its kind needs, and no others."""
+    """Return whether a step has just the name, the order or the axes that its kind needs."""
     if bool(match["called"]) != (kind == UNKNOWN):
         return False
     if kind == "permute":
-        whole = match["numbers"] and re.fullmatch(r"\d+(?:, ?\d+)*", match["numbers"])
-        return bool(whole) and not match["axes"]
+        axes = match["numbers"] and re.fullmatch(r"\d+(?:, ?\d+)*", match["numbers"])
+        return bool(axes) and not match["axes"]
     if kind in ("roll", "reduce_sum"):
         return bool(match["axes"]) and bool(match["numbers"] or kind == "reduce_sum")
     return not match["axes"] or kind in _ALONG
 
 
 def _numbers_and_axes(match: re.Match[str], kind: str) -> tuple[tuple[float, ...], Sizes]:
-    """What stands in the brackets of a step; of a permute these are axes."""
+    """The numbers in the brackets of a step; of a permute these are axes."""
     text = match["numbers"]
     if kind == "permute":
         return (), _integers(text, ",")
@@ -262,7 +263,7 @@ def _all_axes(entries: tuple[T, ...], usual: T, axes: int) -> tuple[T, ...]:
 
 
 def _sides(text: str) -> Sides:
-    """What stands before and after on each axis."""
+    """Elements before and after, on each axis."""
     pairs = [_integers(side, ":") for side in text.split("x")]
     return tuple((pair[0], pair[-1]) for pair in pairs)
 
@@ -308,7 +309,7 @@ def _windows_text(layer: ElementwiseLayer) -> list[str]:
 
 
 def _parts_text(layer: ElementwiseLayer) -> str:
-    """What is added or left out at the sides of each axis, and the steps of a slice."""
+    """Elements added or left out at the sides of each axis, and the steps of a slice."""
     text = f"p{_axes_of_image(_side_texts(layer.padding), '0')}"
     if layer.stride:
         text += f"/{_axes_of_image([str(step) for step in layer.stride], '1')}"

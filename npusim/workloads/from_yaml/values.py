@@ -9,7 +9,8 @@ from npusim.base.yamltree import Node
 from npusim.workloads.from_yaml.shapes import SIZES, sizes_of, sizes_text
 from npusim.workloads.graph import INPUT, Input, Parameter
 
-_INTEGERS, _UNTRAINED = "integers", "untrained"
+_INTEGERS = "integers"
+_UNTRAINED = "untrained"
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 
 
@@ -28,7 +29,7 @@ def read_values(keys: Mapping[str, Node]) -> tuple[list[Input], list[Parameter]]
     parameters = []
     if "parameters" in keys:
         for name, node in keys["parameters"].mapping().items():
-            if name in {one.name for one in inputs} | {INPUT}:
+            if name in {item.name for item in inputs} | {INPUT}:
                 raise node.fail(f"{name} is an input already; give one of them another name")
             shape, untrained = _read(name, node, _UNTRAINED)
             parameters.append(Parameter(name, shape, trained=not untrained))
@@ -59,11 +60,12 @@ def value_text(shape: tuple[int, ...], word: str = "") -> str:
     return f"{text} {word}" if word else text
 
 
-def input_line(one: Input) -> str:
+def input_line(item: Input) -> str:
     """An input as a key with its value."""
-    return f"  {one.name}: {value_text(one.shape, _INTEGERS if one.integers else '')}"
+    return f"  {item.name}: {value_text(item.shape, _INTEGERS if item.integers else '')}"
 
 
-def parameter_line(one: Parameter) -> str:
+def parameter_line(parameter: Parameter) -> str:
     """A parameter as a key with its value."""
-    return f"  {one.name}: {value_text(one.shape, '' if one.trained else _UNTRAINED)}"
+    note = "" if parameter.trained else _UNTRAINED
+    return f"  {parameter.name}: {value_text(parameter.shape, note)}"

@@ -57,7 +57,7 @@ def _network_text(network: Workload) -> str:
     lines = [f"description: {_quoted(network.description)}", ""]
     named_inputs = _stated_inputs(network)
     if named_inputs:
-        lines += ["inputs:", *(input_line(one) for one in named_inputs), ""]
+        lines += ["inputs:", *(input_line(item) for item in named_inputs), ""]
     if uses.named:
         stated = [
             parameter_line(network.parameters[name]._replace(name=label))
@@ -95,14 +95,14 @@ def _compare(network: Workload, again: Workload) -> None:
 
 
 def _described(node: Node) -> str:
-    """What a node is, in words."""
+    """The text of a node."""
     kind = node.layer.kind if isinstance(node.layer, ElementwiseLayer) else "a layer"
     reads = ", ".join(f"{edge.value} {list(edge.shape)}" for edge in node.reads)
     return f"{kind} of {reads}"
 
 
 def _without_names(node: Node, names: Mapping[str, str]) -> tuple[object, ...]:
-    """What a node is and reads, by the ``names`` that values have in another network."""
+    """The text of a node and what it reads, by the ``names`` of values in another network."""
     layer = node.layer
     alike = layer if isinstance(layer, ElementwiseLayer) else replace(layer, name="")
     reads = [edge._replace(value=names.get(edge.value, edge.value)) for edge in node.reads]
@@ -242,13 +242,14 @@ class _Parameters:
             self._of_layer(name, nodes)
 
     def _label(self, name: str) -> str:
-        """What a parameter is called in the file."""
+        """The name of a parameter in the file."""
         if name not in self.named:
             word = re.sub(r"[^\w.-]", "_", name)
             if not re.match(r"[^\W\d]", word) or re.fullmatch(r"v\d+", word):
                 word = f"p_{word}"
-            inputs = {one.name for one in self.network.inputs} | {INPUT}
-            label, number = word, 1
+            inputs = {item.name for item in self.network.inputs} | {INPUT}
+            label = word
+            number = 1
             while label in inputs or label in self.named.values():
                 number += 1
                 label = f"{word}_{number}"
@@ -261,11 +262,12 @@ class _Parameters:
         self.told[node.name] = {symbol: self._label(name) for symbol, name in pairs}
 
     def _alone(self, names: Iterable[str], uses: int) -> bool:
-        """Whether so many nodes and no others have these parameters, which no edge reads."""
+        """Return whether so many nodes and no others have these parameters, which no edge reads."""
         return all(self.uses[name] == uses and name not in self.read for name in names)
 
     def _of_elementwise(self, node: Node) -> None:
-        layer, parameters = node.layer, node.parameters
+        layer = node.layer
+        parameters = node.parameters
         assert isinstance(layer, ElementwiseLayer)
         if parameters is None or (not parameters and not layer.has_parameters):
             return
@@ -285,17 +287,18 @@ class _Parameters:
         trained = {self.network.parameters[parameter].trained for parameter in names}
         usual = len(trained) <= 1 and all(self._is_usual(node) for node in stated)
         frozen = (("trained", "no"),) if trained == {False} else ()
+        all_stated = len(stated) == len(nodes)
         shared = len(sets) == 1 and len(nodes) > 1 and bool(names)
-        if usual and len(stated) == len(nodes) and shared and self._alone(names, len(nodes)):
+        if usual and all_stated and shared and self._alone(names, len(nodes)):
             self.keys[name] = (("shared", "yes"), *frozen)
-        elif usual and self._alone(names, 1) and (not frozen or len(stated) == len(nodes)):
+        elif usual and self._alone(names, 1) and (not frozen or all_stated):
             self.keys[name] = frozen
         else:
             for node in stated:
                 self._name_all(node)
 
     def _is_usual(self, node: Node) -> bool:
-        """Whether a node that multiplies has just the parameters that its layer has."""
+        """Return whether a node that multiplies has just the parameters that its layer has."""
         layer = node.layer
         assert not isinstance(layer, ElementwiseLayer)
         shapes: dict[str, Sizes] = {}
@@ -303,11 +306,11 @@ class _Parameters:
             shapes["w"] = own_weights(layer)
         if layer.bias:
             shapes["b"] = (layer.cout,)
-        own = {
+        symbols = {
             symbol: self.network.parameters[name].shape
             for symbol, name in (node.parameters or {}).items()
         }
-        return own == shapes
+        return symbols == shapes
 
 
 def _stated_inputs(network: Workload) -> tuple[Input, ...]:
@@ -315,13 +318,14 @@ def _stated_inputs(network: Workload) -> tuple[Input, ...]:
     if not network.nodes:
         return ()
     first = next((node for node in network.nodes if INPUT in node.inputs), None)
-    one, *others = network.inputs
-    if others or one.integers or first is None:
+    item, *others = network.inputs
+    if others or item.integers or first is None:
         return network.inputs
-    layer, edge = first.layer, first.reads[0]
+    layer = first.layer
+    edge = first.reads[0]
     if isinstance(layer, ElementwiseLayer) or edge.value != INPUT:
         return network.inputs
-    same = one.shape == edge.shape == first_operand(layer)
+    same = item.shape == edge.shape == first_operand(layer)
     return () if same and first.count == 1 else network.inputs
 
 
@@ -339,9 +343,10 @@ class _Chains:
     """The chains of a network; one goes on where the next node alone reads its result."""
 
     def __init__(self, network: Workload, parameters: _Parameters) -> None:
-        self.network, self.parameters = network, parameters
+        self.network = network
+        self.parameters = parameters
         self.uses = Counter(name for node in network.nodes for name in node.inputs)
-        self.values = {one.name: _Seen(one.name, one.shape) for one in network.inputs}
+        self.values = {item.name: _Seen(item.name, item.shape) for item in network.inputs}
         for name, label in parameters.named.items():
             self.values[name] = _Seen(label, network.parameters[name].shape)
 
@@ -396,11 +401,13 @@ class _Chains:
         shapes = [edge.shape for edge in node.reads]
         if isinstance(layer, ElementwiseLayer):
             rounds = [one_round(shape, node.count) for shape in shapes]
-            text, shape = step_text(layer, rounds), layer.out
+            text = step_text(layer, rounds)
+            shape = layer.out
             if shape:
                 shape = (node.count * shape[0], *shape[1:])
         else:
-            text, shape = layer.name, result(layer, shapes[0], node.count)
+            text = layer.name
+            shape = result(layer, shapes[0], node.count)
         step = Surrounded(text, node.count, self.parameters.told.get(node.name))
         self.values[node.name] = _Seen(f"v{len(self.values)}", shape)
         return [*steps, surrounded(step)]
