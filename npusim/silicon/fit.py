@@ -224,8 +224,8 @@ def descend(
     """Return the level of each constant of ``numbers`` that suits the rows best, by number.
 
     This is as far as a descent finds it. It begins in the middle of every range, so that nothing of
-    the shipped values is left, and there stay the constants that are ``fixed``. Two move at a time: one alone
-    finds no way along a valley.
+    the shipped values is left, and there stay the constants that are ``fixed``. Two move at a time:
+    one alone finds no way along a valley.
     """
     steps, best = [STEPS // 2] * len(numbers), np.inf
     free = [place for place, number in enumerate(numbers) if number not in fixed]

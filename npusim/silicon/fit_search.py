@@ -53,10 +53,8 @@ def constants_of(
             chosen.setdefault(constant.path, moved)
     if not chosen:
         provenances = ((path, device.provenance.get(path)) for path in ranges(device))
-        for path in [
-            path for path, of in provenances if of is not None and of.confidence in _FITTED
-        ]:
-            chosen[path] = _extra(name, device, path)
+        fitted = [path for path, of in provenances if of is not None and of.confidence in _FITTED]
+        chosen = {path: _extra(name, device, path) for path in fitted}
     for text in extra:
         if text == ASSUMED:
             tied = {path for constant in chosen.values() for path in constant.also}
@@ -101,9 +99,8 @@ def _related(device: Device, constant: Constant) -> bool:
 
 def _bases(device: Device) -> set[str]:
     """The names of the device and of those whose figures it inherits."""
-    return {device.name} | {provenance.inherited for provenance in device.provenance.values()} - {
-        ""
-    }
+    inherited = {provenance.inherited for provenance in device.provenance.values()}
+    return {device.name} | inherited - {""}
 
 
 def _moved(name: str, device: Device, constant: Constant) -> Constant | None:

@@ -316,27 +316,46 @@ def _counter(
         )
 
 
+class _SliceTexts(NamedTuple):
+    """Parts of the text of a slice that many slices share, by their numbers in a timeline.
+
+    ``heads`` are by core and pipe, ``names`` by instruction, ``waits`` by reason and instruction,
+    ``ends`` by reason waited for (0: none) and line.
+    """
+
+    heads: list[str]
+    names: list[str]
+    waits: list[str]
+    ends: list[str]
+
+
+def _slice_texts(scene: _Scene) -> _SliceTexts:
+    rows = scene.call.rows
+    lines = [f',"line":{_json(line)}}}}}' for line in rows.lines]
+    reasons = ["", *(f',"reason":"{reason}"' for reason in REASONS)]
+    return _SliceTexts(
+        heads=[
+            f'{{"ph":"X","pid":{scene.pids[name]},"tid":{scene.tids[track]},"ts":'
+            for name in rows.cores
+            for track in rows.pipes
+        ],
+        names=[f'"name":{_json(op)},"args":{{' for op in rows.ops],
+        waits=[
+            f'"cat":"wait","name":"waits: {reason}","args":{{"before":{_json(op)}}}}}'
+            for reason in REASONS
+            for op in rows.ops
+        ],
+        ends=[reason + line for reason in reasons for line in lines],
+    )
+
+
 def _slices(scene: _Scene) -> Iterator[str]:
     """One slice per instruction in the order of the timeline, before it one of its wait.
 
     Microseconds and picoseconds are written side by side: a number with six digits.
     """
-    _, call, _, shown, clock, pids, tids = scene
-    rows = call.rows
-    heads = [
-        f'{{"ph":"X","pid":{pids[name]},"tid":{tids[track]},"ts":'
-        for name in rows.cores
-        for track in rows.pipes
-    ]
-    names = [f'"name":{_json(op)},"args":{{' for op in rows.ops]
-    lines = [f',"line":{_json(line)}}}}}' for line in rows.lines]
-    reasons = ["", *(f',"reason":"{reason}"' for reason in REASONS)]
-    ends = [reason + line for reason in reasons for line in lines]
-    waits = [
-        f'"cat":"wait","name":"waits: {reason}","args":{{"before":{_json(op)}}}}}'
-        for reason in REASONS
-        for op in rows.ops
-    ]
+    rows, clock = scene.call.rows, scene.clock
+    heads, names, waits, ends = _slice_texts(scene)
     length = lru_cache(CHUNK_ROWS)(clock.text)  # most slices are as long as others
 
     @cache
@@ -346,13 +365,13 @@ def _slices(scene: _Scene) -> Iterator[str]:
         numbers = "".join(f'"{name}":{count},' for name, count in counts if count)
         return f'{names[op]}{numbers}"waited":'
 
-    places = np.flatnonzero(shown)
+    places = np.flatnonzero(scene.shown)
     for first in range(0, len(places), CHUNK_ROWS):
         of = places[first : first + CHUNK_ROWS]
         start, waited, op = rows.start[of], rows.waited[of], rows.op[of].astype(np.int64)
         since, begin, end = map(clock.all_picoseconds, (start - waited, start, rows.end[of]))
         reason = rows.reason[of].astype(np.int64)
-        closing = np.where(waited > 0, reason + 1, 0) * len(lines) + rows.line[of]
+        closing = np.where(waited > 0, reason + 1, 0) * len(rows.lines) + rows.line[of]
         track = rows.core[of].astype(np.int64) * len(rows.pipes) + rows.pipe[of]
         columns = (
             *(track, *divmod(since, 10**6), begin - since, *divmod(begin, 10**6), end - begin),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -215,6 +215,14 @@ def _filled(device: Device, moves: Sequence[Arrow], places: Mapping[str, _Place]
         yield Words(x=at[0], y=at[1], texts=["cube"], side="center", size=8)
 
 
+class _Route(NamedTuple):
+    """The way of an arrow: its corners, the middle of its label, and its head's turn in degrees."""
+
+    corners: Sequence[tuple[float, float]]
+    middle: tuple[float, float]
+    turn: float
+
+
 def _lines(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
     """An arrow for each path, those that pass a row by the right of all boxes."""
     most = max((arrow.bytes for arrow in moves), default=1)
@@ -222,38 +230,59 @@ def _lines(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mar
     ends = _ends(moves, places)
     labels: list[Mark] = []
     for arrow in sorted(moves, key=lambda arrow: -arrow.bytes):
-        (x1, y1), (x2, y2) = places[arrow.src], places[arrow.dst]
-        label = bytes_text(arrow.bytes)
-        if arrow.hit_share is not None:
-            label += f"\n{percent_text(arrow.hit_share)} L2 hits"
-        down, line = 1 if y2 > y1 else -1, list[tuple[float, float]]()
         if _passes(arrow, places):
-            line = [(x1 + _WIDE, y1), (lane, y1), (lane, y2), (x2 + _WIDE + 0.05, y2)]
-            middle, turn, lane = (lane, (y1 + y2) / 2), 90.0, lane + _LANE
+            route = _around(places[arrow.src], places[arrow.dst], lane)
+            lane += _LANE
         else:
-            x1, x2 = x1 + ends[arrow.src, arrow], x2 + ends[arrow.dst, arrow]
-            line = [(x1, y1 + down * _HIGH), (x2, y2 - down * (_HIGH + 0.05))]
-            middle, turn = ((x1 + x2) / 2, (y1 + y2) / 2 - 0.08 * down), 90.0 + 90.0 * down
-        x, y = zip(*line, strict=True)
+            shifts = (ends[arrow.src, arrow], ends[arrow.dst, arrow])
+            route = _straight(places[arrow.src], places[arrow.dst], shifts)
+        x, y = zip(*route.corners, strict=True)
         width = max(_THINNEST, _THICKEST * sqrt(arrow.bytes / most))
         yield Line(x=x, y=y, colour=arrow.colour, width=width)
-        tip: Any = {"more": {"told": [arrow.told]}, "tip": "<div>@told</div>"}
-        size, colour = 6 + width, arrow.colour
-        yield Line(x=x[-1:], y=y[-1:], dash="", marker="^", turn=turn, size=size, colour=colour,
-                   **tip)  # fmt: skip
-        side, shift = ("right", -8.0) if turn == 180 else ("left", 8.0)
-        labels.append(
-            Words(
-                x=[middle[0]],
-                y=[middle[1]],
-                texts=[label],
-                side=side,
-                shift=(shift, 0),
-                size=8,
-                covers=True,
-            )
+        yield Line(
+            x=x[-1:],
+            y=y[-1:],
+            dash="",
+            marker="^",
+            turn=route.turn,
+            size=6 + width,
+            colour=arrow.colour,
+            more={"told": [arrow.told]},
+            tip="<div>@told</div>",
         )
+        labels.append(_label(arrow, route))
     yield from labels  # above all arrows, so that none strikes one out
+
+
+def _around(start: _Place, end: _Place, lane: float) -> _Route:
+    """The way from one box to another by the column ``lane``, to the right of all boxes."""
+    corners = [
+        (start.column + _WIDE, start.row),
+        (lane, start.row),
+        (lane, end.row),
+        (end.column + _WIDE + 0.05, end.row),
+    ]
+    return _Route(corners, (lane, (start.row + end.row) / 2), 90.0)
+
+
+def _straight(start: _Place, end: _Place, shifts: tuple[float, float]) -> _Route:
+    """The way between boxes of neighbouring rows, whose ends stand ``shifts`` columns aside."""
+    down = 1 if end.row > start.row else -1
+    x1 = start.column + shifts[0]
+    x2 = end.column + shifts[1]
+    corners = [(x1, start.row + down * _HIGH), (x2, end.row - down * (_HIGH + 0.05))]
+    middle = ((x1 + x2) / 2, (start.row + end.row) / 2 - 0.08 * down)
+    return _Route(corners, middle, 90.0 + 90.0 * down)
+
+
+def _label(arrow: Arrow, route: _Route) -> Words:
+    """The bytes of an arrow and its share of hits, on the side where its way leaves room."""
+    text = bytes_text(arrow.bytes)
+    if arrow.hit_share is not None:
+        text += f"\n{percent_text(arrow.hit_share)} L2 hits"
+    side, shift = ("right", -8.0) if route.turn == 180 else ("left", 8.0)
+    x, y = route.middle
+    return Words(x=[x], y=[y], texts=[text], side=side, shift=(shift, 0), size=8, covers=True)
 
 
 def _ends(

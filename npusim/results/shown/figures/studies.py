@@ -65,12 +65,7 @@ def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figur
         name = ", ".join(f"{n}={v}" for n, v in zip(others, line, strict=True))
         tip = f"<div><b>{name or 'time'}</b><br>{x} @x: @y{{0,0.0}} \u00b5s</div>"
         marks.append(Line(x=across, y=up, width=1.5 + wider, size=4 + wider, tip=tip, **look))
-    plain: dict[str, Any] = {"x": (), "y": (), "colour": "#445566"}
-    entries = [
-        Line(name=f"{name}={text}", **(plain | look))
-        for name, values in zip(others, looks, strict=True)
-        for text, look in (values.items() if len(values) > 1 else ())
-    ]
+    entries = _looks_key(list(others), looks)
     return Figure(
         x=Axis(label=x, names=varied[x], ends=(-0.3, len(varied[x]) - 0.7)),
         y=_from_zero(rows),
@@ -81,6 +76,18 @@ def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figur
         place="lines",
         about=f"time over {x}",
     )
+
+
+def _looks_key(
+    names: Sequence[str], looks: Sequence[Mapping[str, Mapping[str, str]]]
+) -> list[Line]:
+    """An entry for each value of the names that have several: its look, alone."""
+    entries = []
+    for name, values in zip(names, looks, strict=True):
+        for text, look in values.items() if len(values) > 1 else ():
+            settings: dict[str, Any] = {"colour": "#445566", **look}
+            entries.append(Line(x=(), y=(), name=f"{name}={text}", **settings))
+    return entries
 
 
 def _looks(texts: Sequence[str], rank: int) -> dict[str, dict[str, str]]:
