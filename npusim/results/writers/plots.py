@@ -247,19 +247,34 @@ def _draw_bars(ax: Axes, figure: Figure, bars: Any) -> None:
 def _draw_spans(ax: Axes, figure: Figure, spans: Any) -> None:
     first, last = sorted(ax.get_xlim())
     for span in spans.spans:
-        left, right = span.left * figure.x.unit, span.right * figure.x.unit
-        ax.broken_barh([(left, right - left)], (spans.y - 0.4, 0.8), color=span.colour, alpha=0.45)
-        left, right = max(left, first), min(right, last)
-        room = _share(ax, left, right) if left < right else 0.0
-        middle = ax.transData.transform([(left, 0), (right, 0)]).mean(axis=0)
-        x = float(ax.transData.inverted().transform(middle)[0])
-        if room > _CHARACTER * len(span.short):
-            ax.text(x, spans.y, span.short, ha="center", va="center", fontsize=9, color=TEXT)
-        elif span.upright and room > _UPRIGHT:
-            look: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top", "zorder": 4}
-            fits = len(span.name) < _UPRIGHT_FIT * abs(np.subtract(*ax.get_ylim()))
-            name = span.name if fits else f"{span.short}, {span.name.rpartition(', ')[2]}"
-            ax.text(x, spans.y + 0.6, name, fontsize=8, color=TEXT, **look)
+        start = span.left * figure.x.unit
+        end = span.right * figure.x.unit
+        ax.broken_barh([(start, end - start)], (spans.y - 0.4, 0.8), color=span.colour, alpha=0.45)
+        _name_span(ax, span, spans.y, max(start, first), min(end, last))
+
+
+def _name_span(ax: Axes, span: Any, y: float, start: float, end: float) -> None:
+    """Name a span in the middle of what is seen of it, ``start`` to ``end``, if there is room."""
+    room = _share(ax, start, end) if start < end else 0.0
+    middle = ax.transData.transform([(start, 0), (end, 0)]).mean(axis=0)
+    x = float(ax.transData.inverted().transform(middle)[0])
+    if room > _CHARACTER * len(span.short):
+        ax.text(x, y, span.short, ha="center", va="center", fontsize=9, color=TEXT)
+    elif span.upright and room > _UPRIGHT:
+        bottom, top = ax.get_ylim()
+        fits = len(span.name) < _UPRIGHT_FIT * abs(bottom - top)
+        name = span.name if fits else f"{span.short}, {span.name.rpartition(', ')[2]}"
+        ax.text(
+            x,
+            y + 0.6,
+            name,
+            fontsize=8,
+            color=TEXT,
+            rotation=90,
+            ha="center",
+            va="top",
+            zorder=4,
+        )
 
 
 def _draw_words(ax: Axes, figure: Figure, words: Any) -> None:

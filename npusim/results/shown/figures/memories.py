@@ -171,17 +171,26 @@ def _passes(arrow: Arrow, places: Mapping[str, _Place]) -> bool:
 
 def _boxes(device: Device, places: Mapping[str, _Place]) -> Iterator[Mark]:
     """The memories with their names and sizes."""
-    x, y = (np.array([place[axis] for place in places.values()], float) for axis in (0, 1))
-    if len(x):
-        yield Bars(left=x - _WIDE, right=x + _WIDE, low=y - _HIGH, high=y + _HIGH,
-                   colour=palette.KERNEL, alpha=0.2)  # fmt: skip
-        sizes = [_size(device, name) for name in places]
-        above = np.array([7.0 if size else 0.0 for size in sizes])
-        for up in np.unique(above).tolist():
-            names = [name for name, height in zip(places, above, strict=True) if height == up]
-            of = above == up
-            yield Words(x=x[of], y=y[of], texts=names, side="center", shift=(0, up))
-        yield Words(x=x, y=y, texts=sizes, side="center", shift=(0, -7), size=8)
+    if not places:
+        return
+    x = np.array([place.column for place in places.values()], float)
+    y = np.array([place.row for place in places.values()], float)
+    yield Bars(
+        left=x - _WIDE,
+        right=x + _WIDE,
+        low=y - _HIGH,
+        high=y + _HIGH,
+        colour=palette.KERNEL,
+        alpha=0.2,
+    )
+    sizes = [_size(device, name) for name in places]
+    # A name stands in the middle of its box, or above its size.
+    shifts = np.array([7.0 if size else 0.0 for size in sizes])
+    for shift in np.unique(shifts).tolist():
+        chosen = shifts == shift
+        names = [name for name, is_chosen in zip(places, chosen, strict=True) if is_chosen]
+        yield Words(x=x[chosen], y=y[chosen], texts=names, side="center", shift=(0, shift))
+    yield Words(x=x, y=y, texts=sizes, side="center", shift=(0, -7), size=8)
 
 
 def _size(device: Device, name: str) -> str:
