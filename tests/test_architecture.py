@@ -154,3 +154,24 @@ def test_nothing_is_global_and_nothing_reads_the_environment() -> None:
         if isinstance(node, ast.Attribute):
             reads = node.attr in {"environ", "getenv"} and module not in READS_THE_ENVIRONMENT
             assert not reads, f"{module}:{node.lineno}: environment"
+
+
+def readme_of(file: Path) -> Path:
+    """The README that speaks of a module: in its folder, or the nearest one above."""
+    return next(folder / "README.md" for folder in file.parents if (folder / "README.md").exists())
+
+
+def test_the_readme_of_a_package_names_its_files() -> None:
+    unnamed = [
+        module
+        for module, file in modules().items()
+        if file.name != "__init__.py" and file.parent != ROOT / "npusim"
+        if not re.search(rf"\b{file.stem}\b", readme_of(file).read_text(encoding="utf-8"))
+    ]
+    assert not unnamed
+
+
+def test_the_readme_of_a_package_is_a_page() -> None:
+    pages = {readme_of(file) for file in modules().values()} - {ROOT / "README.md"}
+    long = [page for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > 40]
+    assert not long

@@ -86,7 +86,7 @@ def test_bad_tilings_are_refused(field: str, value: int, message: str) -> None:
 
 def test_a_tiling_that_does_not_fit_shows_the_arithmetic_and_the_kernel_line() -> None:
     tiling = Tiling(base_m=64, base_n=144, base_k=256, slab_k=4096)
-    match = r"^conv_backprop_filter\.py:\d+: tiny: buffer dy_l0a: L0A holds 8192 B but dy_l0a 2x"
+    match = r"^filter_gradient\.py:\d+: tiny: buffer dy_l0a: L0A holds 8192 B but dy_l0a 2x"
     with pytest.raises(CapacityError, match=match):
         call(options={"tiling": tiling})
 

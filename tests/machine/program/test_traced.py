@@ -31,6 +31,7 @@ from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTrans
 from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy
 from npusim.kernels.layout.thin_map import ThinMap, Thinned
 from npusim.kernels.layout.trans_data import Conversion
+from npusim.kernels.layout.transpose import Transpose
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.blend import Blend
@@ -99,6 +100,7 @@ def by_hand() -> Found:
 
     fold, groups = folded_gradient(CONV1, Fold(2, 2)), Conversion(kind="to_fracz", c0=16, groups=8)
     kernels: list[Kernel] = [
+        Transpose((1, 0), tensor("x", 3, 5), tensor("y", 5, 3, role="out")),
         Blend(
             tensor("a", 2, 3, 16), tensor("b", 2, 2, 16, role="out"),
             (((0, 0.5), (1, 0.5)), ((2, 1.0),)),
