@@ -19,7 +19,7 @@ from npusim.machine.device.catalog import load_device
 from npusim.results.writers.progress import Bar
 from npusim.results.writers.text import table_text
 from npusim.silicon.calibrate import Calibration, calibrate, not_looked_at
-from npusim.silicon.fit_search import Found
+from npusim.silicon.fit_search import FittedFigure
 from npusim.silicon.score import time_error
 from npusim.silicon.tables import save_page, save_plot
 
@@ -162,7 +162,7 @@ def _object(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def _figure(fitted: Found) -> dict[str, Any]:
+def _figure(fitted: FittedFigure) -> dict[str, Any]:
     """A fitted figure as plain values."""
     constant = fitted.constant
     span = None

@@ -42,15 +42,17 @@ class Bounded(Answer):
     def _gain(self) -> str:
         """The share of the bounds in the measured time, and what is left to gain."""
         measured = self.measured_us or 0.0
-        told = []
+        clauses = []
         for whose, (cached, cold) in ((PROBLEM, self.problem), (PROGRAM, self.program)):
             if cached.us > measured:
-                told.append(f"less than {whose} needs, unless {cached.figure} is too slow here")
+                clauses.append(f"less than {whose} needs, unless {cached.figure} is too slow here")
                 continue
-            shares = dict.fromkeys(percent_text(one.us / measured) for one in (cached, cold))
-            left = us_text(measured - cached.us)
-            told.append(f"{whose} needs {' to '.join(shares)}, at most {left} us are left to gain")
-        return "; ".join(told)
+            shares = dict.fromkeys(percent_text(bound.us / measured) for bound in (cached, cold))
+            remaining = us_text(measured - cached.us)
+            clauses.append(
+                f"{whose} needs {' to '.join(shares)}, at most {remaining} us are left to gain"
+            )
+        return "; ".join(clauses)
 
     @property
     def table(self) -> DataFrame:

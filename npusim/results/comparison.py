@@ -17,7 +17,7 @@ from npusim.results.writers.plots import Axes, draw
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(CallDifferences, Answer):
-    """What differs between two calls in time, waits and traffic, kernel by kernel."""
+    """Differences between two calls in time, waits and traffic, kernel by kernel."""
 
     __repr__ = CallDifferences.__repr__
 

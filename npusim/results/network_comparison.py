@@ -25,7 +25,7 @@ from npusim.results.writers.plots import Axes, draw
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkComparison(NetworkDifferences, Reported):
-    """What differs between two networks, whose plain facts are ``a`` and ``b``."""
+    """Differences between two networks, whose plain facts are ``a`` and ``b``."""
 
     __repr__ = NetworkDifferences.__repr__
 

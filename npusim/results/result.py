@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Result(CallFacts, Reported):
-    """What one call computed and how long it took, with the tables and reports of it.
+    """Results of one call and how long it took, with the tables and reports of it.
 
     Plots drawn without ``ax`` are on a figure of pyplot, as those of ``plt.subplots()`` are: a
     notebook displays it, a script shows it with ``plt.show()`` or closes it with ``plt.close()``.

@@ -1,4 +1,4 @@
-"""What all results have in common: files by their suffix, a table as a file, and a page."""
+"""Ways of saving that all results share: files by their suffix, a table as a file, and a page."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class Answer(Shown):
         Raises ``ArgumentError`` for another suffix, or one of which this result has nothing.
         """
         name = _MAKERS.get(Path(path).suffix.lower(), "")
-        made = self._part(name, path)
+        maker = self._part(name, path)
         if name in ("text", "to_json"):
-            write(path, made() if name == "text" else json.dumps(made(), indent=2) + "\n")
+            write(path, maker() if name == "text" else json.dumps(maker(), indent=2) + "\n")
         else:
             {"table": self.write, "plot": self.save_plot, "report": self.report}[name](path)
 
     def _part(self, name: str, path: str | Path) -> Any:
-        """What a file needs of the result."""
+        """Method of the result that makes the content of a file."""
         part = getattr(self, name, None) if name else None
         if part is None:
             ends = ", ".join(end for end, maker in _MAKERS.items() if hasattr(self, maker))
@@ -79,5 +79,5 @@ class Reported(Answer):
     """A result whose report a notebook shows in short."""
 
     def _repr_html_(self) -> str:
-        """What a notebook shows at the end of a cell."""
+        """HTML that a notebook shows at the end of a cell."""
         return page.notebook(self.as_report())

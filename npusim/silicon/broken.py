@@ -61,18 +61,23 @@ def broken(outcomes: Iterable[Outcome]) -> list[Checked]:
     row. Else a figure is too slow: the likelier, the more broken bounds of the chip rest on it; on
     the clock all do that are in cycles, and it comes last of equals.
     """
-    checks = [one for outcome in outcomes for one in _checks(outcome)]
-    failed = [one for one in checks if one.share > 1]
-    counts = Counter((one.row.chip, name) for one in failed for name in one.suspects)
-    found = []
-    for one in failed:
-        others = [x.share for x in checks if x.is_busy and x.kind == one.kind and x is not one]
-        if one.is_busy and others and one.share > ALONE * max(others):
-            found.append(one._replace(faults=(ROW,)))
+    checks = [check for outcome in outcomes for check in _checks(outcome)]
+    failed = [check for check in checks if check.share > 1]
+    counts = Counter((check.row.chip, name) for check in failed for name in check.suspects)
+    explained = []
+    for check in failed:
+        others = [
+            other.share
+            for other in checks
+            if other.is_busy and other.kind == check.kind and other is not check
+        ]
+        if check.is_busy and others and check.share > ALONE * max(others):
+            explained.append(check._replace(faults=(ROW,)))
             continue
-        likely = sorted(one.suspects, key=lambda name: -counts[one.row.chip, name])
-        found.append(one._replace(faults=tuple(likely)))
-    return found
+        chip = check.row.chip
+        likely = sorted(check.suspects, key=lambda name: -counts[chip, name])
+        explained.append(check._replace(faults=tuple(likely)))
+    return explained
 
 
 def _checks(outcome: Outcome) -> Iterator[Checked]:
@@ -96,8 +101,10 @@ def _multiply_adds(row: Measured) -> int:
 def over_least(outcomes: Iterable[Outcome]) -> list[float]:
     """Measured times over their bounds from main memory, of scored products of 1 GFLOP and more."""
     return [
-        one.row.time_us / one.simulated.from_memory_us
-        for one in outcomes
-        if is_scored(one.row) and one.simulated is not None and one.simulated.from_memory_us
-        if one.row.time_us and _multiply_adds(one.row) >= _LARGE
+        outcome.row.time_us / outcome.simulated.from_memory_us
+        for outcome in outcomes
+        if is_scored(outcome.row)
+        and outcome.simulated is not None
+        and outcome.simulated.from_memory_us
+        if outcome.row.time_us and _multiply_adds(outcome.row) >= _LARGE
     ]

@@ -31,7 +31,7 @@ from npusim.silicon.constants import Constant
 from npusim.silicon.fit_search import (
     ASSUMED,
     FITTED,
-    Found,
+    FittedFigure,
     Search,
     assumed_figures,
     changed_figures,
@@ -61,7 +61,7 @@ class Calibration(Answer):
 
     base: str
     files: tuple[str, ...]
-    figures: tuple[Found, ...]
+    figures: tuple[FittedFigure, ...]
     before: tuple[Outcome, ...]
     after: tuple[Outcome, ...]
     left: tuple[Outcome, ...]
@@ -259,7 +259,7 @@ def _named(path: Path) -> str:
     return f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]})"
 
 
-def _provenance(figure: Found, key: str) -> str:
+def _provenance(figure: FittedFigure, key: str) -> str:
     """The confidence of a figure, its source, and the values between which it may lie."""
     confidence = "fitted" if figure.verdict == FITTED else "hypothesis"
     if figure.span is None or not KINDS[figure.constant.kind].ranged:
@@ -274,7 +274,7 @@ _Pairs = Sequence[tuple[Outcome, Outcome]]
 
 
 def card(
-    pairs: _Pairs, excluded: Sequence[Outcome], figures: Sequence[Found], device: Device
+    pairs: _Pairs, excluded: Sequence[Outcome], figures: Sequence[FittedFigure], device: Device
 ) -> list[Table]:
     """Return the tables of a fit to ``pairs``, rows before and after, that left out others."""
     after = [later for _, later in pairs]
@@ -333,7 +333,7 @@ def _excluded(excluded: Sequence[Outcome]) -> Table:
     return Table("Rows that take no part", ("id", "chip", "reason"), rows, 3)
 
 
-def _determined(figures: Sequence[Found]) -> Table:
+def _determined(figures: Sequence[FittedFigure]) -> Table:
     rows = tuple(
         (fitted.constant.path, str(len(fitted.rows)), " ".join(fitted.rows)) for fitted in figures
     )
@@ -341,7 +341,7 @@ def _determined(figures: Sequence[Found]) -> Table:
     return Table("Figures and the rows that determine them", head, rows, 3)
 
 
-def _figures(figures: Sequence[Found], device: Device) -> Table:
+def _figures(figures: Sequence[FittedFigure], device: Device) -> Table:
     """Each constant: its verdict, its value before and after, values as good, and its range."""
     rows = []
     for fitted in figures:
@@ -361,7 +361,7 @@ def _text(constant: Constant, value: Fraction | None, device: Device) -> str:
     return figure_text(Figure((), constant.kind, value), device.clock_hz)
 
 
-def _ended(figures: Sequence[Found], device: Device) -> Table:
+def _ended(figures: Sequence[FittedFigure], device: Device) -> Table:
     """Figures that the fit moved to an end of their range."""
     rows = []
     for fitted in figures:
@@ -375,7 +375,7 @@ def _ended(figures: Sequence[Found], device: Device) -> Table:
     return Table(title, ("figure", "value", "end"), tuple(rows), 3)
 
 
-def _offered(figures: Sequence[Found], device: Device) -> list[Table]:
+def _offered(figures: Sequence[FittedFigure], device: Device) -> list[Table]:
     """The assumed figures that could be fitted and were not looked at; no table without any."""
     others = not_looked_at(figures, device)
     if not others:
@@ -384,7 +384,7 @@ def _offered(figures: Sequence[Found], device: Device) -> list[Table]:
     return [Table(title, ("count", "figures"), ((str(len(others)), " ".join(others)),), 2)]
 
 
-def not_looked_at(figures: Sequence[Found], device: Device) -> list[str]:
+def not_looked_at(figures: Sequence[FittedFigure], device: Device) -> list[str]:
     """Return the assumed figures of a device, by path, that a fit did not look at."""
     looked_at: set[str] = set()
     for fitted in figures:

@@ -19,7 +19,7 @@ STEPS = 40
 
 _SHIPPED = configs() / "silicon" / "fit.yaml"
 FRACTIONAL = ("rate", "fraction_cycles")
-_WHOLE = ("cycles", "duration", "size", "count")
+_WHOLE_KINDS = ("cycles", "duration", "size", "count")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _shipped(node: Node, path: str, name: str) -> tuple[str, Fraction]:
         raise node.fail(
             f"{path} of {name} is {origin.confidence}, only fitted figures are refitted"
         )
-    if isinstance(figure.value, tuple) or figure.kind not in (*FRACTIONAL, *_WHOLE):
+    if isinstance(figure.value, tuple) or figure.kind not in (*FRACTIONAL, *_WHOLE_KINDS):
         raise node.fail(f"{path} is {figure.kind}, which has no range")
     return figure.kind, Fraction(figure.value)
 

@@ -75,9 +75,9 @@ def device_of(outcome: Outcome) -> str:
 
 def linked(devices: set[str], constants: Sequence[Constant]) -> list[int]:
     """Return the constants, by number, that share devices with ``devices``, however indirectly."""
-    reached, found = set(devices), -1
-    while found < len(reached):
-        found = len(reached)
+    reached, count = set(devices), -1
+    while count < len(reached):
+        count = len(reached)
         for constant in constants:
             if reached & set(constant.devices):
                 reached |= set(constant.devices)
@@ -110,8 +110,8 @@ def _figures(outcome: Outcome, like: Outcome) -> _Figures:
     ]
     busy = len(pairs) - times
     weight = [1.0] * times + [1.0 / busy if busy else 0.0] * busy
-    measured, found = np.array(pairs, dtype=float).reshape(-1, 2).T
-    return _Figures(measured, found, np.array(weight))
+    measured, simulated_values = np.array(pairs, dtype=float).reshape(-1, 2).T
+    return _Figures(measured, simulated_values, np.array(weight))
 
 
 def _telling(row: Measured) -> list[str]:
@@ -165,8 +165,8 @@ def _levels(base: Outcome, constant: Constant, low: Outcome | None, high: Outcom
     x = scale(np.array(places, dtype=float))
     order = np.argsort(x)
     x, y = x[order], np.array(changes)[order]
-    at = scale(np.array([constant.level(step) for step in range(STEPS + 1)], dtype=float))
-    columns = [np.interp(at, x, y[:, column]) for column in range(len(middle))]
+    levels = scale(np.array([constant.level(step) for step in range(STEPS + 1)], dtype=float))
+    columns = [np.interp(levels, x, y[:, column]) for column in range(len(middle))]
     return np.array(columns).T.reshape(STEPS + 1, len(middle))
 
 
@@ -201,10 +201,10 @@ class Lines:
     def losses(self, steps: Sequence[int], moved: tuple[int, ...]) -> Array:
         """The loss at all levels of the ``moved`` constants, an axis each, others at ``steps``."""
         count = range(len(self.numbers))
-        found = sum((self.change[c][steps[c]] for c in count if c not in moved), self.middle)
+        changed = sum((self.change[c][steps[c]] for c in count if c not in moved), self.middle)
         for c in moved:
-            found = found[..., np.newaxis, :] + self.change[c]
-        loss: Array = np.abs(found / self.measured - 1) @ self.weight
+            changed = changed[..., np.newaxis, :] + self.change[c]
+        loss: Array = np.abs(changed / self.measured - 1) @ self.weight
         return loss
 
 
@@ -214,29 +214,29 @@ def loss(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> float:
         return np.inf
     model = Lines.of(base, [], ())
     pairs = zip(outcomes, base, strict=True)
-    found = np.concatenate([_figures(outcome, like).simulated for outcome, like in pairs])
-    return float(np.abs(found / model.measured - 1) @ model.weight)
+    values = np.concatenate([_figures(outcome, like).simulated for outcome, like in pairs])
+    return float(np.abs(values / model.measured - 1) @ model.weight)
 
 
 def descend(
-    base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int], held: Collection[int] = ()
+    base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int], fixed: Collection[int] = ()
 ) -> dict[int, int]:
     """Return the level of each constant of ``numbers`` that suits the rows best, by number.
 
     This is as far as a descent finds it. It begins in the middle of every range, so that nothing of
-    the shipped values is left, and there stay the constants ``held``. Two move at a time: one alone
-    finds no way along a valley.
+    the shipped values is left, and there stay the constants that are ``fixed``. Two move at a time:
+    one alone finds no way along a valley.
     """
     steps, best = [STEPS // 2] * len(numbers), np.inf
-    free = [place for place, number in enumerate(numbers) if number not in held]
+    free = [place for place, number in enumerate(numbers) if number not in fixed]
     model = Lines.of(base, slopes, numbers) if base and free else None
     while model is not None:
         for moved in combinations(free, min(2, len(free))):
             losses = model.losses(steps, moved)
             least = losses.min()
             if least < losses[tuple(steps[c] for c in moved)]:
-                found = np.unravel_index(losses.argmin(), losses.shape)
-                for c, step in zip(moved, found, strict=True):
+                best_steps = np.unravel_index(losses.argmin(), losses.shape)
+                for c, step in zip(moved, best_steps, strict=True):
                     steps[c] = int(step)
         if not best - least > _GAIN:
             break
@@ -261,7 +261,7 @@ def determination(
     base: Sequence[Outcome], constants: Sequence[Constant], slopes: Slopes
 ) -> list[Determined]:
     """Return which rows determine each constant, by finite differences over its range."""
-    found = []
+    determined = []
     for number, constant in enumerate(constants):
         rows = []
         for outcome, lines in zip(base, slopes, strict=True):
@@ -269,5 +269,5 @@ def determination(
             moved = np.ptp(lines[number], axis=0) / figures.measured
             if moved.size and moved.max() > TELLING:
                 rows.append(outcome.row.id)
-        found.append(Determined(constant, tuple(rows)))
-    return found
+        determined.append(Determined(constant, tuple(rows)))
+    return determined

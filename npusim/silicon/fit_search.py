@@ -46,33 +46,33 @@ def constants_of(
     device lacks or that has no range, and where there is none to fit.
     """
     listed = load_constants() if source is None else load_constants(source)
-    found: dict[str, Constant] = {}
+    chosen: dict[str, Constant] = {}
     for constant in _nearest(device, listed):
-        own = _moved(name, device, constant)
-        if own is not None:
-            found.setdefault(constant.path, own)
-    if not found:
-        known = ((path, device.provenance.get(path)) for path in ranges(device))
-        for path in [path for path, of in known if of is not None and of.confidence in _FITTED]:
-            found[path] = _extra(name, device, path)
+        moved = _moved(name, device, constant)
+        if moved is not None:
+            chosen.setdefault(constant.path, moved)
+    if not chosen:
+        provenances = ((path, device.provenance.get(path)) for path in ranges(device))
+        fitted = [path for path, of in provenances if of is not None and of.confidence in _FITTED]
+        chosen = {path: _extra(name, device, path) for path in fitted}
     for text in extra:
         if text == ASSUMED:
-            tied = {path for constant in found.values() for path in constant.also}
+            tied = {path for constant in chosen.values() for path in constant.also}
             for path in assumed_figures(device):
-                if path not in found and path not in tied:
-                    found[path] = _extra(name, device, path)
+                if path not in chosen and path not in tied:
+                    chosen[path] = _extra(name, device, path)
         else:
-            own = _extra(name, device, text)
-            also = found[own.path].also if own.path in found else ()
-            found[own.path] = replace(own, also=also)
-    if not found:
+            moved = _extra(name, device, text)
+            also = chosen[moved.path].also if moved.path in chosen else ()
+            chosen[moved.path] = replace(moved, also=also)
+    if not chosen:
         assumed = assumed_figures(device)
         offered = f", or all {len(assumed)} that are assumed: --figure {ASSUMED}" if assumed else ""
         raise ArgumentError(
             f"{device.name}: there is no figure to fit: its file calls none fitted; give one with "
             f"its range: --figure PATH=LOW..HIGH{offered}"
         )
-    return list(found.values())
+    return list(chosen.values())
 
 
 def assumed_figures(device: Device) -> list[str]:
@@ -81,15 +81,15 @@ def assumed_figures(device: Device) -> list[str]:
     Those of ``silicon`` say area and voltage, and cost no time.
     """
     paths = [path for path in ranges(device) if not path.startswith("silicon.")]
-    known = device.provenance
-    return [path for path in paths if path in known and known[path].confidence == ASSUMED]
+    provenance = device.provenance
+    return [path for path in paths if path in provenance and provenance[path].confidence == ASSUMED]
 
 
 def _nearest(device: Device, listed: Sequence[Constant]) -> list[Constant]:
     """The constants of the device itself first, then those of its relatives."""
-    own = [c for c in listed if device.name in c.devices]
-    near = [c for c in listed if c not in own and _related(device, c)]
-    return own + near
+    direct = [c for c in listed if device.name in c.devices]
+    near = [c for c in listed if c not in direct and _related(device, c)]
+    return direct + near
 
 
 def _related(device: Device, constant: Constant) -> bool:
@@ -99,7 +99,8 @@ def _related(device: Device, constant: Constant) -> bool:
 
 def _bases(device: Device) -> set[str]:
     """The names of the device and of those whose figures it inherits."""
-    return {device.name} | {known.inherited for known in device.provenance.values()} - {""}
+    inherited = {provenance.inherited for provenance in device.provenance.values()}
+    return {device.name} | inherited - {""}
 
 
 def _moved(name: str, device: Device, constant: Constant) -> Constant | None:
@@ -108,12 +109,12 @@ def _moved(name: str, device: Device, constant: Constant) -> Constant | None:
     A value outside the range widens it: the file of the device knows better. Figures of other
     values are not tied to it.
     """
-    known = figures(device)
-    figure = known.get(constant.path)
+    described = figures(device)
+    figure = described.get(constant.path)
     if figure is None or isinstance(figure.value, tuple) or figure.kind != constant.kind:
         return None
     value = Fraction(figure.value)
-    tied = tuple(p for p in constant.also if p in known and known[p].value == figure.value)
+    tied = tuple(p for p in constant.also if p in described and described[p].value == figure.value)
     low, high = min(constant.low, value), max(constant.high, value)
     return Constant(constant.path, (name,), constant.kind, low, high, value, tied)
 
@@ -121,12 +122,12 @@ def _moved(name: str, device: Device, constant: Constant) -> Constant | None:
 def _extra(name: str, device: Device, text: str) -> Constant:
     """A figure with the range stated in ``PATH=LOW..HIGH``, or else its own."""
     path, equals, stated = text.partition("=")
-    known = figures(device)
-    figure = known.get(path)
+    described = figures(device)
+    figure = described.get(path)
     if figure is None:
         raise ArgumentError(
-            f"figure {path!r}: {device.name} has none of that name{suggest(path, known)}"
-            if len(suggest(path, known)) < 200
+            f"figure {path!r}: {device.name} has none of that name{suggest(path, described)}"
+            if len(suggest(path, described)) < 200
             else f"figure {path!r}: {device.name} has none; `npusim devices show` lists all"
         )
     if isinstance(figure.value, tuple):
@@ -173,13 +174,13 @@ _DIGITS = 4
 FITTED = "fitted"
 KEPT = "kept: suits the rows as it is"
 FEW = "hypothesis: too few rows tell of it"
-HELD = "hypothesis: many values suit the rows"
+UNSETTLED = "hypothesis: many values suit the rows"
 LOOSE = "moved, a hypothesis: many values suit the rows"
 UNSEEN = "not looked at: interrupted"
 
 
 @dataclass(frozen=True)
-class Found:
+class FittedFigure:
     """The result of a fit for one constant.
 
     ``rows`` tell of it; values from ``span[0]`` to ``span[1]`` suit the rows as well as ``value``,
@@ -212,7 +213,7 @@ class Found:
 
 def changed_figures(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, str]:
     """Figures by dotted path, as text, of constants with values other than the shipped ones."""
-    return stated((one, value) for one, value in values if value != one.shipped)
+    return stated((constant, value) for constant, value in values if value != constant.shipped)
 
 
 @dataclass
@@ -228,7 +229,7 @@ class Search:
     run: Run
     rounds: int = 2
     finished: bool = True
-    found: list[Found] = field(default_factory=list)
+    found: list[FittedFigure] = field(default_factory=list)
     _held: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -251,8 +252,8 @@ class Search:
         except KeyboardInterrupt:
             self.finished = False
         seen = min(len(row) for row in slopes)
-        told = fit.determination(self.base, self.constants[:seen], slopes)
-        able = [number for number, one in enumerate(told) if not one.is_hypothesis]
+        determined = fit.determination(self.base, self.constants[:seen], slopes)
+        able = [number for number, figure in enumerate(determined) if not figure.is_hypothesis]
         steps, alike = self._settled(slopes, able)
         try:
             self._take(self.constants, steps)
@@ -261,7 +262,7 @@ class Search:
         except KeyboardInterrupt:
             self.finished = False
         for number, constant in enumerate(self.constants):
-            rows = told[number].rows if number < seen else ()
+            rows = determined[number].rows if number < seen else ()
             verdict = UNSEEN if number >= seen else self._held.get(number, FEW)
             span, value = alike.get(number), self.values[number]
             if number in steps:
@@ -269,7 +270,7 @@ class Search:
                 verdict = LOOSE if wide else FITTED
                 verdict = KEPT if value == constant.shipped else verdict
             ends = span and (min(span[0], value), max(span[1], value))
-            self.found.append(Found(constant, value, verdict, rows, ends))
+            self.found.append(FittedFigure(constant, value, verdict, rows, ends))
 
     def figures(self) -> dict[str, str]:
         """Return the figures of the device that the best values change."""
@@ -277,10 +278,10 @@ class Search:
 
     def _slopes(self, constants: Sequence[Constant], text: str) -> fit.Slopes:
         """Slopes about the best values so far."""
-        own = self.figures()
+        best = self.figures()
 
         def simulate(tasks: Sequence[Task]) -> list[Outcome]:
-            return self.run([(row, own | dict(figures)) for row, figures in tasks], text)
+            return self.run([(row, best | dict(figures)) for row, figures in tasks], text)
 
         return fit.simulated_slopes(self.outcomes, constants, simulate)
 
@@ -292,26 +293,26 @@ class Search:
         One at a time, the one that it costs least, they keep the shipped value, as long as that is
         among the values that are alike. Where most of a range is, nothing is known of it.
         """
-        kept, least = list(numbers), np.inf
+        moving, least = list(numbers), np.inf
         ends: dict[int, tuple[Fraction, Fraction]] = {}
-        while kept:
-            steps = fit.descend(self.outcomes, slopes, kept)
+        while moving:
+            steps = fit.descend(self.outcomes, slopes, moving)
             profiles = _profiles(
-                fit.Lines.of(self.outcomes, slopes, kept), [steps[n] for n in kept]
+                fit.Lines.of(self.outcomes, slopes, moving), [steps[n] for n in moving]
             )
             least = min(least, *(float(profile.min()) for profile in profiles))
             costs = []
-            for n, profile in zip(kept, profiles, strict=True):
+            for n, profile in zip(moving, profiles, strict=True):
                 first, last = _span(profile, least + ALIKE)
                 constant = self.constants[n]
                 ends.setdefault(n, _ends(constant, first, last))
                 costs.append(float(profile[_step(constant)]))
-            cheapest = min(range(len(kept)), key=lambda c: costs[c])
+            cheapest = min(range(len(moving)), key=lambda c: costs[c])
             if costs[cheapest] > least + ALIKE:
                 return steps, ends
-            number = kept.pop(cheapest)
+            number = moving.pop(cheapest)
             wide = _is_wide(self.constants[number], ends[number])
-            self._held[number] = HELD if wide else KEPT
+            self._held[number] = UNSETTLED if wide else KEPT
         return {}, ends
 
     def _take(self, constants: Sequence[Constant], steps: dict[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""What a profiler reports of a kernel: busy times of its pipes, and time beside the kernel's own.
+"""Profiler reports of a kernel: busy times of its pipes, and time beside the kernel's own.
 
 Busy times are cycles in which a pipe holds an instruction: at full speed, slowed by others, or
 following another pipe piece by piece under the unit flag, which the measured fixpipe times under

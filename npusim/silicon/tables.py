@@ -71,11 +71,11 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
     title = f"Scored kernels: {simulated} of {len(chosen)} simulated"
     if not chosen:
         return Table(title, (), (), 1)
-    found = score.score(chosen)
+    scores = score.score(chosen)
     spreads = {
-        "time, {} absolute error": found["time"],
-        "time by family and shape, {}": found["shapes"],
-        "mte2 busy where it is the busiest pipe, {}": found["loads"],
+        "time, {} absolute error": scores["time"],
+        "time by family and shape, {}": scores["shapes"],
+        "mte2 busy where it is the busiest pipe, {}": scores["loads"],
     }
     rows = [
         (words.format(what), str(count), percent(value))
@@ -87,24 +87,24 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
     rows.append(("time over its bound from main memory, median", str(len(above)), times))
     means = {f"{pipe} busy, mean absolute error": pipe for pipe in score.SCORED_PIPES}
     means["fixpipe busy outside the serial template"] = "drains"
-    rows += [(what, str(found[of][0]), percent(found[of][1])) for what, of in means.items()]
+    rows += [(what, str(scores[of][0]), percent(scores[of][1])) for what, of in means.items()]
     pairs = score.pairs(chosen)
-    known = [pair.right for pair in pairs if pair.right is not None]
-    right = f"{sum(known)} right" if known else NONE
+    directions = [pair.right for pair in pairs if pair.right is not None]
+    right = f"{sum(directions)} right" if directions else NONE
     rows.append(("pairs that differ, direction", str(sum(p.decisive for p in pairs)), right))
     return Table(title, ("figure", "points", "value"), tuple(rows), 1)
 
 
 def _families(outcomes: Sequence[Outcome]) -> Table:
     columns: Columns = {
-        "family": lambda one: one.family or NONE,
-        "rows": lambda one: str(one.rows),
-        "compared": lambda one: str(one.compared),
-        "declined": lambda one: str(one.declined),
-        "failed": lambda one: str(one.failed),
-        "MAPE": lambda one: percent(one.mean),
-        "median": lambda one: percent(one.median),
-        "rank": lambda one: figure("{:.3f}".format, one.rank),
+        "family": lambda family: family.family or NONE,
+        "rows": lambda family: str(family.rows),
+        "compared": lambda family: str(family.compared),
+        "declined": lambda family: str(family.declined),
+        "failed": lambda family: str(family.failed),
+        "MAPE": lambda family: percent(family.mean),
+        "median": lambda family: percent(family.median),
+        "rank": lambda family: figure("{:.3f}".format, family.rank),
     }
     title = "Families: absolute error of time, Spearman's rank correlation"
     return Table.of(columns, score.family_scores(outcomes), title=title)
@@ -129,9 +129,9 @@ def points(outcomes: Sequence[Outcome]) -> Table:
     pipes = [pipe for pipe in (*PIPES, *PARTS) if pipe in measured]
     columns: Columns = {
         **WHO,
-        "measured us": lambda one: figure(us_text, one.row.time_us),
-        "simulated us": lambda one: us_text(one.simulated.time_us),
-        "error": lambda one: figure(signed_text, score.time_error(one)),
+        "measured us": lambda outcome: figure(us_text, outcome.row.time_us),
+        "simulated us": lambda outcome: us_text(outcome.simulated.time_us),
+        "error": lambda outcome: figure(signed_text, score.time_error(outcome)),
         **{pipe: partial(_side_by_side, pipe=pipe) for pipe in pipes},
     }
     title = "Points: busy times in us, measured / simulated"
@@ -147,7 +147,7 @@ def _side_by_side(outcome: Outcome, pipe: str) -> str:
 
 def _refusals(outcomes: Sequence[Outcome]) -> Table:
     failed = {True: "failed: ", False: ""}
-    columns = {**WHO, "reason": lambda one: f"{failed[one.failed]}{one.reason}"}
+    columns = {**WHO, "reason": lambda outcome: f"{failed[outcome.failed]}{outcome.reason}"}
     refused = [outcome for outcome in outcomes if outcome.simulated is None]
     return Table.of(columns, refused, 4, title="Not simulated")
 
@@ -155,10 +155,10 @@ def _refusals(outcomes: Sequence[Outcome]) -> Table:
 def _broken(outcomes: Sequence[Outcome]) -> Table:
     columns: Columns = {
         **WHO,
-        "measured us": lambda one: us_text(one.measured_us),
-        "at least": lambda one: us_text(one.least.us),
-        "resource": lambda one: one.least.resource,
-        "too slow, or wrong": lambda one: " or ".join(one.faults),
+        "measured us": lambda check: us_text(check.measured_us),
+        "at least": lambda check: us_text(check.least.us),
+        "resource": lambda check: check.least.resource,
+        "too slow, or wrong": lambda check: " or ".join(check.faults),
     }
     title = "Measured below the least time: a figure is too slow, or the row is wrong"
     return Table.of(columns, broken(outcomes), 3, title=title)
@@ -177,8 +177,8 @@ _ACROSS, _INCHES = 6, 2.1
 def report(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> Report:
     """Key figures, the scatter plots, and ``tables``, the summary first."""
     plots_of = Pair([
-        replace(one, place=f"family-{at}", about=one.title, caption=one.title, pixels=220)
-        for at, one in enumerate(figures(_points(outcomes)))
+        replace(part, place=f"family-{place}", about=part.title, caption=part.title, pixels=220)
+        for place, part in enumerate(figures(_points(outcomes)))
     ])  # fmt: skip
     return Report(
         title="Simulated against measured",
@@ -187,7 +187,7 @@ def report(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> Report:
         cards=_cards(outcomes),
         sections=[
             Section("Simulated over measured times by family", [plots_of]),
-            *(Section(one.title, [one]) for one in reversed(tables)),
+            *(Section(part.title, [part]) for part in reversed(tables)),
         ],
         origin=f"npusim {__version__}",
     )
@@ -200,11 +200,11 @@ def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) 
 
 def save_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Write the scatter plots as the file that ``path`` ends in."""
-    found = figures(_points(outcomes)) or figures({"": ()})
-    across = min(_ACROSS, len(found))
-    inches = (_INCHES * max(3, across), 1.2 + _INCHES * -(-len(found) // across))
+    drawn = figures(_points(outcomes)) or figures({"": ()})
+    across = min(_ACROSS, len(drawn))
+    inches = (_INCHES * max(3, across), 1.2 + _INCHES * -(-len(drawn) // across))
     labels = ("measured (us)", "simulated / measured")
-    plots.save_plot(path, plots.draw_grid, found, across, inches, "", labels)
+    plots.save_plot(path, plots.draw_grid, drawn, across, inches, "", labels)
 
 
 def figures(points: Mapping[str, Sequence[tuple[float, float]]]) -> list[Figure]:
@@ -216,9 +216,9 @@ def figures(points: Mapping[str, Sequence[tuple[float, float]]]) -> list[Figure]
     pairs = np.array([pair for family in points.values() for pair in family] or [(1, 1)], float)
     x = _ends(pairs[:, 0])
     y = _ends(np.append(pairs[:, 1] / pairs[:, 0], [1 - BAND, 1 + BAND]))
-    found = []
-    for family, own in points.items():
-        measured, simulated = np.array(own, float).reshape(-1, 2).T
+    drawn = []
+    for family, points_of_family in points.items():
+        measured, simulated = np.array(points_of_family, float).reshape(-1, 2).T
         ratio = simulated / measured
         error = f", {percent_text(np.abs(ratio - 1).mean())}" if len(ratio) else ""
         marks = [
@@ -228,9 +228,9 @@ def figures(points: Mapping[str, Sequence[tuple[float, float]]]) -> list[Figure]
                  tip="<div>@x{0,0.0} \u00b5s measured, simulated @y{0.00} of it</div>"),
         ]  # fmt: skip
         title = f"{family}{error}"
-        found.append(Figure(x=Axis(log=True, ends=x), y=Axis(log=True, ends=y), marks=marks,
+        drawn.append(Figure(x=Axis(log=True, ends=x), y=Axis(log=True, ends=y), marks=marks,
                             title=title))  # fmt: skip
-    return found
+    return drawn
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:

@@ -98,16 +98,16 @@ def _usual(device: Device, figure: Figure) -> Knob:
 
     Clocks end where the supply does.
     """
-    own = figure.value
-    assert isinstance(own, int | Fraction)
-    values: list[int | Fraction] = [own * part for part in _PARTS]
+    current = figure.value
+    assert isinstance(current, int | Fraction)
+    values: list[int | Fraction] = [current * part for part in _PARTS]
     if figure.kind != "rate":
         values = [max(1, round(value)) for value in values]
     most = device.silicon.most_clock_hz if device.silicon is not None else None
     if figure.keys == ("clock",) and most is not None:  # beyond it no supply is enough
         values = [value for value in values if value <= most]
     distinct = list(dict.fromkeys(values))
-    place = distinct.index(own)
+    place = distinct.index(current)
     offered = [replace(figure, value=value) for value in distinct]
     shown = [_shown(other, device.clock_hz) for other in offered]
     texts = [_text(other) for other in offered]
@@ -179,8 +179,8 @@ class Play:
         The error of a value that makes no device is ``problem``, and the last one that does stays.
         """
         changed = {**self.changed, path: text}
-        own = {knob.path: knob.texts[knob.own] for knob in self.knobs}
-        changed = {name: value for name, value in changed.items() if own.get(name) != value}
+        of_device = {knob.path: knob.texts[knob.own] for knob in self.knobs}
+        changed = {name: value for name, value in changed.items() if of_device.get(name) != value}
         self.problem = ""
         try:
             self.device = self.start.origin.rebuild(self.start, changed)

@@ -1,4 +1,4 @@
-"""What a study found: a row per point, as a data frame, a file, a plot."""
+"""Results of a study: a row per point, as a data frame, a file, a plot."""
 
 from __future__ import annotations
 
@@ -480,7 +480,7 @@ def unpriced(study: Study, formulas: Iterable[Formula]) -> Iterator[str]:
 
 
 def _differ(fact: PointFact, devices: Sequence[Device]) -> bool:
-    """Whether devices have different prices of a goal, whatever runs on them."""
+    """True if devices have different prices of a goal, whatever runs on them."""
     if fact.priced is None:
         return False
     prices = [fact.priced(device) for device in devices]

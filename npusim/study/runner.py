@@ -288,14 +288,14 @@ class Sensitivities(Tabled):
         rows = []
         ends = self.result.measured[1:]
         firsts, lasts = ends[::2], ends[1::2]
-        for axis, own, first, last in zip(self.axes, self.own, firsts, lasts, strict=True):
+        for axis, unmoved, first, last in zip(self.axes, self.own, firsts, lasts, strict=True):
             at_first = self._value(first)
             at_last = self._value(last)
             values = [value for value in (at_first, at_last, self.base) if value is not None]
             rows.append(
                 {
                     "name": axis.name,
-                    "own": own,
+                    "own": unmoved,
                     "first": axis.values[0],
                     "last": axis.values[-1],
                     f"{self.goal} first": at_first,

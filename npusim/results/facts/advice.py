@@ -1,4 +1,4 @@
-"""What would make a call faster: changes that were simulated, each with what it saves.
+"""Changes that would make a call faster: simulated ones, each with what it saves.
 
 A sentence names the change as a command or a call takes it, and the share of the time that goes
 with it. What was not simulated is no advice; bounds say how far any advice can lead.
@@ -53,7 +53,7 @@ _LESS_WORK = {
 
 
 class Timed(Protocol):
-    """What advice looks at of a result, which has these under the same names."""
+    """Parts of a result that advice looks at, under the names they have in results."""
 
     @property
     def device(self) -> Device:
@@ -114,24 +114,24 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 def major_kernels(runs: Sequence[KernelRun]) -> tuple[KernelRun, ...]:
     """At most ``MAX_KERNELS`` kernels that matter to the call's time, in call order."""
-    whole = metrics.total_cycles(runs)
-    worthy = [run for run in runs if metrics.share(run.cycles, whole) >= WORTH_A_LINE]
+    total = metrics.total_cycles(runs)
+    worthy = [run for run in runs if metrics.share(run.cycles, total) >= WORTH_A_LINE]
     largest = sorted(worthy, key=lambda run: -run.cycles)[:MAX_KERNELS]
-    return tuple(run for run in runs if any(run is one for one in largest))
+    return tuple(run for run in runs if any(run is kernel for kernel in largest))
 
 
 def advise(result: Timed) -> tuple[Advice, ...]:
-    """What would make a call faster, most first; then how far that can lead.
+    """Changes that would make a call faster, most first; then how far that can lead.
 
     Parts of the device are those tried for its verdict. A graph of launches, all cores of a chip,
     and an even share of the tasks are simulated where they may help.
     """
     tried = [*_faster_parts(result), *_of_launches(result), *_of_cores(result)]
-    found = sorted(tried, key=lambda one: -one.saves)
+    advice = sorted(tried, key=lambda change: -change.saves)
     near = [*_near_bounds(result)]
-    if not any(one.saves for one in found) and not near:
-        found += _nothing_alone(result)
-    return (*found, *near)
+    if not any(change.saves for change in advice) and not near:
+        advice += _nothing_alone(result)
+    return (*advice, *near)
 
 
 def _faster_parts(result: Timed) -> Iterator[Advice]:
@@ -142,11 +142,11 @@ def _faster_parts(result: Timed) -> Iterator[Advice]:
     tried = result.verdict.tried if result.verdict is not None else ()
     kernels = sum(run.cycles for run in result.runs)
     least_us = WORTH_A_LINE * result.device.time_us(kernels)
-    if [one.name for one in tried] == [LAUNCHES] and _is_short(result):
+    if [part.name for part in tried] == [LAUNCHES] and _is_short(result):
         assert result.replay is not None
         call = result.device, result.time_us, result.runs, result.replay
         tried += trials(*call, besides=tried, least_us=least_us, most=MORE_TRIALS)
-    worthy = [one for one in tried if result.time_us - one.double_us >= least_us]
+    worthy = [part for part in tried if result.time_us - part.double_us >= least_us]
     for trial in worthy[:MAX_PARTS]:
         us = _followed_us(result, trial)
         if result.time_us - us < least_us:
@@ -187,7 +187,7 @@ def _where(result: Timed, trial: Trial) -> str:
 
 
 def _less_work(result: Timed, name: str) -> str:
-    """What a program can do instead."""
+    """Changes of the program."""
     if name == result.device.main_memory_name:
         return _LESS_WORK["memory"]
     return _LESS_WORK.get(name) or _LESS_WORK.get(name.partition(" ")[0]) or _LESS_WORK["memory"]
@@ -220,7 +220,7 @@ def _changed_us(replay: Replay, device: Device) -> float:
 
 
 def _is_short(result: Timed) -> bool:
-    """Whether a call is timed again for advice alone: it is known how, and soon done."""
+    """True for a call that is timed again for advice alone: it is known how, and soon done."""
     instructions = sum(run.instructions for run in result.runs)
     return result.replay is not None and instructions <= TIMELINE_LIMIT
 
@@ -233,7 +233,7 @@ def _of_cores(result: Timed) -> Iterator[Advice]:
     names = metrics.titles(result.runs)
     programs = result.replay.programs(result.device)
     for place, (run, program) in enumerate(zip(result.runs, programs, strict=True)):
-        if any(run is one for one in major):
+        if any(run is kernel for kernel in major):
             text = _idle(result, place, names[place], program)
             if text:
                 yield Advice(text=text, time_us=result.time_us)
@@ -254,12 +254,12 @@ def _idle(result: Timed, place: int, name: str, program: Program) -> str:
         return f"{runs}: it has {counted(tasks, 'task')}, one for each of these" if few else ""
     more = us / result.time_us - 1
     if more > ALIKE:
-        told = f"the call takes {us_text(us)} us, {percent_text(more)} longer"
+        effect = f"the call takes {us_text(us)} us, {percent_text(more)} longer"
     elif more < -ALIKE:
-        told = f"the call takes {us_text(us)} us, {percent_text(-more)} less"
+        effect = f"the call takes {us_text(us)} us, {percent_text(-more)} less"
     else:
-        told = "the call takes as long"
-    return f"{runs}: left to all of them {told}"
+        effect = "the call takes as long"
+    return f"{runs}: left to all of them {effect}"
 
 
 def _uneven(result: Timed, place: int, name: str, program: Program) -> Iterator[Advice]:
@@ -297,7 +297,7 @@ def _near_bounds(result: Timed) -> Iterator[Advice]:
 
 
 def _nothing_alone(result: Timed) -> Iterator[Advice]:
-    """What to say where no single change saves enough."""
+    """Advice where no single change saves enough."""
     verdict = result.verdict
     if verdict is None:
         return
@@ -313,8 +313,8 @@ def slow_kernels(result: Timed, cycles: int) -> tuple[str, ...]:
     It says what the critical path is spent on. Kernels shorter than their launch are left out.
     """
     far = {
-        at: least
-        for at, run in enumerate(result.runs)
+        place: least
+        for place, run in enumerate(result.runs)
         if (least := metrics.problem_bound(run)) is not None
         and run.cycles > max(cycles, run.launch_cycles)
         and least.cycles < FAR_FROM_BOUND * run.cycles
@@ -325,7 +325,9 @@ def slow_kernels(result: Timed, cycles: int) -> tuple[str, ...]:
         traces = result.replay.traces(result.device)
     except ArgumentError:  # too many instructions
         return ()
-    return tuple(_why_slow(result.runs[at], least, traces[at]) for at, least in far.items())
+    return tuple(
+        _why_slow(result.runs[place], least, traces[place]) for place, least in far.items()
+    )
 
 
 def _why_slow(run: KernelRun, least: Bound, trace: Trace) -> str:
@@ -340,7 +342,7 @@ def _why_slow(run: KernelRun, least: Bound, trace: Trace) -> str:
 
 
 def _other_programs(run: KernelRun) -> str:
-    """What another program for the problem of a kernel at its bound could gain."""
+    """Gains that another program could have for the problem of a kernel at its bound."""
     least = metrics.problem_bound(run)
     if least is None or not least.cycles or least.cycles >= NEAR_BOUND * run.cycles:
         return ""

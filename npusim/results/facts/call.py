@@ -1,4 +1,4 @@
-"""What a call leaves behind, as plain facts: everything that tables, reports and plots draw on."""
+"""Plain facts that a call leaves behind: everything that tables, reports and plots draw on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts(Spending):
-    """What one call computed and how long its kernels took, one after another.
+    """Results of one call, and how long its kernels took, one after another.
 
     ``outputs`` has one entry per name of ``output_names`` (None where it was masked out) and is
     None for a timing-only run. ``workspace_bytes`` is the global memory the kernels use between
@@ -132,7 +132,7 @@ class CallFacts(Spending):
 
     @property
     def at_least(self) -> Ends:
-        """What no program is faster than, with the operands in the L2 and from main memory."""
+        """Bounds that no program beats, with the operands in the L2 and from main memory."""
         return ends(self.device, self.problem_bounds)
 
     @property
@@ -170,7 +170,7 @@ class CallFacts(Spending):
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
-        """What would make the call faster, each with the change and the time it was simulated at.
+        """Changes that would make the call faster, each with the time it was simulated at.
 
         A few of the kernels are timed again when this is first asked for.
         """

@@ -77,17 +77,17 @@ class Side:
         us = facts["time_us"] / facts["cycles"] if facts["cycles"] else 0.0
         pipes = _by_run(facts["pipes"], ("core", "pipe"))
         traffic = _by_run(facts["traffic"], ("src", "dst", "operand"))
-        found: dict[str, KernelFacts] = {}
+        by_name: dict[str, KernelFacts] = {}
         for name, row in numbered(facts["kernels"], "name").items():
-            found[name] = KernelFacts(
+            by_name[name] = KernelFacts(
                 row=row,
                 waits=_mean_us(next(pipes), us),
                 traffic={
-                    (one["src"], one["dst"], one["operand"]): {n: one[n] for n in _COUNTS}
-                    for one in next(traffic)
+                    (path["src"], path["dst"], path["operand"]): {n: path[n] for n in _COUNTS}
+                    for path in next(traffic)
                 },
             )
-        return found
+        return by_name
 
     @cached_property
     def figures(self) -> dict[str, str]:
@@ -98,7 +98,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class CallDifferences(Differences):
-    """What differs between two calls in time, waits and traffic, kernel by kernel."""
+    """Differences between two calls in time, waits and traffic, kernel by kernel."""
 
     a: Side
     b: Side
@@ -114,12 +114,12 @@ class CallDifferences(Differences):
 
     @property
     def sides(self) -> tuple[tuple[str, Facts], tuple[str, Facts]]:
-        """What both sides are called, and their plain facts."""
+        """Labels of both sides, and their plain facts."""
         return (self.a.label, self.a.facts), (self.b.label, self.b.facts)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """What differs, a row each: the call, its device's figures, then kernel by kernel.
+        """Differences, a row each: the call, its device's figures, then kernel by kernel.
 
         ``what`` is "call", "figure", "kernel" (there on one side only), "time" (us), "size",
         "wait" (us, mean over cores that run) or "traffic" (bytes). ``change`` is b less a where
@@ -165,7 +165,7 @@ class CallDifferences(Differences):
                     yield (name, "traffic", f"{label} {count}", size_a, size_b)
 
     def about(self, facts: Facts) -> str:
-        """What one of them is."""
+        """Noun for one of the two."""
         return f"{facts['operator']} on {facts['device']}"
 
 
@@ -174,23 +174,26 @@ def _by_run(rows: Iterable[Row], key: tuple[str, ...]) -> Iterator[list[Row]]:
     run: list[Row] = []
     seen: set[tuple[str, ...]] = set()
     for row in rows:
-        own = tuple(row[name] for name in key)
-        if run and (row["kernel"] != run[0]["kernel"] or own in seen):
+        identity = tuple(row[name] for name in key)
+        if run and (row["kernel"] != run[0]["kernel"] or identity in seen):
             yield run
             run, seen = [], set()
         run.append(row)
-        seen.add(own)
+        seen.add(identity)
     yield run
 
 
 def _mean_us(rows: Iterable[Row], us: float) -> dict[str, dict[str, float]]:
     """Microseconds by pipe and reason, the mean over cores that run."""
     by_pipe: dict[str, list[Row]] = {}
-    known = list(rows)
-    at_work = {row["core"] for row in known if row["busy"] + row["bandwidth"]}
-    for row in (row for row in known if row["core"] in at_work):
+    all_rows = list(rows)
+    at_work = {row["core"] for row in all_rows if row["busy"] + row["bandwidth"]}
+    for row in (row for row in all_rows if row["core"] in at_work):
         by_pipe.setdefault(row["pipe"], []).append(row)
     return {
-        pipe: {reason: us * sum(row[reason] for row in own) / len(own) for reason in REASONS}
-        for pipe, own in by_pipe.items()
+        pipe: {
+            reason: us * sum(row[reason] for row in rows_of_pipe) / len(rows_of_pipe)
+            for reason in REASONS
+        }
+        for pipe, rows_of_pipe in by_pipe.items()
     }

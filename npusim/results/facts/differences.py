@@ -1,4 +1,4 @@
-"""What calls and networks have in common when two of them are compared.
+"""Parts that comparisons of calls and of networks have in common.
 
 What is compared are the plain facts of results (``to_json``), so that a result and a file that
 ``npusim run --json`` or ``npusim net --json`` wrote are the same thing here.
@@ -27,7 +27,7 @@ Facts = Mapping[str, Any]
 
 
 class Differences(ABC):
-    """What differs between two results, as far as it is the same for calls and for networks."""
+    """Differences between two results, as far as it is the same for calls and for networks."""
 
     #: Columns of ``table``, those that name a row in texts, and the facts of a side in JSON.
     columns: ClassVar[tuple[str, ...]]
@@ -40,16 +40,16 @@ class Differences(ABC):
     @property
     @abstractmethod
     def sides(self) -> tuple[tuple[str, Facts], tuple[str, Facts]]:
-        """What both sides are called, and their plain facts."""
+        """Labels of both sides, and their plain facts."""
 
     @property
     @abstractmethod
     def rows(self) -> tuple[Row, ...]:
-        """What differs, a row each; ``change`` is b less a where both are numbers."""
+        """Differences, a row each; ``change`` is b less a where both are numbers."""
 
     @abstractmethod
     def about(self, facts: Facts) -> str:
-        """What one of them is."""
+        """Noun for one of the two."""
 
     def differing(self, facts: Iterable[tuple[Any, ...]]) -> tuple[Row, ...]:
         """The rows of facts that differ; a fact is what names it, its value in a and that in b."""
@@ -61,7 +61,7 @@ class Differences(ABC):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing differs, as of a result and itself."""
+        """True if nothing differs, as of a result and itself."""
         return not self.rows
 
     @cached_property
@@ -97,9 +97,9 @@ class Differences(ABC):
 
 
 def labels_of(a: object, b: object, labels: tuple[str, str] | None) -> tuple[str, str]:
-    """What both sides are called: as asked, else by their files, else A and B."""
+    """Labels of both sides: as asked, else by their files, else A and B."""
     first, second = (
-        str(one) if isinstance(one, (str, Path)) else name for name, one in (("A", a), ("B", b))
+        str(side) if isinstance(side, (str, Path)) else name for name, side in (("A", a), ("B", b))
     )
     return labels or (first, second)
 
@@ -139,26 +139,26 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The keys and values of a JSON object; ``ValueError`` where a key is there twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
         raise ValueError(f"the key {twice!r} is there twice; keep one of them")
     return values
 
 
 def difference(a: Any, b: Any) -> Any:
     """``b`` less ``a`` where both are numbers, else None."""
-    return b - a if all(isinstance(one, (int, float)) for one in (a, b)) else None
+    return b - a if all(isinstance(value, (int, float)) for value in (a, b)) else None
 
 
 def numbered(rows: Iterable[Row], column: str) -> dict[str, Row]:
     """Rows by the name in a column; the second of a name is called ``name #2``."""
-    found: dict[str, Row] = {}
+    by_name: dict[str, Row] = {}
     for row in rows:
         name, place = row[column], 1
-        while name in found:
+        while name in by_name:
             place += 1
             name = f"{row[column]} #{place}"
-        found[name] = row
-    return found
+        by_name[name] = row
+    return by_name
 
 
 def value_text(value: Any, commas: bool) -> str:

@@ -41,7 +41,7 @@ class EnergyRow(NamedTuple):
 
 
 class Energy(Struct, frozen=True):
-    """What kernels took, most first; ``missing`` are figures they need and the file lacks."""
+    """Energy of kernels, most first; ``missing`` are figures they need and the file lacks."""
 
     rows: tuple[EnergyRow, ...]
     missing: tuple[str, ...]
@@ -135,15 +135,15 @@ def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Ener
     amounts: Counter[str] = Counter()
     for run in runs:
         amounts.update(run.activity)
-    known = figures(device)
+    described = figures(device)
     rows, missing = [], []
     for name, amount in sorted(amounts.items()):
-        each = known[name].value if name in known else 0
+        each = described[name].value if name in described else 0
         if isinstance(each, tuple) or not each:
             missing.append(name)
             continue
         unit = "MAC" if f".{ENERGY}." in name else "B"
-        more = energy_times(device, name, known[name])
+        more = energy_times(device, name, described[name])
         pj, uj = float(each) * more, float(amount * Fraction(each)) / 1e6 * more
         rows.append(EnergyRow(name, amount, unit, pj, uj, _confidence(device, name)))
     watt = static_watt(device)
@@ -154,5 +154,5 @@ def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Ener
 
 
 def _confidence(device: Device, name: str) -> str:
-    known = device.provenance.get(name)
-    return known.confidence if known is not None else ""
+    provenance = device.provenance.get(name)
+    return provenance.confidence if provenance is not None else ""

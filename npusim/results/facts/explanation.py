@@ -67,8 +67,8 @@ class KernelExplanation(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _busiest_pipe(self) -> tuple[str, str]:
-        one = metrics.critical_pipe(metrics.pipe_shares(self.run))
-        return ("", "") if one is None else (one.busiest_core, one.pipe)
+        critical = metrics.critical_pipe(metrics.pipe_shares(self.run))
+        return ("", "") if critical is None else (critical.busiest_core, critical.pipe)
 
     @property
     def busiest_name(self) -> str:
@@ -79,11 +79,11 @@ class KernelExplanation(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def bounds(self) -> dict[str, Bound]:
         """The largest lower bound "of the program", and that "of the problem"."""
-        found = {
+        largest = {
             "program": metrics.nearest_bound(self.run),
             "problem": metrics.problem_bound(self.run),
         }
-        return {name: bound for name, bound in found.items() if bound is not None}
+        return {name: bound for name, bound in largest.items() if bound is not None}
 
     @property
     def useful_share(self) -> float | None:
@@ -98,19 +98,21 @@ class KernelExplanation(Struct, frozen=True, kw_only=True, dict=True):
         useful = self.useful_share
         if useful is None or useful > 1 - _WORTH_SAYING:
             return ()
-        found, left = [], useful
-        for name, (size, whole) in self.sizes.items():
-            if 1 - size / whole >= _WORTH_SAYING:
-                wasted = percent_text(1 - size / whole)
-                found.append(f"{name} = {size} wastes {wasted} of the cube: it computes {whole}")
-                left *= whole / size
-        if left < 1 - _WORTH_SAYING:
-            rest = "of the rest" if found else "of the cube's time"
-            found.append(
-                f"{percent_text(1 - left)} {rest} goes to zeros of padding or between strided "
+        sentences, remaining = [], useful
+        for name, (size, computed) in self.sizes.items():
+            if 1 - size / computed >= _WORTH_SAYING:
+                wasted = percent_text(1 - size / computed)
+                sentences.append(
+                    f"{name} = {size} wastes {wasted} of the cube: it computes {computed}"
+                )
+                remaining *= computed / size
+        if remaining < 1 - _WORTH_SAYING:
+            rest = "of the rest" if sentences else "of the cube's time"
+            sentences.append(
+                f"{percent_text(1 - remaining)} {rest} goes to zeros of padding or between strided "
                 "positions, and to tiles that are no whole blocks"
             )
-        return *found, f"{percent_text(useful)} of what the cube has time for is useful"
+        return *sentences, f"{percent_text(useful)} of what the cube has time for is useful"
 
     @property
     def idle_lanes(self) -> tuple[str, ...]:
@@ -165,11 +167,11 @@ class ExplanationFacts(Struct, frozen=True, kw_only=True):
     @property
     def launch_cycles(self) -> int:
         """Cycles of all launches."""
-        return sum(one.run.launch_cycles for one in self.kernels)
+        return sum(kernel.run.launch_cycles for kernel in self.kernels)
 
     def __repr__(self) -> str:
         """One line: operator, device, time and the part of it that is largest."""
-        parts = _most_first(part for one in self.kernels for part in one.parts.items())
+        parts = _most_first(part for kernel in self.kernels for part in kernel.parts.items())
         most = next(iter(parts), "nothing")
         return (
             f"<Explanation of {self.operator} on {self.device.name}: {self.time_us:.3f} us, "
@@ -189,8 +191,8 @@ class ExplanationFacts(Struct, frozen=True, kw_only=True):
             "time_us": self.time_us,
             "launch_cycles": self.launch_cycles,
             "verdict": None if self.verdict is None else self.verdict.to_json(),
-            "kernels": [one.to_json() for one in self.kernels],
-            "what_if": None if self.what_if is None else [one.to_json() for one in self.what_if],
+            "kernels": [kernel.to_json() for kernel in self.kernels],
+            "what_if": None if self.what_if is None else [row.to_json() for row in self.what_if],
         }
 
 

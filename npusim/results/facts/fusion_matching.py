@@ -170,11 +170,11 @@ def _joined(
     if not parts:
         return row
     every = [*(rows[part] for part in parts), row]
-    errors = [one["error"] for one in every if one["error"]]
+    errors = [member["error"] for member in every if member["error"]]
     return {
         **row,
-        "kind": ", ".join(one["kind"] for one in every),
-        "us": sum(one["us"] for one in every),
-        "launch_us": sum(one["launch_us"] for one in every),
+        "kind": ", ".join(member["kind"] for member in every),
+        "us": sum(member["us"] for member in every),
+        "launch_us": sum(member["launch_us"] for member in every),
         "error": errors[0] if errors else "",
     }

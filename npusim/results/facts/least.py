@@ -1,4 +1,4 @@
-"""What no program for a problem can beat, and no schedule of the one that ran, in microseconds."""
+"""Bounds in microseconds: of any program for a problem, of any schedule of the one that ran."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Least(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What sets it, in words."""
+        """Cause of the bound, in words."""
         return ", ".join(word for word in (self.resource, self.why) if word)
 
 
@@ -47,7 +47,7 @@ class Ends(NamedTuple):
         if self.cached[:2] == self.cold[:2]:
             return self.first(of)
         places = zip((IN_L2, FROM_MEMORY), self, strict=True)
-        both = (f"{us_text(one.us)} us ({place}: {one.reason})" for place, one in places)
+        both = (f"{us_text(least.us)} us ({place}: {least.reason})" for place, least in places)
         return f"{', '.join(both)} for {of}"
 
 
@@ -76,7 +76,7 @@ def program_ends(device: Device, runs: Sequence[KernelRun]) -> Ends:
     return in_turn(ends(device, run.problem_bounds, run.bounds) for run in runs)
 
 
-def in_turn(found: Iterable[Ends]) -> Ends:
+def in_turn(in_order: Iterable[Ends]) -> Ends:
     """Those of what follows each other, with the reason of the one that needs most."""
-    both = list(zip(*found, strict=True)) or [(Least(0.0, "", "", ""),)] * 2
-    return Ends(*(max(one)._replace(us=sum(least.us for least in one)) for one in both))
+    both = list(zip(*in_order, strict=True)) or [(Least(0.0, "", "", ""),)] * 2
+    return Ends(*(max(bounds)._replace(us=sum(least.us for least in bounds)) for bounds in both))

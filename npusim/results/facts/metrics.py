@@ -26,8 +26,8 @@ def core_key(name: str) -> tuple[tuple[str, int], ...]:
 
 def pipe_key(name: str) -> tuple[int, str]:
     """Sort key of a pipe: hardware order, pipes of other machines after them by name."""
-    known = tuple(PIPES)
-    return known.index(name) if name in PIPES else len(known), name
+    order = tuple(PIPES)
+    return order.index(name) if name in PIPES else len(order), name
 
 
 def total_cycles(runs: Iterable[KernelRun]) -> int:
@@ -90,13 +90,13 @@ def call_bound(runs: Iterable[KernelRun]) -> Bound | None:
     """The resource whose bounds, added up over the kernels of a call, are the largest."""
     totals = by_resource(bound for run in runs for bound in run.bounds)
     resource = max(totals, key=lambda name: totals[name], default="")
-    told = "sum over the kernels of the call"
-    return Bound(resource, totals[resource], told) if totals else None
+    formula = "sum over the kernels of the call"
+    return Bound(resource, totals[resource], formula) if totals else None
 
 
-def share(part: int, whole: int) -> float:
-    """``part / whole``, 0 where there is no whole."""
-    return part / whole if whole else 0.0
+def share(part: int, total: int) -> float:
+    """``part / total``, 0 where there is no total."""
+    return part / total if total else 0.0
 
 
 class Peak(NamedTuple):
@@ -173,11 +173,11 @@ def _pipe_share(run: KernelRun, pipe: str, rows: Sequence[PipeRow]) -> PipeShare
     """Mean over the cores that run and have the pipe, and its busiest core (lowest on a tie)."""
     busiest = max(sorted(rows, key=lambda row: core_key(row.core)), key=working)
     at_work = {row.core for row in run.pipes if working(row)}
-    own = [row.cycles for row in rows if row.core in at_work]
-    sums = [sum(column) for column in zip(*own, strict=True)]
+    cycles_of_cores = [row.cycles for row in rows if row.core in at_work]
+    sums = [sum(column) for column in zip(*cycles_of_cores, strict=True)]
     return PipeShare(
         pipe=pipe,
-        mean=tuple(share(cycles, run.cycles * len(own)) for cycles in sums),
+        mean=tuple(share(cycles, run.cycles * len(cycles_of_cores)) for cycles in sums),
         busiest=tuple(share(cycles, run.cycles) for cycles in busiest.cycles),
         busiest_core=busiest.core,
     )
@@ -185,7 +185,7 @@ def _pipe_share(run: KernelRun, pipe: str, rows: Sequence[PipeRow]) -> PipeShare
 
 def critical_pipe(shares: Sequence[PipeShare]) -> PipeShare | None:
     """The pipe whose busiest core works longest: the one to shorten or to keep fed."""
-    return max(shares, key=lambda one: one.busiest[BUSY] + one.busiest[BANDWIDTH], default=None)
+    return max(shares, key=lambda row: row.busiest[BUSY] + row.busiest[BANDWIDTH], default=None)
 
 
 class PathTotal(TrafficRow):

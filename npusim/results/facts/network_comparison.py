@@ -105,7 +105,7 @@ _STEP = {
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkDifferences(Differences):
-    """What differs between two networks, whose plain facts are ``a`` and ``b``."""
+    """Differences between two networks, whose plain facts are ``a`` and ``b``."""
 
     a: Mapping[str, Any]
     b: Mapping[str, Any]
@@ -126,7 +126,7 @@ class NetworkDifferences(Differences):
 
     @property
     def sides(self) -> tuple[tuple[str, Facts], tuple[str, Facts]]:
-        """What both sides are called, and their plain facts."""
+        """Labels of both sides, and their plain facts."""
         return (self.labels[0], self.a), (self.labels[1], self.b)
 
     @property
@@ -137,7 +137,7 @@ class NetworkDifferences(Differences):
 
     @property
     def per_image(self) -> bool:
-        """Whether both take different numbers of images, so that only times of one are alike."""
+        """True if both take different numbers of images, so that only times of one are alike."""
         return self.images[0] != self.images[1]
 
     @property
@@ -156,14 +156,14 @@ class NetworkDifferences(Differences):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """What differs, a row each: of the network, then of its layers and of its kernels.
+        """Differences, a row each: of the network, then of its layers and of its kernels.
 
         ``part`` is "network", "layer" or "kernel", of steps "kind" or "operation"; ``what`` is a
         fact of ``to_json``, microseconds (of all images) where it ends in "us". ``change`` is b
         less a where both are numbers.
         """
-        whole = (*_OF_NETWORK, *_OF_STEP)
-        facts = [("network", "", n, self.a.get(n), self.b.get(n)) for n in whole]
+        of_all = (*_OF_NETWORK, *_OF_STEP)
+        facts = [("network", "", n, self.a.get(n), self.b.get(n)) for n in of_all]
         for part, (names, *_) in parts_of(self.a).items():
             for name, a, b in self.pairs(part):
                 facts += [(part, name, fact, a.get(fact), b.get(fact)) for fact in names]
@@ -185,7 +185,7 @@ class NetworkDifferences(Differences):
                 yield Matched(name, a.get(name, {}), b.get(name, {}))
 
     def about(self, facts: Facts) -> str:
-        """What one of them is."""
+        """Noun for one of the two."""
         return f"{facts['workload']} on {facts['device']}, batch {facts['batch']}"
 
     def times_of_parts(self) -> Iterator[PartTimes]:
@@ -218,11 +218,11 @@ def parts_of(facts: Mapping[str, Any]) -> Mapping[str, _Part]:
 
 
 def lacking(facts: Mapping[str, Any]) -> list[str]:
-    """What facts lack to be those of a network, or of a step."""
+    """Keys that facts lack to be those of a network, or of a step."""
     needed = ("workload", *(f"{part}s" for part in parts_of(facts)), "device")
     return [name for name in needed if name not in facts]
 
 
 def is_network(facts: Mapping[str, Any]) -> bool:
-    """Whether plain facts are those of a network or of a step."""
+    """True if plain facts are those of a network or of a step."""
     return not lacking(facts)

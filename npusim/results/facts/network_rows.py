@@ -78,16 +78,16 @@ def split(runs: Iterable[KernelRun], times: int = 1) -> Counter[str]:
 
 
 def own_figures(device: Device, runs: Sequence[KernelRun]) -> dict[str, Any]:
-    """What a layer's own kernels take, those that multiply, and what bounds them.
+    """Times of a layer's own kernels, those that multiply, and what bounds them.
 
     Conversions, clearing and casts have bounds of their own, which would hide the layer's.
     """
-    own = [run for run in runs if run.macs] or list(runs)
-    bound = metrics.call_bound(own)
-    least = metrics.by_resource(map(metrics.problem_bound, own))
+    multiplying = [run for run in runs if run.macs] or list(runs)
+    bound = metrics.call_bound(multiplying)
+    least = metrics.by_resource(map(metrics.problem_bound, multiplying))
     return {
         "own_bound": "" if bound is None else bound.resource,
-        "own_us": device.time_us(sum(run.cycles for run in own)),
+        "own_us": device.time_us(sum(run.cycles for run in multiplying)),
         "own_bound_us": None if bound is None else device.time_us(bound.cycles),
         "own_problem_us": device.time_us(sum(least.values())) if least else None,
         "own_problem_bound": max(least, key=lambda name: least[name], default=""),

@@ -91,13 +91,13 @@ def alike_text(sizes: Sequence[int]) -> str:
 
 
 def launched_text(mode: str) -> str:
-    """What is said behind the time of launches; nothing of the usual mode."""
+    """Words behind the time of launches; "" for the usual mode."""
     return " (replayed graph)" if mode == "graph" else ""
 
 
-def times_text(found: Iterable[tuple[str, int]]) -> str:
+def times_text(counts: Iterable[tuple[str, int]]) -> str:
     """Things by how often they were met, most often first: ``"2 x softmax, 1 x cumsum"``."""
-    most = sorted(found, key=lambda one: (-one[1], one[0]))
+    most = sorted(counts, key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{count:,} x {name}" for name, count in most)
 
 

@@ -21,7 +21,7 @@ from npusim.results.facts.number_text import rate_text, us_text
 
 
 class Point(Struct, frozen=True, kw_only=True):
-    """What was measured of a design: its times, launches among them, and its energy."""
+    """Measurements of a design: its times, launches among them, and its energy."""
 
     device: Device
     spent: Energy
@@ -43,8 +43,8 @@ class PointFact(Fact[Point], frozen=True):
 
 def _dynamic_pj(device: Device) -> list[float]:
     """The figures of energy of a device."""
-    known = figures(device).items()
-    return [energy_pj(device, name) for name, figure in known if ENERGY in figure.keys]
+    described = figures(device).items()
+    return [energy_pj(device, name) for name, figure in described if ENERGY in figure.keys]
 
 
 def _energy_figures(device: Device) -> tuple[float | None, list[float]]:

@@ -23,7 +23,7 @@ class Replay(Protocol):
         """The time of the same kernels, tiled as they were, on the same cores of a variant."""
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
-        """What the time of each of these kernels rests on, in the order of launches."""
+        """Traces of these kernels: what the time of each rests on, in the order of launches."""
 
     def programs(self, device: Device) -> tuple[Program, ...]:
         """The programs of these kernels, in the order of launches."""

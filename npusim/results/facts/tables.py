@@ -60,7 +60,7 @@ class Kernel(NamedTuple):
 
 
 def _resource(bound: Bound | None) -> str:
-    """What a bound is of, "" where there is none."""
+    """Resource of a bound, "" where there is none."""
     return "" if bound is None else bound.resource
 
 
@@ -228,7 +228,7 @@ _PLAIN = ("bytes", "macs", "reason", "waited")
 
 
 def has_timeline(runs: Iterable[KernelRun]) -> bool:
-    """Whether every kernel of the call kept its instructions."""
+    """True if every kernel of the call kept its instructions."""
     return all(run.timeline is not None for run in runs)
 
 

@@ -63,14 +63,14 @@ class TimeRange(Struct, frozen=True, kw_only=True):
     def low_us(self) -> float:
         """The time less what figures and the model take from it."""
         left_out = self.time_us * max(0.0, 1 - self.spread[0])
-        figures = (one.faster_us(self.time_us) for one in self.effects)
+        figures = (effect.faster_us(self.time_us) for effect in self.effects)
         return self.time_us - hypot(left_out, *figures)
 
     @property
     def high_us(self) -> float:
         """The time plus what figures and the model add to it."""
         left_out = self.time_us * max(0.0, self.spread[1] - 1)
-        figures = (one.slower_us(self.time_us) for one in self.effects)
+        figures = (effect.slower_us(self.time_us) for effect in self.effects)
         return self.time_us + hypot(left_out, *figures)
 
     @property
@@ -106,7 +106,7 @@ def time_range(device: Device, time_us: float, replay: Replay, *, kernels: int) 
             )
             texts = [figure_text(end, device.clock_hz) for end in ends]
             effects.append(Effect(path, texts[0], texts[1], low, high))
-    effects.sort(key=lambda one: -max(one.faster_us(time_us), one.slower_us(time_us)))
+    effects.sort(key=lambda effect: -max(effect.faster_us(time_us), effect.slower_us(time_us)))
     # Nothing is known of invented devices.
     spread = _spreads().get((device.product, "calls" if kernels > 1 else "kernels"), (1.0, 1.0))
     return TimeRange(time_us=time_us, effects=tuple(effects), spread=spread)

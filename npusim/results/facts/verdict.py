@@ -1,4 +1,4 @@
-"""What a call is held up by most: the part of its device that saves most if it is twice as fast.
+"""Bottleneck of a call: the part of its device that saves most if it is twice as fast.
 
 The parts are tried, not read off shares of the time: a pipe that works for 70 % of a kernel saves
 nothing where it would wait as long for what feeds it. A part can save no more than half of what it
@@ -155,12 +155,12 @@ def trials(
     """
     every = parts(device, replay.figures)
     by_run = [_most(device, run, every) for run in runs]
-    gains = {name: device.time_us(sum(one[name] for one in by_run)) for name in every}
-    known = {trial.name for trial in besides}
+    gains = {name: device.time_us(sum(most[name] for most in by_run)) for name in every}
+    tried_before = {trial.name for trial in besides}
     tried: list[Trial] = []
     best_us = time_us - least_us
     for name in sorted(every, key=lambda name: (-gains[name], name)):
-        if name in known:
+        if name in tried_before:
             continue
         if (tried or least_us) and time_us - best_us >= gains[name]:
             break
@@ -195,19 +195,19 @@ def busy_shares(device: Device, runs: Sequence[KernelRun]) -> dict[str, float]:
     """
     cycles = Counter[str]()
     for run in runs:
-        own = Counter[str]()
+        by_pipe = Counter[str]()
         for _, pipe, reasons in run.pipes:
-            own[f"pipe {pipe}"] = max(own[f"pipe {pipe}"], reasons[BUSY])
+            by_pipe[f"pipe {pipe}"] = max(by_pipe[f"pipe {pipe}"], reasons[BUSY])
         shared = Counter[str]()
         for bound in run.bounds:
             if not bound.resource.startswith("pipe "):
                 part = _whose(device, bound)
                 shared[part] = max(shared[part], bound.cycles)
-        cycles.update(own)
+        cycles.update(by_pipe)
         cycles.update(shared)
         cycles[LAUNCHES] += run.launch_cycles
-    whole = sum(run.cycles + run.launch_cycles for run in runs)
-    return {name: count / whole for name, count in cycles.items() if count}
+    total = sum(run.cycles + run.launch_cycles for run in runs)
+    return {name: count / total for name, count in cycles.items() if count}
 
 
 def doubled_us(device: Device, names: Iterable[str], replay: Replay) -> float | None:
@@ -216,7 +216,7 @@ def doubled_us(device: Device, names: Iterable[str], replay: Replay) -> float | 
 
 
 class _Work(Struct, frozen=True):
-    """What a kernel does at most, in cycles: of a core by pipe, of its moves to what cores share.
+    """Most work of a kernel, in cycles: of a core by pipe, of its moves to what cores share.
 
     ``starts`` are those before its last core starts, ``queued`` those that wait for room in queues.
     """
@@ -228,16 +228,16 @@ class _Work(Struct, frozen=True):
 
 
 def _work(device: Device, run: KernelRun) -> _Work:
-    reaching = {one.pipe for one in device.paths.values() if "GM" in (one.src, one.dst)}
+    reaching = {path.pipe for path in device.paths.values() if "GM" in (path.src, path.dst)}
     by_pipe, by_core, starts, queued = dict[str, int](), dict[str, int](), 0, 0
     for core, pipe, cycles in run.pipes:
-        own = cycles[BUSY]
+        busy = cycles[BUSY]
         if pipe in reaching:  # it may wait for what the same pipe of another core fetches
-            own += cycles[BANDWIDTH]
-            by_core[core] = by_core.get(core, 0) + own
+            busy += cycles[BANDWIDTH]
+            by_core[core] = by_core.get(core, 0) + busy
         elif pipe == "S":
             starts, queued = max(starts, cycles[NOT_STARTED]), max(queued, cycles[QUEUE])
-        by_pipe[pipe] = max(by_pipe.get(pipe, 0), own)
+        by_pipe[pipe] = max(by_pipe.get(pipe, 0), busy)
     return _Work(by_pipe, max(by_core.values(), default=0), starts, queued)
 
 
@@ -252,16 +252,16 @@ def _most(device: Device, run: KernelRun, names: Iterable[str]) -> dict[str, int
         part = _whose(device, bound)
         bounds[part] = max(bounds.get(part, 0), bound.cycles)
         needed[part] += bound.cycles
-    found = {}
+    savings = {}
     for name in names:
-        own = work.by_pipe.get(name.removeprefix("pipe "), work.moving)
+        worked = work.by_pipe.get(name.removeprefix("pipe "), work.moving)
         if name == device.main_memory_name:
-            own = needed[name]
-        own = (own + 1) // 2 if name != QUEUES else work.queued
+            worked = needed[name]
+        worked = (worked + 1) // 2 if name != QUEUES else work.queued
         rest = max((cycles for part, cycles in bounds.items() if part != name), default=0)
-        found[name] = min(own, run.cycles - rest)
-    found[LAUNCHES] = (work.starts + run.launch_cycles) // 2
-    return found
+        savings[name] = min(worked, run.cycles - rest)
+    savings[LAUNCHES] = (work.starts + run.launch_cycles) // 2
+    return savings
 
 
 def _whose(device: Device, bound: Bound) -> str:

@@ -60,23 +60,23 @@ def what_if(
     That which could save most comes first. Two runs each, of programs that are built once. A part
     that saves no more than one of its figures does is left out.
     """
-    known = figures(device)
+    current = figures(device)
     together = {
         word_of(name): paths
-        for name, paths in resources(device, known, replay.figures).items()
+        for name, paths in resources(device, current, replay.figures).items()
         if len(paths) > 1
     }
     changes: dict[str, list[dict[str, str]]] = {}
     values: dict[str, str] = {}
-    for path in known:
+    for path in current:
         if path in replay.figures:
-            texts = [scaled(known[path], factor) for factor in _FACTORS]
+            texts = [scaled(current[path], factor) for factor in _FACTORS]
             changes[path] = [{path: text} if text else {} for text in texts]
-            values[path] = figure_text(known[path], device.clock_hz)
+            values[path] = figure_text(current[path], device.clock_hz)
     for word, paths in together.items():
-        changes[word] = [faster(known, paths, factor) for factor in _FACTORS]
+        changes[word] = [faster(current, paths, factor) for factor in _FACTORS]
         values[word] = f"{len(paths)} together"
-    found: dict[str, WhatIf] = {}
+    effects: dict[str, WhatIf] = {}
     for done, (name, ends) in enumerate(changes.items()):
         if progress is not None:
             progress(done, len(changes))
@@ -92,10 +92,12 @@ def what_if(
             double_us=double,
             together=paths,
         )
-        single = [found[path].gain_us for path in paths if path in found]
+        single = [effects[path].gain_us for path in paths if path in effects]
         if row.gain_us > max(single, default=-1.0):
-            found[name] = row
-    return tuple(sorted(found.values(), key=lambda row: (-row.gain_us, -row.effect_us, row.figure)))
+            effects[name] = row
+    return tuple(
+        sorted(effects.values(), key=lambda row: (-row.gain_us, -row.effect_us, row.figure))
+    )
 
 
 _FACTORS = (Fraction(1, 2), Fraction(2))

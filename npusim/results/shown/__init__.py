@@ -1,1 +1,1 @@
-"""What results say, as data: one function each, from a result to a ``Report``."""
+"""Reports of results, as data: one function each, from a result to a ``Report``."""

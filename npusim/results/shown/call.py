@@ -153,18 +153,18 @@ def _least(result: CallFacts) -> Key:
 MAX_EFFECTS = 3
 
 
-def _range(known: TimeRange) -> Key:
+def _range(times: TimeRange) -> Key:
     """Between which times the call takes, and why."""
     reasons = [
         f"{effect.figure} ({us_text(min(effect.low_us, effect.high_us))} to "
         f"{us_text(max(effect.low_us, effect.high_us))})"
-        for effect in known.effects[:MAX_EFFECTS]
-        if effect.faster_us(known.time_us) or effect.slower_us(known.time_us)
+        for effect in times.effects[:MAX_EFFECTS]
+        if effect.faster_us(times.time_us) or effect.slower_us(times.time_us)
     ]
-    if known.spread != (1.0, 1.0):
-        low, high = known.spread
+    if times.spread != (1.0, 1.0):
+        low, high = times.spread
         reasons.append(f"measured calls ({low:.2f} to {high:.2f} of the simulated time)")
-    ends = f"{us_text(known.low_us)} to {us_text(known.high_us)}"
+    ends = f"{us_text(times.low_us)} to {us_text(times.high_us)}"
     text = f"{ends} us, most from {', '.join(reasons)}" if reasons else f"{ends} us"
     return Key(Line("range", text), (f"{ends} \u00b5s", "range of the time"))
 
@@ -176,10 +176,10 @@ def _speed(result: CallFacts) -> Iterator[Key]:
     if not executed:
         return
     peaks = [metrics.cube_peak(device, run, result.dtype) for run in result.runs if run.macs]
-    known = [peak for peak in peaks if peak is not None]
+    known_peaks = [peak for peak in peaks if peak is not None]
     suffix = ""
-    if known:
-        peak = max(known, key=lambda peak: peak.tflops)
+    if known_peaks:
+        peak = max(known_peaks, key=lambda peak: peak.tflops)
         cores = counted(peak.cores, "core")
         suffix = f"; peak {rate_text(peak.tflops)} ({peak.dtype}, {cores})"
     executed_text = rate_text(executed)
@@ -257,7 +257,7 @@ def _reason_colours(pipes: Sequence[PipeShare]) -> list[tuple[str, str]]:
 
 
 def _lines(result: CallFacts) -> Iterator[Part]:
-    """What each line asks of its pipe, per kernel that matters, and which leave lanes idle."""
+    """Demands of lines on their pipe, per kernel that matters, and lines that leave lanes idle."""
     instructions = sum(run.instructions for run in result.runs)
     if result.replay is None or instructions > TRACE_LIMIT:
         return
@@ -269,7 +269,7 @@ def _lines(result: CallFacts) -> Iterator[Part]:
     wasted: list[str] = []
     programs = result.replay.programs(result.device)
     for run, name, program in zip(result.runs, names, programs, strict=True):
-        if any(run is one for one in major):
+        if any(run is kernel for kernel in major):
             lines = pressure(program)
             rows += [(name, *_line_cells(line)) for line in lines]
             wasted += wasted_lanes(lines)
@@ -397,7 +397,7 @@ def _kernel_traffic(result: CallFacts) -> Iterator[Table]:
 
 
 def kernel_cells(result: CallFacts) -> Iterator[dict[str, str]]:
-    """What tables say of each kernel, by column; "" where there is nothing to say."""
+    """Texts of tables on each kernel, by column; "" where there is nothing to say."""
     device = result.device
     for run, name in zip(result.runs, metrics.titles(result.runs), strict=True):
         peak = metrics.cube_peak(device, run, result.dtype) if run.macs else None
@@ -405,8 +405,8 @@ def kernel_cells(result: CallFacts) -> Iterator[dict[str, str]]:
         useful = metrics.tflops(device, run.useful_macs, run.cycles)
         bounds = (metrics.nearest_bound(run), metrics.problem_bound(run))
         bound, problem = (
-            percent_text(metrics.share(one.cycles, run.cycles)) if one is not None else ""
-            for one in bounds
+            percent_text(metrics.share(limit.cycles, run.cycles)) if limit is not None else ""
+            for limit in bounds
         )
         yield {
             "kernel": name,
@@ -505,7 +505,7 @@ MAX_ENERGIES = 6
 
 
 def _energy(result: CallFacts) -> Iterator[Part]:
-    """What took energy, most first; or which figures the device file lacks."""
+    """Energy by its cause, most first; or the figures that the device file lacks."""
     spent = result.spent
     if spent.missing:
         yield Note(no_energy(spent))

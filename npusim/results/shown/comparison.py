@@ -83,7 +83,7 @@ def compared(of: NetworkDifferences) -> Report:
 
 
 def network_sides(of: NetworkDifferences) -> tuple[str, str]:
-    """What each side is, and how fast."""
+    """Description of each side, and its speed."""
     texts = []
     for letter, (label, facts), rate in zip("AB", of.sides, of.rates, strict=True):
         what = of.about(facts) if label == letter else label
@@ -108,7 +108,7 @@ def networks_figure(of: NetworkDifferences, **more: Any) -> Figure:
 
 
 def differing_besides(of: NetworkDifferences) -> list[str]:
-    """What else differs of both as a whole: ``"batch: 2 -> 8"``."""
+    """Other differences of both as a whole: ``"batch: 2 -> 8"``."""
     rows = [row for row in of.rows if row["part"] == "network" and row["what"] != "time_us"]
     return [of.besides_text(row) for row in rows]
 

@@ -31,7 +31,7 @@ class Coded(NamedTuple):
 
 
 class Axis(Struct, frozen=True, kw_only=True):
-    """What lies along a side of a figure.
+    """Scale along a side of a figure.
 
     With ``names``, these stand at their ``places``, else at 0, 1 and so on. ``ends`` are the first
     and the last value shown, which may fall; a ``log`` axis has them. Data times ``unit`` is what
@@ -62,7 +62,7 @@ class Axis(Struct, frozen=True, kw_only=True):
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """What is drawn: the key has its ``name`` if it has one.
+    """Base of all marks that are drawn: the key has its ``name`` if it has one.
 
     On a page ``tip`` is told about what is below the pointer: HTML in which ``@x`` is a column of
     the mark, or one of ``more``.

@@ -76,14 +76,14 @@ def _runs(parts: Sequence[Any]) -> list[KernelRun]:
 
 #: What a pass is, and what parts of the time are, in words.
 _PASSES = {"forward": "forward only", "backward": "backward only", "training": "both passes"}
-_TOLD = {"layouts": "layouts, clearing, casts"}
+_PART_NAMES = {"layouts": "layouts, clearing, casts"}
 
 
 def _verdict(facts: Row) -> str:
     """The time, what it is spent on, and the layers that matter most."""
     text = f"{us_text(facts['time_us'])} \u00b5s. Bottleneck: {network_words.verdict(facts)}."
-    known = [row for row in facts["layers"] if not row["error"]]
-    most = sorted(known, key=lambda row: -row["total_us"])[:3]
+    timed = [row for row in facts["layers"] if not row["error"]]
+    most = sorted(timed, key=lambda row: -row["total_us"])[:3]
     named = ", ".join(f"{row['layer']} ({percent_text(row['share'])})" for row in most)
     text += f" Most is spent in {named}."
     return text if facts["complete"] else f"{text} Partial: {network_words.missing_text(facts)}."
@@ -106,7 +106,7 @@ def _keys(facts: Row, device: Device, what: str) -> Iterator[Key]:
     yield Key(card=(f"{speed} /s", f"images, {_PASSES[facts['pass']]}"))
     yield Key(Line("split, us", split_text(facts)))
     for name, part in facts["split"].items():
-        yield Key(card=(percent_text(part / us), _TOLD.get(name, name)))
+        yield Key(card=(percent_text(part / us), _PART_NAMES.get(name, name)))
     yield Key(Line("bottleneck", network_words.verdict(facts)))
     least_us = network_rows.least_us(facts["layers"])
     yield Key(card=(f"{us_text(least_us)} \u00b5s", "least of any programs for the layers"))
@@ -144,7 +144,7 @@ def _timeline(facts: Row, device: Device, parts: Sequence[Any]) -> Iterator[Part
 
 
 def _results(facts: Row) -> list[tuple[str, str]]:
-    """What colours of results stand for, those that occur."""
+    """Meanings of the colours of results, those that occur."""
     names = {"other": "other: layouts, clearing, casts", "output": "output"}
     return [
         (names.get(name, f"gradient of {name}"), palette.RESULT_COLOURS[name])
@@ -154,8 +154,8 @@ def _results(facts: Row) -> list[tuple[str, str]]:
 
 def _layers(facts: Row) -> Iterator[Part]:
     parts = tuple(facts["split"])
-    known = [row for row in facts["layers"] if not row["error"]]
-    most = max((row["total_us"] for row in known), default=1.0)
+    timed = [row for row in facts["layers"] if not row["error"]]
+    most = max((row["total_us"] for row in timed), default=1.0)
     colours = Colours([(name, palette.PART_COLOURS[name]) for name in parts])
     columns: dict[str, Callable[[Row], Any]] = {
         "layer": lambda row: row["layer"],
@@ -171,7 +171,7 @@ def _layers(facts: Row) -> Iterator[Part]:
         "bound": partial(_share_of_own, "own_bound_us"),
         "least": partial(_share_of_own, "own_problem_us"),
     }
-    table = Table.of(columns, known, 2)
+    table = Table.of(columns, timed, 2)
     yield OnPage(lambda: [colours, table, _ABOUT_LAYERS])
     yield InText(_layers_of_text(facts))
     names = ", ".join(facts["results"])
@@ -255,13 +255,13 @@ def _kernels(facts: Row) -> Iterator[Part]:
 def _roofline(facts: Row, device: Device, parts: Sequence[Any]) -> Iterator[Figure]:
     """Every kernel that multiplies, in the colour of what it computes."""
     points, runs = [], []
-    for one in parts:
-        for run in one.result.runs:
+    for part in parts:
+        for run in part.result.runs:
             if run.macs and run.cycles:
-                named = f"{run.name} of {one.layer.name}"
+                named = f"{run.name} of {part.layer.name}"
                 colour = palette.RESULT_COLOURS[run.computes or "other"]
                 points.append((roofline.point(device, run, named), colour))
                 runs.append(run)
     if points:
-        made = roofline.roofs(device, runs, parts[0].result.dtype, [one for one, _ in points])
-        yield roofline.drawn(made, points, {c: n for n, c in _results(facts)[:-1]})
+        ceilings = roofline.roofs(device, runs, parts[0].result.dtype, [part for part, _ in points])
+        yield roofline.drawn(ceilings, points, {c: n for n, c in _results(facts)[:-1]})

@@ -39,10 +39,10 @@ def device_text(facts: Mapping[str, Any]) -> str:
 
 def split_text(facts: Mapping[str, Any], most: int | None = None) -> str:
     """Microseconds by part of plain facts; of more than ``most`` what is little is summed up."""
-    parts, whole = list(facts["split"].items()), facts["time_us"]
-    told = [(name, us) for name, us in parts[:most] if most is None or us >= whole / 50]
-    texts = [f"{name} {us_text(us)} ({percent_text(us / whole)})" for name, us in told]
-    rest = sum(us for _, us in parts) - sum(us for _, us in told)
+    parts, time_us = list(facts["split"].items()), facts["time_us"]
+    listed = [(name, us) for name, us in parts[:most] if most is None or us >= time_us / 50]
+    texts = [f"{name} {us_text(us)} ({percent_text(us / time_us)})" for name, us in listed]
+    rest = sum(us for _, us in parts) - sum(us for _, us in listed)
     return ", ".join([*texts, f"others {us_text(rest)}"] if rest else texts)
 
 
@@ -70,8 +70,8 @@ def missing_text(facts: Row) -> str:
 def left_out(workload: Workload) -> Iterator[str]:
     """Notes on what the time of a network leaves out."""
     kinds: Counter[str] = Counter()
-    for one in workload.elementwise:
-        kinds[one.kind] += one.count
+    for operation in workload.elementwise:
+        kinds[operation.kind] += operation.count
     if kinds:
         met = times_text(kinds.items())
         yield f"not in the time: {met}; npusim.step times what lies between layers"
@@ -133,7 +133,7 @@ def asked(facts: Row) -> str:
 
 
 def step_missing(facts: Row) -> str:
-    """What the time of a step lacks: operations without one, and unknown ones that multiply."""
+    """Gaps in the time of a step: operations without one, and unknown ones that multiply."""
     failed = sum(bool(row["error"]) for row in facts["operations"])
     texts = [f"{failed} operations not simulated"] if failed else []
     if facts["unknown_products"]:
@@ -143,7 +143,7 @@ def step_missing(facts: Row) -> str:
 
 
 def reduced_text(reduced: Row) -> str:
-    """What the exchange of gradients takes, and how much of it shows."""
+    """Time of the exchange of gradients, and how much of it shows."""
     return (
         f"{bytes_text(reduced['bytes'])} in {reduced['pieces']} pieces, {us_text(reduced['us'])} "
         f"us: {us_text(reduced['hidden_us'])} hidden, {us_text(reduced['exposed_us'])} exposed; "
@@ -152,7 +152,7 @@ def reduced_text(reduced: Row) -> str:
 
 
 def plan_text(facts: Row) -> str:
-    """What the plan of formats is worth, and how well that is known."""
+    """Worth of the plan of formats, and how well that is known."""
     plan, fixed = facts["plan"], facts["layouts"] == "as_framework"
     times = f"{us_text(plan['us'])} us with every kernel by itself"
     if fixed:

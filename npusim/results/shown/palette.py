@@ -62,11 +62,11 @@ def work_colour(pipe: str) -> str:
 def scale(count: int) -> tuple[str, ...]:
     """``count`` colours for the values of one thing in their order."""
     last = len(_SCALE) - 1
-    places = (round(at * last / max(1, count - 1)) for at in range(count))
+    places = (round(place * last / max(1, count - 1)) for place in range(count))
     return tuple(_SCALE[place] for place in places)
 
 
 def covered(lines: Collection[object], at: int) -> int:
     """How many later ones hide the line at a place, at most 3: it is drawn so much wider."""
-    own, *later = list(lines)[at:]
-    return min(3, later.count(own))
+    line, *later = list(lines)[at:]
+    return min(3, later.count(line))

@@ -76,7 +76,7 @@ class Table(Struct, frozen=True):
     ) -> Table:
         """A table with a row for each thing, its cells by what is in their column's head."""
         heads = tuple(columns)
-        rows = tuple(tuple(cell(one) for cell in columns.values()) for one in things)
+        rows = tuple(tuple(cell(thing) for cell in columns.values()) for thing in things)
         return cls(title, heads, rows, left, [heads.index(name) for name in long])
 
     @property
@@ -86,13 +86,13 @@ class Table(Struct, frozen=True):
 
     @property
     def kinds(self) -> list[str]:
-        """What each column holds: "" for text, "n" for numbers, "long" or "bars"."""
-        kinds = ["" if at < self.left else "n" for at in range(len(self.head))]
-        for at, cells in enumerate(zip(*self.cells, strict=True)):
-            if at in self.long:
-                kinds[at] = "long"
+        """Kind of each column: "" for text, "n" for numbers, "long" or "bars"."""
+        kinds = ["" if column < self.left else "n" for column in range(len(self.head))]
+        for column, cells in enumerate(zip(*self.cells, strict=True)):
+            if column in self.long:
+                kinds[column] = "long"
             elif any(cell.parts for cell in cells):
-                kinds[at] = "bars"
+                kinds[column] = "bars"
         return kinds
 
 
@@ -110,7 +110,7 @@ class Note(NamedTuple):
 
 
 class Colours(NamedTuple):
-    """What colours stand for: (name, colour)."""
+    """Meanings of colours: (name, colour)."""
 
     entries: Sequence[tuple[str, str]]
 
@@ -203,7 +203,7 @@ class Section(Struct, frozen=True, dict=True):
 
 
 def _holds(part: Part) -> bool:
-    """Whether there is anything to show of a part."""
+    """True if there is anything to show of a part."""
     if isinstance(part, Pair):
         return any(map(_holds, part.parts))
     if isinstance(part, Figure):
@@ -212,7 +212,7 @@ def _holds(part: Part) -> bool:
 
 
 class Report(Struct, frozen=True):
-    """What a result says: what it is (``about``), the answer (``lead``), key figures, sections.
+    """Content of a report: its subject (``about``), the answer (``lead``), key figures, sections.
 
     ``cards`` are (value, what it is); ``origin`` is what is needed to reproduce it. ``told`` are
     further sentences. ``markup`` is HTML in place of all but the title. A text has the ``lines`` at

@@ -149,7 +149,7 @@ def _images(facts: Row) -> str:
 
 
 def _colours(facts: Row) -> list[tuple[str, str]]:
-    """What colours of the timeline stand for."""
+    """Meanings of the colours of the timeline."""
     groups = dict.fromkeys(palette.step_group(row["kind"]) for row in facts["kinds"])
     return [*((name, palette.STEP_COLOURS[name]) for name in groups), ("launch", palette.LAUNCH)]
 
@@ -183,7 +183,7 @@ def _by_name(names: Sequence[str], rows: Sequence[Row], left: int) -> Table:
 
 
 def _head(name: str) -> str:
-    """What stands above a fact: ``launch µs``, and ``read`` of ``read_bytes``."""
+    """Head above a fact: ``launch µs``, and ``read`` of ``read_bytes``."""
     *words, unit = name.split("_")
     return " ".join([*words, "\u00b5s"] if unit == "us" else words or [unit])
 

@@ -23,18 +23,18 @@ _ORIGIN = f"npusim {__version__}"
 
 def report(fixed: Mapping[str, str], varied: Varied, rows: Sequence[Row]) -> Report:
     """Of a study: what was fixed, the values of what was ``varied`` by name, a row per point."""
-    known = [row for row in rows if not row["error"]]
+    timed = [row for row in rows if not row["error"]]
     what = fixed.get("network") or fixed.get("operator") or "study"
     return Report(
         title=f"{what} over {', '.join(varied)}" if varied else what,
         about=[_others(fixed)],
-        lead=_verdict(tuple(varied), known),
-        cards=[*_cards(rows, known)],
+        lead=_verdict(tuple(varied), timed),
+        cards=[*_cards(rows, timed)],
         sections=(
-            Section("Time", [*_times(varied, known)]),
-            Section("What each value does", [effects(varied, known)]),
-            Section("Time against cost", [Pair([*_costs(tuple(varied), known)])]),
-            Section("Points", [_points(tuple(varied), known)]),
+            Section("Time", [*_times(varied, timed)]),
+            Section("What each value does", [effects(varied, timed)]),
+            Section("Time against cost", [Pair([*_costs(tuple(varied), timed)])]),
+            Section("Points", [_points(tuple(varied), timed)]),
             Section("Failed", [failed(tuple(varied), rows)]),
         ),
         origin=_ORIGIN,
@@ -42,7 +42,7 @@ def report(fixed: Mapping[str, str], varied: Varied, rows: Sequence[Row]) -> Rep
 
 
 def _others(fixed: Mapping[str, str]) -> str:
-    """What else is fixed than what was measured."""
+    """Fixed names besides what was measured."""
     return ", ".join(f"{n} {v}" for n, v in fixed.items() if n not in ("network", "operator"))
 
 
@@ -51,11 +51,11 @@ def name_of(row: Row, names: Sequence[str]) -> str:
     return ", ".join(f"{name}={row[name]}" for name in names if name in row)
 
 
-def _verdict(varied: Sequence[str], known: Sequence[Row]) -> str:
+def _verdict(varied: Sequence[str], timed: Sequence[Row]) -> str:
     """The ends of the times, and where they are."""
-    if not known:
+    if not timed:
         return "No point has a time."
-    fast, slow = (pick(known, key=lambda row: float(row["time_us"])) for pick in (min, max))
+    fast, slow = (pick(timed, key=lambda row: float(row["time_us"])) for pick in (min, max))
     text = f"Fastest: {us_text(fast['time_us'])} \u00b5s with {name_of(fast, varied)}."
     if slow["time_us"] > fast["time_us"]:
         times = slow["time_us"] / fast["time_us"]
@@ -64,52 +64,52 @@ def _verdict(varied: Sequence[str], known: Sequence[Row]) -> str:
     return text
 
 
-def _cards(rows: Sequence[Row], known: Sequence[Row]) -> Iterator[tuple[str, str]]:
+def _cards(rows: Sequence[Row], timed: Sequence[Row]) -> Iterator[tuple[str, str]]:
     yield f"{len(rows):,}", "point" if len(rows) == 1 else "points"
-    if len(known) < len(rows):
-        yield f"{len(rows) - len(known):,}", "failed"
-    if known:
-        times = [row["time_us"] for row in known]
+    if len(timed) < len(rows):
+        yield f"{len(rows) - len(timed):,}", "failed"
+    if timed:
+        times = [row["time_us"] for row in timed]
         for name, us in (
             ("fastest", min(times)),
             ("median", median(times)),
             ("slowest", max(times)),
         ):
             yield f"{us_text(us)} \u00b5s", name
-        retiled = sum(bool(row["retiled"]) for row in known)
+        retiled = sum(bool(row["retiled"]) for row in timed)
         if retiled:
             yield f"{retiled:,}", "points that tile something differently"
 
 
-def _times(varied: Varied, known: Sequence[Row]) -> Iterator[Figure]:
+def _times(varied: Varied, timed: Sequence[Row]) -> Iterator[Figure]:
     """A line per combination of the other names over the one with most values."""
-    if varied and known:
-        yield studies.lines(varied, known, studies.longest_first(varied)[0])
+    if varied and timed:
+        yield studies.lines(varied, timed, studies.longest_first(varied)[0])
 
 
-def effects(varied: Varied, known: Sequence[Row]) -> Table:
+def effects(varied: Varied, timed: Sequence[Row]) -> Table:
     """Times of the points with each of the values ``varied`` has by name, in its order.
 
     Nothing where there is one value, or as many rows as points.
     """
     rows = []
-    most = max((row["time_us"] for row in known), default=1.0)
+    most = max((row["time_us"] for row in timed), default=1.0)
     for name, values in varied.items():
         for value in values if len(values) > 1 else ():
-            times = [row["time_us"] for row in known if row.get(name) == value]
+            times = [row["time_us"] for row in timed if row.get(name) == value]
             if times:
                 middle = median(times)
                 ends = (Cell(us_text(us), us) for us in (min(times), middle, max(times)))
                 drawn = Cell.bar((("median", middle / most, palette.KERNEL),), middle)
                 rows.append((name, value, drawn, *ends, len(times)))
     heads = ("name", "value", "median", "fastest \u00b5s", "median \u00b5s", "slowest \u00b5s")
-    return Table("", (*heads, "points"), rows if len(rows) != len(known) else (), 2)
+    return Table("", (*heads, "points"), rows if len(rows) != len(timed) else (), 2)
 
 
-def _costs(varied: Sequence[str], known: Sequence[Row]) -> Iterator[Figure]:
+def _costs(varied: Sequence[str], timed: Sequence[Row]) -> Iterator[Figure]:
     """Time against each cost that differs, with the points that none beats in both."""
     for cost in COSTS:
-        rows = [row for row in known if row.get(cost.name) is not None]
+        rows = [row for row in timed if row.get(cost.name) is not None]
         if len({row[cost.name] for row in rows}) > 1:
             yield _against(varied, cost.name, TIME.name, rows)
 
@@ -152,18 +152,18 @@ def _text_of(name: str, row: Row) -> str:
     return str(row.get(name, ""))
 
 
-def _points(varied: Sequence[str], known: Sequence[Row]) -> Table:
+def _points(varied: Sequence[str], timed: Sequence[Row]) -> Table:
     """Every point with a time, in the order of the study."""
-    costs = [fact for fact in COSTS if any(row.get(fact.name) is not None for row in known)]
+    costs = [fact for fact in COSTS if any(row.get(fact.name) is not None for row in timed)]
     columns: dict[str, Callable[[Row], Any]] = {
         "\u00b5s": lambda row: Cell(us_text(row["time_us"]), row["time_us"]),
         **{fact.head: partial(_cost, fact) for fact in costs},
         "bottleneck": lambda row: row.get("bottleneck", ""),
     }
-    if any(row["retiled"] for row in known):
+    if any(row["retiled"] for row in timed):
         columns["retiled"] = lambda row: _short(row["retiled"])
     long = [name for name in ("bottleneck", "retiled") if name in columns]
-    return _table(varied, known, ("time", "time_us", "time"), columns, long)
+    return _table(varied, timed, ("time", "time_us", "time"), columns, long)
 
 
 def _cost(fact: PointFact, row: Row) -> Cell | str:
@@ -189,8 +189,8 @@ def explored(of: Any) -> Report:
     """Of an ``Exploration``: what none beats first."""
     rows, fixed, varied = of.rows(), of.study.fixed, of.study.varied
     values = {axis.name: axis.values for axis in of.study.axes}
-    known = [row for row in rows if not row["error"]]
-    best = sorted((row for row in known if row["front"]), key=lambda row: row[of.goals[0]])
+    timed = [row for row in rows if not row["error"]]
+    best = sorted((row for row in timed if row["front"]), key=lambda row: row[of.goals[0]])
     what = fixed.get("network") or fixed.get("operator") or "exploration"
     *goals, last = (goal_fact(goal).title for goal in of.goals)
     return Report(
@@ -198,12 +198,12 @@ def explored(of: Any) -> Report:
         about=[f"{_others(fixed)}; over {', '.join(varied)}"],
         lead=_least(of, best),
         told=(*of.limits, *(f"nearly: {text}" for text in nearly(of)), *of.notes),
-        cards=[*_explored_cards(of, known, best)],
+        cards=[*_explored_cards(of, timed, best)],
         sections=(
-            Section("Goals against each other", [Pair([*_charts(of, known)])]),
+            Section("Goals against each other", [Pair([*_charts(of, timed)])]),
             Section("What none beats", [_goals(of, best)]),
-            Section("What each value does", [effects(values, known)]),
-            Section("All points", [_goals(of, known, mark=True)], opened=False),
+            Section("What each value does", [effects(values, timed)]),
+            Section("All points", [_goals(of, timed, mark=True)], opened=False),
             Section("Failed", [failed(varied, rows)]),
         ),
         origin=_ORIGIN,
@@ -235,49 +235,49 @@ def _least(of: Any, best: Sequence[Row]) -> str:
     if not best:
         measured = len(of.failed) < len(of.points)
         return f"No point has values{' within the limits' * measured}."
-    told = []
+    sentences = []
     for goal in of.goals:
         least = min(best, key=lambda row: float(row[goal]))
         fact = goal_fact(goal)
         where = name_of(least, of.study.varied)
-        told.append(f"Least {fact.title}: {fact.text(least[goal])} with {where}.")
-    return " ".join(told)
+        sentences.append(f"Least {fact.title}: {fact.text(least[goal])} with {where}.")
+    return " ".join(sentences)
 
 
 def _explored_cards(
-    of: Any, known: Sequence[Row], best: Sequence[Row]
+    of: Any, timed: Sequence[Row], best: Sequence[Row]
 ) -> Iterator[tuple[str, str]]:
     points = "point" if len(of.points) == 1 else "points"
     yield f"{len(of.points):,}", f"{points} looked at, of {len(of.study):,}"
     yield f"{len(best):,}", "beaten by none in all goals"
     if of.failed:
         yield f"{len(of.failed):,}", "failed"
-    beyond = sum(not row.get("allowed", True) for row in known)
+    beyond = sum(not row.get("allowed", True) for row in timed)
     if beyond:
         yield f"{beyond:,}", "beyond a limit"
-    for goal in of.goals if known else ():
-        values = [float(row[goal]) for row in known]
+    for goal in of.goals if timed else ():
+        values = [float(row[goal]) for row in timed]
         fact = goal_fact(goal)
         ends = [fact.number(min(values)), fact.number(max(values))]
         yield " to ".join(dict.fromkeys(ends)), fact.head
 
 
-def _charts(of: Any, known: Sequence[Row]) -> Iterator[Figure]:
+def _charts(of: Any, timed: Sequence[Row]) -> Iterator[Figure]:
     """Each pair of goals, or with one goal the best so far over the points."""
     varied = of.study.varied
-    names = [name_of(row, varied) for row in known]
+    names = [name_of(row, varied) for row in timed]
     limited = " Hollow: beyond a limit; dashed: the limits." if of.limits else ""
-    if known and len(of.goals) == 1:
+    if timed and len(of.goals) == 1:
         goal = of.goals[0]
         caption = f"Joined: the best so far.{limited}"
-        yield studies.so_far(goal, known, of.bounds.get(goal, ()), names, caption=caption)
-    for y, x in combinations(of.goals, 2) if known else ():
+        yield studies.so_far(goal, timed, of.bounds.get(goal, ()), names, caption=caption)
+    for y, x in combinations(of.goals, 2) if timed else ():
         across, up = goal_fact(x).head, goal_fact(y).head
         marked = "in both" if len(of.goals) == 2 else "in all goals; joined: in these two"
         yield studies.tradeoff(
             x,
             y,
-            known,
+            timed,
             of.bounds,
             names,
             place=f"{y}-{x}",

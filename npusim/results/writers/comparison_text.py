@@ -64,7 +64,7 @@ _NO_DIFFERENCE = ("", "no difference")
 
 
 def _sides(compared: Differences) -> Iterator[str]:
-    """What both sides are, their times, and what holds them up."""
+    """Lines on both sides, their times, and what holds them up."""
     for letter, (label, facts) in zip("AB", compared.sides, strict=True):
         prefix = f"{label}: " if label != letter else ""
         yield from fact(letter, f"{prefix}{compared.about(facts)}, {us_text(facts['time_us'])} us")
@@ -143,7 +143,7 @@ def _least(kernel: KernelFacts | None) -> str:
 
 
 def _bounds(compared: CallDifferences) -> Iterator[str]:
-    """What would take each kernel longest alone, of those whose time changed most."""
+    """Part that would take each kernel longest alone, of those whose time changed most."""
     changed: list[tuple[float, str, KernelFacts, KernelFacts]] = []
     for name in compared.names:
         a, b = compared.a.kernels.get(name), compared.b.kernels.get(name)
@@ -191,7 +191,7 @@ def _changes(
 
 
 def _matters(compared: CallDifferences, row: Row) -> bool:
-    """Whether a wait is told: it is of its kernel's busiest pipe on either side, and not tiny."""
+    """True if a wait is listed: it is of its kernel's busiest pipe on either side, and not tiny."""
     if abs(row["change"]) < _TINY_US:
         return False
     pipe = row["name"].partition(" ")[0]
@@ -200,7 +200,7 @@ def _matters(compared: CallDifferences, row: Row) -> bool:
 
 
 def _others(compared: CallDifferences) -> Iterator[str]:
-    """What the calls, their devices and their kernels are."""
+    """Lines on the calls, their devices and their kernels."""
     others = [
         row
         for row in compared.rows
@@ -249,7 +249,7 @@ _NOT_SAID = ("time_us", "device_digest")
 
 
 def _networks_besides(compared: NetworkDifferences) -> Iterator[str]:
-    """What else differs: of the networks, what bounds their layers, what was not simulated."""
+    """Other differences: of the networks, what bounds their layers, what was not simulated."""
     rows = [row for row in compared.rows if _is_said(row)]
     if not rows:
         return
@@ -259,7 +259,7 @@ def _networks_besides(compared: NetworkDifferences) -> Iterator[str]:
 
 
 def _is_said(row: Row) -> bool:
-    """Whether a difference is listed besides the times."""
+    """True if a difference is listed besides the times."""
     if row["what"] in _SAID and (row["a"] or row["b"]):
         return True
     return row["part"] == "network" and row["what"] not in _NOT_SAID

@@ -66,8 +66,8 @@ def pieces(explanation: ExplanationFacts) -> Iterator[tuple[list[str], KernelExp
     """The lines of the text part by part, and the kernel that a part is on."""
     shown, hidden = chapters(explanation)
     yield _header(explanation), None
-    for one in shown:
-        yield _kernel(explanation.device, one), one
+    for kernel in shown:
+        yield _kernel(explanation.device, kernel), kernel
     if hidden:
         yield ["", f"({counted(hidden, 'shorter kernel')}: see to_json())"], None
     if explanation.what_if is not None:
@@ -76,27 +76,29 @@ def pieces(explanation: ExplanationFacts) -> Iterator[tuple[list[str], KernelExp
 
 def chapters(explanation: ExplanationFacts) -> tuple[tuple[KernelExplanation, ...], int]:
     """The kernels that matter, in the order of the call, and how many do not."""
-    runs = [one.run for one in explanation.kernels]
+    runs = [kernel.run for kernel in explanation.kernels]
     major = major_kernels(runs) or sorted(runs, key=lambda run: -run.cycles)[:MAX_KERNELS]
-    shown = tuple(one for one in explanation.kernels if any(one.run is run for run in major))
+    shown = tuple(
+        kernel for kernel in explanation.kernels if any(kernel.run is run for run in major)
+    )
     return shown, len(explanation.kernels) - len(shown)
 
 
-def _step_cells(step: Step, whole: int, skip: str) -> tuple[str, ...]:
+def _step_cells(step: Step, cycles: int, skip: str) -> tuple[str, ...]:
     """A step; ``skip`` is what its line begins with that need not be said."""
     return (
         step.work.pipe,
         step.work.op,
         _short(step.work.line, skip),
         f"{step.cycles:,}",
-        percent_text(share(step.cycles, whole)),
+        percent_text(share(step.cycles, cycles)),
         f"{step.count:,}",
         max(step.parts, key=lambda part: step.parts[part]),
     )
 
 
 def _header(explanation: ExplanationFacts) -> list[str]:
-    """What ran where and how long, and what holds it up."""
+    """Lines on what ran where and how long, and what holds it up."""
     device = explanation.device
     launches = us_text(device.time_us(explanation.launch_cycles))
     lines = wrap(
@@ -111,42 +113,42 @@ def _header(explanation: ExplanationFacts) -> list[str]:
     return lines
 
 
-def _kernel(device: Device, one: KernelExplanation) -> list[str]:
+def _kernel(device: Device, kernel: KernelExplanation) -> list[str]:
     """A kernel, its time, how near that is to both of its bounds, its path and what sums it up."""
     whose = {"program": "its program needs", "problem": "any program for its problem"}
-    cycles = one.run.cycles
+    cycles = kernel.run.cycles
     near = ", ".join(
         f"{whose[name]} {percent_text(share(bound.cycles, cycles))} ({bound.resource})"
-        for name, bound in one.bounds.items()
+        for name, bound in kernel.bounds.items()
     )
-    head = f"{one.run.name}: {us_text(device.time_us(cycles))} us = {cycles:,} cycles"
+    head = f"{kernel.run.name}: {us_text(device.time_us(cycles))} us = {cycles:,} cycles"
     head += f"; of these {near}" if near else ""
-    lines = ["", *wrap(head, later="  "), "", *_path(one)]
-    sums = {"parts": one.parts, "reasons": one.reasons, "pipes": one.pipes}
-    sums |= {one.busiest_name: one.busiest} if one.busiest_name else {}
-    told = [
+    lines = ["", *wrap(head, later="  "), "", *_path(kernel)]
+    sums = {"parts": kernel.parts, "reasons": kernel.reasons, "pipes": kernel.pipes}
+    sums |= {kernel.busiest_name: kernel.busiest} if kernel.busiest_name else {}
+    shares = [
         (name, ", ".join(f"{part} {percent_text(share(n, cycles))}" for part, n in counts.items()))
         for name, counts in sums.items()
     ]
-    waste = [("cube", sentence) for sentence in one.waste]
-    waste += [("vector", sentence) for sentence in one.idle_lanes]
-    if one.run.idle:
-        waste.append(("cores", one.run.idle))
-    for name, text in (*told, *waste):
+    waste = [("cube", sentence) for sentence in kernel.waste]
+    waste += [("vector", sentence) for sentence in kernel.idle_lanes]
+    if kernel.run.idle:
+        waste.append(("cores", kernel.run.idle))
+    for name, text in (*shares, *waste):
         lines += wrap(text, f"  {name:<10} ", " " * 13)
-    return [*lines, "", *_lines(one)]
+    return [*lines, "", *_lines(kernel)]
 
 
-def _lines(one: KernelExplanation) -> list[str]:
-    """What the lines that work most ask of their pipe, file by file; the others are counted."""
-    shown, rest = one.trace.lines[:MAX_STEPS], one.trace.lines[MAX_STEPS:]
+def _lines(kernel: KernelExplanation) -> list[str]:
+    """Demands on their pipe of the lines that work most, file by file; the others are counted."""
+    shown, rest = kernel.trace.lines[:MAX_STEPS], kernel.trace.lines[MAX_STEPS:]
     by_file: dict[str, list[LineWork]] = {}
     for line in shown:
         by_file.setdefault(line.work.line.rpartition(":")[0], []).append(line)
     lines: list[str] = []
-    for file, own in by_file.items():
+    for file, lines_of_file in by_file.items():
         rows: list[tuple[str, ...]] = [kernel_lines.HEAD]
-        for line in own:
+        for line in lines_of_file:
             pipe, op, place, *numbers = kernel_lines.cells(line)
             rows.append((pipe, op, place.removeprefix(f"{file}:"), *numbers))
         about = "" if lines else " (each: cycles of one alone)"
@@ -165,15 +167,15 @@ def _short(place: str, skip: str) -> str:
     return place.removeprefix(skip).replace(".py:", ":")
 
 
-def _path(one: KernelExplanation) -> list[str]:
+def _path(kernel: KernelExplanation) -> list[str]:
     """The critical path: a row per step, the short ones in one row at the end."""
-    shown, rest = one.path[:MAX_STEPS], one.path[MAX_STEPS:]
+    shown, rest = kernel.path[:MAX_STEPS], kernel.path[MAX_STEPS:]
     file, skip = _one_file([step.work.line for step in shown])
     through = f" through {file}" if file else ""
-    rows = [_PATH_HEAD, *(_step_cells(step, one.run.cycles, skip) for step in shown)]
+    rows = [_PATH_HEAD, *(_step_cells(step, kernel.run.cycles, skip) for step in shown)]
     if rest:
         cycles, times = sum(step.cycles for step in rest), sum(step.count for step in rest)
-        part = percent_text(share(cycles, one.run.cycles))
+        part = percent_text(share(cycles, kernel.run.cycles))
         rows.append(("", f"{len(rest)} more", "", f"{cycles:,}", part, f"{times:,}", ""))
     table = columns(rows, left=(0, 1, 2, 6), width=WIDTH)
     return [f"CRITICAL PATH{through}, longest first", *table]
@@ -181,19 +183,19 @@ def _path(one: KernelExplanation) -> list[str]:
 
 def _what_if(figures: Sequence[WhatIf]) -> list[str]:
     """The figures that move the time, those that save most first, and how many more there are."""
-    moving = [one for one in figures if one.effect_us > 0]
+    moving = [figure for figure in figures if figure.effect_us > 0]
     rows: list[tuple[str, ...]] = [("figure", "now", "half, us", "double, us", "saves")]
-    for one in moving[:MAX_FIGURES]:
-        ends = map(us_or_none, (one.half_us, one.double_us))
-        saved = percent_text(one.gain_us / one.time_us) if one.gain_us else ""
-        rows.append((one.figure, one.value.partition(" (")[0], *ends, saved))
+    for figure in moving[:MAX_FIGURES]:
+        ends = map(us_or_none, (figure.half_us, figure.double_us))
+        saved = percent_text(figure.gain_us / figure.time_us) if figure.gain_us else ""
+        rows.append((figure.figure, figure.value.partition(" (")[0], *ends, saved))
     lines = ["", "WHAT IF a figure were half or twice what it is (same tilings)"]
     lines += columns(rows, left=2, width=WIDTH)
     more, still = max(0, len(moving) - MAX_FIGURES), len(figures) - len(moving)
     texts = [f"{counted(more, 'figure')} more"] if more else []
     texts += [f"{counted(still, 'figure')} without effect"] if still else []
     lines += [f"({', '.join(texts)})"] if texts else []
-    words = [one.figure for one in moving[:MAX_FIGURES] if one.together]
+    words = [figure.figure for figure in moving[:MAX_FIGURES] if figure.together]
     if words:
         lines += wrap(
             f"({', '.join(words)}: all speeds of such a part together, half or twice as good, as "
@@ -202,13 +204,13 @@ def _what_if(figures: Sequence[WhatIf]) -> list[str]:
     return lines
 
 
-def _bar(parts: Mapping[str, int], whole: int) -> Text:
+def _bar(parts: Mapping[str, int], total: int) -> Text:
     """Parts as stretches of one line, the names of the largest in them."""
     from rich.text import Text  # noqa: PLC0415
 
     bar = Text()
     for part, cycles in parts.items():
-        width = round(_BAR * cycles / whole) if whole else 0
+        width = round(_BAR * cycles / total) if total else 0
         label = part if len(part) < width else ""
         bar.append(f"{label:^{width}}"[:width], style=f"black on {PATH_COLOURS.get(part, 'white')}")
     return bar

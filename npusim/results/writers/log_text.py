@@ -36,9 +36,9 @@ def render(
         "product backward": products,
         "fold backward": folds,
     }
-    found = [counted(n, kind) for kind, n in kinds.items() if n or kind.startswith("conv")]
+    counts = [counted(n, kind) for kind, n in kinds.items() if n or kind.startswith("conv")]
     lines = [
-        f"{device}: {', '.join(found)}, {distinct} distinct, "
+        f"{device}: {', '.join(counts)}, {distinct} distinct, "
         f"{us_text(time_us)} us"
         + (f", {sum(refused.values())} refused" if refused else "")
         + (f", {bad} beyond tolerance" if bad else "")
@@ -80,8 +80,10 @@ def _clipped(name: str) -> str:
 def _worst(calls: Sequence[Row]) -> str:
     """The largest error of any gradient, "nan" where one is not finite; empty without errors."""
     errors = [call[f"error_{name}"] for call in calls for name in GRADIENTS]
-    known = [error for error in errors if error is not None]
-    return f"{max(known, key=lambda error: (isnan(error), error)):.1e}" if known else ""
+    finite_or_nan = [error for error in errors if error is not None]
+    if not finite_or_nan:
+        return ""
+    return f"{max(finite_or_nan, key=lambda error: (isnan(error), error)):.1e}"
 
 
 def _operands(row: Row) -> str:

@@ -71,7 +71,7 @@ def save_both(a: CallFacts, b: CallFacts, path: Path) -> None:
 
     Raises ArgumentError where a timeline was not kept.
     """
-    calls = [call_timeline(one.operator, one.runs) for one in (a, b)]
+    calls = [call_timeline(result.operator, result.runs) for result in (a, b)]
     second = _Lane("B ", DEVICE_PID + 1 + len(calls[0].rows.cores))
     shown = [np.ones(len(call.rows.start), np.bool_) for call in calls]
     events = chain(
@@ -88,19 +88,23 @@ def save_step(result: Any, path: Path) -> None:
 
     def events() -> Iterator[str]:
         yield from _name("process", f"device {result.device.name}", DEVICE_PID, 0)
-        for at, name in enumerate(tracks, 1):
-            yield from _name("thread", name, DEVICE_PID, at)
+        for track, name in enumerate(tracks, 1):
+            yield from _name("thread", name, DEVICE_PID, track)
         now, ends = 0, dict[str, list[int]]()
-        for one in result.launched:
+        for operation in result.launched:
             first = now
-            for run in one.runs:
+            for run in operation.runs:
                 start, args = now + run.launch_cycles, {"tiling": run.tiling, "cores": run.cores}
                 yield _slice(clock, (DEVICE_PID, 3), f"launch {run.name}", now, start, {})
                 now = start + run.cycles
                 yield _slice(clock, (DEVICE_PID, 3), run.name, start, now, args)
-            detail = {"kind": one.kind, "read": one.read_bytes, "written": one.written_bytes}
-            yield _slice(clock, (DEVICE_PID, 2), one.name, first, now, detail)
-            ends.setdefault(one.phase, [first, now])[1] = now
+            detail = {
+                "kind": operation.kind,
+                "read": operation.read_bytes,
+                "written": operation.written_bytes,
+            }
+            yield _slice(clock, (DEVICE_PID, 2), operation.name, first, now, detail)
+            ends.setdefault(operation.phase, [first, now])[1] = now
         for phase, (first, last) in ends.items():
             yield _slice(clock, (DEVICE_PID, 1), phase, first, last, {})
 
@@ -115,7 +119,7 @@ class _Lane(NamedTuple):
 
 
 def _about(result: CallFacts) -> dict[str, Any]:
-    """What is needed to reproduce a call."""
+    """Facts that are needed to reproduce a call."""
     return {
         "npusim_version": result.version,
         "operator": result.operator,
@@ -165,10 +169,10 @@ class _Clock:
 
     def all_picoseconds(self, cycles: IntArray) -> IntArray:
         """The same of many cycles."""
-        whole, rest = divmod(_PICOSECONDS, self._hz)
-        if int(cycles.max(initial=0)) * max(whole + 1, rest) >= 1 << 63:
-            return np.array([self.picoseconds(one) for one in cycles.tolist()], np.int64)
-        return cycles * whole + cycles * rest // self._hz
+        quotient, rest = divmod(_PICOSECONDS, self._hz)
+        if int(cycles.max(initial=0)) * max(quotient + 1, rest) >= 1 << 63:
+            return np.array([self.picoseconds(cycle) for cycle in cycles.tolist()], np.int64)
+        return cycles * quotient + cycles * rest // self._hz
 
     def text(self, picoseconds: int) -> str:
         """Picoseconds as a JSON number of microseconds."""
@@ -176,7 +180,7 @@ class _Clock:
 
 
 class _Scene(NamedTuple):
-    """What events are drawn from: a call, what is ``shown`` of it, numbers of cores and pipes."""
+    """Sources of events: a call, what is ``shown`` of it, numbers of cores and pipes."""
 
     result: CallFacts
     call: CallTimeline
@@ -228,7 +232,7 @@ def _name(kind: str, name: str, pid: int, tid: int) -> Iterator[str]:
 
 
 #: What a kernel's slice tells.
-_TOLD = ("tiling", "cycles", "cores", "instructions", "macs", "gm_bytes")
+_KERNEL_FACTS = ("tiling", "cycles", "cores", "instructions", "macs", "gm_bytes")
 
 
 def _kernel_slices(scene: _Scene) -> Iterator[str]:
@@ -236,7 +240,7 @@ def _kernel_slices(scene: _Scene) -> Iterator[str]:
     runs, clock, pid = scene.result.runs, scene.clock, scene.lane.first
     names = metrics.titles(runs)
     for run, title, start in zip(runs, names, metrics.kernel_starts(runs), strict=True):
-        args = {name: getattr(run, name) for name in _TOLD}
+        args = {name: getattr(run, name) for name in _KERNEL_FACTS}
         yield _slice(clock, (pid, 1), f"launch {title}", start - run.launch_cycles, start, {})
         yield _slice(clock, (pid, 1), title, start, start + run.cycles, args)
 
@@ -280,7 +284,7 @@ def done_by(
 
 
 def _counters(scene: _Scene) -> Iterator[str]:
-    """What pipes do over equal buckets of the call: GM bandwidth, and products of the cube."""
+    """Work of pipes over equal buckets of the call: GM bandwidth, and products of the cube."""
     result, call, *_ = scene
     rows, total = call.rows, result.cycles
     if not total:
@@ -312,57 +316,77 @@ def _counter(
         )
 
 
+class _SliceTexts(NamedTuple):
+    """Parts of the text of a slice that many slices share, by their numbers in a timeline.
+
+    ``heads`` are by core and pipe, ``names`` by instruction, ``waits`` by reason and instruction,
+    ``ends`` by reason waited for (0: none) and line.
+    """
+
+    heads: list[str]
+    names: list[str]
+    waits: list[str]
+    ends: list[str]
+
+
+def _slice_texts(scene: _Scene) -> _SliceTexts:
+    rows = scene.call.rows
+    lines = [f',"line":{_json(line)}}}}}' for line in rows.lines]
+    reasons = ["", *(f',"reason":"{reason}"' for reason in REASONS)]
+    return _SliceTexts(
+        heads=[
+            f'{{"ph":"X","pid":{scene.pids[name]},"tid":{scene.tids[track]},"ts":'
+            for name in rows.cores
+            for track in rows.pipes
+        ],
+        names=[f'"name":{_json(op)},"args":{{' for op in rows.ops],
+        waits=[
+            f'"cat":"wait","name":"waits: {reason}","args":{{"before":{_json(op)}}}}}'
+            for reason in REASONS
+            for op in rows.ops
+        ],
+        ends=[reason + line for reason in reasons for line in lines],
+    )
+
+
 def _slices(scene: _Scene) -> Iterator[str]:
     """One slice per instruction in the order of the timeline, before it one of its wait.
 
     Microseconds and picoseconds are written side by side: a number with six digits.
     """
-    _, call, _, shown, clock, pids, tids = scene
-    rows = call.rows
-    heads = [
-        f'{{"ph":"X","pid":{pids[name]},"tid":{tids[track]},"ts":'
-        for name in rows.cores
-        for track in rows.pipes
-    ]
-    names = [f'"name":{_json(op)},"args":{{' for op in rows.ops]
-    lines = [f',"line":{_json(line)}}}}}' for line in rows.lines]
-    ends = [told + line for told in ("", *(f',"reason":"{r}"' for r in REASONS)) for line in lines]
-    waits = [
-        f'"cat":"wait","name":"waits: {reason}","args":{{"before":{_json(op)}}}}}'
-        for reason in REASONS
-        for op in rows.ops
-    ]
+    rows, clock = scene.call.rows, scene.clock
+    heads, names, waits, ends = _slice_texts(scene)
     length = lru_cache(CHUNK_ROWS)(clock.text)  # most slices are as long as others
 
     @cache
     def done(op: int, size: int, macs: int) -> str:
-        """What an instruction is and does, as far as it does."""
+        """Name of an instruction and its counts that are not 0."""
         counts = (("bytes", size), ("macs", macs))
-        told = "".join(f'"{name}":{count},' for name, count in counts if count)
-        return f'{names[op]}{told}"waited":'
+        numbers = "".join(f'"{name}":{count},' for name, count in counts if count)
+        return f'{names[op]}{numbers}"waited":'
 
-    places = np.flatnonzero(shown)
+    places = np.flatnonzero(scene.shown)
     for first in range(0, len(places), CHUNK_ROWS):
         of = places[first : first + CHUNK_ROWS]
         start, waited, op = rows.start[of], rows.waited[of], rows.op[of].astype(np.int64)
         since, begin, end = map(clock.all_picoseconds, (start - waited, start, rows.end[of]))
         reason = rows.reason[of].astype(np.int64)
-        closing = np.where(waited > 0, reason + 1, 0) * len(lines) + rows.line[of]
+        closing = np.where(waited > 0, reason + 1, 0) * len(rows.lines) + rows.line[of]
         track = rows.core[of].astype(np.int64) * len(rows.pipes) + rows.pipe[of]
         columns = (
             *(track, *divmod(since, 10**6), begin - since, *divmod(begin, 10**6), end - begin),
             *(waited, reason * len(rows.ops) + op, closing),
         )
-        work = zip(*(one.tolist() for one in (op, rows.bytes[of], rows.macs[of])), strict=True)
-        found: list[str] = []
-        for at, s, s6, w, b, b6, d, late, wait, close, what in zip(
+        work = zip(op.tolist(), rows.bytes[of].tolist(), rows.macs[of].tolist(), strict=True)
+        events: list[str] = []
+        for track_number, s, s6, w, b, b6, d, late, wait, close, what in zip(
             *(column.tolist() for column in columns), work, strict=True
         ):
-            head = heads[at]
+            head = heads[track_number]
             if late:
-                found.append(f'{head}{s}.{s6:06d},"dur":{length(w)},{waits[wait]}')
-            found.append(f'{head}{b}.{b6:06d},"dur":{length(d)},{done(*what)}{late}{ends[close]}')
-        yield ",\n".join(found)
+                events.append(f'{head}{s}.{s6:06d},"dur":{length(w)},{waits[wait]}')
+            events.append(f'{head}{b}.{b6:06d},"dur":{length(d)},{done(*what)}{late}{ends[close]}')
+        yield ",\n".join(events)
 
 
 def _flows(scene: _Scene) -> Iterator[str]:
@@ -381,11 +405,14 @@ def _flows(scene: _Scene) -> Iterator[str]:
             if not (shown[cause] and shown[to]):
                 continue
             reason = REASONS[int(rows.reason[to])]
-            begin, end = (clock.picoseconds(int(at[cause])) for at in (rows.start, rows.end))
+            begin, end = (
+                clock.picoseconds(int(column[cause])) for column in (rows.start, rows.end)
+            )
             leaves = max(begin, min(end, clock.picoseconds(int(rows.start[to]))) - 1)
             arrives = clock.picoseconds(int(rows.start[to]))
-            for phase, at, when in (("s", cause, leaves), ("f", to, arrives)):
-                pid, tid = pids[rows.cores[rows.core[at]]], tids[rows.pipes[rows.pipe[at]]]
+            for phase, row_number, when in (("s", cause, leaves), ("f", to, arrives)):
+                pid = pids[rows.cores[rows.core[row_number]]]
+                tid = tids[rows.pipes[rows.pipe[row_number]]]
                 bound = ',"bp":"e"' if phase == "f" else ""
                 yield (
                     f'{{"ph":"{phase}","pid":{pid},"tid":{tid},"ts":{clock.text(when)},'

@@ -70,7 +70,7 @@ def figure_bytes(ax: Axes, kind: str) -> bytes:
     return target.getvalue()
 
 
-def save_plot(path: str | Path, draw: Callable[..., Axes], *given: Any, **options: Any) -> None:
+def save_plot(path: str | Path, draw: Callable[..., Axes], *arguments: Any, **options: Any) -> None:
     """Write what ``draw`` draws as the .png or .svg file that ``path`` names; pyplot shows nothing.
 
     Raises ``ArgumentError`` for another suffix.
@@ -81,7 +81,7 @@ def save_plot(path: str | Path, draw: Callable[..., Axes], *given: Any, **option
         raise ArgumentError(f"plot: {str(path)!r} must end in .png or .svg")
     before = _SHOWN.set(False)
     try:
-        drawn = figure_bytes(draw(*given, **options), kind)
+        drawn = figure_bytes(draw(*arguments, **options), kind)
     finally:
         _SHOWN.reset(before)
     with replacing(target) as part:
@@ -189,19 +189,19 @@ def _ticks(ax: Axes, ends: tuple[float, float]) -> list[float]:
     """Round values that are drawn far enough from one another on an axis of several scales."""
     from matplotlib.ticker import MaxNLocator
 
-    kept: list[float] = []
+    ticks: list[float] = []
     for tick in MaxNLocator(60).tick_values(*ends):
-        near = kept and _share(ax, kept[-1], tick) <= _TICK_SHARE
+        near = ticks and _share(ax, ticks[-1], tick) <= _TICK_SHARE
         if ends[0] <= tick <= ends[1] and not near:
-            kept.append(float(tick))
-    return kept
+            ticks.append(float(tick))
+    return ticks
 
 
 def _share(ax: Axes, left: float, right: float) -> float:
     """The part of the width of ``ax`` that a stretch takes."""
-    at = ax.transData.transform([(left, 1.0), (right, 1.0)])[:, 0]
-    whole = ax.transAxes.transform([(0.0, 0.0), (1.0, 0.0)])[:, 0]
-    return float((at[1] - at[0]) / (whole[1] - whole[0]))
+    ends = ax.transData.transform([(left, 1.0), (right, 1.0)])[:, 0]
+    sides = ax.transAxes.transform([(0.0, 0.0), (1.0, 0.0)])[:, 0]
+    return float((ends[1] - ends[0]) / (sides[1] - sides[0]))
 
 
 # ---------------------------------------------------------------- marks
@@ -234,8 +234,8 @@ def _look(line: Line) -> dict[str, Any]:
 def _draw_bars(ax: Axes, figure: Figure, bars: Any) -> None:
     from matplotlib.collections import PolyCollection
 
-    left, right = (np.asarray(one, float) * figure.x.unit for one in (bars.left, bars.right))
-    low, high = (np.broadcast_to(one, left.shape) for one in (bars.low, bars.high))
+    left, right = (np.asarray(values, float) * figure.x.unit for values in (bars.left, bars.right))
+    low, high = (np.broadcast_to(values, left.shape) for values in (bars.low, bars.high))
     corners = ((left, low), (right, low), (right, high), (left, high))
     boxes: Any = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
     look: dict[str, Any] = {"facecolor": bars.colour or TEXT, "linewidth": 0}
@@ -246,20 +246,35 @@ def _draw_bars(ax: Axes, figure: Figure, bars: Any) -> None:
 
 def _draw_spans(ax: Axes, figure: Figure, spans: Any) -> None:
     first, last = sorted(ax.get_xlim())
-    for one in spans.spans:
-        left, right = one.left * figure.x.unit, one.right * figure.x.unit
-        ax.broken_barh([(left, right - left)], (spans.y - 0.4, 0.8), color=one.colour, alpha=0.45)
-        left, right = max(left, first), min(right, last)
-        room = _share(ax, left, right) if left < right else 0.0
-        middle = ax.transData.transform([(left, 0), (right, 0)]).mean(axis=0)
-        x = float(ax.transData.inverted().transform(middle)[0])
-        if room > _CHARACTER * len(one.short):
-            ax.text(x, spans.y, one.short, ha="center", va="center", fontsize=9, color=TEXT)
-        elif one.upright and room > _UPRIGHT:
-            at: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "top", "zorder": 4}
-            fits = len(one.name) < _UPRIGHT_FIT * abs(np.subtract(*ax.get_ylim()))
-            name = one.name if fits else f"{one.short}, {one.name.rpartition(', ')[2]}"
-            ax.text(x, spans.y + 0.6, name, fontsize=8, color=TEXT, **at)
+    for span in spans.spans:
+        start = span.left * figure.x.unit
+        end = span.right * figure.x.unit
+        ax.broken_barh([(start, end - start)], (spans.y - 0.4, 0.8), color=span.colour, alpha=0.45)
+        _name_span(ax, span, spans.y, max(start, first), min(end, last))
+
+
+def _name_span(ax: Axes, span: Any, y: float, start: float, end: float) -> None:
+    """Name a span in the middle of what is seen of it, ``start`` to ``end``, if there is room."""
+    room = _share(ax, start, end) if start < end else 0.0
+    middle = ax.transData.transform([(start, 0), (end, 0)]).mean(axis=0)
+    x = float(ax.transData.inverted().transform(middle)[0])
+    if room > _CHARACTER * len(span.short):
+        ax.text(x, y, span.short, ha="center", va="center", fontsize=9, color=TEXT)
+    elif span.upright and room > _UPRIGHT:
+        bottom, top = ax.get_ylim()
+        fits = len(span.name) < _UPRIGHT_FIT * abs(bottom - top)
+        name = span.name if fits else f"{span.short}, {span.name.rpartition(', ')[2]}"
+        ax.text(
+            x,
+            y + 0.6,
+            name,
+            fontsize=8,
+            color=TEXT,
+            rotation=90,
+            ha="center",
+            va="top",
+            zorder=4,
+        )
 
 
 def _draw_words(ax: Axes, figure: Figure, words: Any) -> None:
@@ -267,8 +282,8 @@ def _draw_words(ax: Axes, figure: Figure, words: Any) -> None:
     if words.covers:
         place["bbox"] = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
     for x, y, text in zip(words.x, words.y, words.texts, strict=True):
-        at = x * figure.x.unit, y * figure.y.unit
-        ax.annotate(text, at, ha=words.side, va="center", fontsize=words.size,
+        point = x * figure.x.unit, y * figure.y.unit
+        ax.annotate(text, point, ha=words.side, va="center", fontsize=words.size,
                     color=words.colour or TEXT, annotation_clip=False, **place)  # fmt: skip
 
 
@@ -310,7 +325,7 @@ def _draw_keys(ax: Axes, figure: Figure) -> None:
     for key in figure.keys:
         if handles:
             ax.add_artist(legend)
-        _legend(ax, [_sample(ax, one) for one in key.entries], key)
+        _legend(ax, [_sample(ax, entry) for entry in key.entries], key)
 
 
 def _sample(ax: Axes, line: Line) -> Any:
@@ -335,7 +350,7 @@ def _legend(ax: Axes, handles: Sequence[Any], key: Key) -> Any:
 
     place = dict(_PLACES[key.at])
     if key.at in ("above", "below"):
-        longest = max(len(str(one.get_label())) for one in handles)
+        longest = max(len(str(handle.get_label())) for handle in handles)
         place["ncols"] = max(1, min(len(handles), 100 // (longest + 7)))
     if key.at == "below":  # at the same distance from the label of any height of the plot
         shift = ScaledTranslation(0, -42 / 72, ax.figure.dpi_scale_trans)

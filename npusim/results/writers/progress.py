@@ -128,12 +128,14 @@ def of_points(done: int, total: int, known: int) -> tuple[str, int, int]:
 def of_layers(kernel: str, phase: str, done: int, total: int) -> tuple[str, int, int]:
     """The progress of a network; a layer that is being simulated says which one it is."""
     name, _, place = kernel.partition(" (")
-    at, slash, count = place.partition(")")[0].partition("/")
-    return (name, int(at) - 1, int(count)) if slash and phase != "layers" else (name, done, total)
+    number, slash, count = place.partition(")")[0].partition("/")
+    if slash and phase != "layers":
+        return name, int(number) - 1, int(count)
+    return name, done, total
 
 
 def _is_notebook() -> bool:
-    """Whether a Jupyter kernel runs this: without one, IPython is not even looked for."""
+    """True if a Jupyter kernel runs this: without one, IPython is not even looked for."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and getattr(shell, "kernel", None) is not None
@@ -153,10 +155,10 @@ class _Bar:
         if now < self._next:
             return
         self._next = now + _EVERY_S
-        left = (now - self._begun) * (total - done) / done if done else 0.0
+        remaining_s = (now - self._begun) * (total - done) / done if done else 0.0
         self._draw(
             f'<progress value="{done}" max="{total}"></progress> {done:,} of {total:,} '
-            f"{escape(text)}{f', about {left:,.0f} s left' if left >= 1 else ''}"
+            f"{escape(text)}{f', about {remaining_s:,.0f} s left' if remaining_s >= 1 else ''}"
         )
 
     def close(self) -> None:

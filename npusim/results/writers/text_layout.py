@@ -33,7 +33,9 @@ def columns(
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     if width is not None:
         words = [_words(cells) for cells in zip(*rows, strict=True)]
-        least = [min(whole, max(_LEAST, word)) for whole, word in zip(widths, words, strict=True)]
+        least = [
+            min(longest, max(_LEAST, word)) for longest, word in zip(widths, words, strict=True)
+        ]
         widths = _fitted(widths, least, text, width)
     lines = []
     for row in rows:
@@ -62,7 +64,7 @@ def table(
     lines = ruled([[name] for name in head], rows, text, width)
     if width is None or max(map(len, lines)) <= width:
         return lines
-    cells = [max((len(row[at]) for row in rows), default=0) for at in range(len(head))]
+    cells = [max((len(row[column]) for row in rows), default=0) for column in range(len(head))]
     heads = [_parted(name, max(room, _HEAD)) for name, room in zip(head, cells, strict=True)]
     lines = ruled(heads, rows, text, width)
     if max(map(len, lines)) <= width:
@@ -70,9 +72,9 @@ def table(
     widths = [max(room, *map(len, name)) for name, room in zip(heads, cells, strict=True)]
     lines = []
     for part in _parts(widths, width):
-        kept = [[row[at] for at in part] for row in rows]
-        places = [place for place, at in enumerate(part) if at in text]
-        lines += ["", *ruled([heads[at] for at in part], kept, places, width)]
+        cells_of_part = [[row[column] for column in part] for row in rows]
+        places = [place for place, column in enumerate(part) if column in text]
+        lines += ["", *ruled([heads[column] for column in part], cells_of_part, places, width)]
     return lines[1:]
 
 
@@ -84,7 +86,8 @@ def ruled(
 ) -> list[str]:
     """Columns below the lines of their heads, with a rule between them."""
     height = max(map(len, heads))
-    above = zip(*([""] * (height - len(one)) + [*one] for one in heads), strict=True)
+    padded = [[""] * (height - len(head)) + [*head] for head in heads]
+    above = zip(*padded, strict=True)
     lines = columns([*above, *rows], left, width=width)
     return [*lines[:height], "-" * max(map(len, lines)), *lines[height:]]
 
@@ -102,11 +105,11 @@ def _parted(name: str, width: int) -> list[str]:
 def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
     """Places of columns that fit ``width`` characters together, the first of them in each part."""
     parts = [[0]]
-    for at in range(1, len(widths)):
-        used = sum(widths[one] + 2 for one in parts[-1])
-        if len(parts[-1]) > 1 and used + widths[at] > width:
+    for column in range(1, len(widths)):
+        used = sum(widths[chosen] + 2 for chosen in parts[-1])
+        if len(parts[-1]) > 1 and used + widths[column] > width:
             parts.append([0])
-        parts[-1].append(at)
+        parts[-1].append(column)
     return parts
 
 
@@ -119,17 +122,17 @@ def _fitted(
     """
     fitted = list(widths)
     while sum(fitted) + 2 * (len(fitted) - 1) > width:
-        wide = [at for at in text if fitted[at] > least[at]]
+        wide = [column for column in text if fitted[column] > least[column]]
         if not wide:
             break
-        fitted[max(wide, key=lambda at: fitted[at])] -= 1
+        fitted[max(wide, key=lambda column: fitted[column])] -= 1
     return fitted
 
 
 def _words(cells: Sequence[str]) -> int:
     """The length of the longest word, with what it is indented by if it begins a line below."""
     return max(
-        (len(word) + 2 * bool(at) for cell in cells for at, word in enumerate(cell.split())),
+        (len(word) + 2 * bool(place) for cell in cells for place, word in enumerate(cell.split())),
         default=0,
     )
 

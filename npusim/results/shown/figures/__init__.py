@@ -1,1 +1,1 @@
-"""What figures show, as data: one function each, from a result to a ``Figure``."""
+"""Figures as data: one function each, from a result to a ``Figure``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,48 +45,55 @@ def arrows(device: Device, totals: Sequence[PathTotal]) -> tuple[Arrow, ...]:
     GM is what the cores address: the L2 where there is one, else main memory.
     """
     grouped: dict[tuple[str, str], list[PathTotal]] = {}
-    for one in totals:
-        if one.bytes and one.src != "IMM":  # an immediate comes from no memory
-            grouped.setdefault((one.src, one.dst), []).append(one)
+    for total in totals:
+        if total.bytes and total.src != "IMM":  # an immediate comes from no memory
+            grouped.setdefault((total.src, total.dst), []).append(total)
     gm = "L2" if device.l2 is not None else _main_memory(totals)
     return tuple(_arrow(device, gm, parts) for parts in grouped.values())
 
 
 def _arrow(device: Device, gm: str, parts: Sequence[PathTotal]) -> Arrow:
     src, dst = parts[0].src, parts[0].dst
-    whole, hits = sum(one.bytes for one in parts), sum(one.kept_bytes for one in parts)
-    cached = device.l2 is not None and any(one.hit_share is not None for one in parts)
-    told = ", ".join(f"{one.operand} {bytes_text(one.bytes)}" for one in parts if one.operand)
+    moved_bytes, hits = sum(part.bytes for part in parts), sum(part.kept_bytes for part in parts)
+    cached = device.l2 is not None and any(part.hit_share is not None for part in parts)
+    operands = ", ".join(
+        f"{part.operand} {bytes_text(part.bytes)}" for part in parts if part.operand
+    )
     path = device.paths.get(f"{src}->{dst}")
     colour = palette.work_colour(path.pipe) if path is not None else palette.KERNEL
     return Arrow(
         src=gm if src == "GM" else src,
         dst=gm if dst == "GM" else dst,
-        bytes=whole,
-        hit_share=hits / whole if cached else None,
+        bytes=moved_bytes,
+        hit_share=hits / moved_bytes if cached else None,
         colour=colour,
-        told=f"{src}\u2192{dst}: {bytes_text(whole)}" + (f" ({told})" if told else ""),
+        told=f"{src}\u2192{dst}: {bytes_text(moved_bytes)}"
+        + (f" ({operands})" if operands else ""),
     )
 
 
 def _main_memory(totals: Iterable[PathTotal]) -> str:
-    """What main memory is called in the traffic, GM where it is not in it."""
-    ends = (end for one in totals for end in (one.src, one.dst))
+    """Name of main memory in the traffic, GM where it is not in it."""
+    ends = (end for total in totals for end in (total.src, total.dst))
     return next((end for end in ends if end in metrics.MAIN_MEMORIES), "GM")
 
 
 def drawn(device: Device, totals: Sequence[PathTotal]) -> Figure:
     """Boxes and arrows; without marks where nothing was moved."""
     # Without an L2, reads of GM are those of main memory: one arrow would start where it ends.
-    found = tuple(one for one in arrows(device, totals) if one.src != one.dst)
-    places = _layout(found) if found else {}
+    between = tuple(arrow for arrow in arrows(device, totals) if arrow.src != arrow.dst)
+    places = _layout(between) if between else {}
     columns = max((place.column for place in places.values()), default=0.0) + 1
     rows = max((place.row for place in places.values()), default=0) + 1
-    passing = sum(_passes(one, places) for one in found)
+    passing = sum(_passes(arrow, places) for arrow in between)
     return Figure(
         x=Axis(ends=(-0.5, columns - 0.3 + _LANE * passing + 0.4 * (passing > 0))),
         y=Axis(ends=(rows - 0.7, -0.3)),
-        marks=[*_filled(device, found, places), *_lines(found, places), *_boxes(device, places)],
+        marks=[
+            *_filled(device, between, places),
+            *_lines(between, places),
+            *_boxes(device, places),
+        ],
         inches=(1.3 * (columns + _LANE * passing), 1.15 * rows),
         pixels=110 * rows,
         place="memories",
@@ -95,21 +102,25 @@ def drawn(device: Device, totals: Sequence[PathTotal]) -> Figure:
     )
 
 
-def _layout(found: Sequence[Arrow]) -> Mapping[str, _Place]:
+def _layout(moves: Sequence[Arrow]) -> Mapping[str, _Place]:
     """Memories in rows by their distance from main memory, children below their parents.
 
     Below them all are those that only a unit fills, and what is filled from there.
     """
-    names = dict.fromkeys(name for one in found for name in (one.src, one.dst))
+    names = dict.fromkeys(name for arrow in moves for name in (arrow.src, arrow.dst))
     outer = next((name for name in names if name in metrics.MAIN_MEMORIES), "")
     outer = outer or next((name for name in ("L2", "GM") if name in names), next(iter(names)))
     first = {outer: 0} | ({"L2": 1} if "L2" in names and outer != "L2" else {})
-    depth = _depths(found, first)
-    outputs = [name for name in names if name not in depth and _unfilled(found, name)]
-    depth = _depths(found, {**depth, **dict.fromkeys(outputs, max(depth.values()) + 1)})
+    depth = _depths(moves, first)
+    outputs = [name for name in names if name not in depth and _unfilled(moves, name)]
+    depth = _depths(moves, {**depth, **dict.fromkeys(outputs, max(depth.values()) + 1)})
     children: dict[str, list[str]] = {}
     for name in depth:
-        above = [one.src for one in found if one.dst == name and depth[one.src] == depth[name] - 1]
+        above = [
+            arrow.src
+            for arrow in moves
+            if arrow.dst == name and depth[arrow.src] == depth[name] - 1
+        ]
         if above:
             children.setdefault(above[0], []).append(name)
         elif name == "L2" and name != outer:
@@ -134,41 +145,52 @@ def _layout(found: Sequence[Arrow]) -> Mapping[str, _Place]:
     return places
 
 
-def _unfilled(found: Sequence[Arrow], name: str) -> bool:
-    """Whether no move ends in a memory."""
-    return all(one.dst != name for one in found)
+def _unfilled(moves: Sequence[Arrow], name: str) -> bool:
+    """True if no move ends in a memory."""
+    return all(arrow.dst != name for arrow in moves)
 
 
-def _depths(found: Sequence[Arrow], first: Mapping[str, int]) -> dict[str, int]:
+def _depths(moves: Sequence[Arrow], first: Mapping[str, int]) -> dict[str, int]:
     """Steps along the moves from memories whose own are known."""
     depth = dict(first)
     now = list(first)
     while now:
-        ends = dict.fromkeys(one.dst for one in found if one.src in now and one.dst not in depth)
-        before = {one.dst: one.src for one in found if one.src in now and one.dst in ends}
+        ends = dict.fromkeys(
+            arrow.dst for arrow in moves if arrow.src in now and arrow.dst not in depth
+        )
+        before = {arrow.dst: arrow.src for arrow in moves if arrow.src in now and arrow.dst in ends}
         depth.update({name: depth[before[name]] + 1 for name in ends})
         now = list(ends)
     return depth
 
 
-def _passes(one: Arrow, places: Mapping[str, _Place]) -> bool:
-    """Whether an arrow passes rows of others, and has to go around them."""
-    return abs(places[one.src].row - places[one.dst].row) != 1
+def _passes(arrow: Arrow, places: Mapping[str, _Place]) -> bool:
+    """True if an arrow passes rows of others, and has to go around them."""
+    return abs(places[arrow.src].row - places[arrow.dst].row) != 1
 
 
 def _boxes(device: Device, places: Mapping[str, _Place]) -> Iterator[Mark]:
     """The memories with their names and sizes."""
-    x, y = (np.array([place[at] for place in places.values()], float) for at in (0, 1))
-    if len(x):
-        yield Bars(left=x - _WIDE, right=x + _WIDE, low=y - _HIGH, high=y + _HIGH,
-                   colour=palette.KERNEL, alpha=0.2)  # fmt: skip
-        sizes = [_size(device, name) for name in places]
-        above = np.array([7.0 if size else 0.0 for size in sizes])
-        for up in np.unique(above).tolist():
-            names = [name for name, own in zip(places, above, strict=True) if own == up]
-            of = above == up
-            yield Words(x=x[of], y=y[of], texts=names, side="center", shift=(0, up))
-        yield Words(x=x, y=y, texts=sizes, side="center", shift=(0, -7), size=8)
+    if not places:
+        return
+    x = np.array([place.column for place in places.values()], float)
+    y = np.array([place.row for place in places.values()], float)
+    yield Bars(
+        left=x - _WIDE,
+        right=x + _WIDE,
+        low=y - _HIGH,
+        high=y + _HIGH,
+        colour=palette.KERNEL,
+        alpha=0.2,
+    )
+    sizes = [_size(device, name) for name in places]
+    # A name stands in the middle of its box, or above its size.
+    shifts = np.array([7.0 if size else 0.0 for size in sizes])
+    for shift in np.unique(shifts).tolist():
+        chosen = shifts == shift
+        names = [name for name, is_chosen in zip(places, chosen, strict=True) if is_chosen]
+        yield Words(x=x[chosen], y=y[chosen], texts=names, side="center", shift=(0, shift))
+    yield Words(x=x, y=y, texts=sizes, side="center", shift=(0, -7), size=8)
 
 
 def _size(device: Device, name: str) -> str:
@@ -184,76 +206,107 @@ def _short(size: int) -> str:
     return bytes_text(size).replace(".0 ", " ")
 
 
-def _filled(device: Device, found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
+def _filled(device: Device, moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
     """Dashes from the memories the matrix unit reads to that it writes."""
-    results = [place for name, place in places.items() if place.row and _unfilled(found, name)]
+    results = [place for name, place in places.items() if place.row and _unfilled(moves, name)]
     inner = [
         place
         for name, place in places.items()
-        if results and place.row == results[0].row - 1 and all(name != one.src for one in found)
+        if results
+        and place.row == results[0].row - 1
+        and all(name != reader.src for reader in moves)
     ]
-    for one in inner if device.cube is not None else ():
-        ends = (one.row + _HIGH, results[0].row - _HIGH)
-        yield Line(x=(one.column, results[0].column), y=ends, dash=":", width=1.0)
+    for reader in inner if device.cube is not None else ():
+        ends = (reader.row + _HIGH, results[0].row - _HIGH)
+        yield Line(x=(reader.column, results[0].column), y=ends, dash=":", width=1.0)
     if inner and device.cube is not None:
         at = [results[0].column], [results[0].row - 0.5]
         yield Words(x=at[0], y=at[1], texts=["cube"], side="center", size=8)
 
 
-def _lines(found: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
+class _Route(NamedTuple):
+    """The way of an arrow: its corners, the middle of its label, and its head's turn in degrees."""
+
+    corners: Sequence[tuple[float, float]]
+    middle: tuple[float, float]
+    turn: float
+
+
+def _lines(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
     """An arrow for each path, those that pass a row by the right of all boxes."""
-    most = max((one.bytes for one in found), default=1)
+    most = max((arrow.bytes for arrow in moves), default=1)
     lane = max((place.column for place in places.values()), default=0.0) + 0.8
-    ends = _ends(found, places)
+    ends = _ends(moves, places)
     labels: list[Mark] = []
-    for one in sorted(found, key=lambda one: -one.bytes):
-        (x1, y1), (x2, y2) = places[one.src], places[one.dst]
-        told = bytes_text(one.bytes)
-        if one.hit_share is not None:
-            told += f"\n{percent_text(one.hit_share)} L2 hits"
-        down, line = 1 if y2 > y1 else -1, list[tuple[float, float]]()
-        if _passes(one, places):
-            line = [(x1 + _WIDE, y1), (lane, y1), (lane, y2), (x2 + _WIDE + 0.05, y2)]
-            at, turn, lane = (lane, (y1 + y2) / 2), 90.0, lane + _LANE
+    for arrow in sorted(moves, key=lambda arrow: -arrow.bytes):
+        if _passes(arrow, places):
+            route = _around(places[arrow.src], places[arrow.dst], lane)
+            lane += _LANE
         else:
-            x1, x2 = x1 + ends[one.src, one], x2 + ends[one.dst, one]
-            line = [(x1, y1 + down * _HIGH), (x2, y2 - down * (_HIGH + 0.05))]
-            at, turn = ((x1 + x2) / 2, (y1 + y2) / 2 - 0.08 * down), 90.0 + 90.0 * down
-        x, y = zip(*line, strict=True)
-        width = max(_THINNEST, _THICKEST * sqrt(one.bytes / most))
-        yield Line(x=x, y=y, colour=one.colour, width=width)
-        tip: Any = {"more": {"told": [one.told]}, "tip": "<div>@told</div>"}
-        size, colour = 6 + width, one.colour
-        yield Line(x=x[-1:], y=y[-1:], dash="", marker="^", turn=turn, size=size, colour=colour,
-                   **tip)  # fmt: skip
-        side, shift = ("right", -8.0) if turn == 180 else ("left", 8.0)
-        labels.append(
-            Words(
-                x=[at[0]],
-                y=[at[1]],
-                texts=[told],
-                side=side,
-                shift=(shift, 0),
-                size=8,
-                covers=True,
-            )
+            shifts = (ends[arrow.src, arrow], ends[arrow.dst, arrow])
+            route = _straight(places[arrow.src], places[arrow.dst], shifts)
+        x, y = zip(*route.corners, strict=True)
+        width = max(_THINNEST, _THICKEST * sqrt(arrow.bytes / most))
+        yield Line(x=x, y=y, colour=arrow.colour, width=width)
+        yield Line(
+            x=x[-1:],
+            y=y[-1:],
+            dash="",
+            marker="^",
+            turn=route.turn,
+            size=6 + width,
+            colour=arrow.colour,
+            more={"told": [arrow.told]},
+            tip="<div>@told</div>",
         )
+        labels.append(_label(arrow, route))
     yield from labels  # above all arrows, so that none strikes one out
 
 
+def _around(start: _Place, end: _Place, lane: float) -> _Route:
+    """The way from one box to another by the column ``lane``, to the right of all boxes."""
+    corners = [
+        (start.column + _WIDE, start.row),
+        (lane, start.row),
+        (lane, end.row),
+        (end.column + _WIDE + 0.05, end.row),
+    ]
+    return _Route(corners, (lane, (start.row + end.row) / 2), 90.0)
+
+
+def _straight(start: _Place, end: _Place, shifts: tuple[float, float]) -> _Route:
+    """The way between boxes of neighbouring rows, whose ends stand ``shifts`` columns aside."""
+    down = 1 if end.row > start.row else -1
+    x1 = start.column + shifts[0]
+    x2 = end.column + shifts[1]
+    corners = [(x1, start.row + down * _HIGH), (x2, end.row - down * (_HIGH + 0.05))]
+    middle = ((x1 + x2) / 2, (start.row + end.row) / 2 - 0.08 * down)
+    return _Route(corners, middle, 90.0 + 90.0 * down)
+
+
+def _label(arrow: Arrow, route: _Route) -> Words:
+    """The bytes of an arrow and its share of hits, on the side where its way leaves room."""
+    text = bytes_text(arrow.bytes)
+    if arrow.hit_share is not None:
+        text += f"\n{percent_text(arrow.hit_share)} L2 hits"
+    side, shift = ("right", -8.0) if route.turn == 180 else ("left", 8.0)
+    x, y = route.middle
+    return Words(x=[x], y=[y], texts=[text], side=side, shift=(shift, 0), size=8, covers=True)
+
+
 def _ends(
-    found: Sequence[Arrow], places: Mapping[str, _Place]
+    moves: Sequence[Arrow], places: Mapping[str, _Place]
 ) -> Mapping[tuple[str, Arrow], float]:
     """Where arrows between neighbouring rows meet a box: side by side, so that none cross."""
     edges: dict[tuple[str, int], list[tuple[float, bool, Arrow]]] = {}
-    for one in found:
-        if not _passes(one, places):
-            up = places[one.dst].row < places[one.src].row
-            for name, other in ((one.src, one.dst), (one.dst, one.src)):
+    for arrow in moves:
+        if not _passes(arrow, places):
+            up = places[arrow.dst].row < places[arrow.src].row
+            for name, other in ((arrow.src, arrow.dst), (arrow.dst, arrow.src)):
                 meeting = edges.setdefault((name, places[other].row), [])
-                meeting.append((places[other].column, up, one))
+                meeting.append((places[other].column, up, arrow))
     return {
-        (name, one): (at - (len(meeting) - 1) / 2) * min(0.4, 0.75 / max(1, len(meeting) - 1))
+        (name, arrow): (rank - (len(meeting) - 1) / 2) * min(0.4, 0.75 / max(1, len(meeting) - 1))
         for (name, _), meeting in edges.items()
-        for at, (_, _, one) in enumerate(sorted(meeting, key=lambda end: end[:2]))
+        for rank, (_, _, arrow) in enumerate(sorted(meeting, key=lambda end: end[:2]))
     }

@@ -58,15 +58,24 @@ def roofs(
     seen = tuple(points)
     working = [run for run in runs if run.macs] or list(runs)
     peaks = [metrics.cube_peak(device, run, dtype) for run in working]
-    peak = max((one for one in peaks if one is not None), key=lambda one: one.tflops, default=None)
+    peak = max(
+        (shown for shown in peaks if shown is not None),
+        key=lambda shown: shown.tflops,
+        default=None,
+    )
     links = {"main memory read": device.main_read_bytes_per_cycle}
     if device.l2 is not None:
         links = {"L2 read": device.l2.read_bytes_per_cycle, **links}
     rates = {name: float(rate) * device.clock_hz / 1e12 for name, rate in links.items()}
-    highest = max((one.bounded or one.attained for one in seen), default=1.0)
+    highest = max((shown.bounded or shown.attained for shown in seen), default=1.0)
     top = peak.tflops if peak is not None else highest
     places = [top / rate for rate in rates.values()]
-    places += [at for one in seen for at in (one.per_gm_byte, one.per_memory_byte) if at]
+    places += [
+        intensity
+        for shown in seen
+        for intensity in (shown.per_gm_byte, shown.per_memory_byte)
+        if intensity
+    ]
     return Roofs(rates, peak, top, min(places) / 5, max(places) * 5)
 
 
@@ -92,12 +101,12 @@ def of_call(result: CallFacts) -> Figure:
     ]
     silent = dict.fromkeys(run.name for run in result.runs if not run.macs)
     title = f"no multiply-adds, not shown: {', '.join(silent)}" if silent else ""
-    made = roofs(result.device, result.runs, result.dtype, [one for one, _ in points])
-    return drawn(made, points, {colour: name for name, colour in colours.items()}, title)
+    ceilings = roofs(result.device, result.runs, result.dtype, [shown for shown, _ in points])
+    return drawn(ceilings, points, {colour: name for name, colour in colours.items()}, title)
 
 
 def drawn(
-    made: Roofs, points: Sequence[tuple[Point, str]], named: dict[str, str], title: str = ""
+    ceilings: Roofs, points: Sequence[tuple[Point, str]], named: dict[str, str], title: str = ""
 ) -> Figure:
     """Executed FLOP/s against FLOP/B, log-log, with roofs; operations on padding are executed too.
 
@@ -105,22 +114,30 @@ def drawn(
     bytes of main memory (compare with its roof), a dash the kernel's closed-form bound. Points come
     with their colours, and the key has what is ``named`` by colour.
     """
-    lowest = min([one.attained for one, _ in points] + [made.left * min(made.rates.values())])
-    above = _roofs(made)
-    marks: list[Mark] = [replace(one, name="") for one in above]
+    lowest = min(
+        [shown.attained for shown, _ in points] + [ceilings.left * min(ceilings.rates.values())]
+    )
+    above = _roofs(ceilings)
+    marks: list[Mark] = [replace(shown, name="") for shown in above]
     for colour in named:
-        marks += _points([one for one, own in points if own == colour], colour)
+        marks += _points(
+            [shown for shown, point_colour in points if point_colour == colour], colour
+        )
     seen = [
         Line(x=(), y=(), name=name, colour="#555555", dash="", marker=marker, size=size)
         for name, marker, size, fact in _MARKS
-        if any(getattr(one, fact) for one, _ in points)
+        if any(getattr(shown, fact) for shown, _ in points)
     ]
     kinds = [Line(x=(), y=(), name=n, colour=c, width=5) for c, n in named.items()]
     return Figure(
         x=Axis(
-            label="arithmetic intensity (FLOP per byte)", log=True, ends=(made.left, made.right)
+            label="arithmetic intensity (FLOP per byte)",
+            log=True,
+            ends=(ceilings.left, ceilings.right),
         ),
-        y=Axis(label="executed performance (TFLOP/s)", log=True, ends=(lowest / 2, 2.2 * made.top)),
+        y=Axis(
+            label="executed performance (TFLOP/s)", log=True, ends=(lowest / 2, 2.2 * ceilings.top)
+        ),
         marks=marks,
         title=title,
         keys=[Key([*kinds, *seen, *above], "corner")],
@@ -135,39 +152,41 @@ def drawn(
     )
 
 
-def _roofs(made: Roofs) -> list[Line]:
+def _roofs(ceilings: Roofs) -> list[Line]:
     """The rates of the memories, and the peak."""
-    found = [
+    lines = [
         Line(
             name=f"{name} {rate * 1000:,.0f} GB/s",
-            x=[made.left, made.top / rate],
-            y=[made.left * rate, made.top],
+            x=[ceilings.left, ceilings.top / rate],
+            y=[ceilings.left * rate, ceilings.top],
             dash="-" if name == "L2 read" else "--",
         )
-        for name, rate in made.rates.items()
+        for name, rate in ceilings.rates.items()
     ]
-    if made.peak is not None:
-        first = min(made.top / rate for rate in made.rates.values())
-        cores = counted(made.peak.cores, "core")
-        name = f"{made.peak.dtype} peak of {cores} {made.top:,.3g} TFLOP/s"
-        found.append(Line(name=name, x=[first, made.right], y=[made.top] * 2, width=2.5))
-    return found
+    if ceilings.peak is not None:
+        first = min(ceilings.top / rate for rate in ceilings.rates.values())
+        cores = counted(ceilings.peak.cores, "core")
+        name = f"{ceilings.peak.dtype} peak of {cores} {ceilings.top:,.3g} TFLOP/s"
+        lines.append(Line(name=name, x=[first, ceilings.right], y=[ceilings.top] * 2, width=2.5))
+    return lines
 
 
 def _points(points: Sequence[Point], colour: str) -> Iterator[Line]:
     """Circles and diamonds at the attained height, dashes at the bound above the circles."""
-    both = [one for one in points if one.per_gm_byte and one.per_memory_byte]
-    bounded = [one for one in points if one.per_gm_byte and one.bounded]
+    both = [measured for measured in points if measured.per_gm_byte and measured.per_memory_byte]
+    bounded = [measured for measured in points if measured.per_gm_byte and measured.bounded]
     lines = (
         ([(p.per_gm_byte, p.attained, p.per_memory_byte, p.attained) for p in both], "-"),
         ([(p.per_gm_byte, p.attained, p.per_gm_byte, p.bounded) for p in bounded], ":"),
     )
     for ends, dash in lines:  # between those of two points there is none
-        x, y = ([v for end in ends for v in (*end[at::2], nan)] for at in (0, 1))
+        x, y = ([v for end in ends for v in (*end[axis::2], nan)] for axis in (0, 1))
         yield Line(x=x, y=y, colour=colour, dash=dash, width=1.2)
     for whose, marker, size, fact in _MARKS:
         of = [
-            one for one in points if getattr(one, fact) and (marker == _MEMORY or one.per_gm_byte)
+            measured
+            for measured in points
+            if getattr(measured, fact) and (marker == _MEMORY or measured.per_gm_byte)
         ]
         yield Line(
             x=[p.per_memory_byte if marker == _MEMORY else p.per_gm_byte for p in of],

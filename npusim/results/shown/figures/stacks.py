@@ -57,10 +57,10 @@ def stacked(
     count, marks = len(stacks), list[Mark]()
     base, places = np.zeros(count), np.arange(count)
     for part, colour in looks.items():
-        ends = base + [one.parts.get(part, 0.0) for one in stacks]
+        ends = base + [stack.parts.get(part, 0.0) for stack in stacks]
         drawn = ends > base
         if drawn.any():
-            at = places[drawn]
+            rows = places[drawn]
             details = [stack.details.get(part, "") for stack in stacks if stack.parts.get(part)]
             tip = f"<b>{part}</b>"
             if any(details):
@@ -71,17 +71,17 @@ def stacked(
                     colour=colour,
                     left=base[drawn],
                     right=ends[drawn],
-                    low=at - 0.37,
-                    high=at + 0.37,
+                    low=rows - 0.37,
+                    high=rows + 0.37,
                     more={"details": details} if any(details) else {},
                     tip=tip,
                 )
             )
         base = ends
-    marks.append(Words(x=base, y=places, texts=[one.told for one in stacks], shift=(4, 0)))
+    marks.append(Words(x=base, y=places, texts=[stack.told for stack in stacks], shift=(4, 0)))
     return Figure(
         x=Axis(label=label, ends=(0.0, _BEHIND * max(base, default=1.0) or 1.0)),
-        y=Axis(names=[one.name for one in stacks], ends=(count - 0.4, -0.6)),
+        y=Axis(names=[stack.name for stack in stacks], ends=(count - 0.4, -0.6)),
         marks=marks,
         inches=(width, 1.5 + 0.32 * max(4, count)),
         pixels=90 + 24 * max(4, count),
@@ -123,8 +123,8 @@ def layers(facts: Mapping[str, Any]) -> Figure:
         if not row["error"]
     ]
     looks = {name: palette.PART_COLOURS[name] for name in facts["split"]}
-    whole = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
-    title = f"{whole}: {us_text(facts['time_us'])} us\n{verdict(facts)}"
+    heading = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
+    title = f"{heading}: {us_text(facts['time_us'])} us\n{verdict(facts)}"
     label = "us; layouts: kernels that change layouts, clear and cast"
     return stacked(stacks, looks, label, 9, title=title, at="beside")
 
@@ -155,8 +155,8 @@ def phases(facts: Mapping[str, Any]) -> Figure:
         stacks.append(Stack(name, _share(us, whole_us, unit=""), by_group, details))
     met = {name for by_group in parts.values() for name in by_group}
     looks = {name: colour for name, colour in palette.STEP_COLOURS.items() if name in met}
-    whole = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
-    title = f"{whole}, {facts['mode']} mode: {us_text(facts['time_us'])} us"
+    heading = f"{facts['workload']} {facts['pass']} on {facts['device']}, batch {facts['batch']}"
+    title = f"{heading}, {facts['mode']} mode: {us_text(facts['time_us'])} us"
     return stacked(stacks, looks, "us, with launches", 9, title=title, at="beside")
 
 
@@ -206,13 +206,13 @@ def moved(layers: Sequence[LayerBar]) -> Figure:
     """Layers as they are, by result, before broad grey bars of what they were."""
     count, places = len(layers), np.arange(len(layers))
     base = np.zeros(count)
-    before = [one.before for one in layers]
+    before = [layer.before for layer in layers]
     marks = [Bars(left=base, right=before, low=places - 0.43, high=places + 0.43,
                   colour=palette.KERNEL, alpha=0.28)]  # fmt: skip
     for part, colour in palette.RESULT_COLOURS.items():
-        us = np.array([one.parts.get(part, 0.0) for one in layers])
-        whole = [sum(one.parts.values()) for one in layers]
-        texts = [f"{n:,.1f} \u00b5s, {all_:,.1f} in all" for n, all_ in zip(us, whole, strict=True)]
+        us = np.array([layer.parts.get(part, 0.0) for layer in layers])
+        sums = [sum(layer.parts.values()) for layer in layers]
+        texts = [f"{n:,.1f} \u00b5s, {all_:,.1f} in all" for n, all_ in zip(us, sums, strict=True)]
         words = "layouts, clearing, casts" if part == "other" else part
         marks.append(Bars(name=words, colour=colour, left=base, right=base + us, low=places - 0.25,
                           high=places + 0.25, more={"text": texts},
@@ -223,7 +223,7 @@ def moved(layers: Sequence[LayerBar]) -> Figure:
             label="time (\u00b5s), all layers of a kind; grey: as it was",
             ends=(0.0, 1.05 * max([*before, *base], default=1.0)),
         ),
-        y=Axis(names=[one.name for one in layers], ends=(count - 0.4, -0.6)),
+        y=Axis(names=[layer.name for layer in layers], ends=(count - 0.4, -0.6)),
         marks=marks,
         pixels=17 * count + 70,
         place="layers",

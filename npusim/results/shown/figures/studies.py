@@ -5,7 +5,7 @@ A search among tilings in pictures: a map of times, and times against bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -48,16 +48,16 @@ _DASHES, _MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P")
 
 def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figure:
     """Times over the values of ``x``, which stand evenly; a line for each combination of others."""
-    where = {text: at for at, text in enumerate(varied[x])}  # powers of two lie evenly
+    where = {text: rank for rank, text in enumerate(varied[x])}  # powers of two lie evenly
     others = longest_first({name: values for name, values in varied.items() if name != x})
-    found: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    points_of: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for row in (row for row in rows if x in row):
         line = tuple(row.get(name, "") for name in others)
-        found.setdefault(line, []).append((where[row[x]], row["time_us"]))
-    looks = [_looks(varied[name], at) for at, name in enumerate(others)]
+        points_of.setdefault(line, []).append((where[row[x]], row["time_us"]))
+    looks = [_looks(varied[name], rank) for rank, name in enumerate(others)]
     marks = []
-    for at, (line, points) in enumerate(found.items()):
-        wider = 2 * palette.covered(found.values(), at)
+    for rank, (line, points) in enumerate(points_of.items()):
+        wider = 2 * palette.covered(points_of.values(), rank)
         look: dict[str, Any] = {"marker": "o", "colour": palette.scale(1)[0]}
         for values, text in zip(looks, line, strict=True):
             look |= values.get(text, {})
@@ -65,12 +65,7 @@ def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figur
         name = ", ".join(f"{n}={v}" for n, v in zip(others, line, strict=True))
         tip = f"<div><b>{name or 'time'}</b><br>{x} @x: @y{{0,0.0}} \u00b5s</div>"
         marks.append(Line(x=across, y=up, width=1.5 + wider, size=4 + wider, tip=tip, **look))
-    plain: dict[str, Any] = {"x": (), "y": (), "colour": "#445566"}
-    entries = [
-        Line(name=f"{name}={text}", **(plain | look))
-        for name, values in zip(others, looks, strict=True)
-        for text, look in (values.items() if len(values) > 1 else ())
-    ]
+    entries = _looks_key(list(others), looks)
     return Figure(
         x=Axis(label=x, names=varied[x], ends=(-0.3, len(varied[x]) - 0.7)),
         y=_from_zero(rows),
@@ -83,11 +78,23 @@ def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figur
     )
 
 
-def _looks(texts: Sequence[str], at: int) -> dict[str, dict[str, str]]:
+def _looks_key(
+    names: Sequence[str], looks: Sequence[Mapping[str, Mapping[str, str]]]
+) -> list[Line]:
+    """An entry for each value of the names that have several: its look, alone."""
+    entries = []
+    for name, values in zip(names, looks, strict=True):
+        for text, look in values.items() if len(values) > 1 else ():
+            settings: dict[str, Any] = {"colour": "#445566", **look}
+            entries.append(Line(x=(), y=(), name=f"{name}={text}", **settings))
+    return entries
+
+
+def _looks(texts: Sequence[str], rank: int) -> dict[str, dict[str, str]]:
     """The look of lines that each value of a name stands for."""
-    kind = ("colour", "dash", "marker")[min(at, 2)]
-    among = (palette.scale(len(texts)), _DASHES, _MARKERS)[min(at, 2)]
-    return {text: {kind: one} for text, one in zip(texts, cycle(among), strict=False)}
+    kind = ("colour", "dash", "marker")[min(rank, 2)]
+    among = (palette.scale(len(texts)), _DASHES, _MARKERS)[min(rank, 2)]
+    return {text: {kind: look} for text, look in zip(texts, cycle(among), strict=False)}
 
 
 def _from_zero(rows: Sequence[Row]) -> Axis:
@@ -119,9 +126,9 @@ def heat(varied: Varied, rows: Sequence[Row], x: str, y: str, title: str = "") -
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
     """Places of the points that no other beats in both, by growing ``x``."""
     best: list[int] = []
-    for at in sorted(range(len(x)), key=lambda at: (x[at], y[at])):
-        if not best or y[at] < y[best[-1]]:
-            best.append(at)
+    for place in sorted(range(len(x)), key=lambda place: (x[place], y[place])):
+        if not best or y[place] < y[best[-1]]:
+            best.append(place)
     return best
 
 
@@ -129,13 +136,14 @@ def unbeaten(x: Sequence[float], y: Sequence[float], names: Sequence[str] = ()) 
     """Points of two figures, and a line through those that none beats in both."""
     best = front(x, y)
     more = {"name": list(names) or [""] * len(x)}
-    on = {"name": [more["name"][at] for at in best]}
+    on = {"name": [more["name"][place] for place in best]}
     tip = "<div><b>@name</b><br>@x{0,0.0}, @y{0,0.0}</div>"
     return [
         Line(name="points", x=x, y=y, dash="", marker="o", size=4.5, colour=palette.POINT,
              more=more, tip=tip),
-        Line(name="beaten by none", x=[x[at] for at in best], y=[y[at] for at in best], step=True,
-             marker="o", size=6, colour=palette.BEST, more=on, tip=tip),
+        Line(name="beaten by none", x=[x[place] for place in best],
+             y=[y[place] for place in best], step=True, marker="o", size=6, colour=palette.BEST,
+             more=on, tip=tip),
     ]  # fmt: skip
 
 
@@ -230,16 +238,17 @@ def _scattered(
     """Points at their places; those beyond a limit are hollow and say by how much."""
     marks: list[Mark] = []
     for allowed, name in ((True, "points"), (False, "beyond a limit")):
-        places = [at for at, row in enumerate(rows) if row.get("allowed", True) == allowed]
+        places = [place for place, row in enumerate(rows) if row.get("allowed", True) == allowed]
         if not places:
             continue
         more = {
-            "name": [names[at] for at in places],
-            "misses": [rows[at].get("misses", "") for at in places],
+            "name": [names[place] for place in places],
+            "misses": [rows[place].get("misses", "") for place in places],
         }
-        marks.append(Line(name=name, x=[x[at] for at in places], y=[y[at] for at in places],
-                          dash="", marker="o", size=4, colour=palette.POINT, hollow=not allowed,
-                          more=more, tip=_POINT_TIP))  # fmt: skip
+        marks.append(Line(name=name, x=[x[place] for place in places],
+                          y=[y[place] for place in places], dash="", marker="o", size=4,
+                          colour=palette.POINT, hollow=not allowed, more=more,
+                          tip=_POINT_TIP))  # fmt: skip
     return marks
 
 
@@ -264,13 +273,15 @@ def so_far(
         ends=(0.5, len(rows) + 0.5),
     )
     y = _goal_axis(goal, rows, bounds)
-    kept = [v if row.get("allowed", True) else np.inf for v, row in zip(values, rows, strict=True)]
-    best = np.minimum.accumulate(kept)
-    known = np.isfinite(best)
+    within = [
+        v if row.get("allowed", True) else np.inf for v, row in zip(values, rows, strict=True)
+    ]
+    best = np.minimum.accumulate(within)
+    has_best = np.isfinite(best)
     marks = _scattered(rows, list(places), values, list(names) or [""] * len(rows))
-    if known.any():
-        marks.append(Line(name="best so far", x=np.array(places)[known], y=best[known], step=True,
-                          colour=palette.BEST))  # fmt: skip
+    if has_best.any():
+        marks.append(Line(name="best so far", x=np.array(places)[has_best], y=best[has_best],
+                          step=True, colour=palette.BEST))  # fmt: skip
     return Figure(
         x=x,
         y=y,
@@ -296,18 +307,21 @@ def tradeoff(
     """
     across, up = [scaled(row, x) for row in rows], [scaled(row, y) for row in rows]
     marks = _scattered(rows, across, up, names)
-    allowed = [at for at, row in enumerate(rows) if row.get("allowed", True)]
-    joined = front([across[at] for at in allowed], [up[at] for at in allowed])
-    line = [allowed[at] for at in joined]
-    best = sorted((at for at, row in enumerate(rows) if row["front"]), key=lambda at: across[at])
+    allowed = [place for place, row in enumerate(rows) if row.get("allowed", True)]
+    joined = front([across[place] for place in allowed], [up[place] for place in allowed])
+    line = [allowed[place] for place in joined]
+    best = sorted(
+        (place for place, row in enumerate(rows) if row["front"]), key=lambda place: across[place]
+    )
     if len(line) > 1:
-        marks.append(Line(x=[across[at] for at in line], y=[up[at] for at in line], step=True,
+        marks.append(Line(x=[across[place] for place in line],
+                          y=[up[place] for place in line], step=True,
                           colour=palette.BEST))  # fmt: skip
     if best:
-        told = {"name": [names[at] for at in best], "misses": [""] * len(best)}
-        marks.append(Line(name="beaten by none", x=[across[at] for at in best],
-                          y=[up[at] for at in best], dash="", marker="o", size=6,
-                          colour=palette.BEST, more=told, tip=_POINT_TIP))  # fmt: skip
+        details = {"name": [names[place] for place in best], "misses": [""] * len(best)}
+        marks.append(Line(name="beaten by none", x=[across[place] for place in best],
+                          y=[up[place] for place in best], dash="", marker="o", size=6,
+                          colour=palette.BEST, more=details, tip=_POINT_TIP))  # fmt: skip
     axes = _goal_axis(x, rows, bounds.get(x, ())), _goal_axis(y, rows, bounds.get(y, ()))
     limits = _in_unit(bounds.get(x, ()), x), _in_unit(bounds.get(y, ()), y)
     return Figure(
@@ -348,13 +362,14 @@ def goals(
             for mark in marks
         ]
     numbers = [str(number) for number in range(1, len(chosen) + 1)]
-    marks.append(Words(x=[pairs[at][0] for at in chosen], y=[pairs[at][1] for at in chosen],
-                       texts=numbers, shift=(5, 8), size=8))  # fmt: skip
+    marks.append(Words(x=[pairs[place][0] for place in chosen],
+                       y=[pairs[place][1] for place in chosen], texts=numbers, shift=(5, 8),
+                       size=8))  # fmt: skip
     return replace(
         drawn,
         marks=marks,
         title=title,
-        keys=[_named(varied, [best[at] for at in chosen], best)] if chosen else (),
+        keys=[_named(varied, [best[place] for place in chosen], best)] if chosen else (),
         inches=(7.6, 4.6 + 0.17 * len(chosen)),
     )
 
@@ -373,7 +388,7 @@ def _apart(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _named(varied: Sequence[str], chosen: Sequence[Row], best: Sequence[Row]) -> Key:
-    """What the numbered points are; what all of several share is said once."""
+    """Key of the numbered points; values that all of several share are said once."""
     differs = [name for name in varied if len(best) == 1 or len({row[name] for row in best}) > 1]
     shared = ", ".join(f"{_short(n)} {best[0][n]}" for n in varied if n not in differs)
     entries = [
@@ -398,31 +413,27 @@ def _short(name: str) -> str:
 
 # ---------------------------------------------------------------- sensitivities
 
+#: The values of a name that a sensitivity is measured between.
+_ENDS = ("first", "last")
+
 
 def tornado(goal: str, base: float, rows: Sequence[Row]) -> Figure:
     """A bar per name from a goal at its first to that at its last value, the widest on top."""
-    name, unit = goal_fact(goal).head, goal_fact(goal).per_unit
-    base, ends = base / unit, ("first", "last")
-    values = [[row[f"{goal} {end}"] for end in ends] for row in rows]
-    known = [value / unit for pair in values for value in pair if value is not None] + [base]
-    margin = 0.16 * ((max(known) - min(known)) or base)
+    fact = goal_fact(goal)
+    pairs = [
+        tuple(_in_units_of(fact.per_unit, row[f"{goal} {end}"]) for end in _ENDS) for row in rows
+    ]
+    base = base / fact.per_unit
+    drawn = [value for pair in pairs for value in pair if value is not None]
+    drawn.append(base)
+    least, most = min(drawn), max(drawn)
+    margin = 0.16 * ((most - least) or base)
     marks: list[Mark] = []
-    for at, (end, colour) in enumerate(zip(ends, palette.scale(2), strict=True)):
-        of = [(p, pair[at] / unit) for p, pair in enumerate(values) if pair[at] is not None]
-        places, reached = np.array([p for p, _ in of]), np.array([value for _, value in of])
-        bars = Bars(name=f"at the {end} value", colour=colour, left=np.minimum(reached, base),
-                    right=np.maximum(reached, base), low=places - 0.31, high=places + 0.31,
-                    )  # fmt: skip
-        marks.append(bars)
-        below = [_is_below(values[p], at, base * unit) for p, _ in of]
-        for side, less in (("right", True), ("left", False)):
-            kept = [place for place, one in zip(range(len(of)), below, strict=True) if one == less]
-            outer = np.minimum(reached, base) if less else np.maximum(reached, base)
-            texts = [f" {rows[of[place][0]][end]} " for place in kept]
-            marks.append(Words(x=outer[kept], y=places[kept], texts=texts, side=side, size=7))
+    for end, colour in enumerate(palette.scale(len(_ENDS))):
+        marks += _end_bars(rows, pairs, end, base, colour)
     marks.append(Line(x=[base, base], y=[-0.6, len(rows) - 0.4], width=0.8))
     return Figure(
-        x=Axis(label=name, ends=(min(known) - margin, max(known) + margin)),
+        x=Axis(label=fact.head, ends=(least - margin, most + margin)),
         y=Axis(names=[f"{r['name']}\n{r['own']}" for r in rows], ends=(len(rows) - 0.4, -0.6)),
         marks=marks,
         at="corner",
@@ -430,11 +441,47 @@ def tornado(goal: str, base: float, rows: Sequence[Row]) -> Figure:
     )
 
 
-def _is_below(pair: Sequence[float | None], at: int, base: float) -> bool:
-    """Whether a bar's text stands on the side of less: of two that are alike, the first one's."""
-    own, other = pair[at], pair[1 - at]
-    least = min((value for value in pair if value is not None), default=base)
-    return own == least and not (at == 1 and own == other)
+def _in_units_of(per_unit: float, value: float | None) -> float | None:
+    """``value`` in units of ``per_unit``; None where nothing was measured."""
+    return None if value is None else value / per_unit
+
+
+def _end_bars(
+    rows: Sequence[Row],
+    pairs: Sequence[Sequence[float | None]],
+    end: int,
+    base: float,
+    colour: str,
+) -> Iterator[Mark]:
+    """Bars from ``base`` to the goal at one end (0: first, 1: last), and the value there as text.
+
+    A text stands outside of its bar: on the left of those that reach down, else on the right.
+    """
+    reached = [(place, pair[end]) for place, pair in enumerate(pairs)]
+    measured = [(place, value) for place, value in reached if value is not None]
+    places = np.array([place for place, _ in measured])
+    values = np.array([value for _, value in measured])
+    left = np.minimum(values, base)
+    right = np.maximum(values, base)
+    yield Bars(
+        name=f"at the {_ENDS[end]} value",
+        colour=colour,
+        left=left,
+        right=right,
+        low=places - 0.31,
+        high=places + 0.31,
+    )
+    below = np.array([_is_below(pairs[place], end, base) for place, _ in measured], bool)
+    for side, outer, chosen in (("right", left, below), ("left", right, ~below)):
+        texts = [f" {rows[place][_ENDS[end]]} " for place in places[chosen].tolist()]
+        yield Words(x=outer[chosen], y=places[chosen], texts=texts, side=side, size=7)
+
+
+def _is_below(pair: Sequence[float | None], end: int, base: float) -> bool:
+    """True if a bar's text stands on the side of less: of two that are alike, the first one's."""
+    value, other = pair[end], pair[1 - end]
+    least = min((v for v in pair if v is not None), default=base)
+    return value == least and not (end == 1 and value == other)
 
 
 # -- a search among tilings in pictures: a map of times, and time -------------------------------
@@ -478,11 +525,13 @@ def _map(legal: DataFrame, values: dict[str, list[object]]) -> Figure:
     (x, columns), (y, rows) = next(iter(values.items())), list(values.items())[-1]
     best = np.full((len(rows), len(columns)), np.nan)
     done = np.zeros_like(best, bool)
-    known = legal.cycles.fillna(legal.bound).to_numpy()
-    for column, row, cycles, state in zip(legal[x], legal[y], known, legal.state, strict=True):
-        at = rows.index(row), columns.index(column)
-        best[at] = np.fmin(best[at], cycles)
-        done[at] |= state == "simulated"
+    cycles_or_bounds = legal.cycles.fillna(legal.bound).to_numpy()
+    for column, row, cycles, state in zip(
+        legal[x], legal[y], cycles_or_bounds, legal.state, strict=True
+    ):
+        cell = rows.index(row), columns.index(column)
+        best[cell] = np.fmin(best[cell], cycles)
+        done[cell] |= state == "simulated"
     winner = np.unravel_index(np.nanargmin(np.where(done, best, np.inf)), best.shape)
     ticks = np.linspace(np.nanmin(np.log10(best)), np.nanmax(np.log10(best)), 5).tolist()
     up, across = np.nonzero(done)
@@ -502,12 +551,12 @@ def _map(legal: DataFrame, values: dict[str, list[object]]) -> Figure:
 def _front(legal: DataFrame, column: str, label: str) -> Figure:
     """Simulated tilings, grey the bounds of others; the line of those that none beats in both."""
     unit, size = binary_unit(legal[column].max())
-    known = legal[legal[column].notna()]
-    done, rest = (known[(known.state == "simulated") == flag] for flag in (True, False))
+    placed = legal[legal[column].notna()]
+    done, rest = (placed[(placed.state == "simulated") == flag] for flag in (True, False))
     points, best = unbeaten([*(done[column] / size)], [*done.cycles])
     figure = against(
-        (f"{label} ({unit})", [*(known[column] / size)]),
-        ("cycles, launches included", [*known.cycles.fillna(known.bound)]),
+        (f"{label} ({unit})", [*(placed[column] / size)]),
+        ("cycles, launches included", [*placed.cycles.fillna(placed.bound)]),
     )
     bounds = Line(name="lower bound", x=[*(rest[column] / size)], y=[*rest.bound], dash="",
                   marker="o", size=2.5, colour=palette.POINT)  # fmt: skip

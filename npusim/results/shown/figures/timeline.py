@@ -81,12 +81,12 @@ def default_cores(runs: Sequence[KernelRun]) -> tuple[str, ...]:
 
 def checked_window(whole_us: float, window: tuple[float, float] | None) -> tuple[float, float]:
     """``window`` in us, or the whole call; raises ArgumentError where it would show nothing."""
-    whole = max(whole_us, 1e-6)
-    first, last = (0.0, whole) if window is None else window
-    if not (first < last and first < whole and last > 0):
+    call_us = max(whole_us, 1e-6)
+    first, last = (0.0, call_us) if window is None else window
+    if not (first < last and first < call_us and last > 0):
         raise ArgumentError(
             f"window {first:g} to {last:g} us shows nothing; the call lasts from 0 "
-            f"to {whole:.3f} us, give (start, end) within it with start < end"
+            f"to {call_us:.3f} us, give (start, end) within it with start < end"
         )
     return first, last
 
@@ -96,20 +96,20 @@ def tracks(rows: Timeline, cores: Sequence[str]) -> list[Track]:
 
     Raises ArgumentError for a core that did not run.
     """
-    known = sorted(rows.cores, key=metrics.core_key)
-    found = []
+    ran = sorted(rows.cores, key=metrics.core_key)
+    shown = []
     for core in cores:
-        if core not in known:
+        if core not in ran:
             raise ArgumentError(
-                f"plot_timeline: core {core!r} did not run; the timeline has {len(known)} cores, "
-                f"{known[0]} to {known[-1]}; name some of them, or none for the default"
+                f"plot_timeline: core {core!r} did not run; the timeline has {len(ran)} cores, "
+                f"{ran[0]} to {ran[-1]}; name some of them, or none for the default"
             )
         on_core = rows.core == rows.cores.index(core)
         for pipe in sorted(rows.pipes, key=metrics.pipe_key):
             places = np.flatnonzero(on_core & (rows.pipe == rows.pipes.index(pipe)))
             if len(places):
-                found.append(Track(f"{core} {pipe}", pipe, places))
-    return found
+                shown.append(Track(f"{core} {pipe}", pipe, places))
+    return shown
 
 
 class Part(NamedTuple):
@@ -127,7 +127,7 @@ class Part(NamedTuple):
 
 
 def parts(rows: Timeline, shown: Sequence[Track]) -> Iterator[Part]:
-    """What tracks show: their work by class, then the cycles waited before it by reason."""
+    """Parts of tracks: their work by class, then the cycles waited before it by reason."""
     for place, track in enumerate(shown):
         classes = np.asarray([palette.op_class(op, track.pipe) for op in rows.ops], dtype=object)
         of_row = classes[rows.op[track.rows]]
@@ -162,7 +162,7 @@ def plotted(
 
     def cut(part: Part) -> _Columns:
         if seen[part.place] <= DENSE_FROM:
-            columns = _whole(part)
+            columns = _span_bars(part)
             return columns[:, (columns[1] > first / us) & (columns[0] < last / us)]
         used = filled.setdefault((part.place, part.waits), np.zeros(BINS))
         return _shares(part, np.linspace(first / us, last / us, BINS + 1), used)
@@ -185,16 +185,16 @@ def interactive(result: CallFacts) -> Figure:
     bar, however far one zooms in; the caption says from which gap on.
     """
     rows = call_timeline(result.operator, result.runs).rows
-    us, whole = 1e6 / result.device.clock_hz, max(1, result.cycles)
+    us, cycles = 1e6 / result.device.clock_hz, max(1, result.cycles)
     shown = tracks(rows, default_cores(result.runs))
     gap = 0
     marks = _bars(rows, shown, partial(_merged, rows, 0))
-    while sum(len(one.left) for one in marks) > MAX_BARS:
-        gap = 2 * gap or max(1, round(whole * _FIRST_GAP))
+    while sum(len(mark.left) for mark in marks) > MAX_BARS:
+        gap = 2 * gap or max(1, round(cycles * _FIRST_GAP))
         marks = _bars(rows, shown, partial(_merged, rows, gap))
     every = spans(result.runs, us)
     kernels = [span for span in every if not span.upright]
-    longest = max(kernels, key=lambda one: one.right - one.left, default=(0, 0, 0, whole))
+    longest = max(kernels, key=lambda mark: mark.right - mark.left, default=(0, 0, 0, cycles))
     edge = 0.02 * (longest[3] - longest[2])
     caption = (
         "Drag to move; zoom with the buttons, with Ctrl and the wheel, or by dragging the frame in "
@@ -205,10 +205,10 @@ def interactive(result: CallFacts) -> Figure:
         caption += (
             f" Gaps below {gap * us * 1000:,.0f} ns between alike instructions are not drawn."
         )
-    jumps = [("whole call", 0.0, whole * us)]
+    jumps = [("whole call", 0.0, cycles * us)]
     jumps += [(k.name, k.left * us, k.right * us) for k in kernels if len(every) > 1]
     return Figure(
-        x=Axis(label="time (\u00b5s)", ends=(0.0, whole * us), unit=us),
+        x=Axis(label="time (\u00b5s)", ends=(0.0, cycles * us), unit=us),
         y=_names([track.label for track in shown]),
         marks=[*marks, Spans(y=0, spans=every)] if marks else [],
         pixels=TRACK * (len(shown) + 1) + AROUND,
@@ -218,17 +218,17 @@ def interactive(result: CallFacts) -> Figure:
         zoom="width",
         toggles=True,
         jumps=jumps,
-        view=(max(0, longest[2] - edge) * us, min(whole, longest[3] + edge) * us),
+        view=(max(0, longest[2] - edge) * us, min(cycles, longest[3] + edge) * us),
     )
 
 
 def of_rows(rows: Mapping[str, Sequence[Span]], us: float, **more: Any) -> Figure:
     """Spans in named rows, ``us`` microseconds a cycle; ``more`` is as of a figure."""
-    whole = max(span.right for spans in rows.values() for span in spans) * us
+    last_us = max(span.right for spans in rows.values() for span in spans) * us
     return Figure(
-        x=Axis(label="time (\u00b5s)", ends=(0.0, whole), unit=us),
+        x=Axis(label="time (\u00b5s)", ends=(0.0, last_us), unit=us),
         y=Axis(names=tuple(rows), ends=(len(rows) - 0.4, -0.6)),
-        marks=[Spans(y=at, spans=spans) for at, spans in enumerate(rows.values())],
+        marks=[Spans(y=row, spans=spans) for row, spans in enumerate(rows.values())],
         pixels=2 * TRACK * len(rows) + AROUND,
         place="timeline",
         zoom="width",
@@ -259,19 +259,19 @@ def in_turn(
 
 def spans(runs: Sequence[KernelRun], us: float) -> list[Span]:
     """Launches and kernels one after another, named; ``us`` microseconds are a cycle."""
-    found = []
+    drawn = []
     names, starts = metrics.titles(runs), metrics.kernel_starts(runs)
     for run, name, start in zip(runs, names, starts, strict=True):
         if run.launch_cycles:
-            found.append(launch(name, start - run.launch_cycles, start, us))
-        found.append(Span(name, name, start, start + run.cycles, palette.KERNEL))
-    return found
+            drawn.append(launch(name, start - run.launch_cycles, start, us))
+        drawn.append(Span(name, name, start, start + run.cycles, palette.KERNEL))
+    return drawn
 
 
-def launch(name: str, left: int, right: int, us: float) -> Span:
+def launch(name: str, start: int, end: int, us: float) -> Span:
     """The launch of the kernel ``name``."""
-    told = f"launch of {name}, {us_text((right - left) * us)} us"
-    return Span(told, "launch", left, right, palette.LAUNCH, upright=True)
+    text = f"launch of {name}, {us_text((end - start) * us)} us"
+    return Span(text, "launch", start, end, palette.LAUNCH, upright=True)
 
 
 def _names(labels: Sequence[str]) -> Axis:
@@ -294,7 +294,9 @@ def _knots(runs: Sequence[KernelRun], us: float) -> tuple[list[float], list[floa
         drawn += [drawn[-1] + min(run.launch_cycles, most)]
         drawn += [drawn[-1] + run.cycles]
     far = 1.0 + real[-1] * us
-    first, second = ([-far, *(us * at for at in of), us * of[-1] + far] for of in (real, drawn))
+    first, second = (
+        [-far, *(us * cycle for cycle in of), us * of[-1] + far] for of in (real, drawn)
+    )
     return first, second
 
 
@@ -303,28 +305,28 @@ def _bars(rows: Timeline, shown: Sequence[Track], cut: Callable[[Part], _Columns
 
     Kinds that do not occur are left out.
     """
-    found: dict[tuple[str, bool], list[_Columns]] = {}
+    by_kind: dict[tuple[str, bool], list[_Columns]] = {}
     for part in parts(rows, shown):
         columns = cut(part)
         if columns.size:
-            found.setdefault((part.name, part.waits), []).append(columns)
+            by_kind.setdefault((part.name, part.waits), []).append(columns)
     kinds = [(name, False) for name in palette.CLASS_COLOURS] + [(name, True) for name in REASONS]
     names = [track.label for track in shown]
     return [
-        _mark(rows, names, kind, np.concatenate(found[kind], axis=1))
+        _mark(rows, names, kind, np.concatenate(by_kind[kind], axis=1))
         for kind in kinds
-        if kind in found
+        if kind in by_kind
     ]
 
 
 def _mark(rows: Timeline, names: Sequence[str], kind: tuple[str, bool], columns: _Columns) -> Bars:
     """Bars of one kind with what a page tells of them."""
     (name, waits), (left, right, low, high, *more) = kind, columns
-    told: dict[str, Any] = {}
+    columns_of_tip: dict[str, Any] = {}
     if more:
         op, line, about, size, macs, number = (column.astype(np.int32) for column in more)
         track = np.round((low + high) / 2).astype(np.int16)
-        told = {
+        columns_of_tip = {
             "op": Coded(rows.ops, op.astype(np.int16)),
             "line": Coded(rows.lines, line.astype(np.int16)),
             "track": Coded(("", *names), track),
@@ -344,7 +346,7 @@ def _mark(rows: Timeline, names: Sequence[str], kind: tuple[str, bool], columns:
         right=right,
         low=low,
         high=high,
-        more=told,
+        more=columns_of_tip,
         tip=f"<div><b>{what}@op{{custom}}</b><br>@track{{custom}}, @left{{0,0.000}} to "
         "@right{0,0.000} \u00b5s<br>@number{0,0} \u00d7 at @line{custom}<br>@about{custom}"
         f"{amount}</div>",
@@ -356,7 +358,7 @@ def _ends(part: Part) -> tuple[float, float]:
     return part.place + 1.0, _WAIT if part.waits else _WORK
 
 
-def _whole(part: Part) -> _Columns:
+def _span_bars(part: Part) -> _Columns:
     """A bar for each span."""
     (middle, half), ones = _ends(part), np.ones(len(part.start))
     return np.stack((part.start, part.end, (middle - half) * ones, (middle + half) * ones))
@@ -422,7 +424,7 @@ def covered(
 def whole_in_rows(
     what: str, rows: dict[str, list[Span]], us: float, named: Sequence[Span], caption: str
 ) -> Figure:
-    """What runs one after another, in rows; buttons show the whole and what is ``named``."""
+    """Rows of work one after another; buttons show the whole and what is ``named``."""
     (first, wholes), _ = rows.items()
     jumps = [(f"whole {what}", 0.0, wholes[-1].right * us)]
     return of_rows(

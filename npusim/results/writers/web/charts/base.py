@@ -65,23 +65,23 @@ def chart(shown: Figure) -> Chart:
     text = json.dumps(json_item(build(shown), ID(shown.place)))
     ids: dict[str, str] = {}
     text = re.sub(
-        r'"p\d+"', lambda found: ids.setdefault(found[0], f'"{shown.place}-{len(ids)}"'), text
+        r'"p\d+"', lambda match: ids.setdefault(match[0], f'"{shown.place}-{len(ids)}"'), text
     )
     return Chart(shown.place, json.loads(text), _library())
 
 
 def build(shown: Figure) -> Any:
     """The model of a figure; with a ``view``, one above a strip of the whole."""
-    made: Any = _new_figure(shown)
+    model: Any = _new_figure(shown)
     for mark in shown.marks:
-        _DRAWN[type(mark)](made, shown, mark)
+        _DRAWN[type(mark)](model, shown, mark)
     if shown.view is None:
-        return made
-    strip = _strip(shown, made.x_range)
+        return model
+    strip = _strip(shown, model.x_range)
     for mark in shown.marks:
         if isinstance(mark, Spans):
             _draw_spans(strip, shown, mark)
-    return column(made, strip, sizing_mode="stretch_width")
+    return column(model, strip, sizing_mode="stretch_width")
 
 
 def _new_figure(shown: Figure, **settings: Any) -> Drawn:
@@ -96,7 +96,7 @@ def _new_figure(shown: Figure, **settings: Any) -> Drawn:
         "x_range": _range(shown.x, shown.view, wide),
         "y_range": _range(shown.y),
     }
-    made: Drawn = figure(
+    model: Drawn = figure(
         sizing_mode="stretch_width",
         tools=tools,
         background_fill_color=None,
@@ -106,29 +106,29 @@ def _new_figure(shown: Figure, **settings: Any) -> Drawn:
         min_border_right=8,
         **(usual | settings),
     )
-    made.toolbar.logo = None
-    for tool in made.toolbar.tools:
+    model.toolbar.logo = None
+    for tool in model.toolbar.tools:
         if wide and hasattr(tool, "dimensions"):
             tool.dimensions = "width"
     if tools:
         # Without Ctrl the wheel moves the page; a pinch on a touchpad is the wheel with Ctrl.
         wheel = WheelZoomTool(dimensions="width" if wide else "both", modifiers={"ctrl": True})
-        made.add_tools(wheel)
-        made.toolbar.active_scroll = wheel
+        model.add_tools(wheel)
+        model.toolbar.active_scroll = wheel
     for axis, grid, side in (
-        (made.xaxis[0], made.xgrid[0], shown.x),
-        (made.yaxis[0], made.ygrid[0], shown.y),
+        (model.xaxis[0], model.xgrid[0], shown.x),
+        (model.yaxis[0], model.ygrid[0], shown.y),
     ):
         _label(axis, side)
         grid.tags = [] if side.names or shown.bare else ["grid"]
         if side.names or shown.bare:
             grid.grid_line_color = None
         axis.visible = not shown.bare
-    return made
+    return model
 
 
 def _range(side: Side, view: tuple[float, float] | None = None, bounded: bool = False) -> Any:
-    """What of an axis is seen first; of a ``bounded`` one nothing beyond its ends can be."""
+    """Part of an axis that is seen first; of a ``bounded`` one nothing beyond its ends can be."""
     ends = side.ends or ((-0.5, len(side.names) - 0.5) if side.names else None)
     if ends is None:
         return DataRange1d(range_padding=0.1)
@@ -158,18 +158,18 @@ def _label(axis: Any, side: Side) -> None:
 
 def _strip(shown: Figure, seen: Any) -> Drawn:
     """The whole of the horizontal axis, where one chooses what to see above."""
-    made = _new_figure(
+    model = _new_figure(
         Figure(x=Side(ends=shown.x.ends), y=Side(names=("",)), marks=(), place=""),
         height=STRIP,
         y_range=Range1d(start=0.6, end=-0.6),
         min_border_left=20,
     )
-    made.yaxis.visible = False
+    model.yaxis.visible = False
     chosen = RangeTool(x_range=seen, start_gesture="pan")
     chosen.overlay.fill_color = palette.CLASS_COLOURS["load"]
     chosen.overlay.fill_alpha = 0.18
-    made.add_tools(chosen)
-    return made
+    model.add_tools(chosen)
+    return model
 
 
 # ---------------------------------------------------------------- marks
@@ -180,22 +180,24 @@ def _source(mark: Any, shown: Figure, **columns: Any) -> ColumnDataSource:
     data: dict[str, Any] = {}
     for name, values in columns.items():
         unit = shown.x.unit if name in ("x", "left", "right") else shown.y.unit
-        held = np.asarray(values, float) * unit
-        data[name] = held.astype(np.float32) if len(held) > MANY else held.tolist()
-    for name, told in mark.more.items():
-        data[name] = told.codes if isinstance(told, Coded) else told
+        scaled = np.asarray(values, float) * unit
+        data[name] = scaled.astype(np.float32) if len(scaled) > MANY else scaled.tolist()
+    for name, values_of_tip in mark.more.items():
+        data[name] = values_of_tip.codes if isinstance(values_of_tip, Coded) else values_of_tip
     return ColumnDataSource(data)
 
 
-def _hover(made: Drawn, mark: Mark, drawn: Any) -> None:
+def _hover(model: Drawn, mark: Mark, drawn: Any) -> None:
     """Tell about what is below the pointer."""
     formatters: dict[str, Any] = {
-        f"@{name}": CustomJSHover(args={"names": list(told.names)}, code="return names[value]")
-        for name, told in mark.more.items()
-        if isinstance(told, Coded)
+        f"@{name}": CustomJSHover(
+            args={"names": list(column_values.names)}, code="return names[value]"
+        )
+        for name, column_values in mark.more.items()
+        if isinstance(column_values, Coded)
     }
     tool = HoverTool(renderers=[drawn], tooltips=mark.tip, formatters=formatters, visible=False)
-    made.add_tools(tool)
+    model.add_tools(tool)
 
 
 def _tagged(drawn: Any, colour: str, tag: str) -> None:
@@ -204,70 +206,70 @@ def _tagged(drawn: Any, colour: str, tag: str) -> None:
         drawn.glyph.tags = [tag]
 
 
-def _draw_line(made: Drawn, shown: Figure, line: Any) -> None:
+def _draw_line(model: Drawn, shown: Figure, line: Any) -> None:
     source = _source(line, shown, x=line.x, y=line.y)
     colour, drawn = line.colour or palette.KERNEL, None
     if line.dash:
         look = {"line_color": colour, "line_dash": _DASHES[line.dash], "line_width": line.width}
         more = {"mode": "after"} if line.step else {}
-        stroke = (made.step if line.step else made.line)("x", "y", source=source, **look, **more)
+        stroke = (model.step if line.step else model.line)("x", "y", source=source, **look, **more)
         _tagged(stroke, line.colour, "stroke")
     if line.marker:
         fill = None if line.hollow else colour
         thick = 2 if line.marker == "_" else 1
-        drawn = made.scatter("x", "y", source=source, marker=_MARKERS[line.marker],
+        drawn = model.scatter("x", "y", source=source, marker=_MARKERS[line.marker],
                              size=line.size + 2, fill_color=fill, line_color=colour,
                              line_width=thick, angle=line.turn, angle_units="deg")  # fmt: skip
     if line.tip and drawn is not None:
-        _hover(made, line, drawn)
+        _hover(model, line, drawn)
 
 
-def _draw_bars(made: Drawn, shown: Figure, bars: Any) -> None:
+def _draw_bars(model: Drawn, shown: Figure, bars: Any) -> None:
     ends = {"left": bars.left, "right": bars.right, "bottom": bars.low, "top": bars.high}
-    drawn = made.quad(
+    drawn = model.quad(
         left="left", right="right", bottom="bottom", top="top", name=bars.name or None,
         fill_alpha=bars.alpha or 1.0, source=_source(bars, shown, **ends),
         fill_color=bars.colour, line_color=None,
     )  # fmt: skip
     if bars.tip:
-        _hover(made, bars, drawn)
+        _hover(model, bars, drawn)
 
 
 _SPAN_TIP = "<div><b>@name</b><br>@left{0,0.000} to @right{0,0.000} \u00b5s</div>"
 
 
-def _draw_spans(made: Drawn, shown: Figure, spans: Any) -> None:
+def _draw_spans(model: Drawn, shown: Figure, spans: Any) -> None:
     """Stretches in one row; each is named while there is room for its name."""
     of, us = spans.spans, shown.x.unit
-    left = [span.left * us for span in of]
+    starts = [span.left * us for span in of]
     source = ColumnDataSource(
         {
-            "left": left,
+            "left": starts,
             "right": [span.right * us for span in of],
             "name": [span.name for span in of],
             "short": [span.short for span in of],
             "colour": [span.colour for span in of],
-            "x": left,
+            "x": starts,
             "text": [""] * len(of),
         }
     )
-    drawn = made.hbar(y=spans.y, left="left", right="right", height=0.8, fill_color="colour",
+    drawn = model.hbar(y=spans.y, left="left", right="right", height=0.8, fill_color="colour",
                       fill_alpha=0.45, line_color="colour", source=source)  # fmt: skip
-    words = made.text(x="x", y=spans.y, text="text", source=source, text_font_size="12px",
+    words = model.text(x="x", y=spans.y, text="text", source=source, text_font_size="12px",
                       text_align="center", text_baseline="middle")  # fmt: skip
     words.glyph.tags = ["text"]
-    made.add_tools(HoverTool(renderers=[drawn], tooltips=_SPAN_TIP, visible=False))
+    model.add_tools(HoverTool(renderers=[drawn], tooltips=_SPAN_TIP, visible=False))
     # Names the spans that are wide enough, in the middle of what is seen of them.
-    fit = CustomJS(args={"source": source, "plot": made}, code=file_text("fit.js"))
+    fit = CustomJS(args={"source": source, "plot": model}, code=file_text("fit.js"))
     for change in ("start", "end"):
-        made.x_range.js_on_change(change, fit)
-    made.js_on_change("inner_width", fit)
+        model.x_range.js_on_change(change, fit)
+    model.js_on_change("inner_width", fit)
 
 
-def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:
+def _draw_words(model: Drawn, shown: Figure, words: Any) -> None:
     source = _source(words, shown, x=words.x, y=words.y)
     source.data["text"] = list(words.texts)
-    drawn = made.text(
+    drawn = model.text(
         "x", "y", "text", source=source, x_offset=words.shift[0], y_offset=-words.shift[1],
         text_align=words.side, text_baseline="middle", text_font_size="12px",
     )  # fmt: skip
@@ -275,9 +277,9 @@ def _draw_words(made: Drawn, shown: Figure, words: Any) -> None:
     behind_bars = words.side == "left" and bool(shown.y.names) and not shown.zoom
     if behind_bars and shown.x.ends is not None and not shown.x.log:
         least, shift = shown.x.ends[1] * shown.x.unit, words.shift[0]
-        given = {"source": source, "plot": made, "range": made.x_range, "least": least}
-        made.js_on_change(
-            "inner_width", CustomJS(args={**given, "shift": shift}, code=file_text("room.js"))
+        arguments = {"source": source, "plot": model, "range": model.x_range, "least": least}
+        model.js_on_change(
+            "inner_width", CustomJS(args={**arguments, "shift": shift}, code=file_text("room.js"))
         )
     if words.covers:
         drawn.glyph.background_fill_color = "white"

@@ -27,7 +27,7 @@ from npusim.results.writers.web.files import file_text
 from npusim.results.writers.web.templates import macro_text
 
 #: Width of the sliders, in pixels.
-_LEFT = 300
+_SIDE = 300
 
 
 class Knob(NamedTuple):
@@ -43,7 +43,7 @@ class Knob(NamedTuple):
 
 
 class Acts(NamedTuple):
-    """What the page does: a slider went to a text, a layer was chosen, a name was given to a file.
+    """Actions of the page: a slider went to a text, a layer was chosen, a name was given to a file.
 
     ``step`` does a piece of work that is left and says whether there was any; ``save`` returns what
     is told. ``show`` is called after each of them.
@@ -69,30 +69,30 @@ class Live:
         acts: Acts,
     ) -> None:
         self.document, self.acts = document, acts
-        self.head, self.said = Div(sizing_mode="stretch_width"), Div(width=_LEFT)
+        self.head, self.said = Div(sizing_mode="stretch_width"), Div(width=_SIDE)
         self.labels: dict[str, Div] = {}
-        self.sliders = {one.path: self._slider(one) for one in knobs}
-        self.select = Select(title="timeline of", options=layers, value=chosen, width=_LEFT)
+        self.sliders = {knob.path: self._slider(knob) for knob in knobs}
+        self.select = Select(title="timeline of", options=layers, value=chosen, width=_SIDE)
         self.select.on_change("value", self._chosen)
-        self.name = TextInput(title="device file", value="mine.yaml", width=_LEFT)
-        self.button = Button(label="Save as a device file", width=_LEFT)
+        self.name = TextInput(title="device file", value="mine.yaml", width=_SIDE)
+        self.button = Button(label="Save as a device file", width=_SIDE)
         self.button.on_click(self._saved)
         self.places = {
             name: column(Div(text=""), sizing_mode="stretch_width")
             for name in ("layers", "timeline")
         }
         pairs = [part for name in self.sliders for part in (self.labels[name], self.sliders[name])]
-        left = column(*pairs, self.select, self.name, self.button, self.said)
-        right = column(
+        controls = column(*pairs, self.select, self.name, self.button, self.said)
+        figures = column(
             *self.places.values(),
             sizing_mode="stretch_width", styles={"min-width": "340px", "flex": "1"},
         )  # fmt: skip
-        below = row(left, right, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
+        below = row(controls, figures, sizing_mode="stretch_width", styles={"flex-wrap": "wrap"})
         # The answer stays in sight while a slider moves that is further down.
         self.head.styles = {
             "position": "sticky", "top": "0", "z-index": "9", "background": "var(--bg)",
         }  # fmt: skip
-        whole = column(self.head, below, sizing_mode="stretch_width")
+        page = column(self.head, below, sizing_mode="stretch_width")
         for part in (*self.sliders.values(), self.select, self.name, self.button):
             part.stylesheets = [InlineStyleSheet(css=file_text("widgets.css"))]
         document.title = title
@@ -100,27 +100,27 @@ class Live:
         document.template_variables.update(
             style=file_text("style.css"), paint=file_text("paint.js")
         )
-        document.add_root(whole)
+        document.add_root(page)
         self._working = False
         self.work()
 
-    def _slider(self, one: Knob) -> Slider:
-        last = len(one.shown) - 1
-        made = Slider(
-            start=0, end=last, value=one.own, step=1, show_value=False, title="", width=_LEFT,
+    def _slider(self, knob: Knob) -> Slider:
+        last = len(knob.shown) - 1
+        slider = Slider(
+            start=0, end=last, value=knob.own, step=1, show_value=False, title="", width=_SIDE,
             tooltips=False,
         )  # fmt: skip
-        label = self.labels[one.path] = Div(
-            text=macro_text("knob", one, one.own, _LEFT), width=_LEFT
+        label = self.labels[knob.path] = Div(
+            text=macro_text("knob", knob, knob.own, _SIDE), width=_SIDE
         )
 
         def moved(attr: str, old: int, new: int) -> None:
-            label.text = macro_text("knob", one, int(new), _LEFT)
-            self.acts.move(one.path, one.texts[int(new)])
+            label.text = macro_text("knob", knob, int(new), _SIDE)
+            self.acts.move(knob.path, knob.texts[int(new)])
             self.work()
 
-        made.on_change("value", moved)
-        return made
+        slider.on_change("value", moved)
+        return slider
 
     def _chosen(self, attr: str, old: str, new: str) -> None:
         self.acts.choose(new)
@@ -148,8 +148,8 @@ class Live:
     def draw(self, shown: Figure, title: str = "") -> None:
         """A figure in its place; of one that has as many marks as before the data change alone."""
         place, new = self.places[shown.place], build(shown)
-        named = [one for one in shown.marks if isinstance(one, Bars) and one.name]
-        entries = [(one.name, one.colour) for one in named if any(one.right > one.left)]
+        named = [mark for mark in shown.marks if isinstance(mark, Bars) and mark.name]
+        entries = [(mark.name, mark.colour) for mark in named if any(mark.right > mark.left)]
         children: list[Any] = place.children
         head, *old = children
         head.text = macro_text("key", title, entries)
@@ -157,8 +157,8 @@ class Live:
         if len(before) != len(after) or shown.view is not None:
             place.children = [head, new]
             return
-        for one, other in zip(before, after, strict=True):
-            one.data_source.data = dict(other.data_source.data)
+        for mark, other in zip(before, after, strict=True):
+            mark.data_source.data = dict(other.data_source.data)
         old[0].x_range.end = new.x_range.end
 
 
