@@ -28,7 +28,7 @@ import numpy as np
 from msgspec import Struct
 
 from npusim.kernels.layout.folding import FoldedConvolution
-from npusim.kernels.layout.layout_change import LayoutChange, Work
+from npusim.kernels.layout.layout_change import ChangeWork, LayoutChange
 from npusim.language import ArgumentError, Device, Language, Slot, Tasks, Tensor, ceil_div, grid
 
 
@@ -82,7 +82,7 @@ class FoldedFilters(Struct, frozen=True):
         return (plan.cin1_g * self.shape.taps, plan.cout_g // 16, 16, self.c0)
 
 
-class FilterWork(Work):
+class FilterWork(ChangeWork):
     """Tasks of a conversion, and what is done in one."""
 
     def __init__(self, change: FoldedFilters, plain: Tensor, blocked: Tensor) -> None:
@@ -220,5 +220,5 @@ class FoldWeights(LayoutChange):
     """The conversion of filters as ``FoldedFilters`` says."""
 
     name: ClassVar[str] = "fold_weights"
-    works: ClassVar[type[Work]] = FilterWork
+    works: ClassVar[type[ChangeWork]] = FilterWork
     buffers: ClassVar[tuple[str, str]] = ("as_loaded", "by_place")

@@ -57,7 +57,7 @@ class Change(Protocol):
         """Shape of the blocked tensor of a plain one; ``ArgumentError`` where there is none."""
 
 
-class Work(Abstract):
+class ChangeWork(Abstract):
     """Tiles of a ``change`` between two tensors, and what is done with one."""
 
     #: Bytes of UB that a slot must and can have; the most is all there is where this is 0.
@@ -100,7 +100,7 @@ class Work(Abstract):
         return Tasks(in_runs(len(plain), cores), record, columns, bases)
 
 
-class Turning(Work):
+class Turning(ChangeWork):
     """Work whose tiles are pieces of both tensors, turned once between them."""
 
     def emit(self, k: Language, first: Slot, second: Slot, tile: Any) -> None:
@@ -143,7 +143,7 @@ class LayoutChange(Spread):
     dst: Tensor
 
     role: ClassVar[str] = "vector"
-    works: ClassVar[type[Work]]
+    works: ClassVar[type[ChangeWork]]
     #: Names of the tile as it is loaded and of what is made of it.
     buffers: ClassVar[tuple[str, str]] = ("as_loaded", "turned")
 
@@ -184,7 +184,7 @@ class LayoutChange(Spread):
         return str(self.change)
 
     @property
-    def work(self) -> Work:
+    def work(self) -> ChangeWork:
         """Its tiles, and what is done with one."""
         return self.works(self.change, self.plain, self.blocked)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from npusim.base.content import Content, require_content
 from npusim.base.integers import ceil_div, digits
-from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.base.yamltree import YamlNode, load_tree, suggest
 from npusim.kernels.matmul.measured import (
     FINISHED,
     TemplateChoice,
@@ -30,7 +30,7 @@ from npusim.language import ArgumentError, Device
 
 #: What describes a tiling: words by name, or a file of them.
 Words = Mapping[str, Any] | str | Path
-_Read = tuple[str, dict[str, Node]]
+_Read = tuple[str, dict[str, YamlNode]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _read(given: Words, name: str, needed: Sequence[str], more: Sequence[str]) -
     return f"{name}:{given}", load_tree(Path(given)).mapping(needed, more)
 
 
-def _number(node: Node, least: int = 1) -> int:
+def _number(node: YamlNode, least: int = 1) -> int:
     text = {"true": "1", "false": "0"}.get(node.text().lower(), node.text())
     value = digits(text)
     if value is None or value < least:
@@ -146,7 +146,7 @@ def catlass_tiling(given: Words) -> Imported:
     return Imported(source, tuple(columns.items()), templates=True)
 
 
-def _policy(node: Node) -> str:
+def _policy(node: YamlNode) -> str:
     """The dispatch policy without the prefixes of its class."""
     name = node.text().removeprefix("Mmad").removeprefix("AtlasA2")
     if name not in _POLICIES:
@@ -154,7 +154,7 @@ def _policy(node: Node) -> str:
     return name
 
 
-def _switches(nodes: Mapping[str, Node], policy: str, order: str) -> tuple[str, ...]:
+def _switches(nodes: Mapping[str, YamlNode], policy: str, order: str) -> tuple[str, ...]:
     """The words of measured rows for a policy, its flags, the order of tiles, and further ones."""
     switches = [*_POLICIES[policy]]
     switches += [word for flag, word in _FLAGS.items() if flag in nodes and _number(nodes[flag], 0)]
@@ -165,14 +165,14 @@ def _switches(nodes: Mapping[str, Node], policy: str, order: str) -> tuple[str, 
     return tuple(dict.fromkeys(switches))
 
 
-def _shape(node: Node) -> tuple[int, ...]:
+def _shape(node: YamlNode) -> tuple[int, ...]:
     shape = tuple(map(_number, node.items()))
     if len(shape) != 3:
         raise node.fail(f"expected [M, N, K], such as [128, 256, 64], got {list(shape)}")
     return shape
 
 
-def _switch(node: Node) -> str:
+def _switch(node: YamlNode) -> str:
     """A further word; those of work for vector cores are no part of a product."""
     word = node.text()
     if word not in words() or word in FINISHED or {"readers", "slots"} & set(words()[word][1]):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from npusim.base.records import replace
 from npusim.language import IntArray, ceil_div
-from npusim.problem.axis import Part
+from npusim.problem.axis import AxisPart
 from npusim.problem.convolution import Convolution
 
 #: A tap in a piece: its first place there and on the other side, and how far it reaches.
@@ -105,7 +105,7 @@ def phase_cuts(shape: Convolution, axis: int, step: int) -> list[Cut]:
     return pieces + rest
 
 
-def _read(part: Part, start: int, count: int, kernel: int) -> Cut:
+def _read(part: AxisPart, start: int, count: int, kernel: int) -> Cut:
     """A piece of some outputs of a part, whose filter is turned."""
     first, hop = part.outputs
     first_tap, taps_apart = part.taps

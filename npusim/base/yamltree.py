@@ -28,14 +28,14 @@ class TextFile(Protocol):
         """Return the whole text."""
 
 
-class Node(Struct, frozen=True):
+class YamlNode(Struct, frozen=True):
     """One value of a YAML file: text, a list of nodes, or nodes by key in file order.
 
     ``line`` counts from 1 and is the line of the value's key where it has one; ``path`` is
     dotted, such as ``layers[3].kernel``, and empty for the whole file.
     """
 
-    value: str | list[Node] | dict[str, Node]
+    value: str | list[YamlNode] | dict[str, YamlNode]
     file: str
     line: int
     path: str
@@ -73,7 +73,7 @@ class Node(Struct, frozen=True):
             raise self.fail(f"unknown {what} {self.text()!r}{suggest(self.text(), choices)}")
         return self.text()
 
-    def items(self) -> list[Node]:
+    def items(self) -> list[YamlNode]:
         """Return the nodes of a list."""
         if not isinstance(self.value, list):
             raise self.fail(f"expected a list, got {self._kind()}")
@@ -81,7 +81,7 @@ class Node(Struct, frozen=True):
 
     def mapping(
         self, required: Iterable[str] | None = None, optional: Iterable[str] = ()
-    ) -> dict[str, Node]:
+    ) -> dict[str, YamlNode]:
         """Return nodes by key; called without arguments any key is allowed.
 
         Otherwise every key must be in ``required`` or ``optional`` and no required one missing.
@@ -101,7 +101,7 @@ class Node(Struct, frozen=True):
             raise self.fail(f"missing {word} {', '.join(map(repr, missing))}; add it here")
         return entries
 
-    def _here(self, inner: Node) -> Node:
+    def _here(self, inner: YamlNode) -> YamlNode:
         """Return a node of ``value`` under this node's own path."""
         if self.anchor is None:
             return inner
@@ -158,7 +158,7 @@ def read_text(source: TextFile | str, name: str = "") -> tuple[str, str]:
     )
 
 
-def load_tree(source: TextFile | str, name: str = "") -> Node:
+def load_tree(source: TextFile | str, name: str = "") -> YamlNode:
     """Read a YAML file (a path object) or YAML text (a ``str``, called ``name`` in errors)."""
     text, file = read_text(source, name)
     try:
@@ -203,16 +203,16 @@ MOST_NODES = 1_000_000
 
 
 class _Builder(Struct):
-    """Turns composed YAML nodes of one file into ``Node``.
+    """Turns composed YAML nodes of one file into ``YamlNode``.
 
     An alias shares the content of its anchor, which gets the alias' path when it is looked at:
     copies would grow exponentially where aliases contain aliases.
     """
 
     file: str
-    done: dict[int, Node | None] = field(default_factory=dict)  # None: being converted
+    done: dict[int, YamlNode | None] = field(default_factory=dict)  # None: being converted
 
-    def node(self, raw: yaml.Node, path: str, line: int) -> Node:
+    def node(self, raw: yaml.Node, path: str, line: int) -> YamlNode:
         """Convert one node, or return what it has been converted to."""
         if id(raw) in self.done:
             converted = self.done[id(raw)]
@@ -220,12 +220,12 @@ class _Builder(Struct):
                 message = "the alias refers to itself; write the value out"
                 raise _error(self.file, line, path, message)
             anchor = converted.anchor or converted.path
-            return Node(converted.value, self.file, line, path, anchor)
+            return YamlNode(converted.value, self.file, line, path, anchor)
         if len(self.done) >= MOST_NODES:
             message = f"the file has more than {MOST_NODES:,} values; split it"
             raise _error(self.file, line, path, message)
         self.done[id(raw)] = None
-        value: str | list[Node] | dict[str, Node]
+        value: str | list[YamlNode] | dict[str, YamlNode]
         if isinstance(raw, yaml.MappingNode):
             value = self._mapping(raw, path)
         elif isinstance(raw, yaml.SequenceNode):
@@ -235,7 +235,7 @@ class _Builder(Struct):
             ]
         else:
             value = self._scalar(raw, path, line)
-        node = Node(value, self.file, line, path)
+        node = YamlNode(value, self.file, line, path)
         self.done[id(raw)] = node
         return node
 
@@ -247,9 +247,9 @@ class _Builder(Struct):
             raise _error(self.file, line, path, message)
         return text
 
-    def _mapping(self, raw: yaml.MappingNode, path: str) -> dict[str, Node]:
+    def _mapping(self, raw: yaml.MappingNode, path: str) -> dict[str, YamlNode]:
         """Convert a mapping's entries, refusing a second use of a key."""
-        entries: dict[str, Node] = {}
+        entries: dict[str, YamlNode] = {}
         for key_node, value in raw.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):

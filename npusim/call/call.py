@@ -366,13 +366,13 @@ class Call(Struct, dict=True):
         """
         if not is_tuned(self.options.tiling, kernel.name) or _planned.get() is not None:
             return kernel
-        from npusim.call.tilings.problem import Problem  # noqa: PLC0415 - few calls are tuned
+        from npusim.call.tilings.problem import TuningProblem  # noqa: PLC0415 - few calls are tuned
         from npusim.call.tilings.tuned import search  # noqa: PLC0415
 
         now = self.launches.l2
         warm = self.options.engine == "fast" and len(now.content()) > 0
         l2 = deepcopy(now) if warm else None
-        tuned = search(Problem(kernel, self.device, self.groups, l2), (kernel,))
+        tuned = search(TuningProblem(kernel, self.device, self.groups, l2), (kernel,))
         self.notes.append(f"{kernel.name}: {tuned.verdict}")
         return cast(K, tuned.best)
 

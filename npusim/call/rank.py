@@ -16,7 +16,7 @@ from msgspec import Struct
 from npusim.base.errors import ArgumentError
 from npusim.base.notebook_html import Shown
 from npusim.base.records import replace
-from npusim.call.tilings.problem import Problem
+from npusim.call.tilings.problem import TuningProblem
 from npusim.machine.device.catalog import load_device, parse_core_mask
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
@@ -157,7 +157,7 @@ def rank(
     a kernel with neither, and what is no tiling of it; one that its checks refuse is left out.
     """
     machine = load_device(device)
-    problem = Problem(kernel, machine, parse_core_mask(cores, machine))
+    problem = TuningProblem(kernel, machine, parse_core_mask(cores, machine))
     candidates, left_out = _candidates(kernel, tilings)
     foreseen, do_not_run = _foreseen(problem, candidates)
     left_out += do_not_run
@@ -197,7 +197,7 @@ def _candidates(kernel: Kernel, tilings: Iterable[Any]) -> tuple[dict[int, Kerne
 
 
 def _foreseen(
-    problem: Problem, candidates: dict[int, Kernel]
+    problem: TuningProblem, candidates: dict[int, Kernel]
 ) -> tuple[list[_Foreseen], list[LeftOut]]:
     """The candidates in the order of their estimates, and those that do not run.
 

@@ -13,7 +13,7 @@ from npusim.call.call import planning
 from npusim.call.options import Options
 from npusim.call.spec import Array, Spec
 from npusim.call.tilings.choice import chosen as automatic
-from npusim.call.tilings.problem import Problem
+from npusim.call.tilings.problem import TuningProblem
 from npusim.call.tilings.proof import Budget, Progress
 from npusim.call.tilings.tuned import Tuned, search
 from npusim.machine.device.catalog import parse_core_mask
@@ -81,7 +81,7 @@ def tune(
         for tensor in chosen.tensors:
             if tensor.role != "out":
                 l2.preload(tensor.name, tensor.size_bytes)
-    problem = Problem(chosen, machine, groups, l2)
+    problem = TuningProblem(chosen, machine, groups, l2)
     return search(problem, (chosen, *seeds), among, Budget.of(budget), jobs, store, progress)
 
 

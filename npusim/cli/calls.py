@@ -25,7 +25,7 @@ from npusim.ops.card import Card, Output, Sample, Stated
 from npusim.results import Result
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class PreparedCall(Struct, frozen=True, kw_only=True):
     """A call that is checked and can be run: what is to be computed, on which operands, and how."""
 
     card: Card[Any]
@@ -46,7 +46,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
         return Sample(problem=self.problem, arrays=self.plain, device=self.device)
 
 
-def prepare(arguments: argparse.Namespace, *, timing_only: bool) -> Prepared:
+def prepare(arguments: argparse.Namespace, *, timing_only: bool) -> PreparedCall:
     """The call that arguments state.
 
     Raises ``ArgumentError`` for what does not go together, before anything is computed.
@@ -67,7 +67,7 @@ def prepare(arguments: argparse.Namespace, *, timing_only: bool) -> Prepared:
     problem = card.problem(stated)
     seed = getattr(arguments, "seed", 0)
     native, plain = make_operands(card, problem, stated, seed=seed, timing_only=timing_only)
-    return Prepared(
+    return PreparedCall(
         card=card,
         problem=problem,
         outputs=card.outputs(problem),

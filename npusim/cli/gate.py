@@ -36,7 +36,7 @@ from npusim.gate.judged import (
     shipped_gates,
     times_of,
 )
-from npusim.gate.trees import Change, Line, Tree
+from npusim.gate.trees import Line, SourceChange, Tree
 
 #: Findings that are explained, those that lost most.
 _EXPLAINED = 8
@@ -208,12 +208,14 @@ class _Gate(Struct, frozen=True):
         }
         return tuple(explained.get(finding, finding) for finding in findings)
 
-    def _culprits(self, names: Sequence[str], commit: str) -> dict[tuple[str, str], list[Change]]:
+    def _culprits(
+        self, names: Sequence[str], commit: str
+    ) -> dict[tuple[str, str], list[SourceChange]]:
         """By case and part the changes that alone make it slower, those that cost most first."""
         other = self.other()
         lines = [_timed(self.cases[name]) for name in names]
         usual = [times_of(answer) for answer in other.answers(lines)]
-        culprits: dict[tuple[str, str], list[Change]] = defaultdict(list)
+        culprits: dict[tuple[str, str], list[SourceChange]] = defaultdict(list)
         for change, answers in trees.alone(other, trees.changes(self.tree, commit), lines):
             for name, before, answer in zip(names, usual, answers, strict=True):
                 for part, now in times_of(answer).items():

@@ -15,8 +15,8 @@ from npusim.machine.device.catalog import devices, load_device
 from npusim.machine.device.spec import Device
 from npusim.ops import CARDS, operators
 from npusim.problem.limits.table import (
-    Rule,
-    Table,
+    LimitRule,
+    LimitTable,
     Undocumented,
     documented_products,
     load_rules,
@@ -163,20 +163,20 @@ def _show_undocumented(
         _print_sources(rule for rule, _ in rules)
 
 
-def _tables(operator: str) -> dict[str, Table]:
+def _tables(operator: str) -> dict[str, LimitTable]:
     """The limits of an operator by product, of every product whose documentation lists it."""
     products = documented_products(operator)
     return {product: load_rules(product, operator) for product in products or [""]}
 
 
-def _print_products(tables: Mapping[str, Table]) -> None:
+def _print_products(tables: Mapping[str, LimitTable]) -> None:
     """Print the products of tables with their devices."""
     for product, table in tables.items():
         named = [name for name in devices() if load_device(name).product == product]
         print(f"  {product or table.product}: {table.product_title} ({', '.join(named)})")
 
 
-def _print_limits(rules: Sequence[tuple[Rule, tuple[str, ...]]], products: int) -> None:
+def _print_limits(rules: Sequence[tuple[LimitRule, tuple[str, ...]]], products: int) -> None:
     """Print rules, each with the products it holds on where it does not hold on all ``products``.
 
     Rules that permit the same of several parameters, or on several products, share a row. Rows
@@ -208,7 +208,7 @@ def _listed(parameters: Sequence[str]) -> str:
     return ", ".join(parameters)
 
 
-def _subject(rule: Rule) -> str:
+def _subject(rule: LimitRule) -> str:
     """The parameter, and behind a bar which fact of it is looked at and when."""
     what = "" if rule.fact == rule.parameter else f": {rule.fact}"
     when = f" if {', '.join(map(_condition, rule.when.items()))}" if rule.when else ""
@@ -225,18 +225,18 @@ def _condition(condition: tuple[str, Sequence[Any]]) -> str:
     return f"{fact} = {' or '.join(map(str, values))}"
 
 
-def _limit(rule: Rule) -> tuple[str, str]:
+def _limit(rule: LimitRule) -> tuple[str, str]:
     """The permission of a rule, and the status otherwise with the short name of its source."""
     status = "error" if rule.status is None else str(rule.status)
     return rule.permitted, f"{status} {rule.source}"
 
 
-def _facts(rule: Rule) -> dict[str, Any]:
+def _facts(rule: LimitRule) -> dict[str, Any]:
     """A rule as JSON has it."""
     return dict(zip(_KEYS, _FACTS(rule), strict=True))
 
 
-def _print_sources(rules: Iterable[Rule]) -> None:
+def _print_sources(rules: Iterable[LimitRule]) -> None:
     """Print what the short names of the sources stand for."""
     sources: dict[str, str] = {}
     for rule in rules:

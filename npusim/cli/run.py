@@ -14,7 +14,7 @@ from npusim.base.atomic_files import replacing
 from npusim.base.dtypes import BF16
 from npusim.base.errors import ArgumentError
 from npusim.cli import call_options, calls, files
-from npusim.cli.calls import Prepared
+from npusim.cli.calls import PreparedCall
 from npusim.cli.checks import Check, checked, returned
 from npusim.cli.own_kernel import check_expected
 from npusim.cli.parser import Parser, choice
@@ -122,7 +122,9 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0 if all(check.passed for check in checks) else 1
 
 
-def _report(arguments: argparse.Namespace, result: Result, prepared: calls.Prepared) -> list[Check]:
+def _report(
+    arguments: argparse.Namespace, result: Result, prepared: calls.PreparedCall
+) -> list[Check]:
     """Print the result, as text before it is checked, as JSON with the check in it."""
     time_range = {"time_range": result.time_range.to_json()} if arguments.range else {}
     if not arguments.json:
@@ -206,7 +208,7 @@ def check_output(path: Path, outputs: Sequence[Output[Any]]) -> None:
 
 
 def writers(
-    arguments: argparse.Namespace, result: Result, prepared: Prepared
+    arguments: argparse.Namespace, result: Result, prepared: PreparedCall
 ) -> Mapping[str, files.Write]:
     """The writers of the files of ``FILES``, by name, for ``write_files``."""
     part = part_of(arguments, result)
@@ -224,7 +226,7 @@ def writers(
     }
 
 
-def _save_arrays(path: Path, result: Result, prepared: Prepared, framework: bool) -> str:
+def _save_arrays(path: Path, result: Result, prepared: PreparedCall, framework: bool) -> str:
     """Write the outputs, in the layout of frameworks if asked; what they are is returned."""
     arrays: dict[str, Any] = {}
     descriptions = []

@@ -24,7 +24,7 @@ from npusim.silicon.profile import read_data
 from npusim.silicon.rows import Row, Unreadable
 from npusim.silicon.score import busy_errors, is_scored, time_error
 from npusim.silicon.sheet import Sheet, shipped_sheets, shipped_steps
-from npusim.silicon.simulate import Outcome, Task, Workers, effort, on_device
+from npusim.silicon.simulate import RowOutcome, RowWorkers, Task, effort, on_device
 from npusim.silicon.tables import save_page, save_plot, scorecard
 
 #: Products of base blocks above which --quick leaves a point out.
@@ -116,7 +116,7 @@ def execute(arguments: argparse.Namespace) -> int:
         raise ArgumentError("no point is left to simulate; choose another chip or family")
     if arguments.device:
         rows = on_device(rows, arguments.device)
-    with Workers(arguments.jobs) as workers, Bar() as bar:
+    with RowWorkers(arguments.jobs) as workers, Bar() as bar:
         run = partial(_run, workers, bar)
         outcomes = run([(row, figures) for row in rows])
     tables = scorecard(outcomes)
@@ -133,7 +133,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return FAILED
 
 
-def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
+def _nothing_compared(outcomes: Sequence[RowOutcome]) -> str:
     """The reasons why no measured time is beside a simulated one, and what to do."""
     reasons = [outcome.reason for outcome in outcomes if outcome.reason]
     without = len(outcomes) - len(reasons)
@@ -147,7 +147,7 @@ def _nothing_compared(outcomes: Sequence[Outcome]) -> str:
     return f"nothing was compared: {'; '.join(parts)}; correct the rows, or choose others"
 
 
-def _run(workers: Workers, bar: Bar, tasks: Sequence[Task]) -> list[Outcome]:
+def _run(workers: RowWorkers, bar: Bar, tasks: Sequence[Task]) -> list[RowOutcome]:
     return workers.outcomes(tasks, lambda done, total: bar.show("simulated", done, total, "points"))
 
 
@@ -168,7 +168,7 @@ def _chosen(row: Row | Unreadable, arguments: argparse.Namespace) -> bool:
     )
 
 
-def _object(outcome: Outcome) -> dict[str, Any]:
+def _object(outcome: RowOutcome) -> dict[str, Any]:
     """Return one point: what was measured and simulated, a kernel's busy times included."""
     row = outcome.row
     simulated = outcome.simulated

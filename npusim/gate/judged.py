@@ -22,8 +22,8 @@ from npusim.base.atomic_files import write
 from npusim.base.errors import ArgumentError, shown
 from npusim.base.records import replace
 from npusim.base.resources import configs
-from npusim.base.yamltree import Node, load_tree, suggest
-from npusim.gate.trees import Change
+from npusim.base.yamltree import YamlNode, load_tree, suggest
+from npusim.gate.trees import SourceChange
 from npusim.results.facts.differences import facts_of, numbered
 from npusim.results.facts.number_text import counted
 from npusim.results.writers.text_layout import WIDTH, columns, page, wrap
@@ -55,7 +55,7 @@ class Case:
     name: str
     words: tuple[str, ...]
     tolerance: Tolerance
-    node: Node
+    node: YamlNode
 
 
 def shipped_gates() -> list[str]:
@@ -101,7 +101,7 @@ def read_cases(source: Path | str, name: str = "") -> tuple[Case, ...]:
     return tuple(cases.values())
 
 
-def _cases(node: Node, tolerance: Tolerance, devices: Node | None) -> Iterator[Case]:
+def _cases(node: YamlNode, tolerance: Tolerance, devices: YamlNode | None) -> Iterator[Case]:
     """The cases that one entry states."""
     entries = node.mapping(optional=(*COMMANDS, *_OF_CASE))
     commands = [command for command in COMMANDS if command in entries]
@@ -132,13 +132,13 @@ def _cases(node: Node, tolerance: Tolerance, devices: Node | None) -> Iterator[C
         yield replace(case, name=f"{name} on {device_name}", words=words_on_device)
 
 
-def _tolerance(node: Node | None, usual: Tolerance) -> Tolerance:
+def _tolerance(node: YamlNode | None, usual: Tolerance) -> Tolerance:
     """The tolerance that a node states; parts it leaves out are ``usual``."""
     entries = node.mapping(optional=("percent", "cycles")) if node is not None else {}
     return replace(usual, **{name: _number(number) for name, number in entries.items()})
 
 
-def _number(node: Node) -> float:
+def _number(node: YamlNode) -> float:
     try:
         value = float(node.text())
     except ValueError:
@@ -278,7 +278,7 @@ class Finding:
     before: int | None = None
     after: int | None = None
     message: str = ""
-    culprits: tuple[Change, ...] = ()
+    culprits: tuple[SourceChange, ...] = ()
     grown: tuple[Grown, ...] = ()
 
     @property

@@ -143,7 +143,7 @@ def revision(tree: Tree, commit: str) -> Iterator[Tree]:
 
 
 @dataclass(frozen=True)
-class Change:
+class SourceChange:
     """Lines of a file that differ from a revision: the first of them as it is now, and git's patch.
 
     With this change alone a call takes ``cycles`` more than in the revision.
@@ -159,13 +159,13 @@ class Change:
         return f"{self.file}:{self.line}: {self.cycles:+,} cycles alone: {self.text}"
 
 
-def changes(tree: Tree, commit: str) -> list[Change]:
+def changes(tree: Tree, commit: str) -> list[SourceChange]:
     """The differences of sources from a commit, each change that can be tried alone.
 
     Compiled code cannot, as each change of it would be compiled, nor can text that is no code.
     """
     compiled = tuple("/".join(source.parts[-3:]) for source in sources())
-    changes: list[Change] = []
+    changes: list[SourceChange] = []
     head = ""
     file = ""
     for part in _PARTS.split(_difference(tree, commit)):
@@ -178,7 +178,7 @@ def changes(tree: Tree, commit: str) -> list[Change]:
         if not text or file.endswith(compiled):
             continue
         if len(changes) < _MOST or changes[-1].file != file:
-            changes.append(Change(file, line, text, head + part))
+            changes.append(SourceChange(file, line, text, head + part))
         else:  # of many changes, those of a file at the end are tried together
             changes[-1] = replace(changes[-1], patch=changes[-1].patch + part)
     return changes
@@ -219,8 +219,8 @@ def _first_code(hunk: str) -> tuple[int, str]:
 
 
 def alone(
-    tree: Tree, changes: Sequence[Change], lines: Sequence[Line]
-) -> Iterator[tuple[Change, list[Answer]]]:
+    tree: Tree, changes: Sequence[SourceChange], lines: Sequence[Line]
+) -> Iterator[tuple[SourceChange, list[Answer]]]:
     """The answers of lines where each change in turn is made to a revision, and no other."""
     for number, change in enumerate(changes):
         git(tree.root, "apply", "--unidiff-zero", stdin=change.patch)

@@ -21,7 +21,7 @@ from npusim.kernels.matmul.matmul import Matmul
 from npusim.kernels.matmul.matmul import Tiling as ProductTiling
 from npusim.ops.arguments import flag, frozen, operand, per_dim, scalar
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
-from npusim.ops.conv_launch import Launcher
+from npusim.ops.conv_launch import ConvolutionLauncher
 from npusim.ops.cube_math import cube_math, stated_cube_math
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.ops.options import (
@@ -125,7 +125,7 @@ def convolution_backward(
         return call.result(_empty(call, (dy, x, w), mask), problem, promoted)
     math = cube_math(promoted, checked["cube_math_type"], call.device)
     c = convolution(checked)
-    launcher = Launcher(call, c, {"grad_output": dy, "input": x, "weight": w}, math)
+    launcher = ConvolutionLauncher(call, c, {"grad_output": dy, "input": x, "weight": w}, math)
     launcher.require(mask)
     steps = (launcher.input_grad, launcher.weight_grad, launcher.bias_grad)
     outputs: dict[str, Array | None] = dict.fromkeys(GRADIENTS)

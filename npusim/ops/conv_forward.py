@@ -22,7 +22,7 @@ from npusim.ops.arguments import flag, operand, per_dim, scalar
 from npusim.ops.blocked_gradients import launch, product
 from npusim.ops.card import LIMITS, Card, Input, Output, Sample
 from npusim.ops.conv_backward import FACTS, arguments, facts
-from npusim.ops.conv_launch import Launcher
+from npusim.ops.conv_launch import ConvolutionLauncher
 from npusim.ops.cube_math import cube_math, cube_math_number
 from npusim.ops.layer import Wanted, computed, sample_math, sample_type, stated_plain
 from npusim.ops.options import (
@@ -139,7 +139,7 @@ def convolution(
     )
 
 
-class Forward(Launcher):
+class Forward(ConvolutionLauncher):
     """Launches the kernels of a layer's forward pass.
 
     Of an ordinary layer the kernel is that of a transposed layer's input gradient, and the other

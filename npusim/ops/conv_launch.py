@@ -34,7 +34,7 @@ from npusim.ops.window_products import WindowProducts
 from npusim.problem.convolution import Convolution
 
 
-class Launcher:
+class ConvolutionLauncher:
     """Launches the kernels of one call; operands are converted once and shared.
 
     ``layer`` is what the caller described, ``self.shape`` the ordinary convolution that the

@@ -95,7 +95,7 @@ def _target(name: str, plain: Tensor, change: Change) -> Tensor:
 # -- the ways of a gradient --------------------------------------------------------------------
 
 
-class Way(NamedTuple):
+class GradientWay(NamedTuple):
     """A way to compute a gradient: the product, and the conversions that differ.
 
     ``shape`` is the convolution of the product, None where that is the layer itself.
@@ -106,7 +106,7 @@ class Way(NamedTuple):
     around: tuple[LayoutChange, ...]
 
 
-def ways(device: Device, c: Convolution, math: CubeMath, *, gradient: bool) -> list[Way]:
+def ways(device: Device, c: Convolution, math: CubeMath, *, gradient: bool) -> list[GradientWay]:
     """All ways to compute the input ``gradient`` of ``c`` or that of its filter.
 
     The plain one is the first.
@@ -131,7 +131,7 @@ def _shapes(c: Convolution, *, gradient: bool) -> list[Convolution | None]:
     return shapes
 
 
-def _input_way(c: Convolution, shape: Convolution | None, math: CubeMath) -> Way:
+def _input_way(c: Convolution, shape: Convolution | None, math: CubeMath) -> GradientWay:
     """The input's gradient by the convolution ``shape``, None for ``c``."""
     kind = "to_fracz_transposed" if math.dtype is FP32 else "to_fracz"
     filters = filter_change(c, shape, kind)
@@ -143,10 +143,10 @@ def _input_way(c: Convolution, shape: Convolution | None, math: CubeMath) -> Way
     blocked = _target("blocked", dx, maps)
     kernel = ConvForward if isinstance(shape, FoldedConvolution) else ConvBackpropInput
     product = kernel(shape or c, ANY_PRODUCT, dy, weights, blocked, math.hf32)
-    return Way(shape, product, (changed(filters, w, weights), changed(maps, blocked, dx)))
+    return GradientWay(shape, product, (changed(filters, w, weights), changed(maps, blocked, dx)))
 
 
-def _filter_way(c: Convolution, shape: Convolution | None, math: CubeMath) -> Way:
+def _filter_way(c: Convolution, shape: Convolution | None, math: CubeMath) -> GradientWay:
     """The filter's gradient by the convolution ``shape``, None for ``c``."""
     filters = filter_change(c, shape)
     maps = map_change(c, shape, loads_plain=True)
@@ -156,7 +156,7 @@ def _filter_way(c: Convolution, shape: Convolution | None, math: CubeMath) -> Wa
     weights = _target("weights", dw, filters)
     blocked = _target("blocked", x, maps)
     product = ConvBackpropFilter(shape or c, ANY_GRADIENT, blocked, dy, weights, math.hf32)
-    return Way(shape, product, (changed(maps, x, blocked), changed(filters, weights, dw)))
+    return GradientWay(shape, product, (changed(maps, x, blocked), changed(filters, weights, dw)))
 
 
 def _blocked_gradient(c: Convolution, math: CubeMath) -> Tensor:
@@ -164,7 +164,7 @@ def _blocked_gradient(c: Convolution, math: CubeMath) -> Tensor:
     return Tensor("dy", (c.n, 1, c.cout1, *c.out[1:], c.c0), math.dtype, "in")
 
 
-def _forward_way(c: Convolution, math: CubeMath) -> Way:
+def _forward_way(c: Convolution, math: CubeMath) -> GradientWay:
     """The forward pass by its convolution kernel."""
     to_blocked = Conversion(kind="to_blocked", c0=c.c0)
     to_fractals = Conversion(kind="to_fracz", c0=c.c0, groups=c.groups)
@@ -181,7 +181,7 @@ def _forward_way(c: Convolution, math: CubeMath) -> Way:
         changed(to_fractals, w, weights),
         changed(from_blocked, y_blocked, y),
     )
-    return Way(None, product, around)
+    return GradientWay(None, product, around)
 
 
 # -- the choice --------------------------------------------------------------------------------
@@ -190,7 +190,9 @@ def _forward_way(c: Convolution, math: CubeMath) -> Way:
 _FEWER = 1.1
 
 
-def best_way(device: Device, groups: int, c: Convolution, math: CubeMath, *, gradient: bool) -> Way:
+def best_way(
+    device: Device, groups: int, c: Convolution, math: CubeMath, *, gradient: bool
+) -> GradientWay:
     """The way of least estimate to compute the input ``gradient`` of ``c``, or that of its filter.
 
     That is the time of the product on so many ``groups`` of cores, with its launch, and of the
@@ -200,7 +202,9 @@ def best_way(device: Device, groups: int, c: Convolution, math: CubeMath, *, gra
     return way
 
 
-def _fastest(candidates: Sequence[Way], device: Device, groups: int) -> tuple[float, Way]:
+def _fastest(
+    candidates: Sequence[GradientWay], device: Device, groups: int
+) -> tuple[float, GradientWay]:
     """The least estimate in cycles, and its way: the first one where none fits the device."""
     best = candidates[0]
     least = inf
@@ -212,7 +216,7 @@ def _fastest(candidates: Sequence[Way], device: Device, groups: int) -> tuple[fl
     return least, best
 
 
-def _estimate(way: Way, device: Device, groups: int, least: float) -> float:
+def _estimate(way: GradientWay, device: Device, groups: int, least: float) -> float:
     """Cycles of a way; infinite where it turns out to take longer than ``least``."""
     if not way.product.shape.reads_any:
         return inf

@@ -142,7 +142,7 @@ def _shaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class LayerCall(Protocol):
-    """A call of an ordinary layer, as ``npusim.ops.conv_launch.Launcher`` has it."""
+    """A call of an ordinary layer, as ``npusim.ops.conv_launch.ConvolutionLauncher`` has it."""
 
     call: Call
     operands: Mapping[str, Operand]

@@ -70,7 +70,7 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     tap: IntArray
     kernel: IntArray
     part: IntArray
-    parts: tuple[Part, ...]
+    parts: tuple[AxisPart, ...]
 
     def __len__(self) -> int:
         return len(self.first)
@@ -249,7 +249,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
             taps=int(live.sum()),
         )
 
-    def parts(self, form: str, widest: int = WIDEST_FILTER) -> tuple[tuple[Part, ...], ...]:
+    def parts(self, form: str, widest: int = WIDEST_FILTER) -> tuple[tuple[AxisPart, ...], ...]:
         """The axis as sums over disjoint sets of outputs, each the sum of parts.
 
         ``form`` "window" is the axis as it is. "phases" has a part for each residue of the outputs
@@ -259,7 +259,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
         inputs ``stride`` apart.
         """
         if form == "window":
-            return (Part(self).bands(widest),)
+            return (AxisPart(self).bands(widest),)
         phases = self.phases()
         if form == "single":
             phases = tuple(part_alone for part in phases for part_alone in part.apart())
@@ -269,9 +269,9 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
         single = (tuple(_single(part, tap) for tap in range(part.axis.kernel)) for part in phases)
         return tuple(tuple(p for p in parts if p.axis.size > 0) for parts in single)
 
-    def phases(self) -> tuple[Part, ...]:
+    def phases(self) -> tuple[AxisPart, ...]:
         """A part for each residue of the outputs modulo ``insert`` that any tap reaches."""
-        phases = self._phases() if self.insert > 1 else (Part(self),)
+        phases = self._phases() if self.insert > 1 else (AxisPart(self),)
         return tuple(replace(part, within=part.axis.reached) for part in phases)
 
     def terms(self, form: str) -> int:
@@ -288,7 +288,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
             return 1
         return -(-self.out // self.insert) if form != "window" else self.out
 
-    def _phases(self) -> tuple[Part, ...]:
+    def _phases(self) -> tuple[AxisPart, ...]:
         """Outputs by their residue modulo ``insert``; of stride 1, as gradients are."""
         step = self.insert // gcd(self.insert, self.dilation)
         phases = []
@@ -302,7 +302,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
                     before=(self.before - tap * self.dilation - phase) // self.insert,
                     dilation=self.dilation * step // self.insert,
                 )
-                phases.append(Part(axis, outputs=(phase, self.insert), taps=(tap, step)))
+                phases.append(AxisPart(axis, outputs=(phase, self.insert), taps=(tap, step)))
         return tuple(sorted(phases, key=lambda part: part.outputs))
 
     @lru_cache(maxsize=64)  # noqa: B019 - an axis is a few numbers, known by its value
@@ -313,7 +313,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
 
         Runs of the same outputs, whose sums are one, follow each other.
         """
-        every: list[Part] = []
+        every: list[AxisPart] = []
         pieces = [np.zeros((len(_COLUMNS), 0), np.int64)]
         for parts in filter(None, self.parts(form, widest)):
             pads = max(part.axis.pads for part in parts)
@@ -326,7 +326,7 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
         return Runs(**dict(columns), parts=tuple(every))
 
 
-class Part(Struct, frozen=True):
+class AxisPart(Struct, frozen=True):
     """Some outputs, inputs and taps of a whole axis that are an ``axis`` themselves.
 
     Of each the first, and how far apart they are on the whole axis. ``trimmed`` leaves out taps
@@ -342,7 +342,7 @@ class Part(Struct, frozen=True):
     single: bool = False
     within: tuple[int, int] | None = None
 
-    def apart(self) -> tuple[Part, ...]:
+    def apart(self) -> tuple[AxisPart, ...]:
         """The part, or where each output reads one input at most, the outputs of each input."""
         a = self.axis
         if not a.lone:
@@ -355,7 +355,7 @@ class Part(Struct, frozen=True):
                 before = (a.before + i - first) // a.dilation
                 out = ceil_div(a.out - first, a.dilation)
                 axis = Axis(size=1, out=out, kernel=a.kernel, before=before)
-                part = Part(
+                part = AxisPart(
                     axis,
                     outputs=(output + first * step, step * a.dilation),
                     inputs=(place + i * pitch, pitch),
@@ -366,7 +366,7 @@ class Part(Struct, frozen=True):
                 parts.append(part)
         return tuple(parts)
 
-    def bands(self, widest: int) -> tuple[Part, ...]:
+    def bands(self, widest: int) -> tuple[AxisPart, ...]:
         """The part, in as few equal bands as have at most the ``widest`` filter's taps."""
         a, (tap, apart) = self.axis, self.taps
         count = ceil_div(a.kernel, widest)
@@ -460,11 +460,11 @@ def _covered(low: IntArray, high: IntArray) -> int:
     return int(np.maximum(0, high - np.maximum(low, reached)).sum())
 
 
-def _single(part: Part, tap: int) -> Part:
+def _single(part: AxisPart, tap: int) -> AxisPart:
     """One tap of a part, with just the inputs it reads as inputs."""
     axis = part.axis
     place, rest = divmod(tap * axis.dilation - axis.before, axis.stride)
-    return Part(
+    return AxisPart(
         Axis(size=ceil_div(axis.size - rest, axis.stride), out=axis.out, kernel=1, before=-place),
         outputs=part.outputs,
         inputs=(rest, axis.stride),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from npusim.base.errors import ArgumentError
-from npusim.results.facts.differences import Told, facts_of, labels_of
+from npusim.results.facts.differences import HasFacts, facts_of, labels_of
 from npusim.results.facts.network_comparison import (
     NetworkDifferences,
     lacking,
@@ -48,8 +48,8 @@ class NetworkComparison(NetworkDifferences, Reported):
 
 
 def compare_networks(
-    a: Told | str | Path,
-    b: Told | str | Path,
+    a: HasFacts | str | Path,
+    b: HasFacts | str | Path,
     *,
     labels: tuple[str, str] | None = None,
 ) -> NetworkComparison:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from npusim.results.facts.least import Least
+from npusim.results.facts.least import LeastTime
 from npusim.silicon.rows import KernelRow, Measured
 from npusim.silicon.score import is_scored
-from npusim.silicon.simulate import Outcome
+from npusim.silicon.simulate import RowOutcome
 
 #: A cube that is busy for 5 % less than any other of its chip and type needs is a fault of its row.
 ALONE = 1.05
@@ -32,7 +32,7 @@ class Checked(NamedTuple):
 
     row: Measured
     measured_us: float
-    least: Least
+    least: LeastTime
     is_busy: bool
     faults: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class Checked(NamedTuple):
         return (figure, "clock") if figure.startswith(_CLOCKED) else (figure,)
 
 
-def broken(outcomes: Iterable[Outcome]) -> list[Checked]:
+def broken(outcomes: Iterable[RowOutcome]) -> list[Checked]:
     """Every bound that a row breaks, in the order of the rows; those of trust C are left out.
 
     Its time may not be below any bound, nor the mean busy time of its cube below what the
@@ -80,7 +80,7 @@ def broken(outcomes: Iterable[Outcome]) -> list[Checked]:
     return explained
 
 
-def _checks(outcome: Outcome) -> Iterator[Checked]:
+def _checks(outcome: RowOutcome) -> Iterator[Checked]:
     row, simulated = outcome.row, outcome.simulated
     if simulated is None or not row.time_us or getattr(row, "trust", None) == "C":
         return
@@ -98,7 +98,7 @@ def _multiply_adds(row: Measured) -> int:
     return (row.M or 0) * (row.N or 0) * (row.K or 0)
 
 
-def over_least(outcomes: Iterable[Outcome]) -> list[float]:
+def over_least(outcomes: Iterable[RowOutcome]) -> list[float]:
     """Measured times over their bounds from main memory, of scored products of 1 GFLOP and more."""
     return [
         outcome.row.time_us / outcome.simulated.from_memory_us

@@ -18,7 +18,7 @@ from npusim.base.workers import check_jobs
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figure_text, parse_device
 from npusim.machine.device.files import ALIASES
-from npusim.machine.device.parts import Figure
+from npusim.machine.device.parts import DeviceFigure
 from npusim.machine.device.spec import Device
 from npusim.machine.device.variant import Head, free_key, variant_text
 from npusim.results.facts.number_text import signed_text
@@ -31,15 +31,15 @@ from npusim.silicon.constants import Constant
 from npusim.silicon.fit_search import (
     ASSUMED,
     FITTED,
+    ConstantSearch,
     FittedFigure,
-    Search,
     assumed_figures,
     changed_figures,
     constants_of,
 )
 from npusim.silicon.profile import read_data
 from npusim.silicon.rows import CallRow, KernelRow, ProfiledRow, Row, Unreadable
-from npusim.silicon.simulate import Outcome, Task, Workers, other_chip
+from npusim.silicon.simulate import RowOutcome, RowWorkers, Task, other_chip
 from npusim.silicon.tables import NONE, figure, percent, points
 from npusim.version import __version__
 
@@ -62,9 +62,9 @@ class Calibration(Answer):
     base: str
     files: tuple[str, ...]
     figures: tuple[FittedFigure, ...]
-    before: tuple[Outcome, ...]
-    after: tuple[Outcome, ...]
-    left: tuple[Outcome, ...]
+    before: tuple[RowOutcome, ...]
+    after: tuple[RowOutcome, ...]
+    left: tuple[RowOutcome, ...]
     finished: bool
 
     def __repr__(self) -> str:
@@ -171,9 +171,9 @@ def calibrate(
     tilings_file = None if tilings is None else Path(tilings)
     sheets = [read_data(Path(path), name, tilings_file) for path in paths]
     rows, excluded = _parted([row for sheet in sheets for row in sheet.rows], name, shipped)
-    with Workers(jobs) as workers:
+    with RowWorkers(jobs) as workers:
 
-        def run(tasks: Sequence[Task], text: str) -> list[Outcome]:
+        def run(tasks: Sequence[Task], text: str) -> list[RowOutcome]:
             note = None if progress is None else partial(progress, text)
             return workers.outcomes(tasks, note)
 
@@ -182,7 +182,7 @@ def calibrate(
         excluded += unusable
         if not base:
             raise ArgumentError(_nothing_to_fit_to(paths, excluded))
-        search = Search(base, looked_at, run, rounds)
+        search = ConstantSearch(base, looked_at, run, rounds)
         search.search()
     return Calibration(
         base=name,
@@ -197,14 +197,14 @@ def calibrate(
 
 def _parted(
     rows: Sequence[Row | Unreadable], name: str, device: Device
-) -> tuple[list[KernelRow], list[Outcome]]:
+) -> tuple[list[KernelRow], list[RowOutcome]]:
     """Rows to simulate, on the device to fit, and the others with the reason."""
     taken: list[KernelRow] = []
-    excluded: list[Outcome] = []
+    excluded: list[RowOutcome] = []
     for row in rows:
         reason = _objection(row, name, device)
         if reason:
-            excluded.append(Outcome(row, reason=reason))
+            excluded.append(RowOutcome(row, reason=reason))
         elif isinstance(row, KernelRow):
             taken.append(replace(row, chip=name))
     return taken, excluded
@@ -221,15 +221,15 @@ def _objection(row: Row | Unreadable, name: str, device: Device) -> str:
     return other_chip(row, name, device)
 
 
-def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+def _usable(outcomes: Sequence[RowOutcome]) -> tuple[list[RowOutcome], list[RowOutcome]]:
     """Rows to fit to, and those that were not simulated or cannot be as they are read."""
     cube_us = {
         id(checked.row): checked.least.us
         for checked in broken(outcomes)
         if checked.least.resource == "pipe M"
     }
-    base: list[Outcome] = []
-    unusable: list[Outcome] = []
+    base: list[RowOutcome] = []
+    unusable: list[RowOutcome] = []
     for outcome in outcomes:
         row = outcome.row
         if outcome.simulated is None:
@@ -239,13 +239,15 @@ def _usable(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
                 f"measured {row.time_us:g} us, but the cube alone takes {cube_us[id(row)]:.4g} us "
                 "with the tiling assumed: read wrongly, or another device?"
             )
-            unusable.append(Outcome(row, reason=reason))
+            unusable.append(RowOutcome(row, reason=reason))
         else:
             base.append(outcome)
     return base, unusable
 
 
-def _nothing_to_fit_to(paths: Sequence[str | os.PathLike[str]], excluded: Sequence[Outcome]) -> str:
+def _nothing_to_fit_to(
+    paths: Sequence[str | os.PathLike[str]], excluded: Sequence[RowOutcome]
+) -> str:
     """The message where there is nothing to fit to, with up to ten reasons."""
     reasons = list(dict.fromkeys(str(outcome.reason) for outcome in excluded))
     files = ", ".join(os.fspath(path) for path in paths)
@@ -270,11 +272,11 @@ def _provenance(figure: FittedFigure, key: str) -> str:
 
 # -- what is shown ----------------------------------------------------------------------------
 
-_Pairs = Sequence[tuple[Outcome, Outcome]]
+_Pairs = Sequence[tuple[RowOutcome, RowOutcome]]
 
 
 def card(
-    pairs: _Pairs, excluded: Sequence[Outcome], figures: Sequence[FittedFigure], device: Device
+    pairs: _Pairs, excluded: Sequence[RowOutcome], figures: Sequence[FittedFigure], device: Device
 ) -> list[Table]:
     """Return the tables of a fit to ``pairs``, rows before and after, that left out others."""
     after = [later for _, later in pairs]
@@ -303,11 +305,11 @@ def _rows(pairs: _Pairs) -> Table:
     return Table("Rows: error of time before and after", head, tuple(rows), 2)
 
 
-def _launches(outcome: Outcome) -> int:
+def _launches(outcome: RowOutcome) -> int:
     return outcome.row.launches if isinstance(outcome.row, ProfiledRow) else 1
 
 
-def _source(outcome: Outcome) -> str:
+def _source(outcome: RowOutcome) -> str:
     """The source of a row's tiling."""
     simulated = outcome.simulated
     if not isinstance(outcome.row, ProfiledRow) or simulated is None:
@@ -318,7 +320,7 @@ def _source(outcome: Outcome) -> str:
     return "the kernel's only one"
 
 
-def _notes(after: Sequence[Outcome]) -> Table:
+def _notes(after: Sequence[RowOutcome]) -> Table:
     rows = tuple(
         (outcome.row.id, note)
         for outcome in after
@@ -328,7 +330,7 @@ def _notes(after: Sequence[Outcome]) -> Table:
     return Table("Tilings, and what was taken for granted", ("id", "note"), rows, 2)
 
 
-def _excluded(excluded: Sequence[Outcome]) -> Table:
+def _excluded(excluded: Sequence[RowOutcome]) -> Table:
     rows = tuple((outcome.row.id, outcome.row.chip, outcome.reason or NONE) for outcome in excluded)
     return Table("Rows that take no part", ("id", "chip", "reason"), rows, 3)
 
@@ -358,7 +360,7 @@ def _text(constant: Constant, value: Fraction | None, device: Device) -> str:
     """A value of a constant as a device file would state it; "" for None."""
     if value is None:
         return ""
-    return figure_text(Figure((), constant.kind, value), device.clock_hz)
+    return figure_text(DeviceFigure((), constant.kind, value), device.clock_hz)
 
 
 def _ended(figures: Sequence[FittedFigure], device: Device) -> Table:
@@ -393,7 +395,7 @@ def not_looked_at(figures: Sequence[FittedFigure], device: Device) -> list[str]:
     return [path for path in assumed_figures(device) if path not in looked_at]
 
 
-def _summary(pairs: _Pairs, excluded: Sequence[Outcome]) -> Table:
+def _summary(pairs: _Pairs, excluded: Sequence[RowOutcome]) -> Table:
     """Counts of rows and mean errors, before and after."""
     before = [earlier for earlier, _ in pairs]
     after = [later for _, later in pairs]

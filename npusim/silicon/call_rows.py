@@ -29,7 +29,7 @@ from npusim.ops.conv_backward import arguments
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
 from npusim.results.facts.least import on_silicon
-from npusim.silicon.rows import PARTS, CallRow, Declined, NetworkRow, Simulated, needed
+from npusim.silicon.rows import PARTS, CallRow, Declined, NetworkRow, SimulatedRow, needed
 
 #: Kernels that a call may name.
 _KERNELS = (
@@ -57,7 +57,7 @@ _FORWARD = "convolution_forward_as_transposed_dx"
 _COUNTED = re.compile(r"(\w+?)x(\d{1,6})", re.ASCII)
 
 
-def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") -> Simulated:
+def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") -> SimulatedRow:
     """Simulate every kernel of a call, with ``tiling`` as the operators take it.
 
     Where the library's rule is not known for the call, "production" is "library", the best of ours
@@ -73,7 +73,7 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
     launched = _launched(row, device, result.runs)
     cycles = sum(run.cycles + run.launch_cycles for run in launched.runs)
     cycles += launched.missing * device.launch.cycles("vector", device.count("vector"))
-    return Simulated(
+    return SimulatedRow(
         time_us=device.time_us(cycles),
         busy_us={},
         kernels=tuple(run.name for run in launched.runs),
@@ -290,7 +290,7 @@ _CONVOLUTIONS = {
 }
 
 
-def simulate_network_row(row: NetworkRow, device: Device) -> Simulated:
+def simulate_network_row(row: NetworkRow, device: Device) -> SimulatedRow:
     """The step of a row with the usual settings of its mode.
 
     Raises ``Declined`` for what a step cannot have here, and where some of it was not simulated.
@@ -312,7 +312,7 @@ def simulate_network_row(row: NetworkRow, device: Device) -> Simulated:
         part = _part(kinds["phase"], kinds["kind"])
         if part is not None:
             parts[part] += kinds["us"]
-    return Simulated(result.time_us, parts)
+    return SimulatedRow(result.time_us, parts)
 
 
 def _part(phase: str, kind: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from npusim.base.errors import told_as
 from npusim.base.integers import digits
-from npusim.base.yamltree import Node, load_tree
+from npusim.base.yamltree import YamlNode, load_tree
 from npusim.kernels.vendor.cann import CannTiling, cann_tiling
 
 #: Words for a tiling by rule. "vendor" is the rule of the vendor's library.
@@ -51,7 +51,7 @@ NOTHING = Choice()
 class Choices:
     """The choices of a file in their order: the first that fits a launch holds for it."""
 
-    entries: tuple[tuple[Node, Mapping[str, str], Choice], ...] = ()
+    entries: tuple[tuple[YamlNode, Mapping[str, str], Choice], ...] = ()
     used: set[int] = field(default_factory=set)
 
     def of(self, launch: Launch) -> Choice:
@@ -88,7 +88,7 @@ def read_choices(source: Path) -> Choices:
     return Choices(tuple(_entry(node) for node in entries))
 
 
-def _entry(node: Node) -> tuple[Node, Mapping[str, str], Choice]:
+def _entry(node: YamlNode) -> tuple[YamlNode, Mapping[str, str], Choice]:
     keys = node.mapping((), (*SELECTORS, *_ATTRIBUTES, *_TILINGS))
     wanted = {key: keys[key].text().replace(" ", "") for key in SELECTORS if key in keys}
     if "lines" in wanted:
@@ -102,7 +102,7 @@ def _entry(node: Node) -> tuple[Node, Mapping[str, str], Choice]:
     return node, wanted, choice
 
 
-def _tiling(keys: Mapping[str, Node]) -> str | CannTiling | tuple[tuple[str, int | bool], ...]:
+def _tiling(keys: Mapping[str, YamlNode]) -> str | CannTiling | tuple[tuple[str, int | bool], ...]:
     """The tiling an entry names: a rule, fields, or the vendor's words."""
     if "vendor_tiling" in keys:
         node = keys["vendor_tiling"]
@@ -138,7 +138,7 @@ def _lines(text: str) -> tuple[int, int]:
     return (0, 0) if start is None or end is None else (start, end)
 
 
-def _sizes(node: Node) -> tuple[int, ...]:
+def _sizes(node: YamlNode) -> tuple[int, ...]:
     numbers = [digits(part) for part in node.text().split("x")]
     sizes = tuple(number for number in numbers if number is not None)
     if len(sizes) < len(numbers):
@@ -148,15 +148,15 @@ def _sizes(node: Node) -> tuple[int, ...]:
 
 
 #: Readers of an operator's attributes.
-_ATTRIBUTES: Mapping[str, Callable[[Node], Any]] = {
-    "transpose_a": Node.flag,
-    "transpose_b": Node.flag,
+_ATTRIBUTES: Mapping[str, Callable[[YamlNode], Any]] = {
+    "transpose_a": YamlNode.flag,
+    "transpose_b": YamlNode.flag,
     "kernel": _sizes,
     "stride": _sizes,
     "padding": _sizes,
     "dilation": _sizes,
     "perm": _sizes,
-    "groups": Node.integer,
-    "cin": Node.integer,
-    "cout": Node.integer,
+    "groups": YamlNode.integer,
+    "cin": YamlNode.integer,
+    "cout": YamlNode.integer,
 }

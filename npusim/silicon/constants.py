@@ -10,7 +10,7 @@ from fractions import Fraction
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.quantities import format_quantity, parse_quantity
 from npusim.base.resources import configs
-from npusim.base.yamltree import Node, TextFile, load_tree
+from npusim.base.yamltree import TextFile, YamlNode, load_tree
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
 
@@ -77,7 +77,7 @@ def load_constants(source: TextFile | str = _SHIPPED, part: str = "constants") -
     return constants
 
 
-def _constant(node: Node) -> Constant:
+def _constant(node: YamlNode) -> Constant:
     keys = node.mapping(("path", "devices", "low", "high"), optional=("also",))
     path = keys["path"].text()
     names = tuple(item.text() for item in keys["devices"].items())
@@ -104,7 +104,7 @@ def _constant(node: Node) -> Constant:
     return Constant(path, names, kind, low, high, shipped, also)
 
 
-def _shipped(node: Node, path: str, name: str) -> tuple[str, Fraction]:
+def _shipped(node: YamlNode, path: str, name: str) -> tuple[str, Fraction]:
     """Return kind and value of a figure, which its device must call fitted."""
     device = load_device(name)
     figure = figures(device).get(path)
@@ -120,7 +120,7 @@ def _shipped(node: Node, path: str, name: str) -> tuple[str, Fraction]:
     return figure.kind, Fraction(figure.value)
 
 
-def _bound(node: Node, kind: str, name: str) -> Fraction:
+def _bound(node: YamlNode, kind: str, name: str) -> Fraction:
     """Return one end of a range in base units."""
     with told_as(node.fail, caught=ArgumentError):
         value = parse_quantity(node.text(), kind, load_device(name).clock_hz)

@@ -25,10 +25,10 @@ from npusim.silicon.score import (
     busiest,
     shape_of,
 )
-from npusim.silicon.simulate import Outcome, Task, device_name
+from npusim.silicon.simulate import RowOutcome, Task, device_name
 
 #: Simulates tasks in their order.
-Simulate = Callable[[Sequence[Task]], list[Outcome]]
+Simulate = Callable[[Sequence[Task]], list[RowOutcome]]
 
 Array = npt.NDArray[np.float64]
 
@@ -43,7 +43,7 @@ _GAIN = 1e-6
 TELLING, ENOUGH = 0.02, 3
 
 
-def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
+def is_usable(outcome: RowOutcome, constants: Sequence[Constant]) -> bool:
     """True if a fit may use a row: a trusted one that runs on a device of a constant."""
     row = outcome.row
     return (
@@ -54,7 +54,7 @@ def is_usable(outcome: Outcome, constants: Sequence[Constant]) -> bool:
     )
 
 
-def tells(outcome: Outcome) -> bool:
+def tells(outcome: RowOutcome) -> bool:
     """True if constants are fitted to a usable row, which may also be there to be predicted only.
 
     A kernel that measures what the model leaves out would pull constants away from what they mean,
@@ -64,7 +64,7 @@ def tells(outcome: Outcome) -> bool:
     return getattr(row, "call", "") != "transpose" and not ADDRESS_WORDS & row.words
 
 
-def device_of(outcome: Outcome) -> str:
+def device_of(outcome: RowOutcome) -> str:
     """Return the device of a row's chip, "" where there is none."""
     row = outcome.row
     try:
@@ -93,7 +93,7 @@ class _Figures:
     weight: Array
 
 
-def _figures(outcome: Outcome, like: Outcome) -> _Figures:
+def _figures(outcome: RowOutcome, like: RowOutcome) -> _Figures:
     """Time, and a kernel's busy times that are measured and that ``like`` simulates, in its order.
 
     All busy times together weigh as much as the time.
@@ -127,7 +127,7 @@ Slopes = list[list[Array]]
 
 
 def simulated_slopes(
-    base: Sequence[Outcome], constants: Sequence[Constant], simulate: Simulate
+    base: Sequence[RowOutcome], constants: Sequence[Constant], simulate: Simulate
 ) -> Slopes:
     """Simulate every row with every constant of its device at both ends of its range."""
     wanted = [
@@ -151,7 +151,9 @@ def simulated_slopes(
     ]
 
 
-def _levels(base: Outcome, constant: Constant, low: Outcome | None, high: Outcome | None) -> Array:
+def _levels(
+    base: RowOutcome, constant: Constant, low: RowOutcome | None, high: RowOutcome | None
+) -> Array:
     """Return the change of a row's figures, one line per level; zeros where nothing depends."""
     middle = _figures(base, base).simulated
     places, changes = [constant.shipped], [np.zeros_like(middle)]
@@ -184,7 +186,7 @@ class Lines:
     change: tuple[Array, ...]
 
     @classmethod
-    def of(cls, base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int]) -> Lines:
+    def of(cls, base: Sequence[RowOutcome], slopes: Slopes, numbers: Sequence[int]) -> Lines:
         """Return the model of the rows ``base``, at least one, around what was simulated."""
         parts = [_figures(outcome, outcome) for outcome in base]
         shapes = [shape_of(outcome.row) for outcome in base]
@@ -208,7 +210,7 @@ class Lines:
         return loss
 
 
-def loss(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> float:
+def loss(base: Sequence[RowOutcome], outcomes: Sequence[RowOutcome]) -> float:
     """Return the loss of simulations of the rows of ``base``; infinite where one is missing."""
     if any(outcome.simulated is None for outcome in outcomes):
         return np.inf
@@ -219,7 +221,7 @@ def loss(base: Sequence[Outcome], outcomes: Sequence[Outcome]) -> float:
 
 
 def descend(
-    base: Sequence[Outcome], slopes: Slopes, numbers: Sequence[int], fixed: Collection[int] = ()
+    base: Sequence[RowOutcome], slopes: Slopes, numbers: Sequence[int], fixed: Collection[int] = ()
 ) -> dict[int, int]:
     """Return the level of each constant of ``numbers`` that suits the rows best, by number.
 
@@ -258,7 +260,7 @@ class Determined:
 
 
 def determination(
-    base: Sequence[Outcome], constants: Sequence[Constant], slopes: Slopes
+    base: Sequence[RowOutcome], constants: Sequence[Constant], slopes: Slopes
 ) -> list[Determined]:
     """Return which rows determine each constant, by finite differences over its range."""
     determined = []

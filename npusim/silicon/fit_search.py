@@ -27,7 +27,7 @@ from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
 from npusim.silicon import fit
 from npusim.silicon.constants import FRACTIONAL, STEPS, Constant, load_constants, stated
-from npusim.silicon.simulate import Outcome, Task
+from npusim.silicon.simulate import RowOutcome, Task
 
 _FITTED = ("fitted", "hypothesis")
 
@@ -159,7 +159,7 @@ def _own_range(device: Device, path: str) -> Range:
 
 
 #: Simulates tasks; the text says what for.
-Run = Callable[[Sequence[Task], str], list[Outcome]]
+Run = Callable[[Sequence[Task], str], list[RowOutcome]]
 
 #: Mean error, as a share of 1, by which values of a constant differ that suit the rows alike; and
 #: the share of its range that they may fill for it to be determined.
@@ -217,14 +217,14 @@ def changed_figures(values: Iterable[tuple[Constant, Fraction]]) -> dict[str, st
 
 
 @dataclass
-class Search:
+class ConstantSearch:
     """A search from what ``base`` says of the shipped values; ``run`` simulates.
 
     ``rounds`` of ever narrower ranges follow the first. An interrupt at any time leaves the best
     values that were simulated until then, and ``finished`` False.
     """
 
-    base: Sequence[Outcome]
+    base: Sequence[RowOutcome]
     constants: Sequence[Constant]
     run: Run
     rounds: int = 2
@@ -280,7 +280,7 @@ class Search:
         """Slopes about the best values so far."""
         best = self.figures()
 
-        def simulate(tasks: Sequence[Task]) -> list[Outcome]:
+        def simulate(tasks: Sequence[Task]) -> list[RowOutcome]:
             return self.run([(row, best | dict(figures)) for row, figures in tasks], text)
 
         return fit.simulated_slopes(self.outcomes, constants, simulate)

@@ -22,7 +22,7 @@ from npusim.kernels.parts.sum_parts import SumParts
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.silicon.profiler import reported
-from npusim.silicon.rows import Declined, KernelRow, Simulated, needed, switch_settings
+from npusim.silicon.rows import Declined, KernelRow, SimulatedRow, needed, switch_settings
 
 _DTYPES = {dtype.name: dtype for dtype in (FP16, BF16, FP32, INT8, INT32, MXFP8, MXFP4)}
 
@@ -36,7 +36,7 @@ _GROUPED_STEP = 24
 _BLOCKS = 2
 
 
-def simulate_gemm_row(row: KernelRow, device: Device) -> Simulated:
+def simulate_gemm_row(row: KernelRow, device: Device) -> SimulatedRow:
     """Simulate the measured kernel of a row on a device.
 
     Raises ``Declined`` with the word or column that cannot be simulated.

@@ -21,7 +21,7 @@ from npusim.base.yamltree import suggest
 from npusim.kernels.matmul.measured import table
 from npusim.machine.device.files import ALIASES
 from npusim.silicon.choices import Choices, beside, read_choices
-from npusim.silicon.rows import Operand, ProfiledRow, Unreadable
+from npusim.silicon.rows import ProfiledOperand, ProfiledRow, Unreadable
 from npusim.silicon.sheet import Sheet, read_lines, read_sheet
 
 #: The columns that are read of a profile, as ``configs/silicon/profile.csv`` lists them: "holds" is
@@ -234,7 +234,7 @@ def _plain(text: str) -> str:
     return text.replace('"', "").replace(" ", "")
 
 
-def _operands(text: Mapping[str, str], side: str) -> tuple[Operand, ...]:
+def _operands(text: Mapping[str, str], side: str) -> tuple[ProfiledOperand, ...]:
     """The operands of one side; those that a call left out have no shape and are left out."""
     shapes = _listed(text[f"{side} shapes"])
     types = _listed(text.get(f"{side} types", ""))
@@ -249,7 +249,7 @@ def _operands(text: Mapping[str, str], side: str) -> tuple[Operand, ...]:
             raise _WrongError(f"{side} shapes: expected sizes such as 16,512, got {shape!r}")
         kind = kind.removeprefix("DT_")
         name = _DTYPES.get(kind, kind.lower())
-        operands.append(Operand(tuple(map(int, shape.split(","))), name, form or "ND"))
+        operands.append(ProfiledOperand(tuple(map(int, shape.split(","))), name, form or "ND"))
     if not operands:
         raise _WrongError(f"{side} shapes are empty; a kernel without shapes cannot be simulated")
     return tuple(operands)

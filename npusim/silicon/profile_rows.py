@@ -37,7 +37,7 @@ from npusim.ops.linear import START
 from npusim.problem.convolution import Convolution
 from npusim.silicon.choices import AUTO, VENDOR
 from npusim.silicon.profiler import groups_of, reported
-from npusim.silicon.rows import Declined, Operand, ProfiledRow, Simulated
+from npusim.silicon.rows import Declined, ProfiledOperand, ProfiledRow, SimulatedRow
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ _MIXED = ("MIX_AIC", "MIX_AIV")
 _Make = Callable[[Call, ProfiledRow, list[str]], list[Kernel]]
 
 
-def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
+def simulate_profiled_row(row: ProfiledRow, device: Device) -> SimulatedRow:
     """Simulate the kernel of a row on a device.
 
     Raises ``Declined`` with file and line of the profile and the part without a counterpart here.
@@ -58,7 +58,7 @@ def simulate_profiled_row(row: ProfiledRow, device: Device) -> Simulated:
         return _simulated(row, device)
 
 
-def _simulated(row: ProfiledRow, device: Device) -> Simulated:
+def _simulated(row: ProfiledRow, device: Device) -> SimulatedRow:
     if row.task not in _TASKS:
         raise Declined(f"task type {row.task} runs on no core that is simulated")
     kernel = _kind(row).kernel
@@ -134,7 +134,7 @@ def _matmul(call: Call, row: ProfiledRow, notes: list[str]) -> list[Kernel]:
     return [kernel]
 
 
-def _layout_of_a(row: ProfiledRow, a: Operand, m: int, notes: list[str]) -> tuple[str, int]:
+def _layout_of_a(row: ProfiledRow, a: ProfiledOperand, m: int, notes: list[str]) -> tuple[str, int]:
     """The layout of A, and K."""
     if a.layout == "FRACTAL_NZ" and len(a.shape) == 4:
         raise Declined("A in FRACTAL_NZ does not tell K; it is simulated as ND only")
@@ -147,7 +147,7 @@ def _layout_of_a(row: ProfiledRow, a: Operand, m: int, notes: list[str]) -> tupl
     return "ND", a.shape[1]
 
 
-def _layout_of_b(row: ProfiledRow, b: Operand, k: int, n: int, notes: list[str]) -> str:
+def _layout_of_b(row: ProfiledRow, b: ProfiledOperand, k: int, n: int, notes: list[str]) -> str:
     """The layout of B."""
     if b.layout == "FRACTAL_NZ" and len(b.shape) == 4:
         return "NZ"
@@ -239,10 +239,12 @@ def _source(rule: Any, where: str) -> str:
     return f"of {where}"
 
 
-def _by_layout(operands: tuple[Operand, ...]) -> tuple[list[Operand], list[Operand]]:
+def _by_layout(
+    operands: tuple[ProfiledOperand, ...],
+) -> tuple[list[ProfiledOperand], list[ProfiledOperand]]:
     """Filters and feature maps among operands; the sizes that a call passes are neither."""
-    filters: list[Operand] = []
-    maps: list[Operand] = []
+    filters: list[ProfiledOperand] = []
+    maps: list[ProfiledOperand] = []
     others: list[str] = []
     for operand in operands:
         if operand.layout in _MAPS:
@@ -261,7 +263,7 @@ def _by_layout(operands: tuple[Operand, ...]) -> tuple[list[Operand], list[Opera
 _MAPS = {"NC1HWC0": ("N", "C1", "H", "W", "C0"), "NDC1HWC0": ("N", "D", "C1", "H", "W", "C0")}
 
 
-def _with_depth(operand: Operand) -> tuple[int, ...]:
+def _with_depth(operand: ProfiledOperand) -> tuple[int, ...]:
     """The shape of a blocked map as (N, D, C1, H, W, C0)."""
     if operand.layout not in _MAPS or len(operand.shape) != len(_MAPS[operand.layout]):
         raise Declined(f"{operand.layout} of shape {operand.shape} is no blocked feature map")
@@ -271,11 +273,11 @@ def _with_depth(operand: Operand) -> tuple[int, ...]:
     return (n, 1, *rest)
 
 
-def _blocked(name: str, operand: Operand, role: Any = "in") -> Tensor:
+def _blocked(name: str, operand: ProfiledOperand, role: Any = "in") -> Tensor:
     return Tensor(name, _with_depth(operand), dtype(operand.dtype), role)
 
 
-def _layer(row: ProfiledRow, x: Operand, dy: Operand) -> Convolution:
+def _layer(row: ProfiledRow, x: ProfiledOperand, dy: ProfiledOperand) -> Convolution:
     """The layer between two blocked maps, with the attributes of the file beside the profile."""
     n, d, c1, h, w, c0 = _with_depth(x)
     _, do, co1, ho, wo, _ = _with_depth(dy)
@@ -375,7 +377,7 @@ def _elementwise(
 
 
 def _tensor(
-    name: str, operand: Operand, role: Any = "in", shape: tuple[int, ...] | None = None
+    name: str, operand: ProfiledOperand, role: Any = "in", shape: tuple[int, ...] | None = None
 ) -> Tensor:
     return Tensor(name, shape or operand.shape, dtype(operand.dtype), role)
 

@@ -19,7 +19,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.results.facts.least import on_silicon, program_ends
 from npusim.results.facts.metrics import working
-from npusim.silicon.rows import Declined, KernelRow, Simulated
+from npusim.silicon.rows import Declined, KernelRow, SimulatedRow
 
 
 def groups_of(row: KernelRow, device: Device, role: str, column: str = "cores") -> range:
@@ -47,7 +47,7 @@ def reported(
     started: int = 0,
     parses: bool = True,
     blind: Collection[str] = (),
-) -> Simulated:
+) -> SimulatedRow:
     """Return the report of a profiler on the run of a row's kernel, comparable to the row.
 
     ``cores`` are as of ``busy_us``, ``parses`` as of ``launch_cycles``; a launch starts at least
@@ -69,7 +69,7 @@ def reported(
     }
     for pipe in blind:
         busy[pipe] = None
-    return Simulated(
+    return SimulatedRow(
         time_us=device.time_us(run.cycles + launch_share),
         busy_us=busy,
         kernels=(run.name,),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from npusim.base.errors import ArgumentError, told_as
 from npusim.kernels.matmul.measured import TemplateChoice, settings
-from npusim.results.facts.least import Least
+from npusim.results.facts.least import LeastTime
 from npusim.silicon.choices import NOTHING, Choice
 
 #: Pipes whose busy time a profiler reports; a row's column is ``{pipe}_us``.
@@ -107,7 +107,7 @@ class KernelRow(Measured, TemplateChoice):
 
 
 @dataclass(frozen=True)
-class Operand:
+class ProfiledOperand:
     """An operand as a profile lists it: its shape in memory, dtype, and the name of its format."""
 
     shape: tuple[int, ...]
@@ -124,8 +124,8 @@ class ProfiledRow(KernelRow):
     """
 
     task: str = ""
-    operands: tuple[Operand, ...] = ()
-    results: tuple[Operand, ...] = ()
+    operands: tuple[ProfiledOperand, ...] = ()
+    results: tuple[ProfiledOperand, ...] = ()
     choice: Choice = NOTHING
     where: str = ""
     launches: int = 1
@@ -206,7 +206,7 @@ Row = KernelRow | CallRow | NetworkRow
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRow:
     """The answer of a simulation for a row.
 
     ``time_us`` is comparable to the row's: with launch for a task and for a call, without it for
@@ -221,7 +221,7 @@ class Simulated:
     busy_us: Mapping[str, float | None]
     kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    bounds: tuple[Least, ...] = ()
+    bounds: tuple[LeastTime, ...] = ()
     from_memory_us: float = 0.0
 
 

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from npusim.silicon.rows import KernelRow, Measured
-from npusim.silicon.simulate import Outcome
+from npusim.silicon.simulate import RowOutcome
 
 #: Chips of scored kernels: those whose bin is known.
 SCORED_CHIPS = ("910B1", "910B2", "910B3", "A3", "950PR")
@@ -51,7 +51,7 @@ class FamilyScore:
 
 
 @dataclass(frozen=True)
-class Pair:
+class RowPair:
     """Two rows of one pair: time of the second over that of the first.
 
     ``right`` says whether the simulation moves as the measurement does; None if the measured
@@ -67,7 +67,7 @@ class Pair:
     right: bool | None
 
 
-def time_error(outcome: Outcome) -> float | None:
+def time_error(outcome: RowOutcome) -> float | None:
     """Return simulated over measured time, less 1; None where either is missing."""
     row = outcome.row
     if outcome.simulated is None or not row.time_us:
@@ -75,7 +75,7 @@ def time_error(outcome: Outcome) -> float | None:
     return float(outcome.simulated.time_us / row.time_us) - 1
 
 
-def busy_errors(outcome: Outcome) -> dict[str, float]:
+def busy_errors(outcome: RowOutcome) -> dict[str, float]:
     """Return simulated over measured busy time, less 1, of the pipes that have both."""
     errors = {}
     for pipe, measured in outcome.row.busy_us.items():
@@ -108,7 +108,7 @@ def is_scored(row: Measured) -> bool:
     )
 
 
-def score(outcomes: Iterable[Outcome]) -> dict[str, Spread]:
+def score(outcomes: Iterable[RowOutcome]) -> dict[str, ErrorSpread]:
     """Errors of the scored kernels among ``outcomes``, by subject.
 
     Subjects are "time", "shapes" (with every family and shape counted once), "loads" (MTE2 where it
@@ -129,7 +129,7 @@ def score(outcomes: Iterable[Outcome]) -> dict[str, Spread]:
     return spreads
 
 
-def by_shape(outcomes: Iterable[Outcome]) -> list[float]:
+def by_shape(outcomes: Iterable[RowOutcome]) -> list[float]:
     """Return the mean absolute error of time of every family and shape."""
     errors: dict[tuple[object, ...], list[float]] = {}
     for outcome in outcomes:
@@ -139,7 +139,7 @@ def by_shape(outcomes: Iterable[Outcome]) -> list[float]:
     return [fmean(of_shape) for of_shape in errors.values()]
 
 
-class Spread(NamedTuple):
+class ErrorSpread(NamedTuple):
     """The number of absolute errors, their mean and their median; these are None without any."""
 
     compared: int
@@ -147,14 +147,14 @@ class Spread(NamedTuple):
     median: float | None
 
 
-def spread(errors: Sequence[float]) -> Spread:
+def spread(errors: Sequence[float]) -> ErrorSpread:
     """Return number, mean and median of absolute errors."""
     if not errors:
-        return Spread(0, None, None)
-    return Spread(len(errors), fmean(errors), median(errors))
+        return ErrorSpread(0, None, None)
+    return ErrorSpread(len(errors), fmean(errors), median(errors))
 
 
-def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:
+def family_scores(outcomes: Sequence[RowOutcome]) -> list[FamilyScore]:
     """Return a score per family in order of appearance, and one called ``all`` of them.
 
     A family measured on several chips is followed by its scores on each, "FAMILY on CHIP".
@@ -172,9 +172,9 @@ def family_scores(outcomes: Sequence[Outcome]) -> list[FamilyScore]:
     return [*scores, _family("all", outcomes)]
 
 
-def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
+def pairs(outcomes: Iterable[RowOutcome]) -> list[RowPair]:
     """Return every two rows that share a pair and a chip and have times."""
-    groups: dict[tuple[str, str], list[Outcome]] = {}
+    groups: dict[tuple[str, str], list[RowOutcome]] = {}
     for outcome in outcomes:
         row = outcome.row
         if isinstance(row, KernelRow) and row.pair and row.time_us:
@@ -186,7 +186,7 @@ def pairs(outcomes: Iterable[Outcome]) -> list[Pair]:
     ]
 
 
-def mean_time_error(outcomes: Iterable[Outcome]) -> float | None:
+def mean_time_error(outcomes: Iterable[RowOutcome]) -> float | None:
     """Return the mean absolute error of time; None without any."""
     return spread(times_of(outcomes)).mean
 
@@ -200,7 +200,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
     return None if isnan(coefficient) else coefficient
 
 
-def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
+def _family(name: str, outcomes: Sequence[RowOutcome]) -> FamilyScore:
     compared = [outcome for outcome in outcomes if time_error(outcome) is not None]
     declined = sum(o.simulated is None and not o.failed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
@@ -218,7 +218,7 @@ def _family(name: str, outcomes: Sequence[Outcome]) -> FamilyScore:
     )
 
 
-def _pair(name: str, first: Outcome, second: Outcome) -> Pair:
+def _pair(name: str, first: RowOutcome, second: RowOutcome) -> RowPair:
     """Two rows with the ratios of their times."""
     measured = _measured(second) / _measured(first)
     decisive = abs(measured - 1) > DECISIVE
@@ -228,23 +228,23 @@ def _pair(name: str, first: Outcome, second: Outcome) -> Pair:
         simulated = _simulated(second) / _simulated(first)
         if decisive:
             right = (simulated - 1) * (measured - 1) > 0
-    return Pair(name, first.row.id, second.row.id, measured, simulated, decisive, right)
+    return RowPair(name, first.row.id, second.row.id, measured, simulated, decisive, right)
 
 
-def _measured(outcome: Outcome) -> float:
+def _measured(outcome: RowOutcome) -> float:
     return outcome.row.time_us or 0.0
 
 
-def _simulated(outcome: Outcome) -> float:
+def _simulated(outcome: RowOutcome) -> float:
     return 0.0 if outcome.simulated is None else outcome.simulated.time_us
 
 
-def times_of(outcomes: Iterable[Outcome]) -> list[float]:
+def times_of(outcomes: Iterable[RowOutcome]) -> list[float]:
     """Absolute errors of time, where there are any."""
     errors = (time_error(outcome) for outcome in outcomes)
     return [abs(error) for error in errors if error is not None]
 
 
-def busy_of(outcomes: Iterable[Outcome], pipe: str) -> list[float]:
+def busy_of(outcomes: Iterable[RowOutcome], pipe: str) -> list[float]:
     """Absolute errors of a pipe's busy time, where there are any."""
     return [abs(errors[pipe]) for errors in map(busy_errors, outcomes) if pipe in errors]

@@ -182,7 +182,7 @@ def _read(schema: Schema, columns: Sequence[str], cells: list[str], where: str) 
 # -- cells -----------------------------------------------------------------------------------------
 
 
-class Cell(NamedTuple):
+class SheetCell(NamedTuple):
     """The cells of a column: their form, the words allowed (() for any), and if each is needed."""
 
     holds: str
@@ -200,21 +200,21 @@ class Cell(NamedTuple):
 
 
 @cache
-def cells_of(schema: Schema) -> Mapping[str, Cell]:
+def cells_of(schema: Schema) -> Mapping[str, SheetCell]:
     """Return the columns of a kind of file and their cells.
 
     Those of the kind come first, as ``columns.csv`` lists them, then those of every file, and last
     the texts that name a row: bad cells are looked for in this order.
     """
     required = {f.name for f in fields(schema.row) if f.default is MISSING}
-    cells: dict[str, Cell] = {}
+    cells: dict[str, SheetCell] = {}
     for file in (schema.file, "all"):
         for line in table("columns.csv"):
             if line["file"] == file:
                 column = line["column"]
-                cells[column] = Cell(line["holds"], _words(line["words"]), column in required)
+                cells[column] = SheetCell(line["holds"], _words(line["words"]), column in required)
     for column in ("id", "chip", "family", schema.column):
-        cells[column] = Cell("text", (), column in required)
+        cells[column] = SheetCell("text", (), column in required)
     return cells
 
 

@@ -25,7 +25,7 @@ from npusim.silicon.rows import (
     NetworkRow,
     ProfiledRow,
     Row,
-    Simulated,
+    SimulatedRow,
     Unreadable,
 )
 from npusim.silicon.stream_rows import simulate_stream_row
@@ -49,14 +49,14 @@ GEMM_OPS = ("gemm", "batch_gemm", "gemm_gelu", "grouped_gemm_dequant_gelu")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowOutcome:
     """A row and its simulation, or the reason why there is none: exactly one of them is there.
 
     ``failed`` tells an error of the simulator from a row that it declined.
     """
 
     row: Row | Unreadable
-    simulated: Simulated | None = None
+    simulated: SimulatedRow | None = None
     reason: str | None = None
     failed: bool = False
 
@@ -66,16 +66,16 @@ class Outcome:
         return {} if self.simulated is None else self.simulated.busy_us
 
 
-def simulate_row(row: Row | Unreadable, figures: Mapping[str, str]) -> Outcome:
+def simulate_row(row: Row | Unreadable, figures: Mapping[str, str]) -> RowOutcome:
     """Simulate one row with some ``figures`` of its device changed; nothing is raised."""
     if isinstance(row, Unreadable):
-        return Outcome(row, reason=row.reason)
+        return RowOutcome(row, reason=row.reason)
     try:
-        return Outcome(row, _simulated(row, figures))
+        return RowOutcome(row, _simulated(row, figures))
     except Declined as declined:
-        return Outcome(row, reason=str(declined))
+        return RowOutcome(row, reason=str(declined))
     except Exception as error:  # one row must not cost the others
-        return Outcome(row, reason=f"{type(error).__name__}: {error}", failed=True)
+        return RowOutcome(row, reason=f"{type(error).__name__}: {error}", failed=True)
 
 
 def device_name(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -136,7 +136,7 @@ def _on(row: Row | Unreadable, name: str, device: Device) -> Row | Unreadable:
     return Unreadable(id=row.id, family=row.family, chip=row.chip, reason=reason)
 
 
-def _simulated(row: Row, figures: Mapping[str, str]) -> Simulated:
+def _simulated(row: Row, figures: Mapping[str, str]) -> SimulatedRow:
     if isinstance(row, KernelRow):
         _require_known_words(row)
     name, notes = device_name(row)
@@ -159,7 +159,7 @@ def _device(name: str, figures: tuple[tuple[str, str], ...]) -> Device:
     return load_device(name, dict(figures))
 
 
-def _dispatch(row: Row, device: Device) -> Simulated:
+def _dispatch(row: Row, device: Device) -> SimulatedRow:
     if isinstance(row, CallRow):
         return simulate_call_row(row, device)
     if isinstance(row, NetworkRow):
@@ -180,14 +180,14 @@ Task = tuple[Row | Unreadable, Mapping[str, str]]
 Progress = Callable[[int, int], None]
 
 
-class Workers(Processes):
+class RowWorkers(Processes):
     """Context manager that simulates rows in ``jobs`` processes; with 1, in this one."""
 
-    def outcomes(self, tasks: Sequence[Task], progress: Progress | None = None) -> list[Outcome]:
+    def outcomes(self, tasks: Sequence[Task], progress: Progress | None = None) -> list[RowOutcome]:
         """Return the outcome of every task, in their order; long ones are simulated first."""
         efforts = [effort(row) for row, _ in tasks]
         order = sorted(range(len(tasks)), key=efforts.__getitem__, reverse=True)
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, RowOutcome] = {}
         sorted_tasks = [tasks[place] for place in order]
         for place, outcome in self.each(_outcome_of, sorted_tasks, _row_name, _dead):
             outcomes[order[place]] = outcome
@@ -196,7 +196,7 @@ class Workers(Processes):
         return [outcomes[place] for place in range(len(tasks))]
 
 
-def _outcome_of(task: Task) -> Outcome:
+def _outcome_of(task: Task) -> RowOutcome:
     return simulate_row(*task)
 
 
@@ -205,10 +205,10 @@ def _row_name(task: Task) -> str:
     return f"row {task[0].id}"
 
 
-def _dead(task: Task) -> Outcome:
+def _dead(task: Task) -> RowOutcome:
     """The outcome of a row whose process died."""
     reason = "the process that simulated it was ended from outside; is memory short?"
-    return Outcome(task[0], reason=reason, failed=True)
+    return RowOutcome(task[0], reason=reason, failed=True)
 
 
 def effort(row: Row | Unreadable) -> int:

@@ -18,7 +18,7 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
 from npusim.problem.convolution import Convolution
 from npusim.silicon.profiler import groups_of, reported
-from npusim.silicon.rows import Declined, KernelRow, Simulated, needed, switch_settings
+from npusim.silicon.rows import Declined, KernelRow, SimulatedRow, needed, switch_settings
 
 #: Operations that no kernel here computes, and the reasons.
 _MISSING: Mapping[str, str] = {
@@ -39,7 +39,7 @@ class _Plan:
     blind: tuple[str, ...] = ()
 
 
-def simulate_stream_row(row: KernelRow, device: Device) -> Simulated:
+def simulate_stream_row(row: KernelRow, device: Device) -> SimulatedRow:
     """Simulate a copy, an element-wise stream, a layout conversion or a convolution.
 
     Raises ``Declined`` naming the operation, word or column that has no counterpart here.

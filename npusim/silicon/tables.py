@@ -17,14 +17,14 @@ from npusim.base.atomic_files import write
 from npusim.base.records import replace
 from npusim.results.facts.number_text import percent_text, signed_text, us_text
 from npusim.results.shown import palette
-from npusim.results.shown.figure import Axis, Bars, Figure, Line
+from npusim.results.shown.figure import Bars, Figure, FigureAxis, LineMark
 from npusim.results.shown.report import Pair, Report, Section, Table
 from npusim.results.writers import plots
 from npusim.results.writers.web import page
 from npusim.silicon import score
 from npusim.silicon.broken import broken, over_least
 from npusim.silicon.rows import PARTS, PIPES
-from npusim.silicon.simulate import Outcome
+from npusim.silicon.simulate import RowOutcome
 from npusim.version import __version__
 
 #: What stands where there is no figure.
@@ -39,18 +39,18 @@ WHO: Columns = {
 }
 
 
-def scorecard(outcomes: Sequence[Outcome]) -> list[Table]:
+def scorecard(outcomes: Sequence[RowOutcome]) -> list[Table]:
     """Return the tables of a score card that have any rows: points first, the summary last."""
     return [*details(outcomes), *summaries(outcomes)]
 
 
-def details(outcomes: Sequence[Outcome]) -> list[Table]:
+def details(outcomes: Sequence[RowOutcome]) -> list[Table]:
     """Return the tables of single rows and of pairs that have any rows."""
     tables = (points(outcomes), _refusals(outcomes), _broken(outcomes), _pairs(outcomes))
     return [table for table in tables if table.rows]
 
 
-def summaries(outcomes: Sequence[Outcome]) -> list[Table]:
+def summaries(outcomes: Sequence[RowOutcome]) -> list[Table]:
     """Return the tables of families and of the scored kernels that have any rows."""
     return [table for table in (_families(outcomes), _scored(outcomes)) if table.rows]
 
@@ -65,7 +65,7 @@ def percent(share: float | None) -> str:
     return figure(partial(percent_text, digits=1), share)
 
 
-def _scored(outcomes: Sequence[Outcome]) -> Table:
+def _scored(outcomes: Sequence[RowOutcome]) -> Table:
     chosen = [outcome for outcome in outcomes if score.is_scored(outcome.row)]
     simulated = sum(outcome.simulated is not None for outcome in chosen)
     title = f"Scored kernels: {simulated} of {len(chosen)} simulated"
@@ -95,7 +95,7 @@ def _scored(outcomes: Sequence[Outcome]) -> Table:
     return Table(title, ("figure", "points", "value"), tuple(rows), 1)
 
 
-def _families(outcomes: Sequence[Outcome]) -> Table:
+def _families(outcomes: Sequence[RowOutcome]) -> Table:
     columns: Columns = {
         "family": lambda family: family.family or NONE,
         "rows": lambda family: str(family.rows),
@@ -110,7 +110,7 @@ def _families(outcomes: Sequence[Outcome]) -> Table:
     return Table.of(columns, score.family_scores(outcomes), title=title)
 
 
-def _pairs(outcomes: Sequence[Outcome]) -> Table:
+def _pairs(outcomes: Sequence[RowOutcome]) -> Table:
     words = {True: "right", False: "wrong", None: NONE}
     columns: Columns = {
         "pair": lambda pair: pair.name,
@@ -122,7 +122,7 @@ def _pairs(outcomes: Sequence[Outcome]) -> Table:
     return Table.of(columns, score.pairs(outcomes), 3, title="Pairs: ratio of times")
 
 
-def points(outcomes: Sequence[Outcome]) -> Table:
+def points(outcomes: Sequence[RowOutcome]) -> Table:
     """Every row that was simulated; busy times as measured / simulated."""
     shown = [outcome for outcome in outcomes if outcome.simulated is not None]
     measured = {pipe for outcome in shown for pipe in outcome.row.busy_us}
@@ -138,21 +138,21 @@ def points(outcomes: Sequence[Outcome]) -> Table:
     return Table.of(columns, shown, 3, title=title if pipes else "Points")
 
 
-def _side_by_side(outcome: Outcome, pipe: str) -> str:
+def _side_by_side(outcome: RowOutcome, pipe: str) -> str:
     measured = outcome.row.busy_us.get(pipe)
     if measured is None or outcome.simulated is None:
         return ""
     return f"{us_text(measured)} / {figure(us_text, outcome.busy_us.get(pipe))}"
 
 
-def _refusals(outcomes: Sequence[Outcome]) -> Table:
+def _refusals(outcomes: Sequence[RowOutcome]) -> Table:
     failed = {True: "failed: ", False: ""}
     columns = {**WHO, "reason": lambda outcome: f"{failed[outcome.failed]}{outcome.reason}"}
     refused = [outcome for outcome in outcomes if outcome.simulated is None]
     return Table.of(columns, refused, 4, title="Not simulated")
 
 
-def _broken(outcomes: Sequence[Outcome]) -> Table:
+def _broken(outcomes: Sequence[RowOutcome]) -> Table:
     columns: Columns = {
         **WHO,
         "measured us": lambda check: us_text(check.measured_us),
@@ -174,7 +174,7 @@ BAND = 0.1
 _ACROSS, _INCHES = 6, 2.1
 
 
-def report(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> Report:
+def report(outcomes: Sequence[RowOutcome], tables: Sequence[Table]) -> Report:
     """Key figures, the scatter plots, and ``tables``, the summary first."""
     plots_of = Pair([
         replace(part, place=f"family-{place}", about=part.title, caption=part.title, pixels=220)
@@ -193,12 +193,12 @@ def report(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> Report:
     )
 
 
-def save_page(path: Path, outcomes: Sequence[Outcome], tables: Sequence[Table]) -> None:
+def save_page(path: Path, outcomes: Sequence[RowOutcome], tables: Sequence[Table]) -> None:
     """Write the page of the ``report``."""
     write(path, page.page(report(outcomes, tables)))
 
 
-def save_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
+def save_plot(path: Path, outcomes: Sequence[RowOutcome]) -> None:
     """Write the scatter plots as the file that ``path`` ends in."""
     drawn = figures(_points(outcomes)) or figures({"": ()})
     across = min(_ACROSS, len(drawn))
@@ -223,13 +223,13 @@ def figures(points: Mapping[str, Sequence[tuple[float, float]]]) -> list[Figure]
         error = f", {percent_text(np.abs(ratio - 1).mean())}" if len(ratio) else ""
         marks = [
             Bars(left=x[:1], right=x[1:], low=[1 - BAND], high=[1 + BAND], colour="#d9d9d9"),
-            Line(x=x, y=(1, 1), colour="#8c8c8c", width=1),
-            Line(x=measured, y=ratio, dash="", marker="o", size=4.5, colour=palette.READ_MISS,
+            LineMark(x=x, y=(1, 1), colour="#8c8c8c", width=1),
+            LineMark(x=measured, y=ratio, dash="", marker="o", size=4.5, colour=palette.READ_MISS,
                  tip="<div>@x{0,0.0} \u00b5s measured, simulated @y{0.00} of it</div>"),
         ]  # fmt: skip
         title = f"{family}{error}"
-        drawn.append(Figure(x=Axis(log=True, ends=x), y=Axis(log=True, ends=y), marks=marks,
-                            title=title))  # fmt: skip
+        across, up = FigureAxis(log=True, ends=x), FigureAxis(log=True, ends=y)
+        drawn.append(Figure(x=across, y=up, marks=marks, title=title))
     return drawn
 
 
@@ -237,7 +237,7 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()) / 1.25, float(values.max()) * 1.25
 
 
-def _points(outcomes: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
+def _points(outcomes: Sequence[RowOutcome]) -> dict[str, list[tuple[float, float]]]:
     """Measured and simulated times by family."""
     points: dict[str, list[tuple[float, float]]] = {}
     for outcome in outcomes:
@@ -247,7 +247,7 @@ def _points(outcomes: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]
     return points
 
 
-def _cards(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+def _cards(outcomes: Sequence[RowOutcome]) -> list[tuple[str, str]]:
     chosen = [outcome for outcome in outcomes if score.is_scored(outcome.row)]
     simulated = sum(outcome.simulated is not None for outcome in outcomes)
     cards = [

@@ -22,7 +22,7 @@ from npusim.call.options import Options
 from npusim.machine.device.area import area_mm2
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figure_text, figures
-from npusim.machine.device.parts import Figure
+from npusim.machine.device.parts import DeviceFigure
 from npusim.machine.device.resources import LAUNCHES
 from npusim.machine.device.spec import Device
 from npusim.machine.device.variant import Head, free_key, variant_text
@@ -36,7 +36,7 @@ from npusim.results.shown.figures.stacks import LayerBar
 from npusim.results.shown.network_words import split_text
 from npusim.results.writers.web.charts import live
 from npusim.results.writers.web.charts.live import Acts, Knob, Live
-from npusim.study.space import Axis, make_axis
+from npusim.study.space import StudyAxis, make_axis
 from npusim.study.subject import DEVICE, NETWORK
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def knobs(device: Device, source: str, vary: Mapping[str, Any]) -> tuple[Knob, .
     )
 
 
-def _varied(device: Device, figure: Figure, axis: Axis) -> Knob:
+def _varied(device: Device, figure: DeviceFigure, axis: StudyAxis) -> Knob:
     """A figure with the values of an axis, before them its own where it is none of these."""
     digest = device.digest()
     devices = [device.replace(axis.name, text) for text in axis.values]
@@ -93,7 +93,7 @@ def _varied(device: Device, figure: Figure, axis: Axis) -> Knob:
     return Knob(axis.name, (shown, *axis.values), (_text(figure), *axis.values), 0)
 
 
-def _usual(device: Device, figure: Figure) -> Knob:
+def _usual(device: Device, figure: DeviceFigure) -> Knob:
     """A figure from a quarter to four times its value, in whole units but for rates.
 
     Clocks end where the supply does.
@@ -116,7 +116,7 @@ def _usual(device: Device, figure: Figure) -> Knob:
     return Knob(".".join(figure.keys), tuple(shown), tuple(texts), place)
 
 
-def _shown(figure: Figure, clock_hz: int) -> str:
+def _shown(figure: DeviceFigure, clock_hz: int) -> str:
     """A figure for people; rates in GB/s."""
     if figure.kind != "rate" or isinstance(figure.value, tuple):
         return figure_text(figure, clock_hz)
@@ -124,7 +124,7 @@ def _shown(figure: Figure, clock_hz: int) -> str:
     return f"{round(giga)}GB/s" if giga >= 100 else f"{giga:.3g}GB/s"
 
 
-def _text(figure: Figure) -> str:
+def _text(figure: DeviceFigure) -> str:
     """A figure as a device file has it, exact."""
     return format_quantity(figure.value, figure.kind)
 

@@ -11,7 +11,7 @@ from npusim.base.digests import program
 from npusim.reuse.store import Store
 
 
-class Measured(NamedTuple):
+class MeasuredPoint(NamedTuple):
     """A point that was measured: its row, or the error of the point.
 
     An error that is ``passing`` may not come another time and is not kept; figures and limits
@@ -23,13 +23,13 @@ class Measured(NamedTuple):
     passing: bool = False
 
 
-def stored_point(store: Store, key: str) -> Measured | None:
+def stored_point(store: Store, key: str) -> MeasuredPoint | None:
     """The point that a store has by a key, None where it has none."""
     fields = store.get(key)
-    return None if fields is None else Measured(*fields)
+    return None if fields is None else MeasuredPoint(*fields)
 
 
-def keep_points(store: Store, points: Iterable[tuple[str, Measured]]) -> None:
+def keep_points(store: Store, points: Iterable[tuple[str, MeasuredPoint]]) -> None:
     """Keep points by key, all of them or none; errors that pass are left out."""
     store.put((key, measured) for key, measured in points if not measured.passing)
 

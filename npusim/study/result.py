@@ -30,7 +30,7 @@ from npusim.results.shown.report import Report
 from npusim.results.shown.study import explored, report
 from npusim.results.writers.plots import Axes, draw
 from npusim.study.formula import GOALS, Formula, goal, limit
-from npusim.study.points import Measured
+from npusim.study.points import MeasuredPoint
 from npusim.study.space import Study
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Row, Setting, option_names, split
 
@@ -82,7 +82,7 @@ class SweepResult(Tabled):
     """Every point of a study and what was measured there, in the study's order."""
 
     study: Study
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredPoint, ...]
 
     def __repr__(self) -> str:
         """One line: what was varied, how many points, how many of them failed."""
@@ -95,7 +95,7 @@ class SweepResult(Tabled):
         return len(self.measured)
 
     @property
-    def failed(self) -> tuple[Measured, ...]:
+    def failed(self) -> tuple[MeasuredPoint, ...]:
         """Points without a time."""
         return tuple(point for point in self.measured if point.error)
 
@@ -206,7 +206,7 @@ class Exploration(Tabled):
     study: Study
     goals: tuple[str, ...]
     limits: tuple[str, ...] = ()
-    points: tuple[tuple[Setting, Measured], ...]
+    points: tuple[tuple[Setting, MeasuredPoint], ...]
     searched: Any
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class Exploration(Tabled):
         )
 
     @property
-    def failed(self) -> tuple[Measured, ...]:
+    def failed(self) -> tuple[MeasuredPoint, ...]:
         """Points without values."""
         return tuple(measured for _, measured in self.points if measured.error)
 
@@ -369,7 +369,7 @@ def values_of(row: Row, goals: Sequence[str]) -> Values:
     return tuple(goal(name).value(row) for name in goals)
 
 
-def within(measured: Measured, limits: Sequence[str]) -> bool:
+def within(measured: MeasuredPoint, limits: Sequence[str]) -> bool:
     """True for a point that has values and keeps all limits."""
     return not measured.error and all(limit(text).value(measured.row) <= 0 for text in limits)
 

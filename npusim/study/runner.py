@@ -39,9 +39,9 @@ from npusim.results.writers.progress import in_notebooks, of_points
 from npusim.reuse.answers import answers_in
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal as goal_of
-from npusim.study.points import Measured, keep_points, key_of, runs_beside, stored_point
+from npusim.study.points import MeasuredPoint, keep_points, key_of, runs_beside, stored_point
 from npusim.study.result import SweepResult, Tabled
-from npusim.study.space import Axis, Study, check_goals, load_study, make_study
+from npusim.study.space import Study, StudyAxis, check_goals, load_study, make_study
 from npusim.study.subject import (
     DEVICE,
     NETWORK,
@@ -109,7 +109,7 @@ def sweep(
         values: Known = {}
         settings = [Split.of(setting, values) for setting in space.points()]
         keys = [key_of(parts.content) for parts in settings]
-        measured: dict[str, Measured] = {}
+        measured: dict[str, MeasuredPoint] = {}
         for key in dict.fromkeys(keys):
             stored = stored_point(points, key)
             if stored is not None:
@@ -183,7 +183,7 @@ def _probed(
 
 def _measured(
     missing: Mapping[str, Split], scheduler: str | None, jobs: int, runs: Runs
-) -> Iterator[dict[str, Measured]]:
+) -> Iterator[dict[str, MeasuredPoint]]:
     """Points by key as they become known; the first tells how long one takes."""
     if not missing:
         return
@@ -250,7 +250,7 @@ def sensitivities(
     return Sensitivities(goal=goal, axes=tuple(axes), own=tuple(own), result=result)
 
 
-def _unmoved_options(fixed: Setting, axes: list[Axis]) -> Setting:
+def _unmoved_options(fixed: Setting, axes: list[StudyAxis]) -> Setting:
     """The values of options where they are not moved: the middle ones."""
     options = option_names(fixed)
     return {axis.name: axis.values[len(axis.values) // 2] for axis in axes if axis.name in options}
@@ -269,7 +269,7 @@ class Sensitivities(Tabled):
     """A goal with every name at its ends; ``result`` has the points that were measured."""
 
     goal: str
-    axes: tuple[Axis, ...]
+    axes: tuple[StudyAxis, ...]
     own: tuple[str, ...]
     result: SweepResult
 
@@ -306,7 +306,7 @@ class Sensitivities(Tabled):
             )
         return sorted(rows, key=lambda row: -row["swing"])
 
-    def _value(self, measured: Measured) -> float | None:
+    def _value(self, measured: MeasuredPoint) -> float | None:
         """The goal at a point; None where it failed."""
         return None if measured.error else goal_of(self.goal).value(measured.row)
 
@@ -326,7 +326,7 @@ class Sensitivities(Tabled):
 
 #: Numbered points that are measured together, as what was read, and what became of them.
 Chunk = Sequence[tuple[int, Split]]
-Done = list[tuple[int, Measured]]
+Done = list[tuple[int, MeasuredPoint]]
 
 #: The file of runs of kernels ("": one of the user's cache), or None.
 Runs = str | Path | None
@@ -346,26 +346,26 @@ def look(chunk: Chunk, runs: Runs = None) -> Done:
     return measured
 
 
-def _measure_one(parts: Split, runs: Runs = None) -> Measured:
+def _measure_one(parts: Split, runs: Runs = None) -> MeasuredPoint:
     """Measure one point; see ``look``."""
     ((_, measured),) = look([(0, parts)], runs)
     return measured
 
 
-def _measured_or_refused(parts: Split) -> Measured:
+def _measured_or_refused(parts: Split) -> MeasuredPoint:
     """The row of a point, or the error of its refusal; raises ``StoreError``."""
     try:
-        return Measured(measure(parts))
+        return MeasuredPoint(measure(parts))
     except StoreError:
         raise
     except (NpusimError, MemoryError) as error:
         return failure(error)
 
 
-def failure(error: Exception) -> Measured:
+def failure(error: Exception) -> MeasuredPoint:
     """The entry of a point that failed; one that lacked memory may pass another time."""
     passing = isinstance(error, PassingError | MemoryError)
-    return Measured({}, f"{type(error).__name__}: {error}", passing)
+    return MeasuredPoint({}, f"{type(error).__name__}: {error}", passing)
 
 
 def cpus() -> int:
@@ -393,7 +393,7 @@ def _chunk_name(chunk: Chunk) -> str:
 
 
 def _dead(chunk: Chunk) -> Done:
-    died = Measured({}, "the worker process died; out of memory, perhaps", passing=True)
+    died = MeasuredPoint({}, "the worker process died; out of memory, perhaps", passing=True)
     return [(number, died) for number, _ in chunk]
 
 

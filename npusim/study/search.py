@@ -23,7 +23,7 @@ from npusim.base.workers import check_jobs
 from npusim.results.writers.progress import in_notebooks, of_points
 from npusim.reuse.store import Store, opened
 from npusim.study.formula import goal, limit
-from npusim.study.points import Measured, keep_points, key_of, runs_beside, stored_point
+from npusim.study.points import MeasuredPoint, keep_points, key_of, runs_beside, stored_point
 from npusim.study.result import Exploration, unbeaten, values_of
 from npusim.study.runner import Chunk, Progress, cpus, here, probed, study_of
 from npusim.study.space import Study, check_goals
@@ -213,7 +213,7 @@ class _Search:
         self.random = random.Random(seed)
         self._values: Known = {}
         #: Points that were looked at, and trials of Optuna that are being measured, by number.
-        self.measured: dict[Point, Measured] = {}
+        self.measured: dict[Point, MeasuredPoint] = {}
         self.pending: dict[int, tuple[Any, Point]] = {}
         #: How many this search has looked at, and how many of them the store had.
         self.looked = 0
@@ -222,9 +222,9 @@ class _Search:
             row = trial.user_attrs.get("row")
             if row is not None:
                 point = tuple(trial.params[axis.name] for axis in space.axes)
-                self.measured[point] = Measured(row, trial.user_attrs["error"])
+                self.measured[point] = MeasuredPoint(row, trial.user_attrs["error"])
 
-    def points(self) -> Iterator[tuple[Setting, Measured]]:
+    def points(self) -> Iterator[tuple[Setting, MeasuredPoint]]:
         """Every point looked at, in order."""
         return ((self._setting(point), measured) for point, measured in self.measured.items())
 
@@ -246,21 +246,21 @@ class _Search:
                 self.from_store += 1
                 self._tell(trial.number, stored)
 
-    def tell_all(self, done: Sequence[tuple[int, Measured]]) -> None:
+    def tell_all(self, done: Sequence[tuple[int, MeasuredPoint]]) -> None:
         """Keep what was measured, and tell Optuna."""
         for number, measured in done:
             _, point = self.pending[number]
             keep_points(self.store, [(key_of(self._parts(point).content), measured)])
             self._tell(number, measured)
 
-    def _tell(self, number: int, measured: Measured) -> None:
+    def _tell(self, number: int, measured: MeasuredPoint) -> None:
         """Note a pending point as measured, and tell Optuna."""
         trial, point = self.pending.pop(number)
         self.measured[point] = measured
         self.looked += 1
         self._tell_optuna(trial, measured)
 
-    def _tell_optuna(self, trial: Any, measured: Measured | None) -> None:
+    def _tell_optuna(self, trial: Any, measured: MeasuredPoint | None) -> None:
         """Tell Optuna what a point gave; None of one that is still being measured."""
         if measured is not None:
             row = {name: value for name, value in measured.row.items() if name != "tilings"}

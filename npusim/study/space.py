@@ -17,7 +17,7 @@ from npusim.base.content import Content, require_content
 from npusim.base.errors import ArgumentError, NpusimError, told_as
 from npusim.base.integers import ceil_div
 from npusim.base.quantities import in_one_unit, parse_count, parse_quantity
-from npusim.base.yamltree import Node, TextFile, load_tree
+from npusim.base.yamltree import TextFile, YamlNode, load_tree
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
 from npusim.study.formula import GOALS, goal, limit
@@ -44,7 +44,7 @@ _RANGE = re.compile(r"(?P<first>[^:]+):(?P<last>[^:]+):(?P<times>\*)?(?P<step>[^
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
+class StudyAxis:
     """A name and the texts it takes; ``where`` makes an error that says where it is written."""
 
     name: str
@@ -64,7 +64,7 @@ class Study:
     """
 
     fixed: Setting
-    axes: tuple[Axis, ...] = ()
+    axes: tuple[StudyAxis, ...] = ()
     combine: str = "grid"
     listed: tuple[Setting, ...] = ()
     description: str = ""
@@ -163,7 +163,7 @@ class Study:
         return base
 
 
-def _check_axis(axis: Axis, base: Setting) -> None:
+def _check_axis(axis: StudyAxis, base: Setting) -> None:
     """Read every value of an axis; of many values of a figure some are built into a device."""
     kind, clock_hz = _kind(axis.name, base)
     every = ceil_div(len(axis.values), _BUILT) if kind else 1
@@ -190,7 +190,7 @@ def make_axis(
     values: Any,
     fixed: Setting,
     where: Callable[[str], NpusimError] = ArgumentError,
-) -> Axis:
+) -> StudyAxis:
     """An axis from a list, or from a text: ``a,b,c``, ``first:last:step`` or ``first:last:*2``.
 
     Ends of a range belong to it, and have units where the figure has.
@@ -209,7 +209,7 @@ def make_axis(
         raise where(f"{name} has {', '.join(repeated)} twice; keep one of each")
     if not all(texts):
         raise where(f"{name} has an empty value; remove a comma, or give the value")
-    return Axis(name=name, values=tuple(texts), where=where)
+    return StudyAxis(name=name, values=tuple(texts), where=where)
 
 
 def _kind(name: str, fixed: Setting) -> tuple[str, int]:
@@ -310,7 +310,7 @@ def load_study(source: TextFile | str) -> Study:
     return study
 
 
-def _fixed_nodes(tree: Mapping[str, Node]) -> dict[str, Node]:
+def _fixed_nodes(tree: Mapping[str, YamlNode]) -> dict[str, YamlNode]:
     """The names that a file fixes at all points; a name stated twice is an error."""
     nodes = {key: tree[key] for key in _SUBJECT if key in tree}
     for key in ("options", "set"):
@@ -322,12 +322,12 @@ def _fixed_nodes(tree: Mapping[str, Node]) -> dict[str, Node]:
     return nodes
 
 
-def _setting(point: Node) -> Setting:
+def _setting(point: YamlNode) -> Setting:
     """A point of a list, as texts by name."""
     return {name: node.text() for name, node in point.mapping().items()}
 
 
-def _read_goals(tree: Mapping[str, Node]) -> tuple[str, ...]:
+def _read_goals(tree: Mapping[str, YamlNode]) -> tuple[str, ...]:
     """The goals of an exploration, () where a file has none."""
     if "goals" not in tree:
         return ()
@@ -335,7 +335,7 @@ def _read_goals(tree: Mapping[str, Node]) -> tuple[str, ...]:
     return check_goals(names, tree["goals"].fail)
 
 
-def _read_limits(tree: Mapping[str, Node]) -> tuple[str, ...]:
+def _read_limits(tree: Mapping[str, YamlNode]) -> tuple[str, ...]:
     """The limits of an exploration."""
     items = tree["subject_to"].items() if "subject_to" in tree else []
     for item in items:
@@ -343,7 +343,7 @@ def _read_limits(tree: Mapping[str, Node]) -> tuple[str, ...]:
     return tuple(item.text() for item in items)
 
 
-def _read_trials(tree: Mapping[str, Node]) -> int:
+def _read_trials(tree: Mapping[str, YamlNode]) -> int:
     """The points that an exploration looks at, 0 where a file does not say."""
     if "trials" not in tree:
         return 0
@@ -365,13 +365,13 @@ def check_goals(
     return tuple(names)
 
 
-def _read_at(node: Node, read: Callable[[], Any]) -> Any:
+def _read_at(node: YamlNode, read: Callable[[], Any]) -> Any:
     """A value; its error says where ``node`` stands."""
     with told_as(node.fail, caught=ArgumentError):
         return read()
 
 
-def _axis(name: str, node: Node, fixed: Setting) -> Axis:
+def _axis(name: str, node: YamlNode, fixed: Setting) -> StudyAxis:
     if isinstance(node.value, str):
         return make_axis(name, node.text(), fixed, node.fail)
     values = [item.text() for item in node.items()]

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from npusim.base.resources import configs
-from npusim.base.yamltree import Node, load_tree
+from npusim.base.yamltree import YamlNode, load_tree
 
 #: The kind of an operation of which only the name is known.
 UNKNOWN = "unknown"
@@ -30,7 +30,7 @@ class KindRow(NamedTuple):
     weighted: bool
 
 
-def _row(node: Node) -> KindRow:
+def _row(node: YamlNode) -> KindRow:
     fields = node.mapping() if node.value is not None else {}
 
     def words(key: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from npusim.base import digests as sources
 from npusim.base.dtypes import FP16
 from npusim.base.errors import StoreError
 from npusim.call.own_kernel import load_kernel
-from npusim.call.tilings.problem import Problem
+from npusim.call.tilings.problem import TuningProblem
 from npusim.cli.main import parser
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.machine.device.catalog import load_device
@@ -25,7 +25,7 @@ from npusim.ops import CARDS
 from npusim.reuse.answers import answers_in
 from npusim.reuse.launches import CachedLaunches
 from npusim.reuse.store import StoreWarning, opened
-from npusim.study.points import Measured, keep_points, key_of, stored_point
+from npusim.study.points import MeasuredPoint, keep_points, key_of, stored_point
 from npusim.study.runner import failure, look, on_dask
 from npusim.study.search import explore
 from npusim.study.space import make_study
@@ -187,9 +187,9 @@ def test_a_product_and_its_limits_count(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_only_refusals_that_last_are_kept(error: Exception, kept: bool, tmp_path: Path) -> None:
     with opened(tmp_path / "s.sqlite", "sweeps") as store:
-        keep_points(store, [("k", failure(error)), ("other", Measured({"time_us": 1.0}))])
+        keep_points(store, [("k", failure(error)), ("other", MeasuredPoint({"time_us": 1.0}))])
         assert (stored_point(store, "k") is not None) is kept
-        assert stored_point(store, "other") == Measured({"time_us": 1.0})
+        assert stored_point(store, "other") == MeasuredPoint({"time_us": 1.0})
 
 
 def test_a_store_that_cannot_be_read_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def test_runs_and_tunings_are_of_one_program(
     forget()
     file = tmp_path / "runs.sqlite"
     cycles(file)
-    problem = Problem(CLEAR, load_device("tiny"), (0,)).key, key_of("x")
+    problem = TuningProblem(CLEAR, load_device("tiny"), (0,)).key, key_of("x")
     for changed in (False, True):
         forget()
         with simulated() as names, pytest.MonkeyPatch.context() as patch:
@@ -296,7 +296,7 @@ def test_runs_and_tunings_are_of_one_program(
                 patch.setattr(sources, "_sources", lambda: "another version")
             cycles(file)
             assert bool(names) is changed
-            keys = Problem(CLEAR, load_device("tiny"), (0,)).key, key_of("x")
+            keys = TuningProblem(CLEAR, load_device("tiny"), (0,)).key, key_of("x")
             assert (set(keys) & set(problem) == set()) is changed
 
 
@@ -325,7 +325,7 @@ def test_a_module_beside_a_kernel_is_its_code(tmp_path: Path) -> None:
         sys.modules.pop("steps", None)
         kind = load_kernel(f"{tmp_path / 'own.py'}:Own")
         kernel = kind(Tensor("a", (64, 64), FP16, "out"))  # type: ignore[call-arg]
-        keys += [Problem(kernel, load_device("tiny"), (0,)).key for _ in range(2)]
+        keys += [TuningProblem(kernel, load_device("tiny"), (0,)).key for _ in range(2)]
         assert {one.__name__ for one in sources.own_modules(kind)} >= {"steps"}
     sys.modules.pop("steps", None)
     assert len(set(keys)) == 3

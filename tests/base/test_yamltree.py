@@ -9,7 +9,7 @@ import pytest
 
 from npusim.base import yamltree
 from npusim.base.errors import ConfigError
-from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.base.yamltree import YamlNode, load_tree, suggest
 from tests.tables import rows
 from tests.texts import text_of
 
@@ -121,7 +121,7 @@ def test_wrong_kind(key: str, method: str, message: str) -> None:
 def test_reads_a_file_and_names_it(tmp_path: Path) -> None:
     path = tmp_path / "d.yaml"
     path.write_text("a: 1\n", encoding="utf-8")
-    assert load_tree(path) == Node({"a": Node("1", str(path), 1, "a")}, str(path), 1, "")
+    assert load_tree(path) == YamlNode({"a": YamlNode("1", str(path), 1, "a")}, str(path), 1, "")
     assert load_tree(path, "d").mapping()["a"].file == "d"
 
 

@@ -19,7 +19,7 @@ import npusim
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.call.rank import ESTIMATES, PROGRAMS
-from npusim.call.tilings.problem import Problem
+from npusim.call.tilings.problem import TuningProblem
 from npusim.compat.tuners import product
 from npusim.kernels.matmul.matmul import Tiling
 from npusim.kernels.parts.mem_set import MemSet
@@ -40,7 +40,7 @@ def drawn(seed: int, count: int = 30) -> list[Any]:
 
 
 def time(tiling: Any) -> int:
-    problem = Problem(KERNEL, DEVICE, tuple(range(DEVICE.groups)))
+    problem = TuningProblem(KERNEL, DEVICE, tuple(range(DEVICE.groups)))
     return problem.time(replace(KERNEL, tiling=tiling)).cycles
 
 
@@ -84,7 +84,7 @@ def test_two_values_a_byte_take_the_cube_as_long_as_in_the_program(base: tuple[i
     fields = dict(zip(("base_m", "base_n", "base_k"), base, strict=True))
     ranking = npusim.rank(kernel, [fields | {"step_ka": 2, "step_kb": 2}], device)
     (row,) = ranking.rows
-    problem = Problem(kernel, device, tuple(range(device.groups)))
+    problem = TuningProblem(kernel, device, tuple(range(device.groups)))
     cycles = problem.time(replace(kernel, tiling=row.tiling)).cycles
     assert 0.95 < row.cycles / cycles < 1.05
 
@@ -104,7 +104,7 @@ def test_bounds_of_given_tilings_are_below_their_times(
     m, k, n = sizes
     kernel, machine = product(m, k, n, kind), load_device(device)
     (row,) = npusim.rank(kernel, [tiling], machine).rows
-    problem = Problem(kernel, machine, tuple(range(machine.groups)))
+    problem = TuningProblem(kernel, machine, tuple(range(machine.groups)))
     cycles = problem.time(replace(kernel, tiling=row.tiling)).cycles
     assert 0.9 * cycles < row.least <= cycles
 
@@ -176,7 +176,7 @@ def test_nothing_is_certain_where_no_estimate_was_ever_compared_with_a_simulatio
     assert ranking.note.startswith("estimates were compared with simulations on ascend910b2, ")
     assert "keep(certain=True) keeps all; simulate=1" in " ".join(str(ranking).split())
     machine = load_device("tiny")
-    problem = Problem(kernel, machine, tuple(range(machine.groups)))
+    problem = TuningProblem(kernel, machine, tuple(range(machine.groups)))
     known = {row.place: problem.time(replace(kernel, tiling=row.tiling)).cycles
              for row in ranking.rows}  # fmt: skip
     row = next(row for row in ranking.rows if row.place == 0)

@@ -14,7 +14,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import DType
 from npusim.base.records import replace
-from npusim.call.tilings.problem import Problem, neighbours
+from npusim.call.tilings.problem import TuningProblem, neighbours
 from npusim.call.tilings.proof import PRUNED, SIMULATED, Budget, Progress
 from npusim.call.tilings.tuned import Tuned
 from npusim.call.tune import tune
@@ -62,7 +62,7 @@ def searched(m: int, k: int, n: int, out: DType, device: str) -> Tuned:
     return tune(matmul(m, k, n, out, device), device=device, store=None)
 
 
-def exhaustive(problem: Problem, kernels: Sequence[Kernel]) -> list[int]:
+def exhaustive(problem: TuningProblem, kernels: Sequence[Kernel]) -> list[int]:
     return [problem.time(kernel).cycles for kernel in kernels]
 
 
@@ -95,7 +95,7 @@ RAGGED = [(112, 200, 72, FP16, "tiny"), (48, 136, 104, FP16, "ascend950pr")]
 def test_bounds_are_below_the_simulation(m: int, k: int, n: int, out: DType, device: str) -> None:
     """Of some candidates; from their work, then program, then simulation."""
     kernel, machine = matmul(m, k, n, out, device), load_device(device)
-    problem = Problem(kernel, machine, tuple(range(machine.groups)))
+    problem = TuningProblem(kernel, machine, tuple(range(machine.groups)))
     for candidate, least in Random(2).sample(list(problem.candidates()), 20):
         if problem.bound(candidate).reason:
             continue
@@ -173,20 +173,20 @@ def test_nothing_one_step_from_the_best_is_better() -> None:
 def test_what_is_kept_is_kept_by_content(tmp_path: Path) -> None:
     """Another device figure, mask or shape is another problem."""
     kernel, device = matmul(48, 64, 80, FP16, "tiny"), load_device("tiny")
-    problem = Problem(kernel, device, (0, 1))
+    problem = TuningProblem(kernel, device, (0, 1))
     other = matmul(48, 64, 96, FP16, "tiny")
     l2 = new_l2(device, "fast")
     l2.preload("a", kernel.a.size_bytes)
     keys = {
         problem.key,
-        Problem(kernel, device, (0,)).key,
-        Problem(other, device, (0, 1)).key,
-        Problem(kernel, device.replace("clock", "2GHz"), (0, 1)).key,
-        Problem(kernel, device, (0, 1), l2).key,
+        TuningProblem(kernel, device, (0,)).key,
+        TuningProblem(other, device, (0, 1)).key,
+        TuningProblem(kernel, device.replace("clock", "2GHz"), (0, 1)).key,
+        TuningProblem(kernel, device, (0, 1), l2).key,
     }
     assert len(keys) == 5
     tiling = replace(kernel.tiling, preload=not kernel.tiling.preload)
-    assert Problem(replace(kernel, tiling=tiling), device, (0, 1)).key == problem.key
+    assert TuningProblem(replace(kernel, tiling=tiling), device, (0, 1)).key == problem.key
 
 
 def test_a_warm_start_is_another_time() -> None:

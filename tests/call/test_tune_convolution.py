@@ -12,7 +12,7 @@ import npusim
 from npusim.base.errors import NpusimError
 from npusim.base.records import replace
 from npusim.call.call import planning
-from npusim.call.tilings.problem import Problem, neighbours
+from npusim.call.tilings.problem import TuningProblem, neighbours
 from npusim.call.tune import tune
 from npusim.kernels.estimate.pipeline import chosen, records, times
 from npusim.machine.device.catalog import load_device
@@ -92,7 +92,7 @@ def test_bounds_are_below_the_simulation(layer: str, name: str, device: str, dty
     """
     machine = load_device(device)
     kernel = any_kernel(kernel_of(layer, name, device, dtype))
-    problem = Problem(kernel, machine, tuple(range(machine.groups)))
+    problem = TuningProblem(kernel, machine, tuple(range(machine.groups)))
     every, near = list(problem.candidates()), dict[Any, float]()
     for space in kernel.spaces(machine, problem.cores, (False,) * 3):
         t = space.spread(space.rows)

@@ -78,7 +78,7 @@ def test_two_processes_answer_as_one(
     ("name", "broken", "task"),
     [
         ("net", "npusim.ops.network_layers.spec", "layer one (1/3): "),
-        ("step", "npusim.networks.run.launches.Launcher.run", "operation input.fp16: "),
+        ("step", "npusim.networks.run.launches.OperationLauncher.run", "operation input.fp16: "),
         (
             "sweep",
             "npusim.study.runner.measure",

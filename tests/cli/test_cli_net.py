@@ -149,16 +149,16 @@ def test_every_option_of_a_step_reaches_the_library(block: str, capfd: Capture) 
 def test_an_operation_that_was_not_simulated_is_named(
     block: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from npusim.networks.run.launches import Launcher  # noqa: PLC0415 - what the command imports late
+    from npusim.networks.run.launches import OperationLauncher  # noqa: PLC0415 - what the command imports late
 
-    run = Launcher.run
+    run = OperationLauncher.run
 
-    def without_sums(self: Launcher, what: object, arrays: object = None) -> object:
+    def without_sums(self: OperationLauncher, what: object, arrays: object = None) -> object:
         if getattr(what, "operation").kind == "loss":  # noqa: B009 - any task
             raise npusim.CapacityError("nothing fits")
         return run(self, what, arrays)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Launcher, "run", without_sums)
+    monkeypatch.setattr(OperationLauncher, "run", without_sums)
     assert main(["net", block, "--device", "ascend910b2", "--mode", "eager"]) == 2
     out, err = capfd.readouterr()
     assert "NOT SIMULATED\n- loss: nothing fits" in out

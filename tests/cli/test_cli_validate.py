@@ -14,7 +14,7 @@ from npusim.cli import validate
 from npusim.cli.main import main
 from npusim.machine.device.spec import Device
 from npusim.silicon import simulate
-from npusim.silicon.rows import CallRow, Declined, KernelRow, Simulated
+from npusim.silicon.rows import CallRow, Declined, KernelRow, SimulatedRow
 from tests.tables import rows
 from tests.texts import text_of
 
@@ -28,17 +28,17 @@ CALLS = "id,family,chip,call,M,time_us\nm,H,910B2,matmul,40,50\n"
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel takes M us at the device's own clock, its cube half of that; an add fails."""
 
-    def gemm(row: KernelRow, device: Device) -> Simulated:
+    def gemm(row: KernelRow, device: Device) -> SimulatedRow:
         time = float(row.M or 0)
-        return Simulated(time, {"cube": time / 2, "mte2": None}, ("matmul",), (device.name,))
+        return SimulatedRow(time, {"cube": time / 2, "mte2": None}, ("matmul",), (device.name,))
 
-    def stream(row: KernelRow, _: Device) -> Simulated:
+    def stream(row: KernelRow, _: Device) -> SimulatedRow:
         if row.op == "add":
             raise ProgramError("too large")
         raise Declined(f"op: {row.op} is not simulated")
 
-    def call(row: CallRow, device: Device) -> Simulated:
-        return Simulated(float(row.M or 0) * 1e9 / device.clock_hz, {}, ("matmul",))
+    def call(row: CallRow, device: Device) -> SimulatedRow:
+        return SimulatedRow(float(row.M or 0) * 1e9 / device.clock_hz, {}, ("matmul",))
 
     monkeypatch.setattr(simulate, "simulate_gemm_row", gemm)
     monkeypatch.setattr(simulate, "simulate_stream_row", stream)

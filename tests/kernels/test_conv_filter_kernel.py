@@ -17,7 +17,7 @@ from npusim.kernels.filter_gradient.tiling import cut_plane
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
-from npusim.problem.axis import Axis, Part
+from npusim.problem.axis import Axis, AxisPart
 from npusim.problem.convolution import Convolution
 from tests.sampled import slow_if
 
@@ -63,7 +63,7 @@ class Span(NamedTuple):
 
 def reach(axis: Axis, first: int, count: int) -> Span:
     """What ``count`` outputs of an axis read."""
-    runs = Part(axis).reach(np.array([first]), np.array([count]))
+    runs = AxisPart(axis).reach(np.array([first]), np.array([count]))
     return Span(*(int(column[0]) for column in runs[2:6]))
 
 

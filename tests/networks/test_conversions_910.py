@@ -14,8 +14,8 @@ from npusim.networks.plan.launch_order import Formats
 from npusim.networks.plan.tasks import conversion_task, task
 from npusim.networks.rules.training import training
 from npusim.networks.rules.values import Value
-from npusim.networks.run.launches import Launcher
-from npusim.networks.run.simulated import Simulated
+from npusim.networks.run.launches import OperationLauncher
+from npusim.networks.run.simulated import SimulatedTasks
 from npusim.workloads.repetition import for_batch
 from tests.networks.blocks import network
 from tests.texts import text_of
@@ -30,7 +30,7 @@ def test_maps_are_turned_as_by_the_library_on_a_910() -> None:
     values = [Value("dy", (32, channels, side, side), FP16) for channels, side in sizes]
 
     def us(value: Value, options: Options) -> float:
-        return Launcher(options).run(conversion_task(value, "ND", warm=True)).time_us
+        return OperationLauncher(options).run(conversion_task(value, "ND", warm=True)).time_us
 
     times = [us(value, options) for value in values]
     assert min(times) == pytest.approx(9, rel=0.1)
@@ -47,9 +47,9 @@ def test_weights_of_products_lie_in_fractals_on_a_910(result: str, tmp_path: Pat
     step = training(for_batch(network(LINEAR, tmp_path), 4))
     one = next(one for one in step.operations if one.name == f"fc.{result}")
     rng, arrays, options = np.random.default_rng(1), {}, Options(device="ascend910")
-    launcher = Launcher(options)
+    launcher = OperationLauncher(options)
     (way, blocked), (other,) = (
-        Formats(step, Simulated(Launcher(Options(device=device)))).ways(one)
+        Formats(step, SimulatedTasks(OperationLauncher(Options(device=device)))).ways(one)
         for device in ("ascend910", "ascend910b2")
     )
     assert way == other

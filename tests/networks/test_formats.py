@@ -18,7 +18,7 @@ from npusim.machine.device.catalog import devices, load_device
 from npusim.networks.plan.tasks import PLAIN
 from npusim.networks.rules.table import tables
 from npusim.networks.run import step as steps
-from npusim.networks.run.step import LAYOUTS, MODES, Prepared, options_of, prepared, setting
+from npusim.networks.run.step import LAYOUTS, MODES, PreparedStep, options_of, prepared, setting
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer, Workload, read_network
 from npusim.workloads.kinds import KINDS
 from npusim.workloads.repetition import for_batch
@@ -36,7 +36,7 @@ BATCH = 2
 class Times:
     """Times of tasks by their text and a ``seed``: nothing is simulated.
 
-    It stands for ``npusim.networks.run.simulated.Simulated``.
+    It stands for ``npusim.networks.run.simulated.SimulatedTasks``.
     """
 
     def __init__(self, seed: int, launcher: Any) -> None:
@@ -58,7 +58,7 @@ def plans(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
     modes: Iterable[str] = MODES,
-) -> dict[tuple[str, str, str], Prepared]:
+) -> dict[tuple[str, str, str], PreparedStep]:
     """The plan of a step for every mode, layout and fusion, at made-up times.
 
     ``make test`` plans a third of the pairs of a layout and a fusion, in which each layout and
@@ -88,7 +88,7 @@ def plans(
     return plans_by_way
 
 
-def missing(ready: Prepared) -> list[str]:
+def missing(ready: PreparedStep) -> list[str]:
     """Values that a launch reads in a format in which nobody wrote them.
 
     A value that no operation makes is there before the step in one format, that in which it is

@@ -17,7 +17,7 @@ import pytest
 from npusim.base.dtypes import FP16
 from npusim.base.records import replace
 from npusim.machine.device.catalog import load_device
-from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.plan.formats import FormatPlan, FormatProblem, FormatWay
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import Cache, Formats, each_call, planned, problem, tasks
 from npusim.networks.plan.tasks import BLOCKED, FRACTAL, PLAIN
@@ -31,7 +31,7 @@ DEVICE = load_device("ascend910b2")
 # -- random graphs -------------------------------------------------------------------------------
 
 
-def random_problem(seed: int) -> Problem:
+def random_problem(seed: int) -> FormatProblem:
     """Up to six operations with up to three ways; some values no kernel converts."""
     rng = np.random.default_rng(seed)
     given = {f"g{i}": ["ND", "B"][: rng.integers(1, 3)] for i in range(2)}
@@ -45,7 +45,7 @@ def random_problem(seed: int) -> Problem:
 
         ways.append(
             [
-                Way(float(rng.integers(1, 20)), formats(reads.tolist()), formats(writes))
+                FormatWay(float(rng.integers(1, 20)), formats(reads.tolist()), formats(writes))
                 for _ in range(rng.integers(1, 4))
             ]
         )
@@ -56,10 +56,10 @@ def random_problem(seed: int) -> Problem:
         for format in ("ND", "B")
     }
     tied = [("g0", names[-1])] if rng.random() < 0.3 else []
-    return Problem(ways, lambda name, format: costs[name, format], given, tied)
+    return FormatProblem(ways, lambda name, format: costs[name, format], given, tied)
 
 
-def exhaustive(problem: Problem) -> Plan:
+def exhaustive(problem: FormatProblem) -> FormatPlan:
     """The plan of least time of all there are."""
     plans = (
         problem.evaluated(chosen, dict(zip(problem.given, formats, strict=True)))
@@ -85,15 +85,20 @@ def test_plans_of_random_graphs_are_the_best_of_all() -> None:
 
 
 def test_a_value_is_converted_once_for_all_its_readers() -> None:
-    ways = [[Way(1.0, {}, {"v": "B"})], *([Way(1.0, {"v": "ND"}, {})] for _ in range(3))]
-    plan = Problem(ways, lambda *_: 5.0, {}).best()
+    ways = [
+        [FormatWay(1.0, {}, {"v": "B"})],
+        *([FormatWay(1.0, {"v": "ND"}, {})] for _ in range(3)),
+    ]
+    plan = FormatProblem(ways, lambda *_: 5.0, {}).best()
     assert (plan.us, plan.conversions, plan.homes) == (9.0, (("v", "ND", 5.0),), {"v": "B"})
 
 
 def test_tied_values_have_one_format() -> None:
     """The state of an optimizer is read as it was left; the cheap way would leave it otherwise."""
-    ways = [[Way(1.0, {"old": "ND"}, {"new": "B"}), Way(9.0, {"old": "ND"}, {"new": "ND"})]]
-    free = Problem(ways, lambda *_: None, {"old": ["ND"]})
+    ways = [
+        [FormatWay(1.0, {"old": "ND"}, {"new": "B"}), FormatWay(9.0, {"old": "ND"}, {"new": "ND"})]
+    ]
+    free = FormatProblem(ways, lambda *_: None, {"old": ["ND"]})
     tied = replace(free, tied=[("old", "new")])
     assert (free.best().ways, free.best().us) == ((0,), 1.0)
     assert (tied.best().ways, tied.best().us) == ((1,), 9.0)
@@ -113,14 +118,14 @@ class Costs:
         return SimpleNamespace(us=1 + crc32(repr(what).encode()) % 1000 / 100)
 
 
-def planning(workload: Workload, *, passes: str = "training") -> tuple[Formats, Problem]:
+def planning(workload: Workload, *, passes: str = "training") -> tuple[Formats, FormatProblem]:
     step = training(workload, passes=passes)
     fused(step, chosen("usual"), DEVICE)
     formats = Formats(step, Costs())  # type: ignore[arg-type]
     return formats, problem(step, formats, fixed=False)
 
 
-def parts(one: Problem) -> Iterator[tuple[list[int], list[str]]]:
+def parts(one: FormatProblem) -> Iterator[tuple[list[int], list[str]]]:
     """Operations and given values with a choice, in groups that share no value."""
     free = [i for i, ways in enumerate(one.ways) if len(ways) > 1]
     open_values = [name for name, formats in one.given.items() if len(formats) > 1]
@@ -141,7 +146,7 @@ def parts(one: Problem) -> Iterator[tuple[list[int], list[str]]]:
         yield [i for i in items if isinstance(i, int)], [i for i in items if isinstance(i, str)]
 
 
-def best_by_parts(one: Problem, plan: Plan) -> float:
+def best_by_parts(one: FormatProblem, plan: FormatPlan) -> float:
     """The least time of all choices: groups that share no value are searched one by one."""
     chosen_ways = list(plan.ways)
     homes = {name: plan.homes[name] for name in one.given}

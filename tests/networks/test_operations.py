@@ -15,7 +15,7 @@ from npusim.base.resources import configs
 from npusim.machine.device.catalog import load_device
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.rules import table as rules
-from npusim.networks.rules.table import Rule, chain_of, tables
+from npusim.networks.rules.table import KindRule, chain_of, tables
 from npusim.networks.rules.training import training
 from npusim.networks.rules.values import Kinds
 from npusim.workloads import Workload, load_workload
@@ -111,7 +111,7 @@ NUMBERS |= {"epsilon": 0.2, "groups": 1, "inverse": 4.0, "exponent": 2.5}
 POSITIVE = ("log", "sqrt", "rsqrt", "power")
 
 
-def run(rule: Rule, forms: str, values: dict[str, Array], **numbers: float) -> None:
+def run(rule: KindRule, forms: str, values: dict[str, Array], **numbers: float) -> None:
     """Compute the forms of one pass in float64."""
     numbers = {name: {**NUMBERS, **numbers}[name] for name in rule.numbers}
     images = {name for name, of in rule.kept.items() if of == "images of x"}

@@ -16,7 +16,7 @@ from npusim.call.options import Options
 from npusim.networks.plan.tasks import task
 from npusim.networks.rules.training import training
 from npusim.networks.run.all_reduce import all_reduce
-from npusim.networks.run.launches import Launcher
+from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.step_result import StepResult
 from npusim.results.facts.number_text import us_text
 from npusim.results.shown.network_words import plan_text
@@ -117,7 +117,7 @@ def test_windows_larger_than_ub_are_averaged_axis_by_axis() -> None:
     what = task(one, step.values, dict.fromkeys(step.values, "NC1HWC0"))
     x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 1, 112, 112, 16)).astype(np.float16)
     for device in ("ascend910", "ascend910b2"):
-        result = Launcher(Options(device=device)).run(what, {"v0": x})
+        result = OperationLauncher(Options(device=device)).run(what, {"v0": x})
         assert [run.name for run in result.runs] == ["pool", "pool"]
         found = np.asarray(list(result.outputs or ()), np.float64).reshape(2, 16)
         np.testing.assert_allclose(found, x.mean((1, 2, 3, 4), np.float64), atol=2e-5)
@@ -333,7 +333,7 @@ def test_a_step_of_which_nothing_runs_is_an_error(
     def refuse(*_: object) -> None:
         raise npusim.CapacityError("nothing fits")
 
-    monkeypatch.setattr(Launcher, "run", refuse)
+    monkeypatch.setattr(OperationLauncher, "run", refuse)
     message = "no operation of blocks can be simulated; .*: nothing fits"
     with pytest.raises(npusim.ArgumentError, match=message):
         npusim.step(block, device="ascend910b2", mode="eager")

@@ -12,17 +12,17 @@ from npusim.machine.device.catalog import load_device
 from npusim.networks.rules.values import Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.step import setting
-from npusim.networks.run.step_result import Launched, StepResult
+from npusim.networks.run.step_result import LaunchedOperation, StepResult
 from npusim.networks.timed import Timed
 from tests.networks.blocks import ONE_BLOCK, network
 
 
 def launched(
     name: str, reads: str, writes: str, sizes: dict[str, int], timed: Timed | None = None
-) -> Launched:
+) -> LaunchedOperation:
     """An operation that reads and writes values, whose bytes are ``sizes``."""
     names = (*reads.split(), *writes.split())
-    return Launched(
+    return LaunchedOperation(
         name=name,
         kind="k",
         phase="forward",
@@ -35,7 +35,10 @@ def launched(
 
 
 def step_of(
-    launches: tuple[Launched, ...], folder: Path, cards: int = 1, reduced: Reduced | None = None
+    launches: tuple[LaunchedOperation, ...],
+    folder: Path,
+    cards: int = 1,
+    reduced: Reduced | None = None,
 ) -> StepResult:
     """A step of three images a card on a 910."""
     device = load_device("ascend910")

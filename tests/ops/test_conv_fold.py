@@ -82,7 +82,9 @@ def test_a_patch_embedding_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert filter_gradient(*(npusim.spec(shape, "fp16") for shape in shapes)).time_us < 72
     rng = np.random.default_rng(0)
     dy, x = (rng.integers(-3, 4, s).astype(np.float16) for s in ((2, 32, 4, 4), (2, 3, 64, 64)))
-    monkeypatch.setattr(conv_launch.Launcher, "_can_multiply", False)  # as so small a layer is
+    monkeypatch.setattr(
+        conv_launch.ConvolutionLauncher, "_can_multiply", False
+    )  # as so small a layer is
     outputs = filter_gradient(dy, x, np.zeros((32, 3, 16, 16), np.float16)).outputs
     assert outputs is not None
     exact_x, exact_dy = x.astype(np.float64), dy.astype(np.float64)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from npusim.silicon.rows import KernelRow, Simulated
-from npusim.silicon.simulate import Outcome
+from npusim.silicon.rows import KernelRow, SimulatedRow
+from npusim.silicon.simulate import RowOutcome
 
-Make = Callable[..., Outcome]
+Make = Callable[..., RowOutcome]
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def make() -> Make:
         simulated_us: float | None,
         busy: dict[str, float] | None = None,
         **columns: Any,
-    ) -> Outcome:
+    ) -> RowOutcome:
         settings = {"chip": "910B1", "op": "gemm", "family": "F", "base_m": 128, "trust": "A"}
         row = KernelRow(id=name, time_us=time_us, **{**settings, **columns})
         if simulated_us is None:
-            return Outcome(row, reason="no such word")
-        return Outcome(row, Simulated(simulated_us, busy or {}, ("k",), ("n",)))
+            return RowOutcome(row, reason="no such word")
+        return RowOutcome(row, SimulatedRow(simulated_us, busy or {}, ("k",), ("n",)))
 
     return outcome

@@ -14,7 +14,7 @@ from pathlib import Path
 from npusim.base.records import replace
 from npusim.base.resources import configs
 from npusim.silicon.choices import SELECTORS, Choices
-from npusim.silicon.rows import Operand, ProfiledRow
+from npusim.silicon.rows import ProfiledOperand, ProfiledRow
 from npusim.silicon.simulate import simulate_row
 from tests.texts import text_of
 
@@ -42,8 +42,8 @@ class Kernel:
 
     type: str
     cores: int
-    operands: tuple[Operand, ...]
-    results: tuple[Operand, ...]
+    operands: tuple[ProfiledOperand, ...]
+    results: tuple[ProfiledOperand, ...]
 
     @property
     def on_cube(self) -> bool:
@@ -53,16 +53,16 @@ class Kernel:
 def product(m: int, k: int, n: int, *, turned: bool = False, kind: str = "bf16") -> Kernel:
     """A matrix product on 24 cores, B stored N x K if ``turned``."""
     b = (n, k) if turned else (k, n)
-    sides = (Operand((m, k), kind, "ND"), Operand(b, kind, "ND"))
-    return Kernel("MatMulV3", 24, sides, (Operand((m, n), kind, "ND"),))
+    sides = (ProfiledOperand((m, k), kind, "ND"), ProfiledOperand(b, kind, "ND"))
+    return Kernel("MatMulV3", 24, sides, (ProfiledOperand((m, n), kind, "ND"),))
 
 
 def gradients(n: int, channels: int, size: int) -> tuple[Kernel, Kernel]:
     """Both gradients of a 3x3 layer of as many channels in as out, padded by 1."""
     blocks = channels // 16
-    image = Operand((n, 1, blocks, size, size, 16), "fp16", "NDC1HWC0")
-    sizes = Operand((5,), "int32", "ND")
-    filters = Operand((9 * blocks, blocks, 16, 16), "fp16", "FRACTAL_Z_3D")
+    image = ProfiledOperand((n, 1, blocks, size, size, 16), "fp16", "NDC1HWC0")
+    sizes = ProfiledOperand((5,), "int32", "ND")
+    filters = ProfiledOperand((9 * blocks, blocks, 16, 16), "fp16", "FRACTAL_Z_3D")
     return (
         Kernel("Conv3DBackpropInputV2", 24, (sizes, filters, image), (image,)),
         Kernel(
@@ -73,13 +73,13 @@ def gradients(n: int, channels: int, size: int) -> tuple[Kernel, Kernel]:
 
 def conversion(n: int, channels: int, size: int) -> Kernel:
     """A feature map into blocks of 16 channels."""
-    plain = Operand((n, channels, size, size), "fp16", "NCHW")
-    blocked = Operand((n, channels // 16, size, size, 16), "fp16", "NC1HWC0")
+    plain = ProfiledOperand((n, channels, size, size), "fp16", "NCHW")
+    blocked = ProfiledOperand((n, channels // 16, size, size, 16), "fp16", "NC1HWC0")
     return Kernel("TransData", 48, (plain,), (blocked,))
 
 
 def addition(*shape: int) -> Kernel:
-    x = Operand(shape, "bf16", "ND")
+    x = ProfiledOperand(shape, "bf16", "ND")
     return Kernel("Add", 48, (x, x), (x,))
 
 

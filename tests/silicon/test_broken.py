@@ -13,11 +13,11 @@ import yaml
 
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.config import figures
-from npusim.results.facts.least import Least
+from npusim.results.facts.least import LeastTime
 from npusim.silicon.broken import ROW, broken, over_least
-from npusim.silicon.rows import KernelRow, Row, Simulated
+from npusim.silicon.rows import KernelRow, Row, SimulatedRow
 from npusim.silicon.sheet import shipped_sheets
-from npusim.silicon.simulate import CHIPS, Outcome, simulate_row
+from npusim.silicon.simulate import CHIPS, RowOutcome, simulate_row
 from npusim.silicon.tables import scorecard
 from tests.sampled import slow_if
 
@@ -32,7 +32,7 @@ def rows(chip: str = "") -> list[Row]:
 
 
 @cache
-def shipped(chip: str = "") -> list[Outcome]:
+def shipped(chip: str = "") -> list[RowOutcome]:
     return [simulate_row(row, {}) for row in rows(chip)]
 
 
@@ -91,13 +91,13 @@ def test_twenty_planted_figures_are_tried_and_each_is_half_as_fast() -> None:
 def test_one_row_alone_is_at_fault_and_several_accuse_a_figure() -> None:
     """Of four cubes that should have been busy for 10 us, one was for 8: it, or the figure."""
 
-    def outcome(name: str, busy: float, time_us: float = 20, **columns: Any) -> Outcome:
+    def outcome(name: str, busy: float, time_us: float = 20, **columns: Any) -> RowOutcome:
         row = KernelRow(id=name, chip="A3", op="gemm", time_us=time_us, cube_us=busy, **columns)
         least = (
-            Least(10, "pipe M", "", "cube.rates.fp16"),
-            Least(9, "L2 read", "", "l2.read"),
+            LeastTime(10, "pipe M", "", "cube.rates.fp16"),
+            LeastTime(9, "L2 read", "", "l2.read"),
         )
-        return Outcome(row, Simulated(20, {}, bounds=least))
+        return RowOutcome(row, SimulatedRow(20, {}, bounds=least))
 
     usual = [outcome(name, 10.5) for name in "abc"]
     assert broken(usual) == []

@@ -11,7 +11,7 @@ from npusim.base.records import replace
 from npusim.kernels.matmul.measured import window_tail
 from npusim.machine.device.catalog import load_device
 from npusim.silicon.gemm_rows import simulate_gemm_row
-from npusim.silicon.rows import Declined, KernelRow, Simulated
+from npusim.silicon.rows import Declined, KernelRow, SimulatedRow
 from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import simulate_row
 from tests.tables import rows
@@ -28,7 +28,7 @@ PLAIN = KernelRow(
 )  # fmt: skip
 
 
-def simulated(*words: str, **columns: Any) -> Simulated:
+def simulated(*words: str, **columns: Any) -> SimulatedRow:
     return simulate_gemm_row(replace(PLAIN, switches=words, **columns), A5)
 
 

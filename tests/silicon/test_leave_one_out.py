@@ -14,8 +14,8 @@ import pytest
 from npusim.base.errors import ConfigError
 from npusim.base.records import replace
 from npusim.silicon.constants import STEPS, Constant, load_constants
-from npusim.silicon.rows import CallRow, KernelRow, Simulated
-from npusim.silicon.simulate import Outcome, Task
+from npusim.silicon.rows import CallRow, KernelRow, SimulatedRow
+from npusim.silicon.simulate import RowOutcome, Task
 from tests.tables import rows
 from tools.scorecard.left_out import (
     CALL,
@@ -28,7 +28,7 @@ from tools.scorecard.left_out import (
 )
 from tools.scorecard.tables import scorecard
 
-Make = Callable[..., Outcome]
+Make = Callable[..., RowOutcome]
 
 ENTRY = """
 constants:
@@ -91,18 +91,18 @@ class Chip:
     def time(self, n: int, rate: float, head: float) -> float:
         return head + n / rate
 
-    def simulate(self, tasks: Sequence[Task]) -> list[Outcome]:
+    def simulate(self, tasks: Sequence[Task]) -> list[RowOutcome]:
         self.asked += tasks
         return [self.outcome(*task) for task in tasks]
 
-    def outcome(self, row: object, figures: object) -> Outcome:
+    def outcome(self, row: object, figures: object) -> RowOutcome:
         assert isinstance(row, KernelRow)
         assert isinstance(figures, dict)
         rate = float(Fraction(figures.get("rate", "100B/cycle").removesuffix("B/cycle")))
         head = float(figures.get("head", "10cycle").removesuffix("cycle"))
-        return Outcome(row, Simulated(self.time(row.N or 0, rate, head), {}))
+        return RowOutcome(row, SimulatedRow(self.time(row.N or 0, rate, head), {}))
 
-    def outcomes(self, rows: Sequence[KernelRow]) -> list[Outcome]:
+    def outcomes(self, rows: Sequence[KernelRow]) -> list[RowOutcome]:
         return [self.outcome(row, {}) for row in rows]
 
 
@@ -157,7 +157,7 @@ def test_only_trusted_kernels_of_the_constants_devices_take_part() -> None:
     chip = Chip()
     other = [*simulated_rows(75, 20, trust="C"), *simulated_rows(75, 20, chip="A3")]
     outcomes = chip.outcomes(other) + [
-        Outcome(row, reason="declined") for row in simulated_rows(75, 20)
+        RowOutcome(row, reason="declined") for row in simulated_rows(75, 20)
     ]
     assert leave_one_out(outcomes, [RATE], chip.simulate).left_out == ()
     assert chip.asked == []
@@ -173,9 +173,9 @@ def test_a_constant_that_nothing_tells_of_stays_in_the_middle_of_its_range() -> 
 def test_an_end_of_a_range_that_cannot_be_simulated_is_left_out() -> None:
     chip = Chip()
 
-    def simulate(tasks: Sequence[Task]) -> list[Outcome]:
+    def simulate(tasks: Sequence[Task]) -> list[RowOutcome]:
         return [
-            Outcome(row, reason="no")
+            RowOutcome(row, reason="no")
             if figures.get("head") == "80cycle"
             else chip.outcome(row, figures)
             for row, figures in tasks
@@ -189,14 +189,14 @@ def test_an_end_of_a_range_that_cannot_be_simulated_is_left_out() -> None:
 def test_busy_times_are_fitted_as_well() -> None:
     """The times fit any rate: only MTE1 tells it."""
 
-    def simulate(tasks: Sequence[Task]) -> list[Outcome]:
+    def simulate(tasks: Sequence[Task]) -> list[RowOutcome]:
         return [outcome(row, figures) for row, figures in tasks]
 
-    def outcome(row: object, figures: object) -> Outcome:
+    def outcome(row: object, figures: object) -> RowOutcome:
         assert isinstance(row, KernelRow)
         assert isinstance(figures, dict)
         rate = float(Fraction(figures.get("rate", "100B/cycle").removesuffix("B/cycle")))
-        return Outcome(row, Simulated(10.0, {"mte1": 1000 / rate, "fixpipe": 1000 / rate}))
+        return RowOutcome(row, SimulatedRow(10.0, {"mte1": 1000 / rate, "fixpipe": 1000 / rate}))
 
     kernels = [
         KernelRow(id=f, chip="910B1", op="gemm", family=f, trust="B", time_us=10.0,
@@ -293,20 +293,20 @@ CORE = Constant(
 CYCLES_PER_US = 1800
 
 
-def outcome(row: object, figures: object) -> Outcome:
+def outcome(row: object, figures: object) -> RowOutcome:
     """As many launches on 48 cores as the call has groups, and 10 us."""
     assert isinstance(row, CallRow)
     assert isinstance(figures, dict)
     text = figures.get("launch.core", "180cycle")
     each = float(text.removesuffix("cycle")) / CYCLES_PER_US
-    return Outcome(row, Simulated(10 + 48 * (row.groups or 0) * each, {}))
+    return RowOutcome(row, SimulatedRow(10 + 48 * (row.groups or 0) * each, {}))
 
 
-def simulate(tasks: Sequence[Task]) -> list[Outcome]:
+def simulate(tasks: Sequence[Task]) -> list[RowOutcome]:
     return [outcome(*task) for task in tasks]
 
 
-def calls(cycles: int) -> list[Outcome]:
+def calls(cycles: int) -> list[RowOutcome]:
     """Calls of one to five kernels, as measured where a core takes so many cycles; one is odd."""
     each = cycles / CYCLES_PER_US
     times = [10 + 48 * count * each for count in range(1, 6)]
@@ -337,8 +337,8 @@ def test_the_card_tells_both_errors_by_family() -> None:
 
 
 def test_kernels_are_left_out_of_a_study_of_calls() -> None:
-    kernel = Outcome(
-        KernelRow(id="k", chip="910B2", op="gemm", trust="A", time_us=1.0), Simulated(1.0, {})
+    kernel = RowOutcome(
+        KernelRow(id="k", chip="910B2", op="gemm", trust="A", time_us=1.0), SimulatedRow(1.0, {})
     )
     assert len(leave_one_out([*calls(180), kernel], [CORE], simulate, CallRow).left_out) == 5
     assert leave_one_out(calls(180), [CORE], simulate).left_out == ()

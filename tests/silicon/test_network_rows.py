@@ -10,7 +10,7 @@ import npusim
 from npusim.base.records import replace
 from npusim.networks.rules.training import training
 from npusim.silicon.rows import PARTS, NetworkRow
-from npusim.silicon.simulate import Outcome, simulate_row
+from npusim.silicon.simulate import RowOutcome, simulate_row
 from npusim.workloads import load_workload
 from npusim.workloads.repetition import for_batch
 from tests.tables import rows
@@ -59,7 +59,7 @@ def test_every_setting_has_its_time(row: NetworkRow, other: dict[str, str]) -> N
 def test_what_a_step_cannot_have_is_declined(
     row: NetworkRow, other: dict[str, str], reason: str
 ) -> None:
-    found: Outcome = simulate_row(replace(row, **other), {})
+    found: RowOutcome = simulate_row(replace(row, **other), {})
     assert found.simulated is None
     assert not found.failed
     assert (found.reason or "").startswith(reason)

@@ -9,7 +9,7 @@ import pytest
 from npusim.base.errors import ArgumentError, ConfigError
 from npusim.silicon.choices import Choices, read_choices
 from npusim.silicon.profile import read_data, read_profile
-from npusim.silicon.rows import Operand, ProfiledRow, Unreadable
+from npusim.silicon.rows import ProfiledOperand, ProfiledRow, Unreadable
 from tests.tables import rows
 
 HEAD = (
@@ -49,8 +49,11 @@ def broken(file: Path, line: str) -> str:
 def test_a_launch_becomes_a_row_with_operands_and_busy_times(file: Path) -> None:
     (row,) = profile_of(file, PRODUCT.format(time=10, cube=4))
     assert (row.op, row.task, row.cores, row.chip) == ("MatMulV3", "AI_CORE", 24, "ascend910b2")
-    assert row.operands == (Operand((64, 32), "fp16", "ND"), Operand((32, 16), "bf16", "ND"))
-    assert row.results == (Operand((64, 16), "fp32", "ND"),)
+    assert row.operands == (
+        ProfiledOperand((64, 32), "fp16", "ND"),
+        ProfiledOperand((32, 16), "bf16", "ND"),
+    )
+    assert row.results == (ProfiledOperand((64, 16), "fp32", "ND"),)
     assert (row.time_us, row.time_kind, row.launches) == (10, "task", 1)
     assert row.busy_us == {"cube": 4, "mte2": 6}  # a pipe that did nothing has no time
     assert row.where == f"{file}:2"
@@ -70,7 +73,7 @@ def test_columns_have_the_names_of_other_versions_too(file: Path) -> None:
     line = 'a,MatMul,AI_CORE,9,8,"""4,4;4,4""",FLOAT;FLOAT,"""4,4""",3'
     (row,) = profile_of(file, line, head=head)
     assert (row.time_us, row.cores, row.cube_us, row.task) == (9, 8, 3, "AI_CORE")
-    assert row.operands[0] == Operand((4, 4), "fp32", "ND")
+    assert row.operands[0] == ProfiledOperand((4, 4), "fp32", "ND")
 
 
 def test_an_operand_that_a_call_left_out_is_no_operand(file: Path) -> None:

@@ -11,27 +11,29 @@ from npusim.machine.device.catalog import load_device
 from npusim.ops import matmul
 from npusim.silicon.choices import Choice
 from npusim.silicon.profile_rows import simulate_profiled_row
-from npusim.silicon.rows import Declined, Operand, ProfiledRow, Simulated
+from npusim.silicon.rows import Declined, ProfiledOperand, ProfiledRow, SimulatedRow
 from npusim.silicon.simulate import simulate_row
 
 DEVICE = "ascend910b2"
-MAP = Operand((2, 1, 4, 14, 14, 16), "fp16", "NDC1HWC0")
-FRACTALS = Operand((36, 4, 16, 16), "fp16", "FRACTAL_Z_3D")
-SIZES = Operand((5,), "int32", "ND")
+MAP = ProfiledOperand((2, 1, 4, 14, 14, 16), "fp16", "NDC1HWC0")
+FRACTALS = ProfiledOperand((36, 4, 16, 16), "fp16", "FRACTAL_Z_3D")
+SIZES = ProfiledOperand((5,), "int32", "ND")
 LAYER = Choice(attributes=(("kernel", (3, 3)), ("padding", (1,))), where="f.yaml:2")
 
 
-def plain(*shape: int, kind: str = "fp16", layout: str = "ND") -> Operand:
-    return Operand(shape, kind, layout)
+def plain(*shape: int, kind: str = "fp16", layout: str = "ND") -> ProfiledOperand:
+    return ProfiledOperand(shape, kind, layout)
 
 
-def row(kind: str, operands: tuple[Operand, ...], *results: Operand, **more: Any) -> ProfiledRow:
+def row(
+    kind: str, operands: tuple[ProfiledOperand, ...], *results: ProfiledOperand, **more: Any
+) -> ProfiledRow:
     return ProfiledRow(
         id="x", chip=DEVICE, op=kind, operands=operands, results=results, where="p.csv:7", **more
     )
 
 
-def simulated(one: ProfiledRow) -> Simulated:
+def simulated(one: ProfiledRow) -> SimulatedRow:
     return simulate_profiled_row(one, load_device(DEVICE))
 
 
@@ -88,7 +90,7 @@ def test_a_tiling_of_the_file_beside_is_taken() -> None:
     ],
 )
 def test_gradients_take_their_attributes_from_the_file_beside(
-    kind: str, operands: tuple[Operand, ...], result: Operand
+    kind: str, operands: tuple[ProfiledOperand, ...], result: ProfiledOperand
 ) -> None:
     got = simulated(row(kind, operands, result, choice=LAYER, cores=24))
     assert got.busy_us["cube"]
@@ -112,7 +114,9 @@ def test_gradients_take_their_attributes_from_the_file_beside(
         ("Relu", (plain(1000),), plain(1000)),
     ],
 )  # fmt: skip
-def test_vector_kernels_run(kind: str, operands: tuple[Operand, ...], result: Operand) -> None:
+def test_vector_kernels_run(
+    kind: str, operands: tuple[ProfiledOperand, ...], result: ProfiledOperand
+) -> None:
     got = simulated(row(kind, operands, result, cores=48, task="AI_VECTOR_CORE"))
     assert got.busy_us["aiv_mte2"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from npusim.silicon.rows import CallRow, KernelRow, Unreadable
 from npusim.silicon.score import (
-    Pair,
+    RowPair,
     busy_errors,
     family_scores,
     is_scored,
@@ -19,10 +19,10 @@ from npusim.silicon.score import (
     time_error,
 )
 from npusim.silicon.sheet import shipped_sheets
-from npusim.silicon.simulate import Outcome
+from npusim.silicon.simulate import RowOutcome
 from tests.tables import rows
 
-Make = Callable[..., Outcome]
+Make = Callable[..., RowOutcome]
 
 
 def test_an_error_is_simulated_over_measured_less_one(make: Make) -> None:
@@ -32,7 +32,9 @@ def test_an_error_is_simulated_over_measured_less_one(make: Make) -> None:
     assert time_error(make("a", 0, 80)) is None
     assert time_error(make("a", 100, None)) is None
     assert (
-        time_error(Outcome(Unreadable(id="a", family="F", chip="A3", reason="why"), reason="why"))
+        time_error(
+            RowOutcome(Unreadable(id="a", family="F", chip="A3", reason="why"), reason="why")
+        )
         is None
     )
 
@@ -93,7 +95,7 @@ def test_families_count_what_was_compared_declined_and_failed(make: Make) -> Non
         make("c", 30, 60),
         make("d", None, 5),
         make("e", 10, None),
-        Outcome(KernelRow(id="f", chip="A3", op="x", family="G"), reason="r", failed=True),
+        RowOutcome(KernelRow(id="f", chip="A3", op="x", family="G"), reason="r", failed=True),
     ]
     first, second, everything = family_scores(outcomes)
     assert (first.family, first.rows, first.compared, first.declined, first.failed) == (
@@ -131,10 +133,10 @@ def test_pairs_are_all_twos_of_a_group_on_one_chip(make: Make) -> None:
         make("h", 1, 1),
     ]
     ab, ac, bc, ef = pairs(outcomes)
-    assert ab == Pair("p", "a", "b", 0.9, 1.1, decisive=True, right=False)
+    assert ab == RowPair("p", "a", "b", 0.9, 1.1, decisive=True, right=False)
     assert (ac.first, ac.second, ac.decisive, ac.right) == ("a", "c", False, None)
-    assert bc == Pair("p", "b", "c", 101 / 90, 40 / 55, decisive=True, right=False)
-    assert ef == Pair("q", "e", "f", 0.5, None, decisive=True, right=None)
+    assert bc == RowPair("p", "b", "c", 101 / 90, 40 / 55, decisive=True, right=False)
+    assert ef == RowPair("q", "e", "f", 0.5, None, decisive=True, right=None)
 
 
 def test_a_pair_that_does_not_move_is_wrong_and_one_that_does_is_right(make: Make) -> None:

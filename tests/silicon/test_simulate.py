@@ -13,8 +13,8 @@ import pytest
 from npusim.base.errors import CapacityError
 from npusim.machine.device.spec import Device
 from npusim.silicon import simulate
-from npusim.silicon.rows import CallRow, Declined, KernelRow, Row, Simulated, Unreadable
-from npusim.silicon.simulate import CHIPS, Outcome, Workers, device_name, simulate_row
+from npusim.silicon.rows import CallRow, Declined, KernelRow, Row, SimulatedRow, Unreadable
+from npusim.silicon.simulate import CHIPS, RowOutcome, RowWorkers, device_name, simulate_row
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,10 +28,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Device]]:
     """The devices that simulations were asked for, by kind of row; every answer is 7 us."""
     found: list[tuple[str, Device]] = []
 
-    def fake(kind: str) -> Callable[[object, Device], Simulated]:
-        def answer(_: object, device: Device) -> Simulated:
+    def fake(kind: str) -> Callable[[object, Device], SimulatedRow]:
+        def answer(_: object, device: Device) -> SimulatedRow:
             found.append((kind, device))
-            return Simulated(7.0, {}, ("k",), ("said",))
+            return SimulatedRow(7.0, {}, ("k",), ("said",))
 
         return answer
 
@@ -90,7 +90,7 @@ def test_unknown_words_and_chips_are_named(asked: list[tuple[str, Device]]) -> N
     assert chip.reason is not None
     assert chip.reason.startswith("chip 'TPUv3' has no device; known are 310, 310P, 910, 910B1,")
     bad = Unreadable(id="r", chip="A3", reason="file.csv:3: M: expected ...")
-    assert simulate_row(bad, {}) == Outcome(bad, reason="file.csv:3: M: expected ...")
+    assert simulate_row(bad, {}) == RowOutcome(bad, reason="file.csv:3: M: expected ...")
     assert asked == []
 
 
@@ -105,12 +105,12 @@ def test_unknown_words_and_chips_are_named(asked: list[tuple[str, Device]]) -> N
 def test_an_exception_is_an_outcome(
     monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, failed: bool
 ) -> None:
-    def broken(_: KernelRow, __: Device) -> Simulated:
+    def broken(_: KernelRow, __: Device) -> SimulatedRow:
         raise error
 
     monkeypatch.setattr(simulate, "simulate_stream_row", broken)
     one = row("A3")
-    assert simulate_row(one, {}) == Outcome(one, reason=reason, failed=failed)
+    assert simulate_row(one, {}) == RowOutcome(one, reason=reason, failed=failed)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def test_a_process_that_dies_costs_its_own_row_and_no_other() -> None:
         row("A3", switches=("nonsense",)),
     ]
     seen: list[tuple[int, int]] = []
-    with Workers(2) as workers:
+    with RowWorkers(2) as workers:
         tasks = [(one, dict[str, str]()) for one in rows]
         outcomes = workers.outcomes(tasks, lambda done, total: seen.append((done, total)))
     assert [outcome.row for outcome in outcomes] == rows

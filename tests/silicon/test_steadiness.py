@@ -22,13 +22,13 @@ from npusim.silicon.constants import Constant, load_constants
 from npusim.silicon.rows import KernelRow
 from npusim.silicon.score import is_scored
 from npusim.silicon.sheet import shipped_sheets
-from npusim.silicon.simulate import Outcome, simulate_row
+from npusim.silicon.simulate import RowOutcome, simulate_row
 from tools.scorecard.coverage import CLASSES, ends, inside, members, structure
 from tools.scorecard.starts import Restarted, restarted, with_notes
 from tools.scorecard.tables import scorecard
 
 
-def simulated(ids: tuple[str, ...] = ()) -> list[Outcome]:
+def simulated(ids: tuple[str, ...] = ()) -> list[RowOutcome]:
     rows = [row for sheet in shipped_sheets() for row in sheet.rows if is_scored(row)]
     return [simulate_row(row, {}) for row in rows if not ids or row.id in ids]
 

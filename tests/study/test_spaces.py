@@ -15,7 +15,7 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError, ConfigError, NpusimError
 from npusim.machine.device.spec import Device
-from npusim.study.space import Axis, Study, load_study, make_axis, make_study
+from npusim.study.space import Study, StudyAxis, load_study, make_axis, make_study
 from tests.tables import rows
 from tests.texts import text_of
 
@@ -25,7 +25,7 @@ ON = {"operator": "matmul", "device": "tiny", "m": "32", "k": "32", "n": "32"}
 @rows("tests/data/rows/study.yaml", "values_of_an_axis", "name, values, want")
 def test_values_of_an_axis(name: str, values: Any, want: list[str]) -> None:
     fixed = {key: value for key, value in ON.items() if key != name}
-    assert make_axis(name, values, fixed) == Axis(name=name, values=tuple(want))
+    assert make_axis(name, values, fixed) == StudyAxis(name=name, values=tuple(want))
 
 
 @rows("tests/data/mistakes/study.yaml", "wrong_values_of_an_axis", "name, values, message")
@@ -93,7 +93,7 @@ def test_a_study_is_of_one_thing() -> None:
     with pytest.raises(ArgumentError, match="at most 10,000,000 run"):
         Study(
             fixed={"operator": "matmul"},
-            axes=tuple(Axis(name=n, values=("1",) * 1000) for n in "mkn"),
+            axes=tuple(StudyAxis(name=n, values=("1",) * 1000) for n in "mkn"),
         )
 
 

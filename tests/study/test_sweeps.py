@@ -22,7 +22,7 @@ from npusim.ops import CARDS
 from npusim.ops.card import Stated
 from npusim.results.shown import palette
 from npusim.reuse.store import opened
-from npusim.study.points import Measured, stored_point
+from npusim.study.points import MeasuredPoint, stored_point
 from npusim.study.result import SweepResult
 from npusim.study.runner import here, look
 from npusim.study.space import make_study
@@ -165,7 +165,7 @@ def test_two_processes_may_write_one_store(tmp_path: Path) -> None:
     assert [one.wait() for one in both] == [0, 0]
     with opened(file, "sweeps") as kept:
         assert len(kept) == 600
-        assert stored_point(kept, "b299") == Measured({"i": 299})
+        assert stored_point(kept, "b299") == MeasuredPoint({"i": 299})
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:

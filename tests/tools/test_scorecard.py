@@ -10,7 +10,7 @@ import pytest
 from npusim.machine.device.spec import Device
 from npusim.silicon import simulate
 from npusim.silicon.constants import load_constants
-from npusim.silicon.rows import KernelRow, Simulated
+from npusim.silicon.rows import KernelRow, SimulatedRow
 from tests.texts import text_of
 from tools.scorecard import __main__ as command
 
@@ -21,9 +21,9 @@ Capture = pytest.CaptureFixture[str]
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel takes M us on every device, its cube half of that."""
 
-    def gemm(row: KernelRow, device: Device) -> Simulated:
+    def gemm(row: KernelRow, device: Device) -> SimulatedRow:
         time = float(row.M or 0)
-        return Simulated(time, {"cube": time / 2, "mte2": None}, ("matmul",), (device.name,))
+        return SimulatedRow(time, {"cube": time / 2, "mte2": None}, ("matmul",), (device.name,))
 
     monkeypatch.setattr(simulate, "simulate_gemm_row", gemm)
     monkeypatch.setenv("COLUMNS", "300")

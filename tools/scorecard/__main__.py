@@ -24,7 +24,7 @@ from npusim.silicon.constants import load_constants
 from npusim.silicon.profile import read_data
 from npusim.silicon.rows import CallRow
 from npusim.silicon.sheet import shipped_sheets
-from npusim.silicon.simulate import Outcome, Task, Workers
+from npusim.silicon.simulate import RowOutcome, RowWorkers, Task
 from npusim.silicon.tables import save_page, save_plot
 from tools.scorecard.left_out import leave_one_out
 from tools.scorecard.starts import restarted, with_notes
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(files: Sequence[Path] | None, jobs: int) -> tuple[list[Outcome], list[Table]]:
+def measured(files: Sequence[Path] | None, jobs: int) -> tuple[list[RowOutcome], list[Table]]:
     """Simulate the rows of ``files``, or those that ship, and make the tables of the score card.
 
     Raises ``NpusimError`` for a file that is none of measurements.
@@ -68,7 +68,7 @@ def measured(files: Sequence[Path] | None, jobs: int) -> tuple[list[Outcome], li
     rows = [row for sheet in sheets for row in sheet.rows]
     constants = load_constants()
     constants_of_calls = load_constants(part="calls")
-    with Workers(jobs) as workers, Bar() as bar:
+    with RowWorkers(jobs) as workers, Bar() as bar:
         simulate = partial(_simulated, workers, bar)
         outcomes = simulate([(row, {}) for row in rows])
         kernels = leave_one_out(outcomes, constants, simulate) if constants else None
@@ -80,7 +80,7 @@ def measured(files: Sequence[Path] | None, jobs: int) -> tuple[list[Outcome], li
     return outcomes, scorecard(outcomes, kernels, constants, again, calls)
 
 
-def _simulated(workers: Workers, bar: Bar, tasks: Sequence[Task]) -> list[Outcome]:
+def _simulated(workers: RowWorkers, bar: Bar, tasks: Sequence[Task]) -> list[RowOutcome]:
     return workers.outcomes(tasks, lambda done, total: bar.show("simulated", done, total, "points"))
 
 

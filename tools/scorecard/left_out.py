@@ -26,7 +26,7 @@ from npusim.silicon.fit import (
     tells,
 )
 from npusim.silicon.rows import CallRow, KernelRow
-from npusim.silicon.simulate import Outcome
+from npusim.silicon.simulate import RowOutcome
 
 #: How kernels are left out.
 FAMILY, SHAPE, SWITCH, CALL = "family", "shape", "switch", "call"
@@ -51,7 +51,7 @@ class LeftOut:
     shipped: float | None
     predicted: float | None
     values: tuple[str, ...]
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[RowOutcome, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Predicted:
     shapes: int
     mean: float | None
     median: float | None
-    pairs: tuple[score.Pair, ...]
+    pairs: tuple[score.RowPair, ...]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Study:
         folds = [fold for fold in self.left_out if fold.kind in (SHAPE, SWITCH)]
         scored = [o for fold in folds for o in fold.outcomes if score.is_scored(o.row)]
         shapes, mean, median = score.spread(score.by_shape(scored))
-        pairs: list[score.Pair] = []
+        pairs: list[score.RowPair] = []
         for fold in folds:
             if fold.kind == SHAPE:
                 pairs += score.pairs([o for o in fold.outcomes if score.is_scored(o.row)])
@@ -100,14 +100,14 @@ class Fold(NamedTuple):
 class _Fits:
     """The usable rows, and how each of them changes with each constant."""
 
-    base: Sequence[Outcome]
+    base: Sequence[RowOutcome]
     constants: Sequence[Constant]
     slopes: Slopes
     simulate: Simulate
 
 
 def leave_one_out(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RowOutcome],
     constants: Sequence[Constant],
     simulate: Simulate,
     rows: type[KernelRow] | type[CallRow] = KernelRow,
@@ -129,7 +129,7 @@ def leave_one_out(
     return Study(left_out, tuple(determined))
 
 
-def _folds_of_kernels(base: Sequence[Outcome]) -> Iterator[Fold]:
+def _folds_of_kernels(base: Sequence[RowOutcome]) -> Iterator[Fold]:
     """Families, then shapes, then switches, the latter two of scored kernels alone."""
     families = [outcome.row.family for outcome in base]
     for name in dict.fromkeys(families):
@@ -148,7 +148,7 @@ def _folds_of_kernels(base: Sequence[Outcome]) -> Iterator[Fold]:
             yield Fold(SWITCH, word, members_with_word)
 
 
-def _folds_of_calls(base: Sequence[Outcome]) -> Iterator[Fold]:
+def _folds_of_calls(base: Sequence[RowOutcome]) -> Iterator[Fold]:
     """Every call alone."""
     for place, outcome in enumerate(base):
         yield Fold(CALL, outcome.row.id, (place,))

@@ -13,7 +13,7 @@ from npusim.base.records import replace
 from npusim.machine.timing.trace import random_starts, starting
 from npusim.silicon.rows import Row, Unreadable
 from npusim.silicon.score import is_scored
-from npusim.silicon.simulate import Outcome, simulate_row
+from npusim.silicon.simulate import RowOutcome, simulate_row
 
 #: Seeds of the random starts, and the share of its time by which a kernel moves that rests on them.
 SEEDS = (1, 2, 3)
@@ -24,7 +24,7 @@ MOVED = 0.02
 class Restarted:
     """A kernel, and its times with random starts of its cores in microseconds, by seed."""
 
-    outcome: Outcome
+    outcome: RowOutcome
     times_us: tuple[float, ...]
 
     @property
@@ -46,7 +46,7 @@ class Restarted:
 
 
 def restarted(
-    outcomes: Sequence[Outcome], figures: Mapping[str, str], seeds: Sequence[int] = SEEDS
+    outcomes: Sequence[RowOutcome], figures: Mapping[str, str], seeds: Sequence[int] = SEEDS
 ) -> list[Restarted]:
     """Simulate the scored kernels among ``outcomes`` again with random starts of their cores.
 
@@ -68,13 +68,13 @@ def _times_us(
     return tuple(times)
 
 
-def with_notes(outcomes: Sequence[Outcome], kernels: Sequence[Restarted]) -> list[Outcome]:
+def with_notes(outcomes: Sequence[RowOutcome], kernels: Sequence[Restarted]) -> list[RowOutcome]:
     """Return the outcomes with a note where the time rests on how the cores start."""
     moved = {id(kernel.outcome): kernel.moved for kernel in kernels if not kernel.is_steady}
     return [_noted(o, moved[id(o)]) if id(o) in moved else o for o in outcomes]
 
 
-def _noted(outcome: Outcome, moved: float) -> Outcome:
+def _noted(outcome: RowOutcome, moved: float) -> RowOutcome:
     simulated = outcome.simulated
     assert simulated is not None
     note = f"the time rests on how the cores start: random starts move it by {moved:+.1%}"

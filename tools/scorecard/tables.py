@@ -9,7 +9,7 @@ from npusim.results.facts.number_text import percent_text, signed_text
 from npusim.results.shown.report import Table
 from npusim.silicon import score
 from npusim.silicon.constants import Constant
-from npusim.silicon.simulate import Outcome
+from npusim.silicon.simulate import RowOutcome
 from npusim.silicon.tables import WHO, Columns, details, percent, summaries
 from tools.scorecard.left_out import LeftOut, Study
 from tools.scorecard.starts import MOVED, Restarted
@@ -21,7 +21,7 @@ _LEAST_LISTED = 3
 
 
 def scorecard(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RowOutcome],
     kernels: Study | None = None,
     constants: Sequence[Constant] = (),
     restarted: Sequence[Restarted] = (),

@@ -15,7 +15,7 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.call.rank import MEASURED_ON, Ranked, Ranking, rank
-from npusim.call.tilings.problem import Problem
+from npusim.call.tilings.problem import TuningProblem
 from npusim.compat.tuners import product as tuned
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
@@ -64,7 +64,7 @@ def product(draw: Random) -> tuple[Kernel, Device]:
 def simulated(ranking: Ranking, draw: Random, count: int) -> Iterator[tuple[Ranked, int]]:
     """Some rows of a ranking, with their simulated cycles."""
     device = ranking.device
-    problem = Problem(ranking.kernel, device, tuple(range(device.groups)))
+    problem = TuningProblem(ranking.kernel, device, tuple(range(device.groups)))
     for row in draw.sample(ranking.rows, min(count, len(ranking.rows))):
         kernel = replace(ranking.kernel, tiling=row.tiling)
         yield row, problem.time(kernel).cycles

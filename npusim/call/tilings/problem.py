@@ -130,7 +130,7 @@ class Found(NamedTuple):
     gm_bytes: int = 0
 
 
-class Problem(Struct, frozen=True, dict=True):
+class TuningProblem(Struct, frozen=True, dict=True):
     """A kernel whose tiling is sought, on some core groups of a device.
 
     ``l2`` is the L2 as it is before the kernel, None if empty. Cycles are those of the kernel, of

@@ -25,7 +25,7 @@ from npusim.base.digests import own_modules
 from npusim.base.errors import ArgumentError, naming
 from npusim.base.integers import ceil_div
 from npusim.base.workers import Workers as Processes
-from npusim.call.tilings.problem import Changes, Found, Problem, neighbours
+from npusim.call.tilings.problem import Changes, Found, TuningProblem, neighbours
 from npusim.machine.program.build import changes
 from npusim.machine.program.kernel import Kernel
 from npusim.reuse.store import Store
@@ -72,7 +72,7 @@ class Budget(NamedTuple):
 
 
 @dataclass
-class Row:
+class TilingRow:
     """One candidate: its bounds and time in cycles with every launch, and what became of it."""
 
     kernel: Kernel
@@ -105,15 +105,15 @@ class Progress:
 
 
 @dataclass
-class Search:
+class BestFirstSearch:
     """The candidates of a problem, and a search that can be stopped and looked at any time."""
 
-    problem: Problem
+    problem: TuningProblem
     candidates: Iterable[tuple[Kernel, int]]
     seeds: tuple[Kernel, ...]
     budget: Budget
     report: Callable[[Progress], None] | None = None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TilingRow] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._heap: list[tuple[int, int, int]] = []  # bound, how good it is, row
@@ -123,7 +123,7 @@ class Search:
         self.bounded = self.simulated = 0
         self.begun = time.monotonic()
 
-    def begin(self, workers: Workers) -> None:
+    def begin(self, workers: SearchWorkers) -> None:
         """Simulate the seeds in any case."""
         self._add(self.seeds)
         self._heap.clear()
@@ -131,7 +131,7 @@ class Search:
         self._heap.clear()
         self._time([i for i, row in enumerate(self.rows) if row.state == OPEN], workers)
 
-    def lead(self, kernels: Iterable[Kernel], workers: Workers) -> bool:
+    def lead(self, kernels: Iterable[Kernel], workers: SearchWorkers) -> bool:
         """Simulate what may be the best of these, in order, as far as the budget goes; whether the
         best became better."""
         before, candidates = self._best, list(kernels)
@@ -146,12 +146,12 @@ class Search:
             self._time(hopeful if runs is None else hopeful[: runs - self.simulated], workers)
         return self._best < before
 
-    def around(self, workers: Workers) -> None:
+    def around(self, workers: SearchWorkers) -> None:
         """Lead on with what is one step from the best, until none of these is better."""
         while self.best is not None and self.lead(neighbours(self.best), workers):
             pass
 
-    def run(self, workers: Workers) -> None:
+    def run(self, workers: SearchWorkers) -> None:
         """Look at what has the least bound, until the proof or the end of the budget."""
         self._admit(self.candidates)
         while self._heap and self._heap[0][0] < self._best and not self._over():
@@ -187,7 +187,7 @@ class Search:
         for candidate, least in candidates:
             if candidate not in self._admitted:
                 self._admitted.add(candidate)
-                row = Row(candidate, least)
+                row = TilingRow(candidate, least)
                 heapq.heappush(self._heap, (row.least, 0, len(self.rows)))
                 self.rows.append(row)
 
@@ -207,7 +207,7 @@ class Search:
             taken.append(heapq.heappop(heap)[2])
         return taken
 
-    def _bound(self, rows: Iterable[int], workers: Workers) -> None:
+    def _bound(self, rows: Iterable[int], workers: SearchWorkers) -> None:
         """Bounds from programs; what cannot run or runs like another leaves the search."""
         chosen = list(rows)
         findings = self._look("bound", chosen, workers)
@@ -225,7 +225,7 @@ class Search:
                 heapq.heappush(self._heap, (row.bound, 1, i))
         self._tell()
 
-    def _time(self, chosen: list[int], workers: Workers) -> None:
+    def _time(self, chosen: list[int], workers: SearchWorkers) -> None:
         findings = self._look("time", chosen, workers)
         for i, finding in zip(chosen, findings, strict=True):
             row = self.rows[i]
@@ -235,7 +235,7 @@ class Search:
             self.simulated += 1
         self._tell()
 
-    def _look(self, stage: str, chosen: list[int], workers: Workers) -> list[Found]:
+    def _look(self, stage: str, chosen: list[int], workers: SearchWorkers) -> list[Found]:
         """Bounds or times of rows, as ``stage`` says."""
         kernel = self.problem.kernel
         return workers.look(stage, [changes(kernel, self.rows[i].kernel) for i in chosen])
@@ -251,13 +251,13 @@ class Search:
 # -- processes ----------------------------------------------------------------------------------
 
 
-class Workers(Processes):
+class SearchWorkers(Processes):
     """``jobs`` processes (1: this one alone) that look at candidates of a problem.
 
     What the store knows is not computed again; what is computed is kept there at once.
     """
 
-    def __init__(self, problem: Problem, store: Store, jobs: int) -> None:
+    def __init__(self, problem: TuningProblem, store: Store, jobs: int) -> None:
         super().__init__(jobs, partial(_begin, problem), own_modules(type(problem.kernel)))
         self.problem = problem
         self.store = store
@@ -296,7 +296,7 @@ class Workers(Processes):
         return f"{first} and {len(chunk) - 1} more" if len(chunk) > 1 else first
 
 
-def look(problem: Problem, stage: str, changes: Changes) -> Found:
+def look(problem: TuningProblem, stage: str, changes: Changes) -> Found:
     """Bound or time one candidate, as ``stage`` says; an error names it."""
     candidate = problem.candidate(changes)
     with naming(partial(_candidate_name, candidate)):
@@ -309,13 +309,13 @@ def _candidate_name(candidate: Kernel) -> str:
 
 
 #: The problem of a process that looks at candidates.
-_HELD: list[Problem] = []
+_HELD: list[TuningProblem] = []
 
 
 def _look(stage: str, candidates: list[Changes]) -> list[Found]:
     return [look(_HELD[0], stage, changes) for changes in candidates]
 
 
-def _begin(problem: Problem) -> None:
+def _begin(problem: TuningProblem) -> None:
     """Make ready to look."""
     _HELD.append(problem)

@@ -17,18 +17,18 @@ from msgspec import Struct
 from npusim.base.atomic_files import replacing
 from npusim.base.errors import CapacityError
 from npusim.base.workers import check_jobs
-from npusim.call.tilings.problem import Problem, tiling_of
+from npusim.call.tilings.problem import TuningProblem, tiling_of
 from npusim.call.tilings.proof import (
     ILLEGAL,
     OPEN,
     PRUNED,
     SAME,
     SIMULATED,
+    BestFirstSearch,
     Budget,
     Progress,
-    Row,
-    Search,
-    Workers,
+    SearchWorkers,
+    TilingRow,
 )
 from npusim.machine.program.build import Fit, fits
 from npusim.machine.program.kernel import Kernel
@@ -47,12 +47,12 @@ Counts = dict[str, int]
 class Tuned(Answer, Struct, frozen=True, dict=True):
     """Result of tuning a kernel.
 
-    ``rows`` has a ``Row`` per candidate, the kernel that was given first. Cycles are those of the
-    kernel with its launch and with what its tiling needs before it, such as clearing.
+    ``rows`` has a ``TilingRow`` per candidate, the kernel that was given first. Cycles are those of
+    the kernel with its launch and with what its tiling needs before it, such as clearing.
     """
 
-    problem: Problem
-    rows: tuple[Row, ...]
+    problem: TuningProblem
+    rows: tuple[TilingRow, ...]
     bounded: int
     seconds: float
     #: Looks that a store answered, of ``bounded`` and simulated ones together.
@@ -65,13 +65,13 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
         return f"<Tuned {where}: {len(self.rows):,} candidates, {best}>"
 
     @cached_property
-    def leading(self) -> tuple[Row, ...]:
+    def leading(self) -> tuple[TilingRow, ...]:
         """The simulated candidates, best first."""
         rows = [row for row in self.rows if row.state == SIMULATED]
         return tuple(sorted(rows, key=lambda row: row.cycles))
 
     @property
-    def _winner(self) -> Row:
+    def _winner(self) -> TilingRow:
         if not self.leading:
             reasons = [row.reason for row in self.rows if row.reason]
             raise CapacityError(
@@ -129,7 +129,7 @@ class Tuned(Answer, Struct, frozen=True, dict=True):
             state: states[state] for state in (SIMULATED, PRUNED, ILLEGAL, OPEN)
         }
 
-    def fit(self, row: Row) -> Fit:
+    def fit(self, row: TilingRow) -> Fit:
         """Bytes of the buffers of one candidate."""
         return fits(row.kernel, self.problem.device, issued=False)
 
@@ -284,7 +284,7 @@ def _value(value: Any) -> str:
 
 
 def search(
-    problem: Problem,
+    problem: TuningProblem,
     seeds: tuple[Kernel, ...],
     among: Iterable[Kernel] | None = None,
     budget: Budget = Budget(),  # noqa: B008 - immutable
@@ -305,9 +305,9 @@ def search(
     with (
         in_notebooks(progress, _of_tilings) as report,
         opened(store, "tuned") as answers,
-        Workers(problem, answers, jobs) as workers,
+        SearchWorkers(problem, answers, jobs) as workers,
     ):
-        looking = Search(problem, candidates, seeds, budget, report)
+        looking = BestFirstSearch(problem, candidates, seeds, budget, report)
         looking.begin(workers)
         if among is None:
             looking.lead(_leaders(problem), workers)
@@ -324,7 +324,7 @@ def search(
 _LEADING = 32
 
 
-def _leaders(problem: Problem) -> list[Kernel]:
+def _leaders(problem: TuningProblem) -> list[Kernel]:
     """Those of the problem's kernel, the best first; none where no tiling is known to fit."""
     kernel = problem.kernel
     warm = [t.name for t in kernel.tensors if t.role != "out"] if problem.l2 is not None else []

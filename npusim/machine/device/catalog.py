@@ -19,7 +19,7 @@ from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.machine.device.config import build_device, figures
 from npusim.machine.device.files import ALIASES, devices, is_file, lineage, shipped_file
-from npusim.machine.device.parts import Figure, Provenance
+from npusim.machine.device.parts import DeviceFigure, Provenance
 from npusim.machine.device.spec import Device
 
 __all__ = ["devices", "load_device", "parse_core_mask", "ranges", "read_cores"]
@@ -52,7 +52,7 @@ def load_device(
     return loaded.origin.rebuild(loaded, overrides) if overrides else loaded
 
 
-def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
+def ranges(device: Device) -> dict[str, tuple[DeviceFigure, DeviceFigure]]:
     """Return the low and the high end of every figure that may be off, by dotted path.
 
     That is the range its file states, else for a figure that is fitted or assumed the share of its
@@ -68,7 +68,7 @@ def ranges(device: Device) -> dict[str, tuple[Figure, Figure]]:
     return by_path
 
 
-def _ends(figure: Figure, provenance: Provenance | None) -> Range | None:
+def _ends(figure: DeviceFigure, provenance: Provenance | None) -> Range | None:
     """Return both ends of a figure's range in base units, None where it has no range."""
     if provenance is None or provenance.range is not None:
         return provenance.range if provenance else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from npusim.base.dtypes import DEVICE_DTYPES
 from npusim.base.quantities import format_frequency
-from npusim.base.yamltree import Node, suggest
+from npusim.base.yamltree import YamlNode, suggest
 from npusim.machine.device.parts import (
     GLOBAL_PLACES,
     MEMORY_ROLES,
@@ -34,20 +34,20 @@ _QUARTERED = 128
 _PATH_NAME = re.compile(r"\w+->\w+(\.\w+)?")
 
 
-def _node_at(root: Node, *keys: str) -> Node:
+def _node_at(root: YamlNode, *keys: str) -> YamlNode:
     """Return the node at ``keys``."""
     for key in keys:
         root = root.mapping()[key]
     return root
 
 
-def _check_sums(device: Device, root: Node) -> None:
+def _check_sums(device: Device, root: YamlNode) -> None:
     """Sums of what overlaps have one of two precisions."""
     if device.overlap_sums not in ("tensor", "fp32"):
         raise _node_at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
 
 
-def _check_roles(device: Device, root: Node) -> None:
+def _check_roles(device: Device, root: YamlNode) -> None:
     """Each role is known and held by one memory, or by one pipe."""
     sections: tuple[tuple[str, Mapping[str, Memory | Pipe], Collection[str]], ...] = (
         ("memories", device.memories, MEMORY_ROLES),
@@ -68,7 +68,7 @@ def _check_roles(device: Device, root: Node) -> None:
             holders[part.called] = part.name
 
 
-def _check_cores(device: Device, root: Node) -> None:
+def _check_cores(device: Device, root: YamlNode) -> None:
     """Core kinds name declared memories, pipes and roles, and each role is held once."""
     if not device.cores:
         raise _node_at(root, "cores").fail("a device needs at least one kind of core; add one")
@@ -88,7 +88,7 @@ def _check_cores(device: Device, root: Node) -> None:
         _check_pipes_of_kind(device, kind, root)
 
 
-def _check_pipes_of_kind(device: Device, kind: CoreKind, root: Node) -> None:
+def _check_pipes_of_kind(device: Device, kind: CoreKind, root: YamlNode) -> None:
     """A kind of core has a pipe that issues instructions, and those of its roles."""
     pipes = [device.pipes[pipe].called for pipe in kind.pipes]
     for pipe in ("S", *(PIPE_OF_ROLE[role] for role in kind.roles)):
@@ -99,7 +99,7 @@ def _check_pipes_of_kind(device: Device, kind: CoreKind, root: Node) -> None:
             )
 
 
-def _check_core_counts(device: Device, root: Node) -> None:
+def _check_core_counts(device: Device, root: YamlNode) -> None:
     """No kind has more cores than the engines can hold."""
     for kind in device.cores.values():
         cores = device.groups * kind.per_group
@@ -110,7 +110,7 @@ def _check_core_counts(device: Device, root: Node) -> None:
             )
 
 
-def _check_paths(device: Device, root: Node) -> None:
+def _check_paths(device: Device, root: YamlNode) -> None:
     """Every path joins known places and runs on a core that has its pipe and its memories."""
     places = (*device.memories, *GLOBAL_PLACES)
     for path in device.paths.values():
@@ -135,7 +135,7 @@ def _check_paths(device: Device, root: Node) -> None:
         _piece(path, node)
 
 
-def _check_links(device: Device, root: Node) -> None:
+def _check_links(device: Device, root: YamlNode) -> None:
     """Links have a scope and carry known traffic, paths name known links, and none is idle."""
     used: set[str] = set()
     for path in device.paths.values():
@@ -168,7 +168,7 @@ def _has(device: Device) -> list[str]:
     ]
 
 
-def _window(path: Path, node: Node) -> None:
+def _window(path: Path, node: YamlNode) -> None:
     """An img2col path has a window, the bytes it fetches at once; other paths have none."""
     if path.variant in ("load3d", "load3d_transpose") and not path.window_bytes:
         raise node.fail("a load3d path needs 'window', the bytes it fetches per cycle; add it")
@@ -176,7 +176,7 @@ def _window(path: Path, node: Node) -> None:
         raise node.mapping()["window"].fail("only load3d paths have a window; remove it")
 
 
-def _piece(path: Path, node: Node) -> None:
+def _piece(path: Path, node: YamlNode) -> None:
     """Loads that turn rows into fractals cut them into pieces, of at least a block of 32 B."""
     piece = path.piece_bytes
     if piece and path.variant != "nd2nz":
@@ -188,7 +188,7 @@ def _piece(path: Path, node: Node) -> None:
         )
 
 
-def _check_cache(device: Device, root: Node) -> None:
+def _check_cache(device: Device, root: YamlNode) -> None:
     """Sectors fill blocks, a word has a bit for each of them, and blocks fit the cache."""
     l2 = device.l2
     if l2 is None:
@@ -207,7 +207,7 @@ def _check_cache(device: Device, root: Node) -> None:
         )
 
 
-def _check_units(device: Device, root: Node) -> None:
+def _check_units(device: Device, root: YamlNode) -> None:
     """Element types are known, rates are of the device's, and a role that multiplies has any."""
     names = [dtype.name for dtype in DEVICE_DTYPES]
     for item in _node_at(root, "dtypes").items():
@@ -232,7 +232,7 @@ def _check_units(device: Device, root: Node) -> None:
                 )
 
 
-def _check_energies(device: Device, root: Node) -> None:
+def _check_energies(device: Device, root: YamlNode) -> None:
     """Multiply-adds have an energy in types that the unit multiplies."""
     for key, unit in (("cube", device.cube), ("gemm", device.gemm)):
         for dtype in unit.energy_pj if unit else ():
@@ -241,7 +241,7 @@ def _check_energies(device: Device, root: Node) -> None:
                 raise node.fail(f"there is no rate of {dtype!r}{suggest(dtype, unit.rates)}")
 
 
-def _check_launch(device: Device, root: Node) -> None:
+def _check_launch(device: Device, root: YamlNode) -> None:
     """The skew of starts is a part of what a core adds to a launch."""
     for key, launch in (("launch", device.single), ("graph", device.graph)):
         if launch is not None and launch.skew_cycles > launch.core_cycles:
@@ -251,7 +251,7 @@ def _check_launch(device: Device, root: Node) -> None:
             )
 
 
-def _check_supply(device: Device, root: Node) -> None:
+def _check_supply(device: Device, root: YamlNode) -> None:
     """The supply rises with the clock, from its threshold."""
     silicon = device.silicon
     if silicon is not None and silicon.voltage and silicon.threshold >= silicon.voltage:
@@ -268,7 +268,7 @@ def _check_supply(device: Device, root: Node) -> None:
         )
 
 
-def _check_sizes(device: Device, root: Node) -> None:
+def _check_sizes(device: Device, root: YamlNode) -> None:
     """Sizes for which energies hold are of memories; of those that a variant dropped, too."""
     silicon = device.silicon
     memories = {"l2", "shared_memory", *MEMORY_ROLES, *device.memories}
@@ -279,7 +279,7 @@ def _check_sizes(device: Device, root: Node) -> None:
 
 
 #: The checks of a device, in their order.
-CHECKS: tuple[Callable[[Device, Node], None], ...] = (
+CHECKS: tuple[Callable[[Device, YamlNode], None], ...] = (
     _check_sums,
     _check_roles,
     _check_cores,

@@ -30,7 +30,7 @@ from npusim.base.quantities import (
     parse_range,
 )
 from npusim.base.records import replace
-from npusim.base.yamltree import Node, TextFile, suggest
+from npusim.base.yamltree import TextFile, YamlNode, suggest
 from npusim.machine.device.checks import CHECKS
 from npusim.machine.device.edit import edited, part_name, put, without_absent
 from npusim.machine.device.files import NO, NONE, Source, lineage, merged
@@ -38,7 +38,7 @@ from npusim.machine.device.parts import (
     AT_MOST,
     CONFIDENCES,
     CubeRate,
-    Figure,
+    DeviceFigure,
     FigureValue,
     Provenance,
     key_of,
@@ -68,16 +68,16 @@ def build_device(sources: tuple[Source, ...]) -> Device:
     return _build(without_absent(root), names)
 
 
-def figures(device: Device) -> dict[str, Figure]:
+def figures(device: Device) -> dict[str, DeviceFigure]:
     """Return every figure of ``device`` by dotted path, unstated defaults included."""
     return {".".join(figure.keys): figure for figure in _walk(device, ())}
 
 
 #: The device that was asked last for its figures, of which a study makes many variants, and these.
-_walked: list[tuple[Device, dict[str, Figure]]] = []
+_walked: list[tuple[Device, dict[str, DeviceFigure]]] = []
 
 
-def _figures_of(device: Device) -> dict[str, Figure]:
+def _figures_of(device: Device) -> dict[str, DeviceFigure]:
     """``figures``, which nobody may change here."""
     if not _walked or _walked[0][0] is not device:
         _walked[:] = [(device, figures(device))]
@@ -88,11 +88,11 @@ def _figures_of(device: Device) -> dict[str, Figure]:
 class _Tree:
     """The ``Origin`` of every device: its YAML tree, and the devices in the files behind it."""
 
-    root: Node
+    root: YamlNode
     names: Mapping[str, str]
     read: _Read | None = field(default=None, repr=False, compare=False)  # what was made of it
 
-    def __reduce__(self) -> tuple[type[_Tree], tuple[Node, Mapping[str, str]]]:
+    def __reduce__(self) -> tuple[type[_Tree], tuple[YamlNode, Mapping[str, str]]]:
         return _Tree, (self.root, self.names)  # nodes are others in another process
 
     @property
@@ -161,7 +161,7 @@ def _base_units(path: str, value: object, kind: str) -> str:
     return format_quantity(value, kind)
 
 
-def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[Figure]:
+def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[DeviceFigure]:
     """Yield the figures of a spec dataclass, in its own order."""
     for f in fields(value):
         here, item = (*keys, key_of(f)), getattr(value, f.name)
@@ -170,9 +170,9 @@ def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[Figure]:
             continue
         if kind.startswith("map:"):
             for name, entry in item.items():
-                yield Figure((*here, name), kind[4:], _plain(entry))
+                yield DeviceFigure((*here, name), kind[4:], _plain(entry))
         elif kind:
-            yield Figure(here, kind, item)
+            yield DeviceFigure(here, kind, item)
         elif is_dataclass(item):
             yield from _walk(item, here)
         elif isinstance(item, Mapping):
@@ -197,7 +197,7 @@ def _has_default(field: Field[Any]) -> bool:
 class _Part(NamedTuple):
     """The part a node was read as, and where its figures come from."""
 
-    node: Node
+    node: YamlNode
     value: Any
     provenance: dict[str, Provenance]
 
@@ -212,7 +212,7 @@ class _Read(NamedTuple):
     parts: dict[int, _Part]
 
 
-def _build(root: Node, names: Mapping[str, str], before: _Read | None = None) -> Device:
+def _build(root: YamlNode, names: Mapping[str, str], before: _Read | None = None) -> Device:
     """Read the whole tree, then check what no single value can show.
 
     ``before`` is what was read of another tree, some of whose nodes this one may have.
@@ -241,7 +241,7 @@ def _build(root: Node, names: Mapping[str, str], before: _Read | None = None) ->
     return device.by_role()
 
 
-def _entries(cls: type, node: Node, *, named: bool) -> dict[str, Node]:
+def _entries(cls: type, node: YamlNode, *, named: bool) -> dict[str, YamlNode]:
     """Return the nodes of a record by YAML key, all of them known and none missing."""
     skip = (*_BUILT, "name") if named else _BUILT
     for key, child in node.mapping().items():
@@ -271,7 +271,7 @@ class _Reader:
     earlier: Mapping[int, _Part] = field(default_factory=dict)  # of an earlier reader
     parts: dict[int, _Part] = field(default_factory=dict)
 
-    def part(self, cls: Any, node: Node, name: str | None) -> Any:
+    def part(self, cls: Any, node: YamlNode, name: str | None) -> Any:
         """Return ``record``, or what an earlier reader made of this very node."""
         part = self.earlier.get(id(node))
         if part is None or part.node is not node:
@@ -283,7 +283,7 @@ class _Reader:
         self.parts[id(node)] = part
         return part.value
 
-    def record(self, cls: Any, node: Node, name: str | None, preset: dict[str, Any]) -> Any:
+    def record(self, cls: Any, node: YamlNode, name: str | None, preset: dict[str, Any]) -> Any:
         """Return a ``cls`` read from a mapping; ``name`` is its key in the mapping around it."""
         entries = _entries(cls, node, named=name is not None)
         hints, values = _hints(cls), dict(preset)
@@ -302,7 +302,7 @@ class _Reader:
                 values[f.name] = None
         return cls(**values)
 
-    def figure(self, node: Node, kind: str) -> Any:
+    def figure(self, node: YamlNode, kind: str) -> Any:
         """Return one figure in base units; a bare quantity is the user's."""
         text = node.text()
         bare = "" if "(" in text else f" (assumed, {USER[0]})"
@@ -334,13 +334,13 @@ class _Reader:
         )
         return _cube_rate(value) if isinstance(value, tuple) else value
 
-    def _figures(self, node: Node, kind: str) -> Any:
+    def _figures(self, node: YamlNode, kind: str) -> Any:
         """Return a figure, or for a kind ``map:...`` a mapping of figures."""
         if not kind.startswith("map:"):
             return self.figure(node, kind)
         return {key: self.figure(child, kind[4:]) for key, child in node.mapping().items()}
 
-    def _value(self, hint: Any, node: Node, name: str | None) -> Any:
+    def _value(self, hint: Any, node: YamlNode, name: str | None) -> Any:
         """Return what is no figure: text, lists of words, records and mappings of them."""
         if hint is str:
             return node.text()
@@ -366,7 +366,7 @@ def _cube_rate(block: Block) -> CubeRate:
     return CubeRate(m=m, k=k, n=n, cycles=cycles)
 
 
-def _words(node: Node) -> tuple[str, ...]:
+def _words(node: YamlNode) -> tuple[str, ...]:
     """Return a list of distinct words, at least one."""
     words: list[str] = []
     for item in node.items():
@@ -380,7 +380,7 @@ def _words(node: Node) -> tuple[str, ...]:
     return tuple(words)
 
 
-def figure_text(figure: Figure, clock_hz: int) -> str:
+def figure_text(figure: DeviceFigure, clock_hz: int) -> str:
     """Return the value of a figure for people: rates rounded, and durations, in both units."""
     text = format_quantity(figure.value, figure.kind)
     if isinstance(figure.value, tuple):

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from npusim.base.records import replace
-from npusim.base.yamltree import Node, load_tree
+from npusim.base.yamltree import YamlNode, load_tree
 from npusim.machine.device.files import NO, NONE
 from npusim.machine.device.parts import CoreKind, Link, Memory, Path, Pipe, key_of
 from npusim.machine.device.spec import Device
@@ -38,7 +38,7 @@ def part_name(path: str) -> tuple[str, str] | None:
     return (section, name) if section in PARTS and name else None
 
 
-def without_absent(root: Node) -> Node:
+def without_absent(root: YamlNode) -> YamlNode:
     """The tree of a device file without the units of which it says that there is none."""
     entries = root.mapping()
     absent = [key for key in UNITS & entries.keys() if entries[key].value in (NO, NONE)]
@@ -46,7 +46,7 @@ def without_absent(root: Node) -> Node:
     return replace(root, value=present) if absent else root
 
 
-def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
+def edited(root: YamlNode, section: str, name: str, text: str, source: str) -> YamlNode:
     """The tree of a device file with a part dropped ("no", "none"), as it is ("yes"), or put in.
 
     A part is put in as ``{key: value, ...}``, with figures without how well they are known: that
@@ -75,17 +75,17 @@ def edited(root: Node, section: str, name: str, text: str, source: str) -> Node:
     return _without_memory(root, name) if section == "memories" else root
 
 
-def put(node: Node, keys: tuple[str, ...], value: str | dict[str, Node]) -> Node:
+def put(node: YamlNode, keys: tuple[str, ...], value: str | dict[str, YamlNode]) -> YamlNode:
     """Return a copy of a tree of mappings with ``value`` at ``keys``."""
     if not keys:
         return replace(node, value=value)
     entries = node.mapping()
     path = f"{node.path}.{keys[0]}" if node.path else keys[0]
-    child = entries.get(keys[0], Node("", node.file, node.line, path))
+    child = entries.get(keys[0], YamlNode("", node.file, node.line, path))
     return replace(node, value={**entries, keys[0]: put(child, keys[1:], value)})
 
 
-def _part(root: Node, section: str, name: str, text: str, source: str) -> Node:
+def _part(root: YamlNode, section: str, name: str, text: str, source: str) -> YamlNode:
     """The node of a part that is put in."""
     node = load_tree(text, f"{section}.{name}")
     figures = {key_of(f) for f in fields(PARTS[section]) if "unit" in f.metadata}
@@ -94,11 +94,11 @@ def _part(root: Node, section: str, name: str, text: str, source: str) -> Node:
         value = child.value
         if key in figures and isinstance(value, str) and "(" not in value:
             value = f"{value} (assumed, {source})"
-        children[key] = Node(value, root.file, root.line, f"{section}.{name}.{key}")
-    return Node(children, root.file, root.line, f"{section}.{name}")
+        children[key] = YamlNode(value, root.file, root.line, f"{section}.{name}.{key}")
+    return YamlNode(children, root.file, root.line, f"{section}.{name}")
 
 
-def _without_memory(root: Node, memory: str) -> Node:
+def _without_memory(root: YamlNode, memory: str) -> YamlNode:
     """The tree without the paths of a memory, and without it in any core."""
     entries = root.mapping()
     paths = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from npusim.base.errors import ConfigError
 from npusim.base.records import replace
 from npusim.base.resources import configs
-from npusim.base.yamltree import Node, TextFile, load_tree, read_text, suggest
+from npusim.base.yamltree import TextFile, YamlNode, load_tree, read_text, suggest
 
 #: Other names of shipped devices: a family's own name means its commonest bin.
 ALIASES = {"ascend910b": "ascend910b2"}
@@ -66,7 +66,7 @@ def lineage(source: TextFile | str, name: str = "") -> tuple[Source, ...]:
     return tuple(texts)
 
 
-def merged(sources: tuple[Source, ...]) -> tuple[Node, dict[str, str]]:
+def merged(sources: tuple[Source, ...]) -> tuple[YamlNode, dict[str, str]]:
     """Return the tree of a file laid over its bases, and the name of the device in each file."""
     trees = [_tree(*source) for source in sources]
     names = {
@@ -80,7 +80,7 @@ def merged(sources: tuple[Source, ...]) -> tuple[Node, dict[str, str]]:
     return result, names
 
 
-def _laid_over(derived: Node, base: Node) -> Node:
+def _laid_over(derived: YamlNode, base: YamlNode) -> YamlNode:
     """Return ``derived`` with everything that only ``base`` has, in the order of ``base``."""
     if not isinstance(derived.value, dict) or not isinstance(base.value, dict):
         return derived
@@ -98,7 +98,7 @@ def _laid_over(derived: Node, base: Node) -> Node:
     return replace(derived, value=value)
 
 
-def _base_file(key: Node) -> TextFile:
+def _base_file(key: YamlNode) -> TextFile:
     """Return the file a ``base`` names."""
     name = key.text()
     if is_file(name):
@@ -116,7 +116,7 @@ def _base_file(key: Node) -> TextFile:
 
 
 @lru_cache(maxsize=64)
-def _tree(text: str, file: str) -> Node:
+def _tree(text: str, file: str) -> YamlNode:
     """Return the tree of a file's text, which nobody changes."""
     tree = load_tree(text, file)
     if not isinstance(tree.value, dict):

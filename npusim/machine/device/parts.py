@@ -44,7 +44,7 @@ FigureValue = str | int | Fraction
 
 
 @dataclass(frozen=True)
-class Figure:
+class DeviceFigure:
     """One figure of a device: keys that lead to it in the file, kind of quantity, base units."""
 
     keys: tuple[str, ...]

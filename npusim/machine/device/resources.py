@@ -16,7 +16,7 @@ from npusim.base.errors import ArgumentError
 from npusim.base.quantities import KINDS, format_quantity
 from npusim.machine.device.edit import part_name
 from npusim.machine.device.files import NO, NONE
-from npusim.machine.device.parts import AT_MOST, Figure, FigureValue
+from npusim.machine.device.parts import AT_MOST, DeviceFigure, FigureValue
 from npusim.machine.device.pipes import PIPES
 from npusim.machine.device.spec import Device
 
@@ -35,7 +35,7 @@ _FACTOR = re.compile(r"x(\d{1,9}(?:\.\d{1,9}|/[1-9]\d{0,8})?)", re.ASCII)
 
 
 def resources(
-    device: Device, by_path: Mapping[str, Figure], names: Iterable[str] | None = None
+    device: Device, by_path: Mapping[str, DeviceFigure], names: Iterable[str] | None = None
 ) -> dict[str, tuple[str, ...]]:
     """The resources of ``device`` by name, each with the dotted paths of the figures it rests on.
 
@@ -50,13 +50,13 @@ def resources(
     return {name: tuple(paths) for name, paths in by_resource.items()}
 
 
-def _is_speed(path: str, figure: Figure) -> bool:
+def _is_speed(path: str, figure: DeviceFigure) -> bool:
     if path in _NO_SPEEDS or path.endswith(AT_MOST):
         return False
     return figure.kind in (*_RATES, *_TIMES) or figure.keys[-1] in _COUNTS
 
 
-def resource_of(device: Device, figure: Figure) -> str:
+def resource_of(device: Device, figure: DeviceFigure) -> str:
     """The name of the resource that a figure is a speed of."""
     first, *middle, last = figure.keys
     engines = {facts.engine: pipe for pipe, facts in PIPES.items() if facts.engine}
@@ -89,7 +89,7 @@ def word_of(name: str) -> str:
     return name.lower().replace(" ", "_")
 
 
-def by_word(device: Device, by_path: Mapping[str, Figure]) -> dict[str, tuple[str, ...]]:
+def by_word(device: Device, by_path: Mapping[str, DeviceFigure]) -> dict[str, tuple[str, ...]]:
     """The figures of each resource by its word."""
     return {word_of(name): paths for name, paths in resources(device, by_path).items()}
 
@@ -100,7 +100,9 @@ def read_factor(text: str) -> Fraction | None:
     return Fraction(match[1]) or None if match else None
 
 
-def faster(by_path: Mapping[str, Figure], paths: Iterable[str], factor: Fraction) -> dict[str, str]:
+def faster(
+    by_path: Mapping[str, DeviceFigure], paths: Iterable[str], factor: Fraction
+) -> dict[str, str]:
     """Texts of the figures that make a resource of these ``paths`` so many times as fast.
 
     Rates and counts are multiplied, times divided. Figures that this leaves as they are, such as a
@@ -115,7 +117,7 @@ def faster(by_path: Mapping[str, Figure], paths: Iterable[str], factor: Fraction
     return changed
 
 
-def scaled(figure: Figure, factor: Fraction) -> str | None:
+def scaled(figure: DeviceFigure, factor: Fraction) -> str | None:
     """The text of a figure times ``factor``, None where that is no such figure, or no other one.
 
     Whole numbers are rounded down. A block of multiply-adds takes fewer cycles, or where these
@@ -140,7 +142,7 @@ def scaled(figure: Figure, factor: Fraction) -> str | None:
 
 
 def with_factors(
-    device: Device, by_path: Mapping[str, Figure], values: Mapping[str, FigureValue]
+    device: Device, by_path: Mapping[str, DeviceFigure], values: Mapping[str, FigureValue]
 ) -> dict[str, FigureValue]:
     """``values`` of figures by path, with texts of figures in place of words and of factors.
 
@@ -166,7 +168,7 @@ def with_factors(
 
 
 def _texts(
-    by_path: Mapping[str, Figure],
+    by_path: Mapping[str, DeviceFigure],
     words: Mapping[str, tuple[str, ...]],
     path: str,
     value: FigureValue,
@@ -192,7 +194,7 @@ def _drops(value: FigureValue) -> bool:
     return value in ("yes", NO, NONE) or str(value).startswith("{")
 
 
-def _times(figure: Figure, path: str, factor: Fraction) -> str:
+def _times(figure: DeviceFigure, path: str, factor: Fraction) -> str:
     text = scaled(figure, factor)
     if text is None:
         now = format_quantity(figure.value, figure.kind)

@@ -19,7 +19,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from npusim.machine.device.config import figures
-from npusim.machine.device.parts import ENERGY, Figure
+from npusim.machine.device.parts import ENERGY, DeviceFigure
 from npusim.machine.device.silicon import Silicon
 from npusim.machine.device.spec import Device
 
@@ -100,7 +100,7 @@ def _sizes(device: Device, law: Silicon) -> Iterator[tuple[str, int, int]]:
         yield "l2", device.l2.size_bytes, law.l2_knee_bytes
 
 
-def energy_growth(device: Device, figure: Figure) -> float:
+def energy_growth(device: Device, figure: DeviceFigure) -> float:
     """An energy per byte at the sizes of the memories it is of, as a multiple of the reference.
 
     Of a move these are the memories that it reads and writes, of vector operands that of the vector
@@ -115,7 +115,7 @@ def energy_growth(device: Device, figure: Figure) -> float:
     return weight / sum(memory.reference_weight for memory in memories)
 
 
-def _memories_of(device: Device, figure: Figure) -> tuple[str, ...]:
+def _memories_of(device: Device, figure: DeviceFigure) -> tuple[str, ...]:
     """Names of the memories that bytes of an energy are read from and written to."""
     first, *middle, last = figure.keys
     if last != ENERGY:  # of a multiply-add
@@ -143,7 +143,7 @@ def energy_pj(device: Device, name: str) -> float:
 _OFF_CHIP = (f"main_memory.{ENERGY}",)
 
 
-def energy_times(device: Device, name: str, figure: Figure) -> float:
+def energy_times(device: Device, name: str, figure: DeviceFigure) -> float:
     """An energy at the device's clock and sizes, as a multiple of what its file states."""
     squared = 1.0 if name in _OFF_CHIP else supply(device) ** 2
     return squared * energy_growth(device, figure)

@@ -120,7 +120,7 @@ def _both(a: Clock, b: Clock) -> Clock:
     return a if a == b else tuple(map(max, a, b))
 
 
-class Order:
+class ProgramOrder:
     """Order of a program: tells if an instruction has ended before another starts.
 
     The answer holds whatever time anything takes.
@@ -210,7 +210,7 @@ def _steps_of(program: Program, variant: Variant) -> list[_Step]:
 class _Meetings:
     """The knowledge of cores about each other: counts by core and pipe, where cores meet."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ProgramOrder) -> None:
         self.order = order
         self.shape = (len(order.program.cores), len(order.program.pipes))
         #: Per core and pipe, after which instruction of the pipe what is known.

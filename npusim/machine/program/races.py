@@ -22,7 +22,7 @@ from msgspec import Struct
 from npusim.base.errors import RaceError
 from npusim.base.integers import IntArray
 from npusim.machine.isa.operands import GmRegion, Tensor
-from npusim.machine.program.order import Order, Place
+from npusim.machine.program.order import Place, ProgramOrder
 from npusim.machine.program.program import ATOMIC, READ, WRITE, Program
 
 
@@ -169,9 +169,9 @@ class _Search:
         self.meets = any(i.between_cores for t in program.templates for i in t.instructions)
 
     @cached_property
-    def order(self) -> Order:
+    def order(self) -> ProgramOrder:
         """Who comes before whom; asked for only where several pipes touch the same bytes."""
-        return Order(self.program)
+        return ProgramOrder(self.program)
 
     def races(self, tensor: Tensor) -> Iterator[_Race]:
         """Pairs of accesses to a tensor that nothing orders, one for each pair of lines."""

@@ -46,7 +46,7 @@ from npusim.machine.program.program import Program
 MOST = 1 << 40
 
 
-class Timed(Instruction, Record, frozen=True):
+class TimedInstruction(Instruction, Record, frozen=True):
     """An operation of pipe ``on`` of which nothing is known but its time; flags order it."""
 
     on: str
@@ -280,7 +280,7 @@ class _Replay:
                 self.k.lines[-1] = where
 
     def _instruction(self, values: dict[str, Any]) -> Instruction:
-        kinds: dict[str, type[Instruction]] = {**ISA, "timed": Timed}
+        kinds: dict[str, type[Instruction]] = {**ISA, "timed": TimedInstruction}
         op = values["op"]
         kind = kinds.get(op)
         if kind is None:

@@ -28,15 +28,15 @@ from npusim.machine.isa.cube import Mmad
 from npusim.machine.isa.dsp import DspGemm
 from npusim.machine.program.lower import Wait
 from npusim.machine.program.program import Program
-from npusim.machine.timing.outcome import Spans
+from npusim.machine.timing.outcome import PipeSpans
 from npusim.machine.timing.trace import (
     FOLLOWING,
     GAP,
     ISSUING,
     SHARING,
     STARTING,
+    PipeWork,
     Step,
-    Work,
     core_starts,
 )
 
@@ -49,10 +49,10 @@ class Place(NamedTuple):
     number: int
 
 
-def critical_path(program: Program, spans: Spans, cycles: int) -> tuple[Step, ...]:
+def critical_path(program: Program, spans: PipeSpans, cycles: int) -> tuple[Step, ...]:
     """The steps that the makespan of ``cycles`` rests on, most first; they add up to it."""
-    by_work: dict[Work, tuple[Counter[str], set[Place]]] = {}
-    for work, part, length, place in Walk(program, spans).back(cycles):
+    by_work: dict[PipeWork, tuple[Counter[str], set[Place]]] = {}
+    for work, part, length, place in CauseWalk(program, spans).back(cycles):
         parts, places = by_work.setdefault(work, (Counter(), set()))
         parts[part] += length
         places.add(place)
@@ -63,7 +63,7 @@ def critical_path(program: Program, spans: Spans, cycles: int) -> tuple[Step, ..
 class _Core:
     """The executed instructions of a core by pipe, and in the order in which they were issued."""
 
-    def __init__(self, program: Program, spans: Spans, number: int, began: int) -> None:
+    def __init__(self, program: Program, spans: PipeSpans, number: int, began: int) -> None:
         self.program = program
         self.number = number
         self.began = began
@@ -163,13 +163,13 @@ def _places(pipes: tuple[int, ...], pipe: int) -> list[int]:
 
 
 #: A stretch of the path: whose it is, the part of its cost, cycles, and which instruction it was.
-Stretch = tuple[Work, str, int, Place]
+Stretch = tuple[PipeWork, str, int, Place]
 
 
-class Walk:
+class CauseWalk:
     """Goes back from the end of a program."""
 
-    def __init__(self, program: Program, spans: Spans) -> None:
+    def __init__(self, program: Program, spans: PipeSpans) -> None:
         self.program = program
         self.spans = spans
         self.device = program.device
@@ -268,7 +268,7 @@ class Walk:
     def _start(self, place: Place) -> list[Stretch]:
         """The cycles before a core starts: those in which the cores before it are started."""
         began = self.core(place.core).began
-        return [(Work("S", "start", "launch"), STARTING, began, place)] if began else []
+        return [(PipeWork("S", "start", "launch"), STARTING, began, place)] if began else []
 
     def awaited(self, place: Place, now: int) -> Place | None:
         """The instruction of another pipe or core that let one start at ``now``, if one did."""
@@ -299,10 +299,12 @@ class Walk:
                 return Place(place.core, q, n - 1), True, []
         return None
 
-    def _named(self, place: Place, task: int, step: int) -> Work:
+    def _named(self, place: Place, task: int, step: int) -> PipeWork:
         """The time the path spends on an instruction, besides issuing it."""
         template = self.program.templates[self.core(place.core).templates[task]]
-        return Work(self.program.pipes[place.pipe], template.facts[step].op, template.lines[step])
+        return PipeWork(
+            self.program.pipes[place.pipe], template.facts[step].op, template.lines[step]
+        )
 
     def _issue(self, number: int, order: int, now: int) -> tuple[Place, bool, list[Stretch]]:
         """Back through the scalar pipe, which was done with an instruction at ``now``."""
@@ -317,7 +319,7 @@ class Walk:
             template = self.program.templates[core.templates[task]]
             cost = int(core.issue_cycles[order])
             if cost:
-                work = Work("S", f"issue {template.facts[place].op}", template.lines[place])
+                work = PipeWork("S", f"issue {template.facts[place].op}", template.lines[place])
                 stretches.append((work, ISSUING, cost, Place(number, pipe, index)))
                 now -= cost
             depth = self.device.pipe(self.program.pipes[pipe]).queue_depth
@@ -387,7 +389,7 @@ class Walk:
         return None
 
 
-def causes(program: Program, spans: Spans) -> IntArray:
+def causes(program: Program, spans: PipeSpans) -> IntArray:
     """For each row of the timeline the row whose instruction let it start, -1 where none did.
 
     Rows are those of ``Timeline``. An instruction that did not wait, that waited to be issued or at
@@ -397,7 +399,7 @@ def causes(program: Program, spans: Spans) -> IntArray:
     columns = (spans.core, spans.pipe, spans.index, spans.start, spans.waited)
     rows = [tuple(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
     place_of = {row[:3]: number for number, row in enumerate(rows)}
-    walk = Walk(program, spans)
+    walk = CauseWalk(program, spans)
     cause_rows = np.full(len(rows), -1, np.int64)
     for number, (core, pipe, index, start, waited) in enumerate(rows):
         if waited:

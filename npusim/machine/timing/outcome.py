@@ -22,7 +22,7 @@ from npusim.machine.isa.base import Instruction
 from npusim.machine.program.program import Flow, Program
 
 
-class Spans(Struct, frozen=True):
+class PipeSpans(Struct, frozen=True):
     """Executed instructions, one row each, in no particular order.
 
     ``index`` counts the instructions of one pipe of one core; ``instruction`` is the place in
@@ -50,7 +50,7 @@ class Outcome(Struct, frozen=True):
     hits: dict[tuple[str, str], tuple[int, int, int]]
     fetched: int  # bytes from main memory, whole sectors
     evicted: int  # bytes to main memory
-    spans: Spans | None
+    spans: PipeSpans | None
 
 
 class L2(Protocol):

@@ -9,12 +9,12 @@ from npusim.machine.isa.base import Cost, Instruction, InstructionFacts
 from npusim.machine.isa.vector import VectorInstruction
 from npusim.machine.program.program import Program
 from npusim.machine.timing.critical import multiply_room
-from npusim.machine.timing.trace import LineWork, Work
+from npusim.machine.timing.trace import LineWork, PipeWork
 
 
 def pressure(program: Program) -> tuple[LineWork, ...]:
     """The work of all cores by instruction of the source, that with most cycles first."""
-    sums: dict[Work, _Sum] = {}
+    sums: dict[PipeWork, _Sum] = {}
     for units, template in zip(program.unit_counts.tolist(), program.templates, strict=True):
         if not units:
             continue
@@ -22,7 +22,7 @@ def pressure(program: Program) -> tuple[LineWork, ...]:
             template.instructions, template.facts, template.lines, template.costs, strict=True
         )
         for instruction, facts, line, cost in rows:
-            work = Work(facts.pipe, facts.op, line)
+            work = PipeWork(facts.pipe, facts.op, line)
             sums.setdefault(work, _Sum()).add(units, instruction, facts, cost, program.device)
     by_pipe: dict[str, int] = {}
     for work, total in sums.items():
@@ -70,7 +70,7 @@ class _Sum:
             self.used += units * cost.macs
             self.room += units * multiply_room(instruction, device)
 
-    def line(self, work: Work, of_pipe: int) -> LineWork:
+    def line(self, work: PipeWork, of_pipe: int) -> LineWork:
         """The sum as a row; the pipe of its line works ``of_pipe`` cycles in all."""
         return LineWork(
             work=work,

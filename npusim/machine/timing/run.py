@@ -16,7 +16,7 @@ from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Kernel
 from npusim.machine.program.program import Program
 from npusim.machine.timing.bounds import needed_bytes, problem_bounds, program_bounds
-from npusim.machine.timing.outcome import L2, Held, Outcome, Progress, Spans
+from npusim.machine.timing.outcome import L2, Held, Outcome, PipeSpans, Progress
 from npusim.machine.timing.trace import (
     KernelRun,
     PipeRow,
@@ -228,7 +228,7 @@ def trace_causes(program: Program, l2: L2) -> IntArray:
     return causes(program, _spans(program, l2)[0])
 
 
-def _spans(program: Program, l2: L2) -> tuple[Spans, int]:
+def _spans(program: Program, l2: L2) -> tuple[PipeSpans, int]:
     """The spans of executed instructions, and the makespan."""
     outcome = _run(program, l2, keep=True)
     assert outcome.spans is not None
@@ -277,7 +277,7 @@ def _activity(program: Program, outcome: Outcome) -> dict[str, int]:
     return {key: n for key, n in {**program.activity, **shared}.items() if n}
 
 
-def _in_time(spans: Spans, cores: int, pipes: int) -> IntArray:
+def _in_time(spans: PipeSpans, cores: int, pipes: int) -> IntArray:
     """The order of spans by start, core, pipe and index; as one number these sort faster."""
     most = 1 + int(spans.index.max(initial=0))
     if (1 + int(spans.start.max(initial=0))) * cores * pipes * most < 1 << 63:
@@ -286,7 +286,7 @@ def _in_time(spans: Spans, cores: int, pipes: int) -> IntArray:
     return np.lexsort((spans.index, spans.pipe, spans.core, spans.start))
 
 
-def _timeline(program: Program, spans: Spans) -> Timeline:
+def _timeline(program: Program, spans: PipeSpans) -> Timeline:
     """Spans sorted by (start, core, pipe, index), with what their instructions are."""
     order = _in_time(spans, len(program.cores), len(program.pipes))
     steps = [

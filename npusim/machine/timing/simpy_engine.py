@@ -37,7 +37,7 @@ from npusim.machine.program.program import MOVE, READ, CoreProgram, Flow, Progra
 from npusim.machine.timing.fabric import Fabric
 from npusim.machine.timing.l2 import Fetches, L2State
 from npusim.machine.timing.links import Links, occupied, parts
-from npusim.machine.timing.outcome import Outcome, Progress, Spans, hangs, outside
+from npusim.machine.timing.outcome import Outcome, PipeSpans, Progress, hangs, outside
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -167,7 +167,7 @@ class SimpyEngine:
                 self._close(core, pipe, row, cycles)
         spans = None
         if self.spans is not None:
-            spans = Spans(*np.array(self.spans, np.int64).reshape(-1, 9).T)
+            spans = PipeSpans(*np.array(self.spans, np.int64).reshape(-1, 9).T)
         return Outcome(
             cycles,
             np.array([c.account for c in self.cores], np.int64),

@@ -186,7 +186,7 @@ ISSUING = "issue"
 STARTING = "start"
 
 
-class Work(NamedTuple):
+class PipeWork(NamedTuple):
     """The time the path spends on an instruction of a source: ``pipe`` executes ``op`` of ``line``.
 
     Issuing is work of the scalar pipe for the instruction it issues.
@@ -200,7 +200,7 @@ class Work(NamedTuple):
 class Step(Struct, frozen=True):
     """All visits of the path to one instruction of the source, in cycles by part."""
 
-    work: Work
+    work: PipeWork
     count: int
     parts: dict[str, int]
 
@@ -220,7 +220,7 @@ class LineWork(Struct, frozen=True, kw_only=True):
     ``npusim.machine.isa.vector.Lanes``.
     """
 
-    work: Work
+    work: PipeWork
     count: int
     cycles: int
     share: float

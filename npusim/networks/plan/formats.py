@@ -20,7 +20,7 @@ from scipy.sparse import coo_array
 from npusim.base.records import replace
 
 
-class Way(NamedTuple):
+class FormatWay(NamedTuple):
     """One way to run an operation: its time, and the formats of what it reads and writes."""
 
     us: float
@@ -28,7 +28,7 @@ class Way(NamedTuple):
     writes: Mapping[str, str]
 
 
-class Conversion(NamedTuple):
+class FormatConversion(NamedTuple):
     """A value that a kernel converts, once, to another format than it is made in."""
 
     value: str
@@ -36,7 +36,7 @@ class Conversion(NamedTuple):
     us: float
 
 
-class Plan(Struct, frozen=True):
+class FormatPlan(Struct, frozen=True):
     """A way for each operation, by place; what is converted; and the time of both together.
 
     ``bound_us`` is what no plan can be faster than, as far as that is proved, ``framework_us`` what
@@ -45,7 +45,7 @@ class Plan(Struct, frozen=True):
 
     ways: tuple[int, ...]
     homes: Mapping[str, str]
-    conversions: tuple[Conversion, ...]
+    conversions: tuple[FormatConversion, ...]
     us: float
     bound_us: float
     framework_us: float | None = None
@@ -60,19 +60,19 @@ class Plan(Struct, frozen=True):
 Cost = Callable[[str, str], float | None]
 
 
-class Problem(Struct, frozen=True):
+class FormatProblem(Struct, frozen=True):
     """The operations' ways, values that exist before (``given``) and pairs that are ``tied``.
 
     ``given`` have the formats in which they may come; the second of a ``tied`` pair takes the place
     of the first in the next step, so that both have one format.
     """
 
-    ways: Sequence[Sequence[Way]]
+    ways: Sequence[Sequence[FormatWay]]
     cost: Cost
     given: Mapping[str, Sequence[str]]
     tied: Sequence[tuple[str, str]] = ()
 
-    def evaluated(self, chosen: Sequence[int], given: Mapping[str, str]) -> Plan | None:
+    def evaluated(self, chosen: Sequence[int], given: Mapping[str, str]) -> FormatPlan | None:
         """The plan of these ways and formats, None where it needs what no kernel converts."""
         homes = dict(given)
         picked = [ways[i] for ways, i in zip(self.ways, chosen, strict=True)]
@@ -91,11 +91,11 @@ class Problem(Struct, frozen=True):
             us = self.cost(name, format)
             if us is None:
                 return None
-            conversions.append(Conversion(name, format, us))
+            conversions.append(FormatConversion(name, format, us))
         us = sum(way.us for way in picked) + sum(conversion.us for conversion in conversions)
-        return Plan(tuple(chosen), homes, tuple(conversions), us, us)
+        return FormatPlan(tuple(chosen), homes, tuple(conversions), us, us)
 
-    def best(self) -> Plan:
+    def best(self) -> FormatPlan:
         """The plan of least time, by an integer program."""
         return _Program(self).solved()
 
@@ -119,7 +119,7 @@ class _Program:
     a format (at least as often as a reader wants it where it is not made so).
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: FormatProblem) -> None:
         self.problem = problem
         self.costs: list[float] = []  # of each binary
         self.rows: list[_Row] = []
@@ -168,7 +168,7 @@ class _Program:
         self.costs.append(us)
         return len(self.costs) - 1
 
-    def solved(self) -> Plan:
+    def solved(self) -> FormatPlan:
         """The plan of least time, with the bound that the solver proved."""
         places = [
             (row_number, column, factor)

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple, Protocol
 
 from npusim.machine.device.spec import Device
-from npusim.networks.plan.formats import Plan, Problem, Way
+from npusim.networks.plan.formats import FormatPlan, FormatProblem, FormatWay
 from npusim.networks.plan.join_split import parts_of
 from npusim.networks.plan.tasks import (
     FRACTAL,
@@ -204,7 +204,7 @@ def _by_channel(operation: Operation) -> bool:
 _BLOCKED = ("max_pool", "avg_pool", "upsample", "interpolate")
 
 
-class Launch(NamedTuple):
+class PlannedLaunch(NamedTuple):
     """A launch: an operation with the formats of its values, or a conversion of one.
 
     Plain ``views`` lie where the values lie that they are views of.
@@ -241,7 +241,7 @@ class Launch(NamedTuple):
         return [(n, self.formats[n]) for n in op.writes] if op else [(self.value, self.format)]
 
 
-def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
+def each_call(step: Training, formats: Formats) -> Iterator[PlannedLaunch]:
     """The launches where every operation takes plain values and leaves plain ones.
 
     Bits that an operation makes or reads in blocks alone lie so, and all that use them take their
@@ -251,14 +251,14 @@ def each_call(step: Training, formats: Formats) -> Iterator[Launch]:
         way = formats.ways(operation)[0]
         for name in operation.reads:
             if way[name] != PLAIN and formats.conversion(name, way[name]):
-                yield Launch(None, {}, step.views, name, PLAIN, way[name])
-        yield Launch(operation, way, step.views)
+                yield PlannedLaunch(None, {}, step.views, name, PLAIN, way[name])
+        yield PlannedLaunch(operation, way, step.views)
         for name in operation.writes:
             if way[name] != PLAIN and formats.conversion(name, PLAIN):
-                yield Launch(None, {}, step.views, name, way[name], PLAIN)
+                yield PlannedLaunch(None, {}, step.views, name, way[name], PLAIN)
 
 
-def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
+def problem(step: Training, formats: Formats, *, fixed: bool) -> FormatProblem:
     """The choice of formats; ``fixed`` leaves each operation and parameter its blocked one.
 
     Data come as frameworks have them; parameters and the optimizer's state may stay in any format
@@ -269,7 +269,7 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
         possible = formats.ways(operation)
         ways.append(
             [
-                Way(
+                FormatWay(
                     formats.us(operation, way),
                     {name: way[name] for name in operation.reads},
                     {name: way[name] for name in operation.writes},
@@ -291,10 +291,14 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> Problem:
         free |= kind == "map" and name not in step.inputs  # a parameter that is read as a map
         outside[name] = several if free else usual
     pairs = [(name.removesuffix("_new"), name) for name in written if name.endswith("_new")]
-    return Problem(ways, formats.cost, outside, [pair for pair in pairs if pair[0] in outside])
+    return FormatProblem(
+        ways, formats.cost, outside, [pair for pair in pairs if pair[0] in outside]
+    )
 
 
-def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Iterator[Launch]:
+def planned(
+    step: Training, formats: Formats, plan: FormatPlan, *, fixed: bool
+) -> Iterator[PlannedLaunch]:
     """The launches under a plan: a conversion just before the first operation that needs it."""
     waiting = {(conversion.value, conversion.format) for conversion in plan.conversions}
     for operation, number in zip(step.operations, plan.ways, strict=True):
@@ -302,8 +306,8 @@ def planned(step: Training, formats: Formats, plan: Plan, *, fixed: bool) -> Ite
         for name in operation.reads:
             if (name, way[name]) in waiting:
                 waiting.discard((name, way[name]))
-                yield Launch(None, {}, step.views, name, plan.homes[name], way[name])
-        yield Launch(operation, way, step.views)
+                yield PlannedLaunch(None, {}, step.views, name, plan.homes[name], way[name])
+        yield PlannedLaunch(operation, way, step.views)
 
 
 class Cache:
@@ -330,12 +334,14 @@ class Cache:
 class LaunchTask(NamedTuple):
     """A launch, its task, and the bytes of the values that it uses, by their names."""
 
-    launch: Launch
+    launch: PlannedLaunch
     task: Task
     sizes: dict[str, int]
 
 
-def tasks(launches: Iterable[Launch], formats: Formats, device: Device) -> Iterator[LaunchTask]:
+def tasks(
+    launches: Iterable[PlannedLaunch], formats: Formats, device: Device
+) -> Iterator[LaunchTask]:
     """The launches with the task of each, after what the ones before left in the L2."""
     cache = Cache(device)
     for launch in launches:

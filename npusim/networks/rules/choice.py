@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from npusim.networks.rules.table import Rule, tables
+from npusim.networks.rules.table import KindRule, tables
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer
 from npusim.workloads.graph import Node
 from npusim.workloads.kinds import USUAL
@@ -19,7 +19,7 @@ OF_IMAGES = ("group_norm", "instance_norm")
 _SYMBOLS = {"scale": ("gamma",), "shift": ("beta",)}
 
 
-def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:
+def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> KindRule:
     """The row of a node that reads values in these shapes."""
     rules = tables().rules
     layer = node.layer
@@ -36,7 +36,7 @@ def rule_of(node: Node, shapes: Sequence[tuple[int, ...]]) -> Rule:
     return rules[kind]
 
 
-def _with_parameters(rule: Rule, node: Node) -> Rule:
+def _with_parameters(rule: KindRule, node: Node) -> KindRule:
     """The row of an operation of which only the traffic is known, with the node's parameters.
 
     Each is read forward, and its gradient is written beside those of the operands.

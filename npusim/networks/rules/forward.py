@@ -13,7 +13,7 @@ from npusim.base.dtypes import FP32, INT8, INT32, DType
 from npusim.base.records import replace
 from npusim.networks.rules.choice import named_numbers, rule_of
 from npusim.networks.rules.splits import in_turn, splits
-from npusim.networks.rules.table import Form, Rule, chain_of, tables
+from npusim.networks.rules.table import KindRule, OperationForm, chain_of, tables
 from npusim.networks.rules.values import COPY, VIEW, Kinds, Operation, Training, Value
 from npusim.workloads import ConvLayer, ElementwiseLayer, Layer, LinearLayer, Workload
 from npusim.workloads.graph import Edge, Node, shape_in, shape_out
@@ -34,7 +34,7 @@ class Forward:
         self.settings = settings
         self.copies_of: dict[str, str] = {}
         self.step = Training(tuple(item.name for item in workload.inputs))
-        self.rules: dict[str, Rule] = {}
+        self.rules: dict[str, KindRule] = {}
         self.symbols: dict[str, dict[str, str]] = {}
         self.gradients: dict[str, list[str]] = {}
         self.copies: dict[tuple[str, DType], str] = {}
@@ -134,7 +134,9 @@ class Forward:
             for form in rule.forward:
                 self.note(node, self.of_group(form, group, "y", "split"), "forward")
 
-    def of_group(self, form: Form, group: Sequence[Node], symbol: str, op: str) -> Form:
+    def of_group(
+        self, form: OperationForm, group: Sequence[Node], symbol: str, op: str
+    ) -> OperationForm:
         """An operation of a node; of several slices, the ``op`` of all of them.
 
         It has what each calls ``symbol`` in its place, with a number.
@@ -150,7 +152,7 @@ class Forward:
             writes=tuple(names) if form.writes == (symbol,) else form.writes,
         )
 
-    def _named(self, node: Node, rule: Rule) -> dict[str, str]:
+    def _named(self, node: Node, rule: KindRule) -> dict[str, str]:
         """Values by the symbols of the rule: inputs, the output, parameters, what is kept."""
         layer = node.layer
         names = self._operands(node)
@@ -226,7 +228,7 @@ class Forward:
     def note(
         self,
         node: Node,
-        form: Form,
+        form: OperationForm,
         phase: str,
         count: int | None = None,
         layer: ElementwiseLayer | None = None,
@@ -264,7 +266,7 @@ class Forward:
     def _operation(
         self,
         name: str,
-        form: Form,
+        form: OperationForm,
         phase: str,
         layer: Layer | ElementwiseLayer | None,
         operands: Mapping[str, str],
@@ -285,7 +287,7 @@ class Forward:
             )  # fmt: skip
         self.step.operations.append(operation)
 
-    def _type(self, form: Form) -> DType | None:
+    def _type(self, form: OperationForm) -> DType | None:
         """The type that an operation computes maps in; None for any."""
         if form.kind.startswith(("convolution", "linear")):
             return self.kinds.cube
@@ -328,7 +330,7 @@ def _with_computed_matrix(node: Node) -> Node:
     return replace(node, layer=replace(layer, n=1, rows=layer.all_rows, products=1))
 
 
-def _symbols_read(form: Form, names: Mapping[str, str]) -> list[str]:
+def _symbols_read(form: OperationForm, names: Mapping[str, str]) -> list[str]:
     """The symbols of an operation's operands that a node has; "x*" are all of x1, x2, ..."""
     numbered = [symbol for symbol in names if symbol[0] == "x" and symbol[1:].isdigit()]
     symbols: list[str] = []

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from npusim.base.dtypes import FP32, DType
 from npusim.networks.rules.forward import Forward
-from npusim.networks.rules.table import Form, chain_of
+from npusim.networks.rules.table import OperationForm, chain_of
 from npusim.networks.rules.values import Operation, Value
 from npusim.workloads import ElementwiseLayer
 from npusim.workloads.graph import Node
@@ -85,7 +85,7 @@ class Gradients:
                     node, self.forward.of_group(form, group, "dy", "concat"), wanted
                 )
 
-    def _gradients_of_parts(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
+    def _gradients_of_parts(self, node: Node, form: OperationForm, wanted: Sequence[str]) -> None:
         """The gradients of some values of a concatenation, each cut out of that of the whole."""
         layer = node.layer
         assert isinstance(layer, ElementwiseLayer)
@@ -133,7 +133,7 @@ class Gradients:
         )
         self.step.operations.append(operation)
 
-    def _note_gradients(self, node: Node, form: Form, wanted: Sequence[str]) -> None:
+    def _note_gradients(self, node: Node, form: OperationForm, wanted: Sequence[str]) -> None:
         """An operation of the gradients, where somebody wants one of its results."""
         operands = self._operand_gradients(node, form, wanted)
         weights = self._weight_gradients(node, form)
@@ -152,7 +152,9 @@ class Gradients:
         for word in weights:
             self._flow_to_weight(node, word)
 
-    def _operand_gradients(self, node: Node, form: Form, wanted: Sequence[str]) -> list[str]:
+    def _operand_gradients(
+        self, node: Node, form: OperationForm, wanted: Sequence[str]
+    ) -> list[str]:
         """The gradients of operands that an operation computes, named, by their symbols."""
         keys = []
         for word in form.writes:
@@ -169,7 +171,7 @@ class Gradients:
                     keys.append(key)
         return keys
 
-    def _weight_gradients(self, node: Node, form: Form) -> list[str]:
+    def _weight_gradients(self, node: Node, form: OperationForm) -> list[str]:
         """The gradients of parameters that an operation computes, named, by their symbols."""
         names = self.symbols[node.name]
         operands = ("dx*", "dx", "dx1", "dx2")
@@ -182,7 +184,7 @@ class Gradients:
             and self._parameter_part(node, word[1:], word)
         ]
 
-    def _sums_behind(self, node: Node, form: Form, weights: Sequence[str]) -> list[str]:
+    def _sums_behind(self, node: Node, form: OperationForm, weights: Sequence[str]) -> list[str]:
         """Name sums that the gradient of the operand needs though no parameter has them as its own.
 
         A normalisation has them whether its scale and shift are trained, frozen or absent.
@@ -250,7 +252,7 @@ class Gradients:
             parameter = self.forward.copies_of.get(source.name, source.name)
             self.gradients.setdefault(parameter, []).append(gradient)
 
-    def _repeated_gradient(self, node: Node, form: Form, weights: Sequence[str]) -> None:
+    def _repeated_gradient(self, node: Node, form: OperationForm, weights: Sequence[str]) -> None:
         """The gradients of parameters that an operation uses again and again: a sum of them all."""
         names = self.symbols[node.name]
         totals = {word: names[word] for word in weights}

@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from npusim.base.dtypes import FP16, FP32, DType
 from npusim.base.resources import configs
-from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.base.yamltree import YamlNode, load_tree, suggest
 from npusim.kernels.vector.elementwise import Step
 from npusim.kernels.vector.expression import BY_ROW
 
 
-class Form(NamedTuple):
+class OperationForm(NamedTuple):
     """An operation of a layer: its row of ``CHAINS`` or its own kernel, and its values.
 
     ``kind`` is what reports count it as.
@@ -32,15 +32,15 @@ class Form(NamedTuple):
     writes: tuple[str, ...]
 
 
-class Rule(NamedTuple):
+class KindRule(NamedTuple):
     """The operations of a kind of layer; gradients of what is among ``passes_on`` pass as they are.
 
     ``parameters`` and what is ``kept`` for the backward pass have kinds of values; "of x" says that
     one has the size of the input, not of the output. ``numbers`` are the names of its layer's.
     """
 
-    forward: tuple[Form, ...]
-    backward: tuple[Form, ...] = ()
+    forward: tuple[OperationForm, ...]
+    backward: tuple[OperationForm, ...] = ()
     parameters: Mapping[str, str] = {}
     kept: Mapping[str, str] = {}
     numbers: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def _each(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-class Line(NamedTuple):
+class ChainLine(NamedTuple):
     """A line of a chain in words: ``result = operation operands``, or ``result += operand``.
 
     The second is a sum over all but the channels, and has no ``operation``.
@@ -120,14 +120,14 @@ class Line(NamedTuple):
     operands: tuple[str, ...]
 
 
-class Row(NamedTuple):
+class ChainRow(NamedTuple):
     """A chain in words: its lines, what it writes, and its vectors.
 
     One that is ``exact`` is computed in the type of its maps, others in fp32. ``rows`` is that of
     ``Chain``.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[ChainLine, ...]
     writes: tuple[str, ...]
     vectors: tuple[str, ...] = ()
     exact: bool = False
@@ -162,18 +162,18 @@ class Update(NamedTuple):
     weights: bool
 
 
-class Tables(Struct, frozen=True):
+class OperationTables(Struct, frozen=True):
     """The tables, by names."""
 
     settings: Mapping[str, float]
     optimizers: Mapping[str, tuple[Update, ...]]
-    rules: Mapping[str, Rule]
-    chains: Mapping[str, Row]
+    rules: Mapping[str, KindRule]
+    chains: Mapping[str, ChainRow]
     fusions: tuple[Fusion, ...]
 
 
 @cache
-def tables() -> Tables:
+def tables() -> OperationTables:
     """The tables that ship; ``ConfigError`` names the line of one that is not as it should be."""
     root = load_tree(configs() / "operations.yaml", "operations.yaml")
     parts = root.mapping(
@@ -181,7 +181,7 @@ def tables() -> Tables:
     )
     rows = {**parts["layers"].mapping(), **parts["kinds"].mapping()}
     chains = {name: _row(node) for name, node in parts["chains"].mapping().items()}
-    return Tables(
+    return OperationTables(
         {name: _number(node) for name, node in parts["settings"].mapping().items()},
         {
             name: tuple(_update(op, row, chains) for op, row in node.mapping().items())
@@ -193,26 +193,26 @@ def tables() -> Tables:
     )
 
 
-def _number(node: Node) -> float:
+def _number(node: YamlNode) -> float:
     try:
         return float(node.text())
     except ValueError:
         raise node.fail(f"expected a number, got {node.text()!r}") from None
 
 
-def _update(op: str, node: Node, chains: Mapping[str, Row]) -> Update:
+def _update(op: str, node: YamlNode, chains: Mapping[str, ChainRow]) -> Update:
     if op not in chains:
         raise node.fail(f"there is no chain {op!r}{suggest(op, chains)}")
     whose, *state = node.text().replace(",", " ").split()
     return Update(op, tuple(state), whose == "weights")
 
 
-def _computes(node: Node) -> bool:
+def _computes(node: YamlNode) -> bool:
     """Return whether a row says what its kind computes; what else has the rule of traffic."""
     return "forward" in node.mapping()
 
 
-def _rule(node: Node) -> Rule:
+def _rule(node: YamlNode) -> KindRule:
     keys = ("torch", "onnx", "numbers", "parameters", "keeps", "forward", "backward", "passes_on")
     parts = node.mapping((), keys)
 
@@ -220,14 +220,14 @@ def _rule(node: Node) -> Rule:
         entries = parts[key].mapping() if key in parts else {}
         return {name: entry.text() for name, entry in entries.items()}
 
-    def forms(key: str) -> tuple[Form, ...]:
+    def forms(key: str) -> tuple[OperationForm, ...]:
         entries = parts[key].mapping() if key in parts else {}
         return tuple(_form(name, entry) for name, entry in entries.items())
 
     def listed(key: str) -> tuple[str, ...]:
         return tuple(parts[key].text().split()) if key in parts else ()
 
-    return Rule(
+    return KindRule(
         forms("forward"),
         forms("backward"),
         words("parameters"),
@@ -237,15 +237,15 @@ def _rule(node: Node) -> Rule:
     )
 
 
-def _form(name: str, node: Node) -> Form:
+def _form(name: str, node: YamlNode) -> OperationForm:
     parts = [part.strip() for part in node.text().split(",")]
     values = [tuple(words.split()) for words in parts[-1].split("->")]
     if len(parts) != 3 or len(values) != 2:
         raise node.fail("expected: row or kernel, what it counts as, what it reads -> writes")
-    return Form(name, parts[0], parts[1], *values)
+    return OperationForm(name, parts[0], parts[1], *values)
 
 
-def _row(node: Node) -> Row:
+def _row(node: YamlNode) -> ChainRow:
     parts = node.mapping(("steps",), ("writes", "vectors", "exact", "rows"))
     steps = parts["steps"]
     lines = tuple(_line(steps, line.split()) for line in steps.text().strip().split("\n"))
@@ -253,7 +253,7 @@ def _row(node: Node) -> Row:
     def words(key: str) -> tuple[str, ...]:
         return tuple(parts[key].text().split()) if key in parts else ()
 
-    return Row(
+    return ChainRow(
         lines,
         words("writes"),
         words("vectors"),
@@ -262,14 +262,14 @@ def _row(node: Node) -> Row:
     )
 
 
-def _line(node: Node, words: Sequence[str]) -> Line:
+def _line(node: YamlNode, words: Sequence[str]) -> ChainLine:
     """The line of a chain that has these words."""
     fault = _fault(words)
     if fault:
         raise node.fail(f"{' '.join(words)}: {fault}")
     if words[1] == "+=":
-        return Line(words[0], "", (words[2],))
-    return Line(words[0], words[2], tuple(words[3:]))
+        return ChainLine(words[0], "", (words[2],))
+    return ChainLine(words[0], words[2], tuple(words[3:]))
 
 
 def _fault(words: Sequence[str]) -> str:
@@ -292,7 +292,7 @@ def _operands(words: Sequence[str]) -> tuple[str, str, str]:
     return a, b, mask
 
 
-def _fusion(name: str, node: Node) -> Fusion:
+def _fusion(name: str, node: YamlNode) -> Fusion:
     parts = node.mapping(("first", "second"), ("keeps", "usual"))
     first = tuple(item.text() for item in parts["first"].items())
     usual = "usual" not in parts or parts["usual"].text() != "no"
@@ -313,7 +313,7 @@ def chain_of(
     given, "cast" has one. ``settings`` are numbers in place of those of the table,
     ``maps`` the type of maps. Results of the row that have no value are not computed.
     """
-    row = tables().chains.get(op) or Row(
+    row = tables().chains.get(op) or ChainRow(
         _added([name for name in names if name[0] == "x"]), ("y",), exact=op == "add"
     )
     words = _Words(names, prefix, _numbers(elements, settings or {}))
@@ -356,7 +356,7 @@ class _Words(NamedTuple):
         """The name of the value that a word stands for."""
         return self.names.get(word, f"{self.prefix}:{word}")
 
-    def step(self, line: Line, dtype: DType | None) -> Step:
+    def step(self, line: ChainLine, dtype: DType | None) -> Step:
         """The step of a line, computed in a type."""
         a, b, mask = _operands(line.operands)
         second = self._number_or_name(b) if b else ""
@@ -369,7 +369,7 @@ class _Words(NamedTuple):
         return float(word) if word.lstrip("-")[:1].isdigit() else self.name(word)
 
 
-def _needed(row: Row, names: Collection[str]) -> list[Line]:
+def _needed(row: ChainRow, names: Collection[str]) -> list[ChainLine]:
     """The lines of a row, without those of results that have no name and what only these need."""
     wanted = {word for word in row.writes if word in names} | {*row.summed} & {*names}
     lines = []
@@ -381,14 +381,14 @@ def _needed(row: Row, names: Collection[str]) -> list[Line]:
     return lines
 
 
-def _added(names: list[str]) -> tuple[Line, ...]:
+def _added(names: list[str]) -> tuple[ChainLine, ...]:
     """The lines of a sum of so many values; of one, a copy in another type."""
     if len(names) == 1:
-        return (Line("y", "adds", (names[0], "0")),)
+        return (ChainLine("y", "adds", (names[0], "0")),)
     lines = []
     total = names[0]
     for i, name in enumerate(names[1:], 2):
         result = "y" if i == len(names) else f"sum{i}"
-        lines.append(Line(result, "add", (total, name)))
+        lines.append(ChainLine(result, "add", (total, name)))
         total = result
     return tuple(lines)

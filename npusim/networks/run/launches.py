@@ -54,7 +54,7 @@ _MATRICES = ("linear.output", "linear.input", "linear.weight")
 _FEW = 4
 
 
-class Launcher(Struct, frozen=True):
+class OperationLauncher(Struct, frozen=True):
     """Times tasks, or computes their numbers, under ``options``.
 
     ``c0`` is the number of channels to a block. With ``plain`` every value is plain between
@@ -458,15 +458,24 @@ _MOVES = ("permute", "roll", "expand", "reduce_sum")
 
 
 #: How operations are launched, by core; chains have none.
-_KERNELS: Mapping[str, Callable[[Launcher, Call, Operation, Mapping[str, Tensor]], None]] = {
-    "": Launcher.chain,
-    "layout": Launcher.layout,
-    **{f"{kind}{end}": Launcher.move for kind in _MOVES for end in ("", "_gradient")},
-    COPY: Launcher.copy,
-    **{f"convolution.{name}": Launcher.convolution for name in ("output", "input", "weight")},
-    **{f"{kind}_pool{end}": Launcher.pool for kind in ("max", "avg") for end in ("", "_gradient")},
-    **dict.fromkeys(("upsample", "upsample_gradient"), Launcher.pool),
-    "softmax_loss": Launcher.loss,
-    "linear.bias": Launcher.bias,
-    **dict.fromkeys(_MATRICES, Launcher.linear),
+_KERNELS: Mapping[
+    str, Callable[[OperationLauncher, Call, Operation, Mapping[str, Tensor]], None]
+] = {
+    "": OperationLauncher.chain,
+    "layout": OperationLauncher.layout,
+    **{f"{kind}{end}": OperationLauncher.move for kind in _MOVES for end in ("", "_gradient")},
+    COPY: OperationLauncher.copy,
+    **{
+        f"convolution.{name}": OperationLauncher.convolution
+        for name in ("output", "input", "weight")
+    },
+    **{
+        f"{kind}_pool{end}": OperationLauncher.pool
+        for kind in ("max", "avg")
+        for end in ("", "_gradient")
+    },
+    **dict.fromkeys(("upsample", "upsample_gradient"), OperationLauncher.pool),
+    "softmax_loss": OperationLauncher.loss,
+    "linear.bias": OperationLauncher.bias,
+    **dict.fromkeys(_MATRICES, OperationLauncher.linear),
 }

@@ -12,7 +12,7 @@ from npusim.base.errors import NpusimError, StoreError
 from npusim.base.records import replace
 from npusim.base.workers import Workers
 from npusim.networks.plan.tasks import Task
-from npusim.networks.run.launches import Launcher
+from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.timed import Timed
 from npusim.reuse.answers import answers_in
 
@@ -20,7 +20,7 @@ from npusim.reuse.answers import answers_in
 class Attempt(Struct, frozen=True):
     """The simulation of one task by itself: all that another process needs for it."""
 
-    launcher: Launcher
+    launcher: OperationLauncher
     store: str | Path | None
 
     def __call__(self, task: Task) -> Timed:
@@ -37,10 +37,10 @@ class Attempt(Struct, frozen=True):
             return Timed(None, str(error))
 
 
-class Simulated(Struct, frozen=True):
+class SimulatedTasks(Struct, frozen=True):
     """Times of tasks, each simulated once, in the processes of ``workers``."""
 
-    launcher: Launcher
+    launcher: OperationLauncher
     store: str | Path | None = None
     workers: Workers = field(default_factory=partial(Workers, 1))
     known: dict[Task, Timed] = field(default_factory=dict)

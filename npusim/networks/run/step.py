@@ -22,7 +22,7 @@ from npusim.base.workers import Workers, check_jobs
 from npusim.base.yamltree import suggest
 from npusim.call.options import Options
 from npusim.machine.device.spec import Device
-from npusim.networks.plan.formats import Plan
+from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import (
     Formats,
@@ -36,9 +36,9 @@ from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.training import training
 from npusim.networks.rules.values import PHASES, Kinds, Operation, Training
 from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
-from npusim.networks.run.launches import Launcher
-from npusim.networks.run.simulated import Simulated
-from npusim.networks.run.step_result import CONVERSIONS, Launched, Setting, StepResult
+from npusim.networks.run.launches import OperationLauncher
+from npusim.networks.run.simulated import SimulatedTasks
+from npusim.networks.run.step_result import CONVERSIONS, LaunchedOperation, Setting, StepResult
 from npusim.networks.timed import Timed
 from npusim.workloads import ElementwiseLayer, Workload, read_network
 from npusim.workloads.graph import MULTIPLIES
@@ -196,16 +196,16 @@ def setting(
     )
 
 
-class Prepared(Struct, frozen=True):
+class PreparedStep(Struct, frozen=True):
     """A step that is planned: what it computes, and what is launched for it, in order."""
 
     workload: Workload
     setting: Setting
     step: Training
     formats: Formats
-    times: Simulated
+    times: SimulatedTasks
     fused: Mapping[str, int]
-    plan: Plan | None
+    plan: FormatPlan | None
     todo: tuple[LaunchTask, ...]
 
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
@@ -234,7 +234,7 @@ def prepared(
     workers: Workers | None = None,
     store: str | Path | None = None,
     settings: Mapping[str, float] | None = None,
-) -> Prepared:
+) -> PreparedStep:
     """Plan one step; ``settings`` are those of the optimizer.
 
     Operations are simulated in the processes of ``workers`` (None: in this one).
@@ -249,7 +249,7 @@ def prepared(
     device = options.machine
     fused_counts = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    times = Simulated(Launcher(options, plain=plain), store, workers or Workers(1))
+    times = SimulatedTasks(OperationLauncher(options, plain=plain), store, workers or Workers(1))
     formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
     plan = None
@@ -263,20 +263,20 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return Prepared(workload, setting, step, formats, times, fused_counts, plan, todo)
+    return PreparedStep(workload, setting, step, formats, times, fused_counts, plan, todo)
 
 
 def _launched(
     step: Training,
     todo: Sequence[LaunchTask],
     times: Mapping[Task, Timed],
-) -> Iterator[Launched]:
+) -> Iterator[LaunchedOperation]:
     """The launches with their times."""
     phase = PHASES[0]
     for launch, what, sizes in todo:
         op = launch.operation
         phase = op.phase if op else phase
-        yield Launched(
+        yield LaunchedOperation(
             name=launch.name,
             kind=op.kind if op else CONVERSIONS,
             phase=phase,
@@ -300,7 +300,9 @@ def _label(operation: Operation | None) -> str:
     return operation.kind if operation is not None else ""
 
 
-def _reduced(device: Device, cards: int, step: Training, done: Sequence[Launched]) -> Reduced:
+def _reduced(
+    device: Device, cards: int, step: Training, done: Sequence[LaunchedOperation]
+) -> Reduced:
     """The all-reduce of the gradients of parameters, in the order in which they are made."""
     wanted = {f"{name}.gradient" for name in step.parameters}
     now = 0

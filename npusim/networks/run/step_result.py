@@ -18,7 +18,7 @@ from npusim.kernels.parts.mem_set import MemSet
 from npusim.kernels.vector.clear_blocks import ClearBlocks
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
-from npusim.networks.plan.formats import Plan
+from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.timed import Timed
@@ -55,7 +55,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     cards: int = 1
 
 
-class Launched(Struct, frozen=True, kw_only=True):
+class LaunchedOperation(Struct, frozen=True, kw_only=True):
     """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
 
     ``sizes`` are the bytes of the values that it reads and writes. It runs ``count`` times in a
@@ -120,9 +120,9 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     batch: int
     setting: Setting
     step: Training
-    launched: tuple[Launched, ...]
+    launched: tuple[LaunchedOperation, ...]
     fused: Mapping[str, int]
-    plan: Plan | None
+    plan: FormatPlan | None
     reduced: Reduced | None = None
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         )
 
     @property
-    def failed(self) -> tuple[Launched, ...]:
+    def failed(self) -> tuple[LaunchedOperation, ...]:
         """Operations without a time; the totals lack them."""
         return tuple(one for one in self.launched if one.timed.result is None)
 
@@ -179,7 +179,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         return self.batch * self.setting.cards / self.time_us * 1e6
 
     @property
-    def conversions(self) -> tuple[Launched, ...]:
+    def conversions(self) -> tuple[LaunchedOperation, ...]:
         """The conversions of layouts that remain."""
         return tuple(one for one in self.launched if one.value)
 

@@ -13,7 +13,7 @@ from npusim.base.notebook_html import Shown
 from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.call.spec import Array
-from npusim.networks.plan.launch_order import Launch
+from npusim.networks.plan.launch_order import PlannedLaunch
 from npusim.networks.plan.tasks import PLAIN, Placed, conversion_task
 from npusim.networks.rules.values import Value
 from npusim.networks.run.step import options_of, prepared, setting
@@ -241,7 +241,7 @@ class Trainer(Shown):
         result = self._ready.times.launcher.run(what, {"v0": array})
         return _outputs(result)[0]
 
-    def _run(self, launch: Launch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
+    def _run(self, launch: PlannedLaunch, what: Any, now: dict[tuple[str, str], Array]) -> Timed:
         """Launch what is next on the values as they are now."""
         arrays = {
             value.name: now[key].reshape(self._placed_value(value, format).shape)

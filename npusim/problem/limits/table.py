@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from npusim.base.errors import ArgumentError, RuleError
 from npusim.base.resources import configs
-from npusim.base.yamltree import Node, load_tree, suggest
+from npusim.base.yamltree import YamlNode, load_tree, suggest
 from npusim.machine.device.spec import Device
 from npusim.problem.limits.checks import CHECKS
 from npusim.problem.limits.facts import Facts, OperatorFacts
@@ -66,7 +66,7 @@ DEFAULT_RELATIVES = ("a2", "910", "mt7004")
 _ABSENT = object()  # a fact the caller did not state
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class LimitRule(Struct, frozen=True, kw_only=True):
     """One row: what ``parameter`` must be, ``when`` other facts have certain values.
 
     ``fact`` is the fact looked at, mostly the parameter itself; ``positions`` of a tuple, or all.
@@ -136,7 +136,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         )
 
 
-class Table(Struct, frozen=True, kw_only=True):
+class LimitTable(Struct, frozen=True, kw_only=True):
     """The rules of one operator on one product, in the order they are applied.
 
     ``product`` is the one whose documentation they come from; ``unlisted`` says why where it is
@@ -148,7 +148,7 @@ class Table(Struct, frozen=True, kw_only=True):
     product: str
     product_title: str
     unlisted: str
-    rules: tuple[Rule, ...]
+    rules: tuple[LimitRule, ...]
     remarks: tuple[tuple[Mapping[str, tuple[Any, ...]], str], ...]
 
     @property
@@ -196,12 +196,12 @@ def check(
     return remarks
 
 
-def _always(table: Table) -> tuple[Rule, ...]:
+def _always(table: LimitTable) -> tuple[LimitRule, ...]:
     """The rows that say what the operation is."""
     return tuple(rule for rule in table.rules if rule.always)
 
 
-def _first_broken(rules: Iterable[Rule], facts: Facts) -> tuple[Rule, str] | None:
+def _first_broken(rules: Iterable[LimitRule], facts: Facts) -> tuple[LimitRule, str] | None:
     """The first row that a call breaks, and what is wrong with the call; None where none is."""
     skip = STAGES.index("empty")
     for rule in rules:
@@ -256,7 +256,7 @@ def check_undocumented(
     ]
 
 
-def sister_rules(table: Table) -> list[Rule]:
+def sister_rules(table: LimitTable) -> list[LimitRule]:
     """The rows of a sister's table that are about the layer, and not about its gradients."""
     return [
         rule
@@ -281,7 +281,7 @@ def documented_operators() -> list[str]:
 
 
 @lru_cache(maxsize=128)
-def load_rules(product: str, operator: str) -> Table:
+def load_rules(product: str, operator: str) -> LimitTable:
     """Return the table that governs ``operator`` on ``product`` (a key; "" for none).
 
     It is the product's own, or that of the nearest relative whose documentation lists it.
@@ -305,7 +305,7 @@ def load_rules(product: str, operator: str) -> Table:
     rules.sort(
         key=lambda rule: STAGES.index(rule.stage)
     )  # stable: the product first, in file order
-    return Table(
+    return LimitTable(
         operator=operator,
         title=shared.mapping()["title"].text(),
         product=source,
@@ -333,7 +333,7 @@ def _governing(product: str, operator: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=16)
-def _file(product: str) -> Node:
+def _file(product: str) -> YamlNode:
     """Return one file of ``configs/constraints``."""
     folder = configs() / "constraints"
     names = sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if "." in f.name)
@@ -346,7 +346,7 @@ def _file(product: str) -> Node:
     return load_tree(folder / f"{product}.yaml", f"constraints/{product}.yaml")
 
 
-def _operator(file: Node, operator: str) -> Node | None:
+def _operator(file: YamlNode, operator: str) -> YamlNode | None:
     """Return an operator's entry in a product's file."""
     operators = file.mapping().get("operators")
     return operators.mapping().get(operator) if operators else None
@@ -357,7 +357,7 @@ _TESTS = ("required", "min", "max", "one_of", "length", "check")
 _EXTRA = ("fact", "when", "positions", "permitted", "way_out", "always", "not_for")
 
 
-def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[Rule]:
+def _rules(entry: YamlNode, file: YamlNode, product: str, source: str = "") -> Iterator[LimitRule]:
     """Yield the rows of an operator, one per parameter and fact they name.
 
     ``source`` is that of all rows where they are another operator's.
@@ -376,14 +376,16 @@ def _rules(entry: Node, file: Node, product: str, source: str = "") -> Iterator[
                 yield _rule(keys, parameter, str(fact), basis, sources[basis].text())
 
 
-def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basis: str) -> Rule:
-    """Return one row as a ``Rule``."""
+def _rule(
+    keys: Mapping[str, YamlNode], parameter: Any, fact: str, source: str, basis: str
+) -> LimitRule:
+    """Return one row as a ``LimitRule``."""
     least = _scalar(keys["min"].text()) if "min" in keys else None
     most = _scalar(keys["max"].text()) if "max" in keys else None
     one_of = _values(keys.get("one_of"))
     length = _values(keys.get("length"))
     permitted = keys["permitted"].text() if "permitted" in keys else ""
-    return Rule(
+    return LimitRule(
         parameter=str(parameter),
         fact=fact,
         stage=keys["stage"].text(),
@@ -404,7 +406,7 @@ def _rule(keys: Mapping[str, Node], parameter: Any, fact: str, source: str, basi
     )
 
 
-def _remarks(entry: Node) -> Iterator[tuple[Mapping[str, tuple[Any, ...]], str]]:
+def _remarks(entry: YamlNode) -> Iterator[tuple[Mapping[str, tuple[Any, ...]], str]]:
     """Yield the notes of an operator with their conditions."""
     notes = entry.mapping(("rules",), ("notes",)).get("notes")
     for row in notes.items() if notes else ():
@@ -434,7 +436,7 @@ def _check_facts(operator: str, described_by: OperatorFacts, facts: Facts) -> No
             raise ArgumentError(f"{operator}: fact {name!r} is missing; state it, None for null")
 
 
-def _message(table: Table, rule: Rule, wrong: str) -> str:
+def _message(table: LimitTable, rule: LimitRule, wrong: str) -> str:
     """A refusal: the mistake, its place, and the limit."""
     where = "" if rule.fact.startswith(rule.parameter) else f"{rule.parameter}: "
     when = f" (when {rule.condition})" if rule.condition else ""
@@ -446,7 +448,7 @@ def _message(table: Table, rule: Rule, wrong: str) -> str:
     )
 
 
-def _way_out(rule: Rule, device: Device) -> str:
+def _way_out(rule: LimitRule, device: Device) -> str:
     """The way out for a call that breaks a row."""
     if rule.always:
         return rule.way_out or "correct it"
@@ -464,7 +466,7 @@ _AROUND = {
 }
 
 
-def _around(rule: Rule) -> str:
+def _around(rule: LimitRule) -> str:
     """Other ways out of a rule that is a limit of load instructions, "" where it is none."""
     words = _AROUND.get(rule.parameter, "") if rule.most == _LOAD_FIELD else ""
     return f", {words}" if words else ""
@@ -480,12 +482,12 @@ def _applies(when: Mapping[str, tuple[Any, ...]], facts: Facts) -> bool:
     return all(facts.get(name) in values for name, values in when.items())
 
 
-def _when(node: Node | None) -> dict[str, tuple[Any, ...]]:
+def _when(node: YamlNode | None) -> dict[str, tuple[Any, ...]]:
     """The conditions of a row."""
     return {key: _values(child) for key, child in node.mapping().items()} if node else {}
 
 
-def _values(node: Node | None) -> tuple[Any, ...]:
+def _values(node: YamlNode | None) -> tuple[Any, ...]:
     """A scalar or a list of scalars as a tuple."""
     if node is None:
         return ()

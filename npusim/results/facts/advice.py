@@ -52,7 +52,7 @@ _LESS_WORK = {
 }
 
 
-class Timed(Protocol):
+class TimedChange(Protocol):
     """Parts of a result that advice looks at, under the names they have in results."""
 
     @property
@@ -120,7 +120,7 @@ def major_kernels(runs: Sequence[KernelRun]) -> tuple[KernelRun, ...]:
     return tuple(run for run in runs if any(run is kernel for kernel in largest))
 
 
-def advise(result: Timed) -> tuple[Advice, ...]:
+def advise(result: TimedChange) -> tuple[Advice, ...]:
     """Changes that would make a call faster, most first; then how far that can lead.
 
     Parts of the device are those tried for its verdict. A graph of launches, all cores of a chip,
@@ -134,7 +134,7 @@ def advise(result: Timed) -> tuple[Advice, ...]:
     return (*advice, *near)
 
 
-def _faster_parts(result: Timed) -> Iterator[Advice]:
+def _faster_parts(result: TimedChange) -> Iterator[Advice]:
     """The parts of the device that save most if they are twice as fast.
 
     Where launches save most, also what saves most in the kernels.
@@ -162,7 +162,7 @@ def _faster_parts(result: Timed) -> Iterator[Advice]:
         )
 
 
-def _followed_us(result: Timed, trial: Trial) -> float:
+def _followed_us(result: TimedChange, trial: Trial) -> float:
     """The time of a trial where vector kernels may take other cores: the longer of both."""
     if result.replay is None or not _is_short(result):
         return trial.double_us
@@ -179,21 +179,21 @@ def _named(trial: Trial) -> str:
     return f" ({', '.join(others)} and {last} together)"
 
 
-def _where(result: Timed, trial: Trial) -> str:
+def _where(result: TimedChange, trial: Trial) -> str:
     """The kernel that a part of the device holds up most, of a call of several."""
     if len(result.runs) < 2 or trial.name == LAUNCHES:
         return ""
     return f", most of it in {metrics.titles(result.runs)[trial.kernel]}"
 
 
-def _less_work(result: Timed, name: str) -> str:
+def _less_work(result: TimedChange, name: str) -> str:
     """Changes of the program."""
     if name == result.device.main_memory_name:
         return _LESS_WORK["memory"]
     return _LESS_WORK.get(name) or _LESS_WORK.get(name.partition(" ")[0]) or _LESS_WORK["memory"]
 
 
-def _of_launches(result: Timed) -> Iterator[Advice]:
+def _of_launches(result: TimedChange) -> Iterator[Advice]:
     """A replayed graph, where launches are worth it and the device has its figures."""
     device = result.device
     launches = sum(run.launch_cycles for run in result.runs)
@@ -219,13 +219,13 @@ def _changed_us(replay: Replay, device: Device) -> float:
     return replay.time_us(device) if us is None else us
 
 
-def _is_short(result: Timed) -> bool:
+def _is_short(result: TimedChange) -> bool:
     """True for a call that is timed again for advice alone: it is known how, and soon done."""
     instructions = sum(run.instructions for run in result.runs)
     return result.replay is not None and instructions <= TIMELINE_LIMIT
 
 
-def _of_cores(result: Timed) -> Iterator[Advice]:
+def _of_cores(result: TimedChange) -> Iterator[Advice]:
     """Why cores are idle, or have more to do than others, in the kernels that matter."""
     if result.replay is None or not _is_short(result):
         return
@@ -240,7 +240,7 @@ def _of_cores(result: Timed) -> Iterator[Advice]:
             yield from _uneven(result, place, names[place], program)
 
 
-def _idle(result: Timed, place: int, name: str, program: Program) -> str:
+def _idle(result: TimedChange, place: int, name: str, program: Program) -> str:
     """Why a kernel leaves cores idle; "" where it does not, or where its plan does not say."""
     assert result.replay is not None
     used, every = len(program.working), len(program.cores)
@@ -262,7 +262,7 @@ def _idle(result: Timed, place: int, name: str, program: Program) -> str:
     return f"{runs}: left to all of them {effect}"
 
 
-def _uneven(result: Timed, place: int, name: str, program: Program) -> Iterator[Advice]:
+def _uneven(result: TimedChange, place: int, name: str, program: Program) -> Iterator[Advice]:
     """An even share of a kernel's tasks, where a core has more of them than it need have."""
     assert result.replay is not None
     counts = [core.tasks for core in program.cores]
@@ -283,7 +283,7 @@ def _uneven(result: Timed, place: int, name: str, program: Program) -> Iterator[
         )
 
 
-def _near_bounds(result: Timed) -> Iterator[Advice]:
+def _near_bounds(result: TimedChange) -> Iterator[Advice]:
     """The kernels that a part of the device holds up all the time, and what others could gain."""
     for run in sorted(major_kernels(result.runs), key=lambda run: -run.cycles):
         bound = metrics.nearest_bound(run)
@@ -296,7 +296,7 @@ def _near_bounds(result: Timed) -> Iterator[Advice]:
             yield Advice(text=text, time_us=result.time_us)
 
 
-def _nothing_alone(result: Timed) -> Iterator[Advice]:
+def _nothing_alone(result: TimedChange) -> Iterator[Advice]:
     """Advice where no single change saves enough."""
     verdict = result.verdict
     if verdict is None:
@@ -307,7 +307,7 @@ def _nothing_alone(result: Timed) -> Iterator[Advice]:
     yield Advice(text=text, time_us=result.time_us)
 
 
-def slow_kernels(result: Timed, cycles: int) -> tuple[str, ...]:
+def slow_kernels(result: TimedChange, cycles: int) -> tuple[str, ...]:
     """A sentence for each kernel of at least ``cycles`` that is far from the bound of its problem.
 
     It says what the critical path is spent on. Kernels shorter than their launch are left out.

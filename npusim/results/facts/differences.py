@@ -104,13 +104,13 @@ def labels_of(a: object, b: object, labels: tuple[str, str] | None) -> tuple[str
     return labels or (first, second)
 
 
-class Told(Protocol):
+class HasFacts(Protocol):
     """A result that says all of itself."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
-def facts_of(given: Told | str | Path, label: str) -> dict[str, Any]:
+def facts_of(given: HasFacts | str | Path, label: str) -> dict[str, Any]:
     """The plain facts of a result, or those in the file of one.
 
     Raises ``ArgumentError`` for what is neither, and for a key that is there twice.

@@ -18,7 +18,7 @@ IN_L2, FROM_MEMORY = "operands in the L2", "from main memory"
 _ALONE = "its bytes and multiply-adds at their rates, on all cores"
 
 
-class Least(NamedTuple):
+class LeastTime(NamedTuple):
     """The longest of some bounds: microseconds, the resource, why, and the device's figure."""
 
     us: float
@@ -35,8 +35,8 @@ class Least(NamedTuple):
 class Ends(NamedTuple):
     """The least time with all operands in the L2 that fit it, and with them in main memory."""
 
-    cached: Least
-    cold: Least
+    cached: LeastTime
+    cold: LeastTime
 
     def first(self, of: str) -> str:
         """The one for the call as it was made, which found in the L2 what it found."""
@@ -62,11 +62,11 @@ def ends(device: Device, bounds: Iterable[Bound], beside: Iterable[Bound] = ()) 
     return Ends(_least(device, cached, cached.least), _least(device, cold, cold.cycles))
 
 
-def _least(device: Device, bound: Bound, cycles: int) -> Least:
-    return Least(device.time_us(cycles), bound.resource, bound.why, bound.figure)
+def _least(device: Device, bound: Bound, cycles: int) -> LeastTime:
+    return LeastTime(device.time_us(cycles), bound.resource, bound.why, bound.figure)
 
 
-def on_silicon(device: Device, bounds: Iterable[Bound]) -> tuple[Least, ...]:
+def on_silicon(device: Device, bounds: Iterable[Bound]) -> tuple[LeastTime, ...]:
     """Every bound that holds whatever the L2 held."""
     return tuple(_least(device, bound, bound.least) for bound in bounds if bound.least)
 
@@ -78,5 +78,5 @@ def program_ends(device: Device, runs: Sequence[KernelRun]) -> Ends:
 
 def in_turn(in_order: Iterable[Ends]) -> Ends:
     """Those of what follows each other, with the reason of the one that needs most."""
-    both = list(zip(*in_order, strict=True)) or [(Least(0.0, "", "", ""),)] * 2
+    both = list(zip(*in_order, strict=True)) or [(LeastTime(0.0, "", "", ""),)] * 2
     return Ends(*(max(bounds)._replace(us=sum(least.us for least in bounds)) for bounds in both))

@@ -29,7 +29,7 @@ DataFrame: TypeAlias = "pd.DataFrame"
 Row = dict[str, Any]
 
 
-class Kernel(NamedTuple):
+class KernelColumns(NamedTuple):
     """A kernel of a call and where it ran."""
 
     device: Device
@@ -65,7 +65,7 @@ def _resource(bound: Bound | None) -> str:
 
 
 #: A kernel of a call. ``macs`` are executed, padding included.
-KERNELS: tuple[Fact[Kernel], ...] = (
+KERNELS: tuple[Fact[KernelColumns], ...] = (
     Fact("name", "kernel", "", str, lambda kernel: kernel.run.name),
     Fact("cycles", "cycles", "", counts, lambda kernel: kernel.run.cycles),
     Fact(
@@ -157,7 +157,7 @@ def kernel_rows(device: Device, runs: Sequence[KernelRun]) -> list[Row]:
     ``macs`` are executed, padding included; ``useful_macs`` are those the problem needs, missing
     where that is unknown. ``bound_us`` is of the program, ``problem_us`` of any for its problem.
     """
-    return [row_of(KERNELS, Kernel(device, run)) for run in runs]
+    return [row_of(KERNELS, KernelColumns(device, run)) for run in runs]
 
 
 def pipe_rows(runs: Iterable[KernelRun]) -> list[Row]:

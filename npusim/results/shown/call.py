@@ -35,12 +35,12 @@ from npusim.results.shown.report import (
     InText,
     Items,
     Key,
-    Line,
     Note,
     OnPage,
     Pair,
     Part,
     Report,
+    ReportLine,
     Section,
     Table,
     apart,
@@ -103,10 +103,10 @@ def _keys(result: CallFacts) -> Iterator[Key]:
     """The key figures of the call: what ran where, its time, speed and what it is held up by."""
     device = result.device
     cores = max((run.cores for run in result.runs), default=0)
-    yield Key(Line("operator", f"{result.operator} (npusim {result.version})"))
-    yield Key(Line("problem", result.problem))
+    yield Key(ReportLine("operator", f"{result.operator} (npusim {result.version})"))
+    yield Key(ReportLine("problem", result.problem))
     yield Key(
-        Line(
+        ReportLine(
             "device",
             f"{device.name}, {device.clock_hz / 1e9:g} GHz, {counted(cores, 'core')} used, "
             f"digest {device.digest()}",
@@ -114,7 +114,7 @@ def _keys(result: CallFacts) -> Iterator[Key]:
     )
     launches = us_text(device.time_us(sum(run.launch_cycles for run in result.runs)))
     yield Key(
-        Line(
+        ReportLine(
             "time",
             f"{us_text(result.time_us)} us = {result.cycles:,} cycles, of which launches "
             f"{launches} us{launched_text(device.launch_mode)}",
@@ -125,7 +125,7 @@ def _keys(result: CallFacts) -> Iterator[Key]:
         yield _range(result.known_time_range)
     yield from _speed(result)
     if result.verdict is not None:
-        yield Key(Line("bottleneck", f"{result.verdict.text()} {result.verdict.how}"))
+        yield Key(ReportLine("bottleneck", f"{result.verdict.text()} {result.verdict.how}"))
     bound = metrics.call_bound(result.runs)
     if bound is not None:
         us = device.time_us(bound.cycles)
@@ -136,7 +136,7 @@ def _keys(result: CallFacts) -> Iterator[Key]:
     yield Key(card=(bytes_text(gm_bytes), "from and to GM"))
     if result.workspace_bytes:
         text = f"{bytes_text(result.workspace_bytes)} between the kernels"
-        yield Key(Line("workspace", text))
+        yield Key(ReportLine("workspace", text))
 
 
 def _least(result: CallFacts) -> Key:
@@ -146,7 +146,9 @@ def _least(result: CallFacts) -> Key:
     if not result.cycles:
         return Key(card=card)
     share = percent_text(metrics.share(result.problem_bounds[0].cycles, result.cycles))
-    return Key(Line("at least", f"{result.at_least.first(PROBLEM)}: {share} of the time"), card)
+    return Key(
+        ReportLine("at least", f"{result.at_least.first(PROBLEM)}: {share} of the time"), card
+    )
 
 
 #: Figures named with the range of the time, those that matter most.
@@ -166,7 +168,7 @@ def _range(times: TimeRange) -> Key:
         reasons.append(f"measured calls ({low:.2f} to {high:.2f} of the simulated time)")
     ends = f"{us_text(times.low_us)} to {us_text(times.high_us)}"
     text = f"{ends} us, most from {', '.join(reasons)}" if reasons else f"{ends} us"
-    return Key(Line("range", text), (f"{ends} \u00b5s", "range of the time"))
+    return Key(ReportLine("range", text), (f"{ends} \u00b5s", "range of the time"))
 
 
 def _speed(result: CallFacts) -> Iterator[Key]:
@@ -187,12 +189,14 @@ def _speed(result: CallFacts) -> Iterator[Key]:
     if useful:
         useful_text = rate_text(useful)
         yield Key(
-            Line("speed", f"{useful_text} TFLOPS over the call, executed {executed_text}{suffix}"),
+            ReportLine(
+                "speed", f"{useful_text} TFLOPS over the call, executed {executed_text}{suffix}"
+            ),
             (f"{useful_text} TFLOPS", f"useful over the call; executed {executed_text}"),
         )
     else:
         yield Key(
-            Line("speed", f"executed {executed_text} TFLOPS over the call{suffix}"),
+            ReportLine("speed", f"executed {executed_text} TFLOPS over the call{suffix}"),
             (f"{executed_text} TFLOPS", "executed over the call"),
         )
 
@@ -456,7 +460,7 @@ def _kernels(result: CallFacts) -> Iterator[Part]:
     yield InText(Table("", _IN_TEXT, rows_of_text, 1, blank="-"))
     for run in advice.major_kernels(result.runs):
         if run.tiling:
-            yield InText(Line("tiling", f"{run.name}: {run.tiling}"))
+            yield InText(ReportLine("tiling", f"{run.name}: {run.tiling}"))
 
 
 def _bounds(result: CallFacts) -> Iterator[Part]:

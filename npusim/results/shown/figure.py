@@ -30,7 +30,7 @@ class Coded(NamedTuple):
     codes: Numbers
 
 
-class Axis(Struct, frozen=True, kw_only=True):
+class FigureAxis(Struct, frozen=True, kw_only=True):
     """Scale along a side of a figure.
 
     With ``names``, these stand at their ``places``, else at 0, 1 and so on. ``ends`` are the first
@@ -74,7 +74,7 @@ class Mark(Struct, frozen=True, kw_only=True):
     more: Mapping[str, Numbers | Coded] = field(default_factory=dict)
 
 
-class Line(Mark, frozen=True, kw_only=True):
+class LineMark(Mark, frozen=True, kw_only=True):
     """Points, lines between them (none if ``dash`` is ""), and a ``marker`` at each if given.
 
     Dashes and markers have matplotlib's names. ``step`` keeps each height until the next point.
@@ -153,7 +153,7 @@ class Cells(Mark, frozen=True, kw_only=True):
 class Key(NamedTuple):
     """A key besides that of named marks: lines that look so, where it is, and its title."""
 
-    entries: Sequence[Line]
+    entries: Sequence[LineMark]
     at: str = "beside"
     title: str = ""
 
@@ -169,8 +169,8 @@ class Figure(Struct, frozen=True, kw_only=True):
     strip below the figure has all of it. Of a ``bare`` figure no axes are drawn.
     """
 
-    x: Axis
-    y: Axis
+    x: FigureAxis
+    y: FigureAxis
     marks: Sequence[Mark]
     title: str = ""
     at: str = "inside"

@@ -27,11 +27,11 @@ from npusim.results.shown.report import (
     InText,
     Items,
     Key,
-    Line,
     Note,
     OnPage,
     Part,
     Report,
+    ReportLine,
     Section,
     Table,
     apart,
@@ -92,22 +92,22 @@ def _verdict(facts: Row) -> str:
 def _keys(facts: Row, device: Device, what: str) -> Iterator[Key]:
     """The key figures of the network: what it is, its time, its parts, its speed and energy."""
     us = facts["time_us"]
-    yield Key(Line("network", f"{facts['workload']}: {facts['description']}"))
-    yield Key(Line(facts["pass"], what))
-    yield Key(Line("device", network_words.device_text(facts)))
+    yield Key(ReportLine("network", f"{facts['workload']}: {facts['description']}"))
+    yield Key(ReportLine(facts["pass"], what))
+    yield Key(ReportLine("device", network_words.device_text(facts)))
     ends = ""
     if facts["time_range_us"]:
         low_us, high_us = facts["time_range_us"]
         ends = f" ({us_text(low_us)} to {us_text(high_us)})"
     cycles = f"{facts['cycles']:,} cycles"
     text = f"{us_text(us)} us{ends} = {cycles}{launched_text(facts['launch'])}"
-    yield Key(Line("time", text), (f"{us_text(us)} \u00b5s", f"time, {cycles}"))
+    yield Key(ReportLine("time", text), (f"{us_text(us)} \u00b5s", f"time, {cycles}"))
     speed = rate_text(facts["batch"] / us * 1e6)
     yield Key(card=(f"{speed} /s", f"images, {_PASSES[facts['pass']]}"))
-    yield Key(Line("split, us", split_text(facts)))
+    yield Key(ReportLine("split, us", split_text(facts)))
     for name, part in facts["split"].items():
         yield Key(card=(percent_text(part / us), _PART_NAMES.get(name, name)))
-    yield Key(Line("bottleneck", network_words.verdict(facts)))
+    yield Key(ReportLine("bottleneck", network_words.verdict(facts)))
     least_us = network_rows.least_us(facts["layers"])
     yield Key(card=(f"{us_text(least_us)} \u00b5s", "least of any programs for the layers"))
     executed = sum(row["macs"] for row in facts["kernels"])
@@ -122,7 +122,7 @@ def _keys(facts: Row, device: Device, what: str) -> Iterator[Key]:
         more = f"; {percent_text(most['share'])} {most['figure']}"
     yield from network_words.energy(facts, more=more)
     if not facts["complete"]:
-        yield Key(Line("partial", f"{network_words.missing_text(facts)}; see below"))
+        yield Key(ReportLine("partial", f"{network_words.missing_text(facts)}; see below"))
 
 
 def _timeline(facts: Row, device: Device, parts: Sequence[Any]) -> Iterator[Part]:

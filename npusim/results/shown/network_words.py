@@ -18,7 +18,7 @@ from npusim.results.facts.number_text import (
     us_text,
 )
 from npusim.results.facts.tables import least_share
-from npusim.results.shown.report import Key, Line
+from npusim.results.shown.report import Key, ReportLine
 from npusim.workloads import Workload
 
 #: A row of layers or kernels, or all facts of a network, by name.
@@ -172,5 +172,5 @@ def energy(facts: Row, of: str = "", more: str = "") -> Iterator[Key]:
     if uj is None:
         return
     watt = rate_text(uj / facts["time_us"])
-    line = Line(TOTAL_ENERGY.title, f"{TOTAL_ENERGY.text(uj)}{of} = {watt} W{more}")
+    line = ReportLine(TOTAL_ENERGY.title, f"{TOTAL_ENERGY.text(uj)}{of} = {watt} W{more}")
     yield Key(line, (TOTAL_ENERGY.text(uj), TOTAL_ENERGY.title))

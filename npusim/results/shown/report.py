@@ -121,7 +121,7 @@ class Pair(NamedTuple):
     parts: Sequence[Any]
 
 
-class Line(NamedTuple):
+class ReportLine(NamedTuple):
     """A named sentence of a text; at its head, or below a table."""
 
     name: str
@@ -131,13 +131,13 @@ class Line(NamedTuple):
 class Key(NamedTuple):
     """A key figure: a line of a text, a card of a page (value, what it is), or both."""
 
-    line: Line | None = None
+    line: ReportLine | None = None
     card: tuple[str, str] | None = None
 
 
-def apart(keys: Iterable[Key]) -> tuple[list[Line], list[tuple[str, str]]]:
+def apart(keys: Iterable[Key]) -> tuple[list[ReportLine], list[tuple[str, str]]]:
     """The lines of key figures, and their cards."""
-    lines: list[Line] = []
+    lines: list[ReportLine] = []
     cards: list[tuple[str, str]] = []
     for key in keys:
         if key.line is not None:
@@ -150,7 +150,7 @@ def apart(keys: Iterable[Key]) -> tuple[list[Line], list[tuple[str, str]]]:
 class InText(NamedTuple):
     """A part that only a text has."""
 
-    part: Table | Note | Line
+    part: Table | Note | ReportLine
 
 
 class OnPage(NamedTuple):
@@ -191,15 +191,15 @@ class Section(Struct, frozen=True, dict=True):
                 yield part
 
     @property
-    def in_text(self) -> list[Table | Items | Note | Line]:
+    def in_text(self) -> list[Table | Items | Note | ReportLine]:
         """The parts of a text that hold anything."""
-        parts: list[Table | Items | Note | Line] = []
+        parts: list[Table | Items | Note | ReportLine] = []
         for part in self.parts:
             if isinstance(part, InText):
                 parts.append(part.part)
             elif isinstance(part, Table | Items | Note):
                 parts.append(part)
-        return [part for part in parts if isinstance(part, Line) or _holds(part)]
+        return [part for part in parts if isinstance(part, ReportLine) or _holds(part)]
 
 
 def _holds(part: Part) -> bool:
@@ -227,7 +227,7 @@ class Report(Struct, frozen=True):
     origin: str
     told: Sequence[str] = ()
     markup: str = ""
-    lines: Sequence[Line] = ()
+    lines: Sequence[ReportLine] = ()
 
     @property
     def on_page(self) -> list[Section]:

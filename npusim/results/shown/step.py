@@ -28,11 +28,11 @@ from npusim.results.shown.report import (
     Colours,
     Items,
     Key,
-    Line,
     Note,
     OnPage,
     Part,
     Report,
+    ReportLine,
     Section,
     Table,
     apart,
@@ -84,17 +84,17 @@ def _lead(facts: Row) -> str:
 def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key]:
     """The key figures of the step: what it is, its time and speed, and what it takes besides."""
     us = facts["time_us"]
-    yield Key(Line("network", f"{facts['workload']}: {facts['description']}"))
-    yield Key(Line(facts["pass"], _what(facts)))
-    yield Key(Line("mode", network_words.asked(facts)))
-    yield Key(Line("device", network_words.device_text(facts)))
+    yield Key(ReportLine("network", f"{facts['workload']}: {facts['description']}"))
+    yield Key(ReportLine(facts["pass"], _what(facts)))
+    yield Key(ReportLine("mode", network_words.asked(facts)))
+    yield Key(ReportLine("device", network_words.device_text(facts)))
     if not facts["complete"]:
         missing = network_words.step_missing(facts)
-        yield Key(Line("partial", f"{missing}; the times below lack it"))
-    yield Key(Line("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
+        yield Key(ReportLine("partial", f"{missing}; the times below lack it"))
+    yield Key(ReportLine("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
     cached_us, cold_us = facts["at_least_us"]
     yield Key(
-        Line(
+        ReportLine(
             "at least",
             f"{us_text(cached_us)} us (operands in the L2), {us_text(cold_us)} us (from main "
             f"memory) for any programs of its operations: {percent_text(cached_us / us)} of the "
@@ -102,17 +102,17 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
         )
     )
     speed = rate_text(facts["images_per_second"])
-    yield Key(Line("speed", f"{speed} images/s"), (f"{speed} /s", "images"))
-    yield Key(Line("split, us", split_text(facts, network_words.KINDS)))
+    yield Key(ReportLine("speed", f"{speed} images/s"), (f"{speed} /s", "images"))
+    yield Key(ReportLine("split, us", split_text(facts, network_words.KINDS)))
     launches_us = sum(row["launch_us"] for row in facts["kinds"])
     yield Key(card=(percent_text(launches_us / us), "launches"))
     if facts["all_reduce"]:
-        yield Key(Line("all-reduce", network_words.reduced_text(facts["all_reduce"])))
+        yield Key(ReportLine("all-reduce", network_words.reduced_text(facts["all_reduce"])))
     if facts["plan"]:
-        yield Key(Line("plan", network_words.plan_text(facts)))
+        yield Key(ReportLine("plan", network_words.plan_text(facts)))
     memory = bytes_text(facts["kept_bytes"])
     yield Key(
-        Line("memory", f"{memory} of values at most at once"),
+        ReportLine("memory", f"{memory} of values at most at once"),
         (memory, "of values at most at once"),
     )
     useful = sum(run.useful_macs for run in runs)

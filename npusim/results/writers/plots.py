@@ -22,12 +22,12 @@ from npusim.base.atomic_files import replacing
 from npusim.base.errors import ArgumentError
 from npusim.results.shown.figure import (
     MANY,
-    Axis,
     Bars,
     Cells,
     Figure,
+    FigureAxis,
     Key,
-    Line,
+    LineMark,
     Mark,
     Spans,
     Words,
@@ -153,7 +153,7 @@ def draw_grid(
 # ---------------------------------------------------------------- axes
 
 
-def _scale(ax: Axes, which: str, axis: Axis) -> None:
+def _scale(ax: Axes, which: str, axis: FigureAxis) -> None:
     """Set the scale of an axis, and its ends where they are known."""
     if axis.log:
         ax.set(**{f"{which}scale": "log"})
@@ -165,7 +165,7 @@ def _scale(ax: Axes, which: str, axis: Axis) -> None:
         ax.set(**{f"{which}lim": axis.ends})
 
 
-def _label(ax: Axes, which: str, axis: Axis) -> None:
+def _label(ax: Axes, which: str, axis: FigureAxis) -> None:
     """Say what an axis is of, and write its ticks."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
@@ -216,7 +216,7 @@ def _draw_line(ax: Axes, figure: Figure, line: Any) -> None:
         ax.figure.colorbar(points, ax=ax, pad=0.02).set_label(what, fontsize=9)
 
 
-def _look(line: Line) -> dict[str, Any]:
+def _look(line: LineMark) -> dict[str, Any]:
     """Keywords of a line of matplotlib."""
     colour = line.colour or TEXT
     return {
@@ -306,7 +306,7 @@ def _draw_cells(ax: Axes, figure: Figure, cells: Any) -> None:
 
 
 _DRAWN: dict[type[Mark], Callable[[Axes, Figure, Any], None]] = {
-    Line: _draw_line,
+    LineMark: _draw_line,
     Bars: _draw_bars,
     Spans: _draw_spans,
     Words: _draw_words,
@@ -328,7 +328,7 @@ def _draw_keys(ax: Axes, figure: Figure) -> None:
         _legend(ax, [_sample(ax, entry) for entry in key.entries], key)
 
 
-def _sample(ax: Axes, line: Line) -> Any:
+def _sample(ax: Axes, line: LineMark) -> Any:
     """An entry of a key: a line or marker that looks so, and is not on the plot itself."""
     (drawn,) = ax.plot([], [], label=line.name, **_look(line))
     drawn.remove()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from npusim.results.shown.report import Cell, Items, Line, Note, Report, Section, Table
+from npusim.results.shown.report import Cell, Items, Note, Report, ReportLine, Section, Table
 from npusim.results.writers import text_layout
 from npusim.results.writers.text_layout import WIDTH, columns, fact, page, wrap
 
@@ -41,7 +41,7 @@ def _section(section: Section) -> Iterator[str]:
         yield from _part(section.heading, part)
 
 
-def _part(heading: str, part: Table | Items | Note | Line) -> Iterator[str]:
+def _part(heading: str, part: Table | Items | Note | ReportLine) -> Iterator[str]:
     """The lines of a part; a table has the heading of its section above its first column."""
     if isinstance(part, Items):
         for text in part.texts:
@@ -49,7 +49,7 @@ def _part(heading: str, part: Table | Items | Note | Line) -> Iterator[str]:
     elif isinstance(part, Note):
         indent = "  " * part.level
         yield from wrap(part.text.translate(_PLAIN), indent, f"{indent}  " if part.level else "")
-    elif isinstance(part, Line):
+    elif isinstance(part, ReportLine):
         yield from fact(part.name, part.text)
     elif _bar_place(part) is not None:
         yield from _bars(part)

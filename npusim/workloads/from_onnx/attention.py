@@ -16,7 +16,7 @@ from npusim.workloads.from_onnx.elements import combined
 from npusim.workloads.from_onnx.moves import cut, whole
 from npusim.workloads.from_onnx.nodes import Step, fault
 from npusim.workloads.from_onnx.products import linear, product
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 from npusim.workloads.graph import MULTIPLIES
 
 _MASK_ELEMENTS = 1_000_000
@@ -43,8 +43,8 @@ def attention(values: Values, step: Step) -> None:
 
 
 def _with_past(
-    values: Values, step: Step, value: Value, *, past: int, present: int, part: str
-) -> Value:
+    values: Values, step: Step, value: OnnxValue, *, past: int, present: int, part: str
+) -> OnnxValue:
     """Keys or values behind those of the operand ``past``, which the output ``present`` is."""
     if not step.operand(past):
         return value
@@ -105,7 +105,7 @@ def several_heads(values: Values, step: Step) -> None:
     values.put(step.outputs[0], merged(values, step, result))
 
 
-def heads(values: Values, step: Step, value: Value, number: int) -> Value:
+def heads(values: Values, step: Step, value: OnnxValue, number: int) -> OnnxValue:
     """(images, rows, heads x features) as (images, heads, rows, features)."""
     images, rows, wide = value.shape
     if wide % number:
@@ -114,7 +114,7 @@ def heads(values: Values, step: Step, value: Value, number: int) -> Value:
     return laid.seen((images, rows, number, wide // number)).transposed((0, 2, 1, 3))
 
 
-def merged(values: Values, step: Step, value: Value) -> Value:
+def merged(values: Values, step: Step, value: OnnxValue) -> OnnxValue:
     """(images, heads, rows, features) as (images, rows, heads x features)."""
     images, number, rows, wide = value.shape
     laid = values.laid(value.transposed((0, 2, 1, 3)), step)
@@ -124,12 +124,12 @@ def merged(values: Values, step: Step, value: Value) -> Value:
 def attended(
     values: Values,
     step: Step,
-    parts: Sequence[Value],
+    parts: Sequence[OnnxValue],
     factor: float | None,
     *,
-    mask: Value | None = None,
+    mask: OnnxValue | None = None,
     causal: bool = False,
-) -> Value:
+) -> OnnxValue:
     """The values that queries (images, heads, rows, features) take by the keys.
 
     Where several heads of queries share one of the keys their rows are rows of one product.
@@ -154,17 +154,17 @@ def attended(
     return result.seen((images, number, rows, value.shape[-1]))
 
 
-def _causal(values: Values, rows: int, keys: int) -> Value:
+def _causal(values: Values, rows: int, keys: int) -> OnnxValue:
     """A constant added to the scores, which hides later keys."""
     name = f"causal_mask_{rows}x{keys}"
     data = None
     if rows * keys <= _MASK_ELEMENTS:
         data = np.triu(np.full((rows, keys), -np.inf, np.float32), 1 + keys - rows)
     values.builder.parameter(name, (rows, keys), trained=False, data=data)
-    return Value(name, (rows, keys), images=False)
+    return OnnxValue(name, (rows, keys), images=False)
 
 
-def _joined(values: Values, step: Step, parts: Sequence[Value], word: str) -> Value:
+def _joined(values: Values, step: Step, parts: Sequence[OnnxValue], word: str) -> OnnxValue:
     """Keys or values of before and of now, one behind the other."""
     reads = [values.edge(part, step) for part in parts if prod(part.shape)]
     images, number, _, wide = parts[1].shape

@@ -10,7 +10,7 @@ from npusim.base.errors import ArgumentError
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_onnx.elements import fused_activation
 from npusim.workloads.from_onnx.nodes import Step, fault
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 from npusim.workloads.from_onnx.windows import Sides, window_padding
 from npusim.workloads.graph import Edge
 from npusim.workloads.layers import ConvLayer
@@ -66,7 +66,7 @@ def convolution(values: Values, step: Step) -> None:
     values.put(step.outputs[0], fused_activation(values, step, result))
 
 
-def _computed_bias(values: Values, step: Step, product: Value, bias: Value) -> Value:
+def _computed_bias(values: Values, step: Step, product: OnnxValue, bias: OnnxValue) -> OnnxValue:
     """The sum of a convolution and a bias that is computed, one number for each channel."""
     channels = (1, bias.shape[0], *(1 for _ in product.shape[2:]))
     reads = [values.edge(product, step), Edge(values.laid(bias, step).name, channels)]

@@ -6,7 +6,7 @@ from math import inf, prod
 
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_onnx.nodes import Step
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 from npusim.workloads.graph import Edge
 from npusim.workloads.kinds import UNKNOWN, kinds_in
 from npusim.workloads.numbers import FEW, numbers_of
@@ -63,7 +63,7 @@ def _limits(values: Values, step: Step) -> list[float | None]:
     return [values.single(step.operand(1)), values.single(step.operand(2))]
 
 
-def fused_activation(values: Values, step: Step, value: Value) -> Value:
+def fused_activation(values: Values, step: Step, value: OnnxValue) -> OnnxValue:
     """A product with the activation that its operator has in an attribute, if it has one."""
     name = step.attributes.get("activation", "")
     if name not in ACTIVATIONS:
@@ -119,8 +119,8 @@ def binary(values: Values, step: Step) -> None:
 
 
 def _with_number(
-    values: Values, step: Step, kind: str, value: Value, number: float, out: Sizes
-) -> Value:
+    values: Values, step: Step, kind: str, value: OnnxValue, number: float, out: Sizes
+) -> OnnxValue:
     result = values.each(step, FEW[kind], value, numbers=numbers_of(kind, kind, [number]))
     return result if result.shape == out else values.laid(result, step).seen(out)
 
@@ -129,12 +129,12 @@ def combined(
     values: Values,
     step: Step,
     kind: str,
-    first: Value,
-    second: Value,
+    first: OnnxValue,
+    second: OnnxValue,
     out: Sizes,
     *,
     part: str = "",
-) -> Value:
+) -> OnnxValue:
     """A sum, difference, product or quotient of two values, whose axes of one are repeated.
 
     A value of fewer elements is added or multiplied as it is ("shift", "scale"): a parameter for
@@ -161,8 +161,14 @@ def combined(
 
 
 def _with_few(
-    values: Values, step: Step, kind: str, first: Value, second: Value, out: Sizes, part: str
-) -> Value:
+    values: Values,
+    step: Step,
+    kind: str,
+    first: OnnxValue,
+    second: OnnxValue,
+    out: Sizes,
+    part: str,
+) -> OnnxValue:
     """``combined`` of two values of which one at least has fewer elements than the result."""
     size = prod(out)
     if prod(first.shape) < size and prod(second.shape) < size:
@@ -183,10 +189,10 @@ def _of_two(
     values: Values,
     step: Step,
     layer: ElementwiseLayer,
-    first: tuple[Value, Sizes],
-    second: tuple[Value, Sizes],
+    first: tuple[OnnxValue, Sizes],
+    second: tuple[OnnxValue, Sizes],
     part: str,
-) -> Value:
+) -> OnnxValue:
     """A node that reads two values, each in a shape."""
     reads = [values.edge(value, step, shape) for value, shape in (first, second)]
     images = first[0].images or second[0].images
@@ -194,8 +200,15 @@ def _of_two(
 
 
 def _with_weight(
-    values: Values, step: Step, kind: str, value: Value, few: Value, weight: Sizes, *, part: str
-) -> Value:
+    values: Values,
+    step: Step,
+    kind: str,
+    value: OnnxValue,
+    few: OnnxValue,
+    weight: Sizes,
+    *,
+    part: str,
+) -> OnnxValue:
     """A value with a parameter added or multiplied that belongs to the node.
 
     A transposed value stays one, as it lies, where the parameter lies as it does.
@@ -218,12 +231,12 @@ def _with_weight(
     return result._replace(shape=value.shape, axes=axes, lies=lies)
 
 
-def _lie_alike(first: Value, second: Value) -> bool:
+def _lie_alike(first: OnnxValue, second: OnnxValue) -> bool:
     """Return whether two transposed values have their elements in one order."""
     return (first.axes, first.lies) == (second.axes, second.lies)
 
 
-def _lying(weight: Sizes, value: Value) -> Sizes:
+def _lying(weight: Sizes, value: OnnxValue) -> Sizes:
     """The sizes of a parameter in the order in which a transposed value lies, () if others."""
     sizes = (1,) * (len(value.shape) - len(weight)) + weight
     order = [axis for axis in value.axes if sizes[value.axes.index(axis)] > 1]
@@ -236,7 +249,7 @@ def _lying(weight: Sizes, value: Value) -> Sizes:
     return tuple(lying[start:])
 
 
-def _weight(few: Value, out: Sizes) -> Sizes:
+def _weight(few: OnnxValue, out: Sizes) -> Sizes:
     """The sizes of a parameter that is for each channel or each element of the last axes."""
     start = next((axis for axis, size in enumerate(few.shape) if size > 1), len(few.shape))
     sizes = few.shape[start:]

@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_onnx.nodes import Step, fault
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 
 Sizes = tuple[int, ...]
 
@@ -57,11 +57,11 @@ def transpose(values: Values, step: Step) -> None:
 def cut(
     values: Values,
     step: Step,
-    value: Value,
+    value: OnnxValue,
     parts: Sequence[tuple[int, int, int]],
     *,
     part: str = "",
-) -> Value:
+) -> OnnxValue:
     """A part of a value: (first, how many, step) along each axis; a view if that is all of it."""
     value = values.laid(value, step)
     shape = value.shape

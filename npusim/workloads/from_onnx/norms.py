@@ -8,7 +8,7 @@ from math import prod
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_onnx.elements import combined
 from npusim.workloads.from_onnx.nodes import Step, fault
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 from npusim.workloads.kinds import KINDS
 from npusim.workloads.numbers import numbers_of
 
@@ -66,10 +66,10 @@ def _normalised(
     values: Values,
     step: Step,
     layer: ElementwiseLayer,
-    value: Value,
+    value: OnnxValue,
     names: Sequence[str],
     few: Sizes,
-) -> Value:
+) -> OnnxValue:
     """A normalisation with its factor and term; computed ones are nodes behind it."""
     parameters = {}
     computed = {}
@@ -166,8 +166,8 @@ def reduction(values: Values, step: Step) -> None:
 
 
 def reduced(
-    values: Values, step: Step, value: Value, axes: Sequence[int], kind: str, *, part: str = ""
-) -> Value:
+    values: Values, step: Step, value: OnnxValue, axes: Sequence[int], kind: str, *, part: str = ""
+) -> OnnxValue:
     """A reduction along ``axes``: of whole maps, or of rows, to which others are permuted."""
     rank = len(value.shape)
     others = [axis for axis in range(rank) if axis not in axes]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from npusim.workloads.from_onnx.elements import combined, fused_activation
 from npusim.workloads.from_onnx.nodes import Step, fault
 from npusim.workloads.from_onnx.norms import reduced
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 from npusim.workloads.graph import MULTIPLIES, Edge
 from npusim.workloads.kinds import KINDS
 from npusim.workloads.layers import LinearLayer
@@ -17,7 +17,7 @@ from npusim.workloads.layers import LinearLayer
 Sizes = tuple[int, ...]
 
 
-class Operand(NamedTuple):
+class EinsumOperand(NamedTuple):
     """A matrix of a product, or a stack of them, as it lies: perhaps with its axes exchanged."""
 
     name: str
@@ -28,12 +28,12 @@ class Operand(NamedTuple):
 def linear(
     values: Values,
     step: Step,
-    left: Value,
-    weight: Value,
+    left: OnnxValue,
+    weight: OnnxValue,
     *,
-    bias: Value | None = None,
+    bias: OnnxValue | None = None,
     part: str = "",
-) -> Value:
+) -> OnnxValue:
     """The product of all rows of ``left`` with one matrix (cin, cout).
 
     A weight as the file has it is a parameter of the node; one that was computed is read.
@@ -66,15 +66,15 @@ def linear(
 def stack_of_products(
     values: Values,
     step: Step,
-    left: Operand,
-    right: Operand,
+    left: EinsumOperand,
+    right: EinsumOperand,
     *,
     stack: Sizes,
     rows: int,
     cin: int,
     cout: int,
     part: str = "",
-) -> Value:
+) -> OnnxValue:
     """Products of two computed matrices: for a stack (rows, cin) by (cin, cout) each."""
     n = stack[0] if stack else 1
     layer = LinearLayer(
@@ -90,8 +90,8 @@ def stack_of_products(
 
 
 def product(
-    values: Values, step: Step, left: Value, right: Value, stack: Sizes, *, part: str = ""
-) -> Value:
+    values: Values, step: Step, left: OnnxValue, right: OnnxValue, stack: Sizes, *, part: str = ""
+) -> OnnxValue:
     """Products (.., rows, cin) by (.., cin, cout) for each of a ``stack``, repeated to it."""
     return stack_of_products(
         values,
@@ -106,13 +106,13 @@ def product(
     )
 
 
-def _of_stack(values: Values, step: Step, value: Value, stack: Sizes) -> Operand:
+def _of_stack(values: Values, step: Step, value: OnnxValue, stack: Sizes) -> EinsumOperand:
     """An operand of products for each of a ``stack``, repeated to it."""
     full = value
     if prod(value.shape[:-2]) != prod(stack):
         full = values.expanded(value, step, (*stack, *value.shape[-2:]))
     laid, turned = values.exchanged(full, step)
-    return Operand(laid.name, turned, value.images)
+    return EinsumOperand(laid.name, turned, value.images)
 
 
 # -- MatMul and Gemm -----------------------------------------------------------------------
@@ -150,7 +150,7 @@ def narrow_matmul(values: Values, step: Step) -> None:
     cin = int(step.attributes["K"])
     cout = int(step.attributes["N"])
     name = values.builder.parameter(f"{packed}.unpacked", (cout, cin))
-    weight = Value(name, (cin, cout), images=False, weight=True)
+    weight = OnnxValue(name, (cin, cout), images=False, weight=True)
     bias = _as_bias(values, step.operand(5), cout)
     values.put(step.outputs[0], linear(values, step, left, weight, bias=bias))
 
@@ -179,17 +179,17 @@ def gemm(values: Values, step: Step) -> None:
     values.put(step.outputs[0], fused_activation(values, step, result))
 
 
-def _last_exchanged(value: Value) -> Value:
+def _last_exchanged(value: OnnxValue) -> OnnxValue:
     """The value with its last two axes exchanged."""
     axes = range(len(value.shape))
     return value.transposed([*axes[:-2], axes[-1], axes[-2]])
 
 
-def _scaled(values: Values, step: Step, value: Value, factor: float) -> Value:
+def _scaled(values: Values, step: Step, value: OnnxValue, factor: float) -> OnnxValue:
     return values.each(step, "scale", value, numbers=(factor,), part="scale")
 
 
-def _as_bias(values: Values, name: str, cout: int) -> Value | None:
+def _as_bias(values: Values, name: str, cout: int) -> OnnxValue | None:
     """The parameter of this name, if it has one number for each feature; None of others."""
     if not name:
         return None
@@ -200,7 +200,7 @@ def _as_bias(values: Values, name: str, cout: int) -> Value | None:
     return value if fits and value is not None and value.weight else None
 
 
-def _bias_behind(values: Values, step: Step, cout: int) -> Value | None:
+def _bias_behind(values: Values, step: Step, cout: int) -> OnnxValue | None:
     """The bias that the next node adds to a product which nothing else reads.
 
     The sum is then part of the product, and its node another name of it.
@@ -215,7 +215,9 @@ def _bias_behind(values: Values, step: Step, cout: int) -> Value | None:
     return bias
 
 
-def _matrices(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
+def _matrices(
+    values: Values, step: Step, left: OnnxValue, right: OnnxValue, bias: OnnxValue | None
+) -> OnnxValue:
     """The product of two values whose stacks are broadcast; a vector is a row, or a column."""
     one_row = len(left.shape) == 1
     one_column = len(right.shape) == 1
@@ -236,7 +238,9 @@ def _matrices(values: Values, step: Step, left: Value, right: Value, bias: Value
     return result
 
 
-def _stacks(values: Values, step: Step, left: Value, right: Value, bias: Value | None) -> Value:
+def _stacks(
+    values: Values, step: Step, left: OnnxValue, right: OnnxValue, bias: OnnxValue | None
+) -> OnnxValue:
     """The products of two stacks of matrices, of which axes of one element are repeated."""
     stack = _broadcast(left.shape[:-2], right.shape[:-2])
     out = (*stack, left.shape[-2], right.shape[-1])
@@ -256,7 +260,7 @@ def _stacks(values: Values, step: Step, left: Value, right: Value, bias: Value |
     return product(values, step, left, right, stack).seen(out)
 
 
-def _weights_first(values: Values, step: Step, weight: Value, right: Value) -> Value:
+def _weights_first(values: Values, step: Step, weight: OnnxValue, right: OnnxValue) -> OnnxValue:
     """One matrix (rows, cin) times each of a stack (cin, cout), as (.., cout, rows).
 
     That is the product of the stack, its axes exchanged, with the matrix as a weight.
@@ -268,7 +272,7 @@ def _weights_first(values: Values, step: Step, weight: Value, right: Value) -> V
     return result.seen((*stack, cout, weight.shape[-1]))
 
 
-def _matrix(values: Values, step: Step, value: Value) -> Value:
+def _matrix(values: Values, step: Step, value: OnnxValue) -> OnnxValue:
     """A matrix without the axes of one element before it."""
     return value if len(value.shape) == 2 else values.laid(value, step).seen(value.shape[-2:])
 
@@ -287,10 +291,10 @@ def _broadcast(first: Sizes, second: Sizes) -> Sizes:
 class _Indexed(NamedTuple):
     """A value, and the index of each of its axes: letters of an equation."""
 
-    value: Value
+    value: OnnxValue
     term: str
 
-    def in_order(self, letters: Sequence[str]) -> Value:
+    def in_order(self, letters: Sequence[str]) -> OnnxValue:
         """The value with its axes in the order of these letters."""
         return self.value.transposed([self.term.index(letter) for letter in letters])
 
@@ -438,7 +442,7 @@ def _letters(
 
 def _linear_of(
     values: Values, step: Step, left: _Indexed, weight: _Indexed, letters: _Letters
-) -> Value:
+) -> OnnxValue:
     """The product of the rows of an operand with a parameter."""
     inner = prod(letters.sizes(letters.inner))
     columns = prod(letters.sizes(letters.columns))
@@ -456,7 +460,7 @@ def _repeated(values: Values, step: Step, operand: _Indexed, extent: Mapping[str
     return operand._replace(value=values.expanded(operand.value, step, shape))
 
 
-def _aligned(values: Values, step: Step, operand: _Indexed, letters: str) -> Value:
+def _aligned(values: Values, step: Step, operand: _Indexed, letters: str) -> OnnxValue:
     """The operand with axes in the order of ``letters``, one element for each that it lacks."""
     present = [letter for letter in letters if letter in operand.term]
     laid = values.laid(operand.in_order(present), step)
@@ -471,10 +475,10 @@ def _operand(
     stack: Sequence[str],
     first: Sequence[str],
     second: Sequence[str],
-) -> Operand:
+) -> EinsumOperand:
     """An operand as a stack of matrices: as it lies where that is one of both orders."""
     plain = operand.in_order([*stack, *first, *second])
     turned = operand.in_order([*stack, *second, *first])
     exchanged = bool(plain.axes) and (not turned.axes or operand.term[-1:] in list(first))
     laid = values.laid(turned if exchanged else plain, step)
-    return Operand(laid.name, exchanged, operand.value.images)
+    return EinsumOperand(laid.name, exchanged, operand.value.images)

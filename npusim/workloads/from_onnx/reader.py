@@ -19,7 +19,7 @@ from npusim.workloads.from_onnx.inputs import (
 from npusim.workloads.from_onnx.nodes import Step
 from npusim.workloads.from_onnx.operators import read
 from npusim.workloads.from_onnx.sizes import Sized, batch_place, sized
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 from npusim.workloads.graph import GraphBuilder, Workload
 from npusim.workloads.repetition import for_batch
 
@@ -119,7 +119,7 @@ class _Source:
             shape: Sizes = sized.inputs[item.name]
             if item.name in wanted and 0 not in shape:
                 name = builder.input(item.name, shape, integers=item.element in _INTEGERS)
-                values.put(item.name, Value(name, shape))
+                values.put(item.name, OnnxValue(name, shape))
         with told_as(ArgumentError, f"{self.file}: "):
             _read_all(values)
         network = builder.workload(self._description(batch), batch=batch, notes=_notes(values))

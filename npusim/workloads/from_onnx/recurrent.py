@@ -10,7 +10,7 @@ import numpy as np
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_onnx.moves import cut, whole
 from npusim.workloads.from_onnx.nodes import Step
-from npusim.workloads.from_onnx.values import Value, Values
+from npusim.workloads.from_onnx.values import OnnxValue, Values
 from npusim.workloads.graph import MULTIPLIES, Edge
 from npusim.workloads.recurrent import Recurrent, States, recurrent
 
@@ -54,7 +54,7 @@ def _kinds(operator: str, stated: Sequence[str], directions: int) -> list[str]:
     return kinds if len(kinds) == directions else []
 
 
-def _direction(values: Values, step: Step, x: Value, kind: str, place: int) -> States:
+def _direction(values: Values, step: Step, x: OnnxValue, kind: str, place: int) -> States:
     """The nodes of one direction."""
     steps, batch, width = x.shape
     hidden = values.sized.shape(step, step.inputs[2])[-1]
@@ -164,7 +164,7 @@ def _results(
         for last in lasts:
             assert last is not None
             called, times, which = last
-            rows = Value(called, (times * batch, hidden))
+            rows = OnnxValue(called, (times * batch, hidden))
             taken = cut(
                 values, step, rows, [(which * batch, batch, 1), (0, hidden, 1)], part="last"
             )
@@ -179,9 +179,9 @@ def _wanted(values: Values, name: str) -> bool:
 
 def _joined(
     values: Values, step: Step, edges: Sequence[Edge], shape: tuple[int, ...], part: str
-) -> Value:
+) -> OnnxValue:
     """Values of both directions as one; the value itself where there is one direction."""
     if len(edges) == 1:
-        return Value(edges[0].value, shape)
+        return OnnxValue(edges[0].value, shape)
     layer = ElementwiseLayer(kind="concat", shape=shape, out=shape)
     return values.add(step, layer, edges, part=part)

@@ -22,7 +22,7 @@ from npusim.workloads.layers import Layer
 Sizes = tuple[int, ...]
 
 
-class Value(NamedTuple):
+class OnnxValue(NamedTuple):
     """A value called ``name`` in the graph, seen in a ``shape``.
 
     With ``axes`` it is the value in the shape ``lies`` with its axes in another order, that of
@@ -37,12 +37,12 @@ class Value(NamedTuple):
     axes: Sizes = ()
     lies: Sizes = ()
 
-    def seen(self, shape: Sequence[int]) -> Value:
+    def seen(self, shape: Sequence[int]) -> OnnxValue:
         """The same numbers in another shape; the value must not be ``axes`` in another order."""
         assert not self.axes
         return self._replace(shape=tuple(shape))
 
-    def transposed(self, axes: Sequence[int]) -> Value:
+    def transposed(self, axes: Sequence[int]) -> OnnxValue:
         """The value with its axes in this order: a view where only axes of one element move."""
         lies, order = (self.lies, self.axes) if self.axes else (self.shape, ())
         order = tuple(order[axis] for axis in axes) if order else tuple(axes)
@@ -66,7 +66,7 @@ class Values:
     def __init__(self, sized: Sized, builder: GraphBuilder) -> None:
         self.sized = sized
         self.builder = builder
-        self.values: dict[str, Value] = {}
+        self.values: dict[str, OnnxValue] = {}
         self.readers: dict[str, list[Step]] = {}
         self.biased: dict[str, str] = {}  # sums that are the bias of a product, and which
         self.unrolled = False
@@ -111,7 +111,7 @@ class Values:
         readers = self.readers.get(name, [])
         return readers[0] if len(readers) == 1 and not self.outputs[name] else None
 
-    def value(self, name: str, *, trained: bool = False) -> Value:
+    def value(self, name: str, *, trained: bool = False) -> OnnxValue:
         """A value of the file; an initialiser or a constant is noted when it is read first.
 
         ``trained`` is said of what is a weight by its place, even where the file has a constant.
@@ -121,7 +121,7 @@ class Values:
             value = self._parameter(name, trained=trained)
         return value
 
-    def _parameter(self, name: str, *, trained: bool) -> Value:
+    def _parameter(self, name: str, *, trained: bool) -> OnnxValue:
         shape = self.sized.shapes[name]
         floats = self.sized.elements.get(name, 1) in (1, 10, 11, 16)
         initial = name in self.sized.weights
@@ -133,11 +133,11 @@ class Values:
         while called in self.builder.shapes and called not in self.builder.parameters:
             called += ".parameter"
         self.builder.parameter(called, shape, trained=is_trained, data=data)
-        value = Value(called, shape, images=False, weight=is_trained or initial)
+        value = OnnxValue(called, shape, images=False, weight=is_trained or initial)
         self.values[name] = value
         return value
 
-    def put(self, name: str, value: Value) -> None:
+    def put(self, name: str, value: OnnxValue) -> None:
         """Note what a value of the file is."""
         if name:
             self.values[name] = value
@@ -153,19 +153,19 @@ class Values:
         part: str = "",
         parameters: Mapping[str, str] | None = None,
         images: bool = True,
-    ) -> Value:
+    ) -> OnnxValue:
         """Add a node called after that of the file, and after the ``part`` of it that it is."""
         name = f"{step.name}.{part}" if part else step.name
         place = step.name if part else ""
         result = self.builder.add(name, layer, reads, parameters=parameters or {}, place=place)
-        return Value(result, self.builder.shapes[result], images)
+        return OnnxValue(result, self.builder.shapes[result], images)
 
-    def edge(self, value: Value, step: Step, shape: Sequence[int] | None = None) -> Edge:
+    def edge(self, value: OnnxValue, step: Step, shape: Sequence[int] | None = None) -> Edge:
         """An edge that reads a value, perhaps in another shape; a transposed one becomes a node."""
         value = self.laid(value, step)
         return Edge(value.name, value.shape if shape is None else tuple(shape))
 
-    def laid(self, value: Value, step: Step) -> Value:
+    def laid(self, value: OnnxValue, step: Step) -> OnnxValue:
         """The value with its elements in the order of its shape."""
         if not value.axes:
             return value
@@ -176,9 +176,9 @@ class Values:
             )
             result = self.add(step, layer, [Edge(value.name, value.lies)], part="permute")
             self._carried[key] = result.name
-        return Value(self._carried[key], value.shape, value.images)
+        return OnnxValue(self._carried[key], value.shape, value.images)
 
-    def exchanged(self, value: Value, step: Step) -> tuple[Value, bool]:
+    def exchanged(self, value: OnnxValue, step: Step) -> tuple[OnnxValue, bool]:
         """An operand of a product as it lies, and whether its last two axes are exchanged.
 
         Where the last axis stays in one piece it is the other ones that are permuted.
@@ -192,7 +192,7 @@ class Values:
         laid = self.laid(plain, step)
         return laid._replace(shape=value.shape), True
 
-    def expanded(self, value: Value, step: Step, shape: Sequence[int]) -> Value:
+    def expanded(self, value: OnnxValue, step: Step, shape: Sequence[int]) -> OnnxValue:
         """The value with its axes of one element repeated to a shape; a view if there are none."""
         value = self.laid(value, step)
         out = tuple(shape)
@@ -207,11 +207,11 @@ class Values:
         self,
         step: Step,
         kind: str,
-        value: Value,
+        value: OnnxValue,
         *,
         numbers: tuple[float, ...] = (),
         part: str = "",
-    ) -> Value:
+    ) -> OnnxValue:
         """Note what is done to each element alone; a transposed value stays one, as it lies."""
         if (value.name, value.lies, value.axes) in self._carried:
             value = self.laid(value, step)

@@ -9,8 +9,8 @@ from typing import Any
 from npusim.base.records import replace
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch import moves
-from npusim.workloads.from_torch.reader import Call, Reader
-from npusim.workloads.from_torch.values import Value
+from npusim.workloads.from_torch.reader import AtenCall, Reader
+from npusim.workloads.from_torch.values import TracedValue
 from npusim.workloads.graph import Edge
 from npusim.workloads.kinds import KINDS, kinds_in
 from npusim.workloads.numbers import FEW, numbers_of
@@ -26,8 +26,8 @@ def kind_of(name: str) -> str:
 
 
 def unary(
-    reader: Reader, kind: str, value: Value, *, numbers: Sequence[float] = (), what: str = ""
-) -> Value:
+    reader: Reader, kind: str, value: TracedValue, *, numbers: Sequence[float] = (), what: str = ""
+) -> TracedValue:
     """A function of each element, computed in the order in which they lie."""
     value = reader.cut(value)
     order = value.lies
@@ -38,19 +38,19 @@ def unary(
     return _as_it_lay(result, value)
 
 
-def _as_it_lay(result: Value, before: Value) -> Value:
+def _as_it_lay(result: TracedValue, before: TracedValue) -> TracedValue:
     """A result that lies as an operand did, in the order of the operand's axes."""
     order = before.lies
     back = [order.axes.index(axis) for axis in range(len(order.axes))]
     return result.seen(result.view.permute(back).expand(before.shape))
 
 
-def function(reader: Reader, call: Call) -> Value:
+def function(reader: Reader, call: AtenCall) -> TracedValue:
     """An activation or another function with numbers of its own."""
     value = call.tensors[0]
     kind = kind_of(call.name)
     others = call.values[1:]
-    if any(isinstance(other, Value) for other in others) or value.is_complex:
+    if any(isinstance(other, TracedValue) for other in others) or value.is_complex:
         return reader.named_value(call)
     numbers = [other for other in others if isinstance(other, (int, float)) or other is None]
     if kind == "clip" and call.name == "relu6":
@@ -66,12 +66,12 @@ def function(reader: Reader, call: Call) -> Value:
     return unary(reader, kind, value, numbers=numbers_of(kind, call.name, numbers))
 
 
-def relu6(reader: Reader, call: Call) -> Value:
+def relu6(reader: Reader, call: AtenCall) -> TracedValue:
     """A clip to 0 and 6."""
     return unary(reader, "clip", call.tensors[0])
 
 
-def prelu(reader: Reader, call: Call) -> Value:
+def prelu(reader: Reader, call: AtenCall) -> TracedValue:
     """A leaky ReLU whose slopes are trained."""
     value = call["self"]
     weight = call["weight"]
@@ -82,21 +82,21 @@ def prelu(reader: Reader, call: Call) -> Value:
     return reader.value(name, value.shape)
 
 
-def dropout(reader: Reader, call: Call) -> Value | tuple[Value, None]:
+def dropout(reader: Reader, call: AtenCall) -> TracedValue | tuple[TracedValue, None]:
     """Elements left out at random, in training."""
-    value: Value = call["input"]
+    value: TracedValue = call["input"]
     result = unary(reader, "dropout", value) if call["train"] and call["p"] else value
     return (result, None) if isinstance(call.results, (list, tuple)) else result
 
 
-def by_number(reader: Reader, kind: str, value: Value, number: float) -> Value:
+def by_number(reader: Reader, kind: str, value: TracedValue, number: float) -> TracedValue:
     """A value times a number ("scale"), or and a number ("shift")."""
     if number == (1 if kind == "scale" else 0):
         return value
     return unary(reader, kind, value, numbers=(number,))
 
 
-def arithmetic(reader: Reader, call: Call) -> Any:
+def arithmetic(reader: Reader, call: AtenCall) -> Any:
     """A sum, difference, product or quotient of two values, or of one and a number."""
     left = call.values[0]
     right = call.values[1]
@@ -104,21 +104,21 @@ def arithmetic(reader: Reader, call: Call) -> Any:
     alpha = call.get("alpha", 1)
     if call.get("rounding_mode") is not None:
         return reader.named(call)
-    if (isinstance(right, Value) and right.is_complex) or (
-        isinstance(left, Value) and left.is_complex
+    if (isinstance(right, TracedValue) and right.is_complex) or (
+        isinstance(left, TracedValue) and left.is_complex
     ):
         return _complex(reader, call)
     if name == "rsub":
         left, right = right, left
         name = "sub"
-    if isinstance(right, Value) and alpha != 1:
+    if isinstance(right, TracedValue) and alpha != 1:
         right = by_number(reader, "scale", right, float(alpha))
     elif alpha != 1:
         right = float(right) * float(alpha)
     return binary(reader, name, left, right)
 
 
-def _complex(reader: Reader, call: Call) -> Any:
+def _complex(reader: Reader, call: AtenCall) -> Any:
     result = call.results
     name = reader.unknown(f"complex {call.name}", call.tensors, (*result.shape, 2), what=call.name)
     return reader.of(name, result)
@@ -126,22 +126,22 @@ def _complex(reader: Reader, call: Call) -> Any:
 
 def _number(value: Any) -> float | None:
     """The number that an operand is, None where it is a value of several or of unknown ones."""
-    if not isinstance(value, Value):
+    if not isinstance(value, TracedValue):
         return float(value)
     if value.constant is not None and value.elements == 1 and not value.constant.is_complex():
         return float(value.constant.reshape(()))
     return None
 
 
-def binary(reader: Reader, name: str, left: Any, right: Any) -> Value:
+def binary(reader: Reader, name: str, left: Any, right: Any) -> TracedValue:
     """A sum ("add"), difference ("sub"), product ("mul") or quotient ("div")."""
     first = _number(left)
     second = _number(right)
-    if second is not None and isinstance(left, Value):
+    if second is not None and isinstance(left, TracedValue):
         shape = _together(left, right)
         result = _with_number(reader, name, left, second)
         return result.seen(result.view.expand(shape))
-    if first is not None and isinstance(right, Value):
+    if first is not None and isinstance(right, TracedValue):
         shape = _together(right, left)
         if name in ("add", "mul"):
             result = _with_number(reader, name, right, first)
@@ -154,13 +154,13 @@ def binary(reader: Reader, name: str, left: Any, right: Any) -> Value:
     return _of_values(reader, name, left, right)
 
 
-def _together(value: Value, other: Any) -> tuple[int, ...]:
+def _together(value: TracedValue, other: Any) -> tuple[int, ...]:
     """The shape of two operands together, of which the other has one element."""
-    axes = len(other.shape) if isinstance(other, Value) else 0
+    axes = len(other.shape) if isinstance(other, TracedValue) else 0
     return (1,) * max(0, axes - len(value.shape)) + value.shape
 
 
-def _with_number(reader: Reader, name: str, value: Value, number: float) -> Value:
+def _with_number(reader: Reader, name: str, value: TracedValue, number: float) -> TracedValue:
     if name == "add":
         return by_number(reader, "shift", value, number)
     if name == "sub":
@@ -169,12 +169,12 @@ def _with_number(reader: Reader, name: str, value: Value, number: float) -> Valu
     return by_number(reader, "scale", value, factor)
 
 
-def reciprocal(reader: Reader, value: Value) -> Value:
+def reciprocal(reader: Reader, value: TracedValue) -> TracedValue:
     """One divided by each element."""
     return unary(reader, "reciprocal", value)
 
 
-def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
+def _of_values(reader: Reader, name: str, left: TracedValue, right: TracedValue) -> TracedValue:
     """An operation on two values; one that is repeated for the other is a factor or a term."""
     shape = tuple(reader.torch.broadcast_shapes(left.shape, right.shape))
     left = _unrepeated(left, len(shape))
@@ -206,7 +206,7 @@ def _of_values(reader: Reader, name: str, left: Value, right: Value) -> Value:
     return _with_few(reader, FEW[name], left, right)
 
 
-def _unrepeated(value: Value, axes: int) -> Value:
+def _unrepeated(value: TracedValue, axes: int) -> TracedValue:
     """A value with as many axes as the result, and 1 for those along which it is repeated."""
     seen = value.view
     for axis in value.lies.repeated:
@@ -214,7 +214,7 @@ def _unrepeated(value: Value, axes: int) -> Value:
     return value.seen(seen.reshape((1,) * (axes - seen.dim()) + tuple(seen.shape)))
 
 
-def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
+def _is_few(reader: Reader, value: TracedValue, shape: Sequence[int]) -> bool:
     """Return whether an operand has fewer elements than the result, or would at another batch."""
     if value.elements < prod(shape):
         return True
@@ -222,7 +222,9 @@ def _is_few(reader: Reader, value: Value, shape: Sequence[int]) -> bool:
     return weights and value.shape[0] == 1
 
 
-def _of_equals(reader: Reader, name: str, left: Value, right: Value, shape: Sequence[int]) -> Value:
+def _of_equals(
+    reader: Reader, name: str, left: TracedValue, right: TracedValue, shape: Sequence[int]
+) -> TracedValue:
     """An operation on two values of one shape, in the order in which both lie if that is one."""
     left = reader.cut(left)
     right = reader.cut(right)
@@ -235,14 +237,14 @@ def _of_equals(reader: Reader, name: str, left: Value, right: Value, shape: Sequ
     return _as_it_lay(reader.value(reader.add(name, layer, edges), lying), left)
 
 
-def _permuted(value: Value, axes: Sequence[int]) -> Value:
+def _permuted(value: TracedValue, axes: Sequence[int]) -> TracedValue:
     constant = value.constant
     return value.seen(
         value.view.permute(axes), None if constant is None else constant.permute(axes)
     )
 
 
-def _with_few(reader: Reader, kind: str, large: Value, few: Value) -> Value:
+def _with_few(reader: Reader, kind: str, large: TracedValue, few: TracedValue) -> TracedValue:
     """A value with factors or terms of fewer elements, in the order in which the value lies."""
     large = reader.cut(large)
     if large.lies.repeated or not _permuted(few, large.lies.axes).is_plain:
@@ -273,15 +275,17 @@ def _by_channel(large: Sequence[int], few: Sequence[int]) -> bool:
     return len(large) > 2 and tuple(few) == (*large[:2], *(1 for _ in large[2:]))
 
 
-def power(reader: Reader, call: Call) -> Any:
+def power(reader: Reader, call: AtenCall) -> Any:
     """A power: small whole ones are products, others those of positive numbers."""
     value, exponent = call.values[:2]
     number = (
-        None if isinstance(exponent, Value) and exponent.constant is None else _number(exponent)
+        None
+        if isinstance(exponent, TracedValue) and exponent.constant is None
+        else _number(exponent)
     )
-    if isinstance(value, Value) and number == 2 and not value.is_complex:
+    if isinstance(value, TracedValue) and number == 2 and not value.is_complex:
         return binary(reader, "mul", value, value)
-    if not isinstance(value, Value) or number is None or value.is_complex:
+    if not isinstance(value, TracedValue) or number is None or value.is_complex:
         return reader.named(call)
     if number in (3, 4):
         result = value
@@ -296,13 +300,13 @@ def power(reader: Reader, call: Call) -> Any:
     return unary(reader, "power", value, numbers=(number,))
 
 
-def square(reader: Reader, call: Call) -> Any:
+def square(reader: Reader, call: AtenCall) -> Any:
     """A value times itself."""
     value = call["self"]
     return reader.named(call) if value.is_complex else binary(reader, "mul", value, value)
 
 
-def gated(reader: Reader, call: Call) -> Value:
+def gated(reader: Reader, call: AtenCall) -> TracedValue:
     """One half of a value times the sigmoid of the other (GLU)."""
     value = call["self"]
     axis = int(call["dim"]) % len(value.shape)
@@ -312,30 +316,30 @@ def gated(reader: Reader, call: Call) -> Value:
     return binary(reader, "mul", first, unary(reader, "sigmoid", second))
 
 
-def negative(reader: Reader, call: Call) -> Value:
+def negative(reader: Reader, call: AtenCall) -> TracedValue:
     """A value with the other sign."""
     return by_number(reader, "scale", call["self"], -1.0)
 
 
-def inverse(reader: Reader, call: Call) -> Value:
+def inverse(reader: Reader, call: AtenCall) -> TracedValue:
     """One divided by a value."""
     return reader.named(call) if call["self"].is_complex else reciprocal(reader, call["self"])
 
 
-def by_name(reader: Reader, call: Call) -> Value:
+def by_name(reader: Reader, call: AtenCall) -> TracedValue:
     """An operation that is known by name, and not taken apart."""
     called = call.name.removeprefix("_")
     return reader.result(reader.unknown(called, call.tensors, call.shape), call)
 
 
-def copied(reader: Reader, call: Call) -> Value:
+def copied(reader: Reader, call: AtenCall) -> TracedValue:
     """The operand that is copied into a value, repeated to its shape."""
-    source: Value = call["src"]
+    source: TracedValue = call["src"]
     result = source.seen(source.view.expand(call.shape))
     return replace(result, dtype=call.results.dtype)
 
 
-def lerp(reader: Reader, call: Call) -> Any:
+def lerp(reader: Reader, call: AtenCall) -> Any:
     """A value on the way to another."""
     start = call["self"]
     end = call["end"]
@@ -344,7 +348,7 @@ def lerp(reader: Reader, call: Call) -> Any:
     return binary(reader, "add", start, binary(reader, "mul", difference, weight))
 
 
-def with_product(reader: Reader, call: Call) -> Any:
+def with_product(reader: Reader, call: AtenCall) -> Any:
     """A value and the product or quotient of two others, times a number."""
     name = "mul" if call.name == "addcmul" else "div"
     result = binary(reader, name, call["tensor1"], call["tensor2"])

@@ -8,10 +8,10 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.base.resources import optional
 from npusim.workloads.from_torch.inputs import Inputs, made, words
-from npusim.workloads.from_torch.program import Program, exported, refusal, without_data
+from npusim.workloads.from_torch.program import ModuleProgram, exported, refusal, without_data
 from npusim.workloads.from_torch.reader import KNOWN_ELEMENTS, Reader
 from npusim.workloads.from_torch.table import TABLE
-from npusim.workloads.from_torch.values import Value
+from npusim.workloads.from_torch.values import TracedValue
 from npusim.workloads.graph import GraphBuilder, Workload
 
 
@@ -70,7 +70,7 @@ def _program(
     batch: int,
     loss: Callable[..., Any] | None,
     targets: Any,
-) -> Program:
+) -> ModuleProgram:
     """The exported graph of a call of the model on inputs of these sizes."""
     tensors = [*model.parameters(), *model.buffers()]
     floating = next(
@@ -94,7 +94,7 @@ def _program(
         raise refusal(title, error, ", ".join(map(str, shapes))) from error
 
 
-def _placeholders(reader: Reader, program: Program) -> list[Value]:
+def _placeholders(reader: Reader, program: ModuleProgram) -> list[TracedValue]:
     """The values of the graph's placeholders, in order: parameters, buffers and inputs."""
     values = []
     for node in program.module.graph.nodes:
@@ -120,7 +120,7 @@ def _input(reader: Reader, name: str, shown: Any) -> Any:
     return reader.value(called, shown.shape, dtype=shown.dtype)
 
 
-def _tensor(reader: Reader, name: str, tensor: Any, shown: Any) -> Value:
+def _tensor(reader: Reader, name: str, tensor: Any, shown: Any) -> TracedValue:
     """A parameter, buffer or constant of the module; numbers of small constants are known."""
     trained = bool(tensor.requires_grad)
     is_constant = not trained and not isinstance(tensor, reader.torch.nn.Parameter)

@@ -8,13 +8,13 @@ from typing import Any
 
 from npusim.base.records import replace
 from npusim.workloads.elementwise import ElementwiseLayer
-from npusim.workloads.from_torch.reader import Call, Reader, split_arguments
-from npusim.workloads.from_torch.values import Order, Value, narrowed, sizes_of, whole
+from npusim.workloads.from_torch.reader import AtenCall, Reader, split_arguments
+from npusim.workloads.from_torch.values import AxisOrder, TracedValue, narrowed, sizes_of, whole
 
 
-def same(reader: Reader, call: Call) -> Value:
+def same(reader: Reader, call: AtenCall) -> TracedValue:
     """The operand itself: a copy, a cast, a change of the memory's format."""
-    value: Value = call.tensors[0]
+    value: TracedValue = call.tensors[0]
     result = call.results
     constant = value.constant
     if constant is not None and constant.dtype != result.dtype:
@@ -22,12 +22,12 @@ def same(reader: Reader, call: Call) -> Value:
     return replace(value, dtype=result.dtype, constant=constant)
 
 
-def detach(reader: Reader, call: Call) -> Value:
+def detach(reader: Reader, call: AtenCall) -> TracedValue:
     """The operand, and no gradient flows back."""
     return call.tensors[0].detached()
 
 
-def view(reader: Reader, call: Call) -> Any:
+def view(reader: Reader, call: AtenCall) -> Any:
     """A view of the first operand, or several: what PyTorch makes of the tensor without data.
 
     A view that it cannot make without a copy is one of the tensor brought to its own order. One
@@ -50,21 +50,21 @@ def view(reader: Reader, call: Call) -> Any:
     return tuple(results) if isinstance(shown, (list, tuple)) else results[0]
 
 
-def reshape(reader: Reader, call: Call) -> Value:
+def reshape(reader: Reader, call: AtenCall) -> TracedValue:
     """The same elements in order in another shape."""
     return reshaped(reader, call.tensors[0], call.shape)
 
 
-def _applied(call: Call, tensor: Any) -> Any:
+def _applied(call: AtenCall, tensor: Any) -> Any:
     """The operation on a tensor in place of its first operand."""
     others = [
-        operand.view if isinstance(operand, Value) else operand for operand in call.values[1:]
+        operand.view if isinstance(operand, TracedValue) else operand for operand in call.values[1:]
     ]
     placed, named = split_arguments(call.target, [tensor, *others])
     return call.target(*placed, **named)
 
 
-def _is_dense(value: Value, seen: Any) -> bool:
+def _is_dense(value: TracedValue, seen: Any) -> bool:
     """Return whether a view has each element of the window, at most repeated along whole axes."""
     axes = [
         (stride, size) for size, stride in zip(seen.shape, seen.stride(), strict=True)
@@ -79,7 +79,7 @@ def _is_dense(value: Value, seen: Any) -> bool:
     return reach * (2 if seen.is_complex() else 1) == elements
 
 
-def real_view(reader: Reader, call: Call) -> Value:
+def real_view(reader: Reader, call: AtenCall) -> TracedValue:
     """Complex numbers as pairs of real ones, or back."""
     value = call.tensors[0]
     shown = call.target(reader.plain(value).view)
@@ -90,7 +90,9 @@ def real_view(reader: Reader, call: Call) -> Value:
 # -- parts -----------------------------------------------------------------------------------
 
 
-def part(reader: Reader, value: Value, axis: int, first: int, behind: int, step: int = 1) -> Value:
+def part(
+    reader: Reader, value: TracedValue, axis: int, first: int, behind: int, step: int = 1
+) -> TracedValue:
     """The elements from ``first`` to before ``behind`` along an axis, each ``step``-th."""
     size = value.shape[axis]
     constant = value.constant
@@ -124,7 +126,9 @@ def part(reader: Reader, value: Value, axis: int, first: int, behind: int, step:
     return replace(value, base=base, window=tuple(ranges), view=view, constant=constant)
 
 
-def _narrowed_view(reader: Reader, value: Value, order: Order, axis: int, size: int) -> Any:
+def _narrowed_view(
+    reader: Reader, value: TracedValue, order: AxisOrder, axis: int, size: int
+) -> Any:
     """A view like that of a value which lies in this order, of another ``size`` along an axis."""
     sizes = list(order.unrepeated)
     sizes[axis] = size
@@ -137,7 +141,7 @@ def _narrowed_view(reader: Reader, value: Value, order: Order, axis: int, size: 
     return lies.permute(back).expand(out)
 
 
-def _window(value: Value, lying: Sequence[int]) -> Any:
+def _window(value: TracedValue, lying: Sequence[int]) -> Any:
     """The window of a value whose axes are those of the tensor as it lies, None if they differ."""
     if not value.is_part:
         return whole(tuple(lying))
@@ -156,11 +160,11 @@ def _places(window: Any, lying: Sequence[int]) -> list[int]:
     return [next(remaining) if size > 1 else 0 for size in lying]
 
 
-def _axis(value: Value, axis: int) -> int:
+def _axis(value: TracedValue, axis: int) -> int:
     return int(axis) % max(1, len(value.shape))
 
 
-def slice_(reader: Reader, call: Call) -> Value:
+def slice_(reader: Reader, call: AtenCall) -> TracedValue:
     """Every ``step``-th element of a range."""
     value = call["self"]
     axis = _axis(value, call["dim"])
@@ -168,25 +172,25 @@ def slice_(reader: Reader, call: Call) -> Value:
     return part(reader, value, axis, first, max(first, behind), step)
 
 
-def narrow(reader: Reader, call: Call) -> Value:
+def narrow(reader: Reader, call: AtenCall) -> TracedValue:
     """A range of so many elements."""
     value = call["self"]
     axis = _axis(call["self"], call["dim"])
     start = call["start"]
-    if isinstance(start, Value):
+    if isinstance(start, TracedValue):
         return reader.named_value(call)
     first = int(start) % value.shape[axis] if start < 0 else int(start)
     return part(reader, value, axis, first, first + int(call["length"]))
 
 
-def select(reader: Reader, call: Call) -> Value:
+def select(reader: Reader, call: AtenCall) -> TracedValue:
     """One element along an axis, which goes."""
     value = call["self"]
     axis = _axis(call["self"], call["dim"])
     return _selected(reader, value, axis, int(call["index"]) % value.shape[axis])
 
 
-def _selected(reader: Reader, value: Value, axis: int, index: int) -> Value:
+def _selected(reader: Reader, value: TracedValue, axis: int, index: int) -> TracedValue:
     chosen = part(reader, value, axis, index, index + 1)
     constant = chosen.constant
     return chosen.seen(
@@ -194,14 +198,14 @@ def _selected(reader: Reader, value: Value, axis: int, index: int) -> Value:
     )
 
 
-def unbind(reader: Reader, call: Call) -> tuple[Value, ...]:
+def unbind(reader: Reader, call: AtenCall) -> tuple[TracedValue, ...]:
     """Each element along an axis."""
     value = call["self"]
     axis = _axis(call["self"], call["dim"])
     return tuple(_selected(reader, value, axis, index) for index in range(value.shape[axis]))
 
 
-def split(reader: Reader, call: Call) -> tuple[Value, ...]:
+def split(reader: Reader, call: AtenCall) -> tuple[TracedValue, ...]:
     """Parts side by side along an axis, of the sizes that PyTorch gives them."""
     value = call["self"]
     axis = _axis(call["self"], call["dim"])
@@ -214,10 +218,10 @@ def split(reader: Reader, call: Call) -> tuple[Value, ...]:
     return tuple(parts)
 
 
-def written_part(reader: Reader, call: Call) -> Value:
+def written_part(reader: Reader, call: AtenCall) -> TracedValue:
     """A value with a part of it in another's place: what is left of it around the part."""
-    value: Value = call["self"]
-    source: Value = call["src"]
+    value: TracedValue = call["self"]
+    source: TracedValue = call["src"]
     axis = _axis(value, call["dim"])
     size = value.shape[axis]
     if call.name == "select_scatter":
@@ -241,7 +245,7 @@ def written_part(reader: Reader, call: Call) -> Value:
 # -- copies ----------------------------------------------------------------------------------
 
 
-def concat(reader: Reader, call: Call) -> Value:
+def concat(reader: Reader, call: AtenCall) -> TracedValue:
     """Several values as one, along an axis that they have or, stacked, along a new one."""
     pieces = list(call["tensors"])
     axis = int(call["dim"])
@@ -257,7 +261,7 @@ def concat(reader: Reader, call: Call) -> Value:
     return joined(reader, pieces, axis % max(1, len(call.shape)))
 
 
-def joined(reader: Reader, pieces: Sequence[Value], axis: int) -> Value:
+def joined(reader: Reader, pieces: Sequence[TracedValue], axis: int) -> TracedValue:
     """Values one behind the other along an axis."""
     pieces = [piece for piece in pieces if piece.elements]
     if len(pieces) == 1:
@@ -271,7 +275,7 @@ def joined(reader: Reader, pieces: Sequence[Value], axis: int) -> Value:
     return reader.value(name, sizes, dtype=pieces[0].dtype)
 
 
-def repeat(reader: Reader, call: Call) -> Value:
+def repeat(reader: Reader, call: AtenCall) -> TracedValue:
     """A value so many times along each axis."""
     value = call.tensors[0]
     times = [int(factor) for factor in call.values[1]]
@@ -294,7 +298,7 @@ def repeat(reader: Reader, call: Call) -> Value:
     return reshaped(reader, value.seen(value.view.expand(many)), call.shape)
 
 
-def roll(reader: Reader, call: Call) -> Value:
+def roll(reader: Reader, call: AtenCall) -> TracedValue:
     """Elements moved along axes, those that leave at an end come in at the other."""
     value = reader.plain(call["self"])
     shifts = list(call["shifts"])
@@ -313,9 +317,9 @@ def roll(reader: Reader, call: Call) -> Value:
     return result.seen(result.view.view(call.shape))
 
 
-def pad(reader: Reader, call: Call) -> Value:
+def pad(reader: Reader, call: AtenCall) -> TracedValue:
     """Numbers put around a value, or elements left out where there are fewer than none."""
-    value: Value = call["self"]
+    value: TracedValue = call["self"]
     mode = call.get("mode", "constant")
     number = call.get("value", 0) or 0
     if mode != "constant":
@@ -339,7 +343,7 @@ def _sides(counts: Sequence[int], rank: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (rank - len(sides)) + sides
 
 
-def shuffled(reader: Reader, call: Call) -> Value:
+def shuffled(reader: Reader, call: AtenCall) -> TracedValue:
     """Channels and positions exchanged: pixels of blocks, or channels of groups."""
     value = call["self"]
     shape = value.shape
@@ -362,7 +366,7 @@ def shuffled(reader: Reader, call: Call) -> Value:
     return reshaped(reader, value, call.shape)
 
 
-def reshaped(reader: Reader, value: Value, shape: Sequence[int]) -> Value:
+def reshaped(reader: Reader, value: TracedValue, shape: Sequence[int]) -> TracedValue:
     """The same elements in order in another shape."""
     seen = value.view.reshape(shape)
     if seen.untyped_storage()._cdata != value.view.untyped_storage()._cdata:
@@ -372,7 +376,9 @@ def reshaped(reader: Reader, value: Value, shape: Sequence[int]) -> Value:
     return value.seen(seen, None if constant is None else constant.reshape(shape))
 
 
-def moved_last(reader: Reader, value: Value, axes: Sequence[int]) -> tuple[Value, list[int]]:
+def moved_last(
+    reader: Reader, value: TracedValue, axes: Sequence[int]
+) -> tuple[TracedValue, list[int]]:
     """The value with ``axes`` behind the others, and the permutation that brings them back."""
     count = len(value.shape)
     last = [axis % count for axis in axes]
@@ -384,7 +390,7 @@ def moved_last(reader: Reader, value: Value, axes: Sequence[int]) -> tuple[Value
     return moved, [order.index(axis) for axis in range(count)]
 
 
-def embedding(reader: Reader, call: Call) -> Value:
+def embedding(reader: Reader, call: AtenCall) -> TracedValue:
     """Rows of a table by their indices."""
     reads = [reader.read(call["weight"]), reader.read(call["indices"])]
     shape = max((edge.shape for edge in reads), key=prod)

@@ -9,14 +9,14 @@ from typing import Any
 from npusim.base.records import replace
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch import arithmetic, moves, rows
-from npusim.workloads.from_torch.reader import Call, Reader
+from npusim.workloads.from_torch.reader import AtenCall, Reader
 from npusim.workloads.from_torch.rows import each
-from npusim.workloads.from_torch.values import Value
+from npusim.workloads.from_torch.values import TracedValue
 from npusim.workloads.graph import MULTIPLIES
 from npusim.workloads.layers import ConvLayer, LinearLayer
 
 
-def _own(reader: Reader, value: Value | None) -> bool:
+def _own(reader: Reader, value: TracedValue | None) -> bool:
     """Return whether an operand can be a parameter of the node: as it lies, trained if anywhere."""
     name = reader.parameter(value)
     if name is None or value is None:
@@ -24,7 +24,7 @@ def _own(reader: Reader, value: Value | None) -> bool:
     return value.gradient or not reader.builder.parameters[name].trained
 
 
-def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
+def _in_region(reader: Reader, values: Sequence[TracedValue | None]) -> bool:
     """Return whether no gradient flows to any operand, as under ``no_grad``."""
     return not any(reader.flows(value) for value in values)
 
@@ -32,7 +32,7 @@ def _in_region(reader: Reader, values: Sequence[Value | None]) -> bool:
 # -- convolutions ----------------------------------------------------------------------------
 
 
-def convolution(reader: Reader, call: Call) -> Value:
+def convolution(reader: Reader, call: AtenCall) -> TracedValue:
     """A convolution of one to three axes, or a transposed one, with sizes as the framework's."""
     x = call["input"]
     w = call["weight"]
@@ -81,13 +81,13 @@ def _weighted(
     reader: Reader,
     what: str,
     layer: ConvLayer | LinearLayer,
-    x: Value,
-    w: Value,
-    bias: Value | None,
+    x: TracedValue,
+    w: TracedValue,
+    bias: TracedValue | None,
     bias_shape: Sequence[int],
     *,
-    computed: Value | None = None,
-) -> Value:
+    computed: TracedValue | None = None,
+) -> TracedValue:
     """The node of a layer with weights; those that are computed are a second operand.
 
     ``computed`` are the weights as they are read in that case. A bias that is no parameter is
@@ -95,7 +95,7 @@ def _weighted(
     """
     region = _in_region(reader, [x, w, bias])
     reads = [reader.read(x)]
-    trained: dict[str, Value] = {}
+    trained: dict[str, TracedValue] = {}
     if _own(reader, w) or (region and reader.parameter(w)):
         trained["w"] = w
     else:
@@ -123,7 +123,7 @@ def _weighted(
 # -- products of matrices --------------------------------------------------------------------
 
 
-def complex_product(reader: Reader, call: Call) -> Value:
+def complex_product(reader: Reader, call: AtenCall) -> TracedValue:
     """A product of complex values, which no layer is: known by name."""
     result = call.results
     name = reader.unknown(
@@ -132,7 +132,7 @@ def complex_product(reader: Reader, call: Call) -> Value:
     return reader.of(name, result)
 
 
-def linear(reader: Reader, call: Call) -> Value:
+def linear(reader: Reader, call: AtenCall) -> TracedValue:
     """Rows times a matrix of weights (features out, features in), and a bias."""
     x = call["input"]
     w = call["weight"]
@@ -143,7 +143,9 @@ def linear(reader: Reader, call: Call) -> Value:
     return moves.reshaped(reader, result, call.shape)
 
 
-def by_matrix(reader: Reader, left: Value, right: Value, bias: Value | None = None) -> Value:
+def by_matrix(
+    reader: Reader, left: TracedValue, right: TracedValue, bias: TracedValue | None = None
+) -> TracedValue:
     """Rows of ``left`` (..., cin) times one matrix ``right`` (cin, cout) for all of them."""
     if len(left.shape) == 1:
         left = left.seen(left.view.unsqueeze(0))
@@ -170,7 +172,7 @@ def by_matrix(reader: Reader, left: Value, right: Value, bias: Value | None = No
     )
 
 
-def matmul(reader: Reader, call: Call) -> Value:
+def matmul(reader: Reader, call: AtenCall) -> TracedValue:
     """A product of two values of any number of axes, by PyTorch's rules of ``matmul``."""
     left, right = call.tensors[:2]
     if left.is_complex or right.is_complex:
@@ -178,7 +180,9 @@ def matmul(reader: Reader, call: Call) -> Value:
     return multiplied(reader, left, right, call.shape)
 
 
-def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) -> Value:
+def multiplied(
+    reader: Reader, left: TracedValue, right: TracedValue, shape: Sequence[int]
+) -> TracedValue:
     """The product of two values, which has ``shape``."""
     if len(left.shape) == 1:
         left = left.seen(left.view.unsqueeze(0))
@@ -204,13 +208,13 @@ def multiplied(reader: Reader, left: Value, right: Value, shape: Sequence[int]) 
     return moves.reshaped(reader, result, shape)
 
 
-def _stretched(value: Value, other: Value) -> tuple[int, ...]:
+def _stretched(value: TracedValue, other: TracedValue) -> tuple[int, ...]:
     """The sizes of a stack with 1 in front for those that only the other has."""
     missing = max(0, len(other.shape) - len(value.shape))
     return (1,) * missing + value.shape[:-2]
 
 
-def _shared(reader: Reader, value: Value, other: Value) -> bool:
+def _shared(reader: Reader, value: TracedValue, other: TracedValue) -> bool:
     """Return whether a stack has one matrix for all that it is multiplied with, at any batch.
 
     A computed stack of one matrix is one of each image where the ``other`` has no more, as it is
@@ -227,7 +231,7 @@ def _shared(reader: Reader, value: Value, other: Value) -> bool:
     )
 
 
-def _first(value: Value) -> Value:
+def _first(value: TracedValue) -> TracedValue:
     """The only matrix of a stack."""
     seen = value.view
     while seen.dim() > 2:
@@ -235,7 +239,9 @@ def _first(value: Value) -> Value:
     return value.seen(seen)
 
 
-def stacked(reader: Reader, left: Value, right: Value, what: str = "product") -> Value:
+def stacked(
+    reader: Reader, left: TracedValue, right: TracedValue, what: str = "product"
+) -> TracedValue:
     """Products of two stacks (..., rows, cin) and (..., cin, cout) with the same axes in front."""
     operands = []
     exchanged = []
@@ -260,7 +266,7 @@ def stacked(reader: Reader, left: Value, right: Value, what: str = "product") ->
     return reader.value(reader.add(what, layer, operands), (*stack, rows_, right.shape[-1]))
 
 
-def addmm(reader: Reader, call: Call) -> Value:
+def addmm(reader: Reader, call: AtenCall) -> TracedValue:
     """A product and what is added to it, each times a number."""
     added = call["self"]
     left, right = call.tensors[1:3]
@@ -282,7 +288,7 @@ def addmm(reader: Reader, call: Call) -> Value:
     return arithmetic.binary(reader, "add", result, added)
 
 
-def attention(reader: Reader, call: Call) -> Value:
+def attention(reader: Reader, call: AtenCall) -> TracedValue:
     """Queries times keys, scaled and masked, their softmax, and that times values."""
     q = call["query"]
     k = call["key"]
@@ -306,12 +312,12 @@ def attention(reader: Reader, call: Call) -> Value:
     return multiplied(reader, result, v, call.shape)
 
 
-def fused_attention(reader: Reader, call: Call) -> Any:
+def fused_attention(reader: Reader, call: AtenCall) -> Any:
     """An attention of one kernel, which a module calls itself; nothing reads its statistics."""
     return (attention(reader, call), *(None for _ in call.results[1:]))
 
 
-def _grouped(reader: Reader, value: Value, heads: int) -> Value:
+def _grouped(reader: Reader, value: TracedValue, heads: int) -> TracedValue:
     """Keys or values that several heads share, for each of these."""
     *front, head_count, keys, width = value.shape
     shape = (*front, head_count, heads // head_count, keys, width)
@@ -319,16 +325,16 @@ def _grouped(reader: Reader, value: Value, heads: int) -> Value:
     return moves.reshaped(reader, seen, (*front, heads, keys, width))
 
 
-def _attention_mask(reader: Reader, call: Call, scores: Sequence[int]) -> Value | None:
+def _attention_mask(reader: Reader, call: AtenCall, scores: Sequence[int]) -> TracedValue | None:
     """The mask of an attention for scores of this shape: that of a causal one hides later keys."""
     if not call.get("is_causal"):
-        mask: Value | None = call.get("attn_mask")
+        mask: TracedValue | None = call.get("attn_mask")
         return mask
     lower = reader.torch.ones(scores[-2:], dtype=reader.torch.bool).tril()
     return reader.constant(lower, f"{reader.name('product')}.mask")
 
 
-def _added_mask(reader: Reader, mask: Value) -> Value:
+def _added_mask(reader: Reader, mask: TracedValue) -> TracedValue:
     """The term that a mask adds to scores: 0 where it lets through, minus infinity where not."""
     if mask.floats:
         return mask
@@ -340,7 +346,7 @@ def _added_mask(reader: Reader, mask: Value) -> Value:
     return reader.value(name, mask.shape)
 
 
-def einsum(reader: Reader, call: Call) -> Any:
+def einsum(reader: Reader, call: AtenCall) -> Any:
     """Products of two values by letters of their axes; PyTorch composes those of more."""
     if any(value.is_complex for value in call.tensors):
         return complex_product(reader, call)

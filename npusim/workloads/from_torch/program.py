@@ -41,7 +41,7 @@ _WAY_OUT = (
 
 
 @dataclass(frozen=True)
-class Program:
+class ModuleProgram:
     """An exported graph: ``module`` has it, ``names`` are those of its placeholders' tensors.
 
     ``names`` has the user's name of each parameter, buffer or constant by that of its placeholder,
@@ -59,7 +59,7 @@ class Program:
 
 def exported(
     torch: Any, model: Any, inputs: Inputs, targets: Inputs, loss: Callable[..., Any] | None
-) -> Program:
+) -> ModuleProgram:
     """Export a call of ``model``, with its ``loss`` on the ``targets`` where there is one.
 
     Raises ``ArgumentError`` with PyTorch's message where the module does not run, or its graph
@@ -246,7 +246,7 @@ def _input_names(model: Any, inputs: Inputs, targets: Inputs) -> list[str]:
     return [*placed[:count], *inputs.named, *aims, *targets.named]
 
 
-def _named(model: Any, program: Any, inputs: list[str], traces: Mapping[str, str]) -> Program:
+def _named(model: Any, program: Any, inputs: list[str], traces: Mapping[str, str]) -> ModuleProgram:
     """The program with the user's names: a tensor that two modules share has the first."""
     first: dict[int, str] = {}
     tensors: dict[str, Any] = {}
@@ -269,7 +269,7 @@ def _named(model: Any, program: Any, inputs: list[str], traces: Mapping[str, str
         else:
             tensors[name] = _constant(program, spec.target)
         names[spec.arg.name] = name
-    return Program(program.graph_module, names, tensors, others, traces)
+    return ModuleProgram(program.graph_module, names, tensors, others, traces)
 
 
 def _constant(program: Any, target: str) -> Any:

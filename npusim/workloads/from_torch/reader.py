@@ -14,7 +14,7 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch.program import REGIONS, is_view, written_by
-from npusim.workloads.from_torch.values import Later, Sizes, Value, sizes_of, whole
+from npusim.workloads.from_torch.values import Later, Sizes, TracedValue, sizes_of, whole
 from npusim.workloads.graph import MULTIPLIES, Edge, GraphBuilder
 from npusim.workloads.kinds import UNKNOWN, listed
 from npusim.workloads.layers import Layer
@@ -29,7 +29,7 @@ _CONSTANT = listed("constant", "torch")
 _PRODUCTS = re.compile(r"conv|linear(?!_)|matmul|_mm|mm_|^mm|attention|lstm|gru|rnn|gemm|solve|fft")
 
 
-class Call:
+class AtenCall:
     """An operation as it is called: its ``name`` and its arguments by those of its schema.
 
     ``results`` are its results as PyTorch sized them: one tensor without data, or several.
@@ -54,12 +54,12 @@ class Call:
         return list(self._arguments.values())
 
     @property
-    def tensors(self) -> list[Value]:
+    def tensors(self) -> list[TracedValue]:
         """The tensors among its arguments, also those in lists."""
         flat: list[Any] = []
         for value in self._arguments.values():
             flat += value if isinstance(value, (list, tuple)) else [value]
-        return [value for value in flat if isinstance(value, Value)]
+        return [value for value in flat if isinstance(value, TracedValue)]
 
     @property
     def shape(self) -> Sizes:
@@ -71,7 +71,7 @@ class Call:
 class Reader:
     """State of reading a program: the graph so far, and what the rows of the table need.
 
-    ``table`` has a function of the reader and a ``Call`` for each operation, which returns its
+    ``table`` has a function of the reader and a ``AtenCall`` for each operation, which returns its
     result. ``traces`` are the places of operations that a decomposition has made others of.
     """
 
@@ -79,7 +79,7 @@ class Reader:
         self,
         torch: Any,
         builder: GraphBuilder,
-        table: Mapping[str, Callable[[Reader, Call], Any]],
+        table: Mapping[str, Callable[[Reader, AtenCall], Any]],
         *,
         model: Any,
         unrolled: bool,
@@ -95,7 +95,7 @@ class Reader:
         self._model = model
         self._library = str(PurePath(torch.__file__).parent)
         self._here = str(PurePath(__file__).parent)
-        self._known: dict[Any, Value] = {}
+        self._known: dict[Any, TracedValue] = {}
         self._node: Any = None
         self._words: dict[str, tuple[str, bool]] = {}
 
@@ -108,7 +108,7 @@ class Reader:
         *,
         dtype: Any = None,
         constant: Any = None,
-    ) -> Value:
+    ) -> TracedValue:
         """The tensor that a value of the graph is, of fp32 unless said otherwise."""
         if isinstance(source, str):
             name = source
@@ -117,9 +117,9 @@ class Reader:
         seen = self.torch.complex64 if dtype.is_complex else self.torch.float32
         view = self.torch.empty(tuple(shape), dtype=seen, device="meta")
         base = (*view.shape, 2) if dtype.is_complex else tuple(view.shape)
-        return Value(source, base, whole(base), view, dtype, constant=constant)
+        return TracedValue(source, base, whole(base), view, dtype, constant=constant)
 
-    def constant(self, tensor: Any, name: str) -> Value:
+    def constant(self, tensor: Any, name: str) -> TracedValue:
         """A constant, which becomes one of the graph when it is read; its name tells its use."""
 
         def noted() -> str:
@@ -141,26 +141,26 @@ class Reader:
             unused = f"{name}_{number}"
         return unused
 
-    def parameter(self, value: Value | None) -> str | None:
+    def parameter(self, value: TracedValue | None) -> str | None:
         """The name of the parameter, buffer or constant that a tensor is as it lies, or None."""
         if value is None or not value.is_plain:
             return None
         name = value.source()
         return name if name in self.builder.parameters else None
 
-    def flows(self, value: Value | None) -> bool:
+    def flows(self, value: TracedValue | None) -> bool:
         """Return whether a gradient flows back to a tensor."""
         return value is not None and value.gradient and self.builder.trained[value.source()]
 
-    def read(self, value: Value) -> Edge:
+    def read(self, value: TracedValue) -> Edge:
         """The edge that reads a tensor in its own shape and order, by nodes that bring it there."""
         return self._edge(self.plain(value), value)
 
-    def _edge(self, plain: Value, value: Value) -> Edge:
+    def _edge(self, plain: TracedValue, value: TracedValue) -> Edge:
         shape = (*plain.shape, 2) if plain.is_complex else plain.shape
         return Edge(plain.source(), shape, value.gradient)
 
-    def plain(self, value: Value) -> Value:
+    def plain(self, value: TracedValue) -> TracedValue:
         """The tensor in its own order: its window, its permutation, its expansion made."""
         if value.is_plain:
             return value
@@ -174,22 +174,22 @@ class Reader:
             value = self._expanded(value)
         return value
 
-    def _arranged(self, value: Value) -> Value:
+    def _arranged(self, value: TracedValue) -> TracedValue:
         """A constant as another one, whose numbers lie in the order of the tensor."""
         name = f"{value.source()}.part"
         return self.constant(value.constant.contiguous(), name)
 
-    def cut(self, value: Value) -> Value:
+    def cut(self, value: TracedValue) -> TracedValue:
         """The tensor as one of all elements of a value: its window is a node of its own."""
         if not value.is_part:
             return value
         cut = self._cut(value.source(), value.base, value.window)
-        return Value(
+        return TracedValue(
             cut.source, cut.base, cut.window, value.view, value.dtype, value.gradient,
             value.constant,
         )  # fmt: skip
 
-    def _cut(self, source: str, base: Sizes, window: Any) -> Value:
+    def _cut(self, source: str, base: Sizes, window: Any) -> TracedValue:
         key = ("slice", source, base, window)
         if key not in self._known:
             steps = tuple(part[2] for part in window)
@@ -207,7 +207,7 @@ class Reader:
             self._known[key] = self.value(name, layer.out)
         return self._known[key]
 
-    def _permuted(self, value: Value) -> Value:
+    def _permuted(self, value: TracedValue) -> TracedValue:
         """The same tensor, lying in its own order but for what is repeated."""
         order = value.lies
         lying = order.sizes
@@ -220,12 +220,12 @@ class Reader:
         layer = ElementwiseLayer(kind="permute", shape=lying, out=shape, axes=axes)
         result = self._moved(value, layer)
         view = self.torch.empty(order.unrepeated, dtype=value.view.dtype, device="meta")
-        return Value(
+        return TracedValue(
             result.source, result.base, result.window, view.expand(value.shape), value.dtype,
             value.gradient, value.constant,
         )  # fmt: skip
 
-    def _expanded(self, value: Value) -> Value:
+    def _expanded(self, value: TracedValue) -> TracedValue:
         """The same tensor with each element as often as it is repeated."""
         shape = value.lies.unrepeated
         out = value.shape
@@ -234,12 +234,12 @@ class Reader:
             out = (*out, 2)
         result = self._moved(value, ElementwiseLayer(kind="expand", shape=shape, out=out))
         view = self.torch.empty(value.shape, dtype=value.view.dtype, device="meta")
-        return Value(
+        return TracedValue(
             result.source, result.base, result.window, view, value.dtype, value.gradient,
             value.constant,
         )  # fmt: skip
 
-    def _moved(self, value: Value, layer: ElementwiseLayer) -> Value:
+    def _moved(self, value: TracedValue, layer: ElementwiseLayer) -> TracedValue:
         source = value.source()
         key = (source, layer)
         if key not in self._known:
@@ -257,7 +257,7 @@ class Reader:
         what: str,
         layer: Layer | ElementwiseLayer,
         reads: Sequence[Edge],
-        parameters: Mapping[str, Value] | None = None,
+        parameters: Mapping[str, TracedValue] | None = None,
     ) -> str:
         """Note an operation of the module that is being read; returns the name of its value.
 
@@ -276,17 +276,17 @@ class Reader:
             frozen=frozen,
         )
 
-    def result(self, name: str, call: Call) -> Value:
+    def result(self, name: str, call: AtenCall) -> TracedValue:
         """The result of a call, as the value of that name."""
         result = call.results[0] if isinstance(call.results, (list, tuple)) else call.results
         return self.of(name, result)
 
-    def of(self, name: str, result: Any) -> Value:
+    def of(self, name: str, result: Any) -> TracedValue:
         """The tensor that a value is, sized as PyTorch has sized ``result``."""
         return self.value(name, result.shape, dtype=result.dtype)
 
     def unknown(
-        self, called: str, operands: Sequence[Value], out: Sequence[int], *, what: str = ""
+        self, called: str, operands: Sequence[TracedValue], out: Sequence[int], *, what: str = ""
     ) -> str:
         """Note an operation of which the name is known, and what it reads and writes."""
         reads = [self.read(value) for value in operands]
@@ -386,7 +386,7 @@ class Reader:
         if schema.is_mutable:
             name = name.removesuffix("_")
         word = name if space in ("aten", "prims") else f"{space}.{name}"
-        call = Call(word, target, named, node.meta.get("val"))
+        call = AtenCall(word, target, named, node.meta.get("val"))
         return self.operation(call, is_factory=not call.tensors)
 
     def _other(self, node: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -403,7 +403,7 @@ class Reader:
                 f"{self.builder.title}: {self.place or name} branches on data ({name}); state "
                 "the branch outside of the module, or take it out"
             )
-        values = [value for value in arguments if isinstance(value, Value)]
+        values = [value for value in arguments if isinstance(value, TracedValue)]
         if not values:
             return node.target(*arguments, **keywords)
         results = node.meta.get("val")
@@ -414,7 +414,7 @@ class Reader:
         ]
         return tuple(result) if several else result[0]
 
-    def operation(self, call: Call, *, is_factory: bool = False) -> Any:
+    def operation(self, call: AtenCall, *, is_factory: bool = False) -> Any:
         """The result of a call, by its row or by what is known of any operation."""
         is_factory = is_factory or call.name in _CONSTANT
         folded = self._folded(call, is_factory=is_factory)
@@ -434,8 +434,8 @@ class Reader:
         return self.named(call)
 
     def later(
-        self, call: Call, result: Any, row: Callable[[Reader, Call], Any] | None = None
-    ) -> Value:
+        self, call: AtenCall, result: Any, row: Callable[[Reader, AtenCall], Any] | None = None
+    ) -> TracedValue:
         """A result of integers or truth values: a node only if a floating-point operation reads it.
 
         Without a ``row`` it is one that is known by name.
@@ -455,7 +455,7 @@ class Reader:
 
         return self.value(Later(noted), result.shape, dtype=result.dtype)
 
-    def _folded(self, call: Call, *, is_factory: bool) -> Any:
+    def _folded(self, call: AtenCall, *, is_factory: bool) -> Any:
         """The result of an operation on constants, computed, None of any other."""
         tensors = call.tensors
         if any(value.constant is None for value in tensors) and not is_factory:
@@ -472,17 +472,17 @@ class Reader:
         )
         return values if several else values[0]
 
-    def _numbers(self, call: Call) -> str:
+    def _numbers(self, call: AtenCall) -> str:
         """The name of a constant that an operation makes."""
         return f"{self.name(call.name).removesuffix('.' + call.name)}.{call.name}"
 
-    def _computed(self, call: Call) -> Any:
+    def _computed(self, call: AtenCall) -> Any:
         """The result of PyTorch on constants, with the same random numbers each time."""
         with self.torch.random.fork_rng(devices=[]), self.torch.no_grad():
             self.torch.manual_seed(0)
             return computed(self.torch, call)
 
-    def _unkept(self, call: Call) -> Value:
+    def _unkept(self, call: AtenCall) -> TracedValue:
         """A constant of so many elements that its numbers are not kept."""
         name = self._numbers(call)
         result = call.results
@@ -492,7 +492,7 @@ class Reader:
 
         return self.value(Later(noted), result.shape, dtype=result.dtype)
 
-    def decomposed(self, call: Call) -> Any:
+    def decomposed(self, call: AtenCall) -> Any:
         """The result of an operation that PyTorch composes of others, read one by one."""
         make_fx = import_module("torch.fx.experimental.proxy_tensor").make_fx
         values = call.tensors
@@ -507,7 +507,7 @@ class Reader:
         result = self.walk(graph, values)
         return tuple(result) if isinstance(result, list) else result
 
-    def named(self, call: Call) -> Any:
+    def named(self, call: AtenCall) -> Any:
         """The result of an operation of which only the name is known.
 
         One that multiplies by its name, or a stranger's that reads a matrix of weights, is said to
@@ -532,7 +532,7 @@ class Reader:
             item.is_complex for item in tensors
         ):
             called = f"{called} (complex)"
-        values: list[Value | None] = []
+        values: list[TracedValue | None] = []
         for result in results:
             if not hasattr(result, "shape"):
                 values.append(None)
@@ -545,14 +545,14 @@ class Reader:
                 values.append(self.later(call, result))
         return tuple(values) if several else values[0]
 
-    def named_value(self, call: Call) -> Value:
+    def named_value(self, call: AtenCall) -> TracedValue:
         """The result of such an operation that has exactly one, a tensor."""
         result = self.named(call)
-        assert isinstance(result, Value)
+        assert isinstance(result, TracedValue)
         return result
 
 
-def computed(torch: Any, call: Call) -> Any:
+def computed(torch: Any, call: AtenCall) -> Any:
     """The result of an operation on constants; none of them is written.
 
     Of a tensor that is no constant only the sizes matter to it.
@@ -585,7 +585,7 @@ def _replaced(values: Any, tensors: Any) -> Any:
     """Arguments with the next of ``tensors`` in place of each that is one."""
     if isinstance(values, (list, tuple)):
         return [_replaced(value, tensors) for value in values]
-    return next(tensors) if isinstance(values, Value) or hasattr(values, "stride") else values
+    return next(tensors) if isinstance(values, TracedValue) or hasattr(values, "stride") else values
 
 
 def _flat(values: Any) -> list[Any]:
@@ -594,7 +594,7 @@ def _flat(values: Any) -> list[Any]:
     return [values]
 
 
-def _shown(torch: Any, value: Value) -> Any:
+def _shown(torch: Any, value: TracedValue) -> Any:
     """A tensor without data of the sizes of a value, of the sort that its numbers are."""
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
@@ -617,7 +617,7 @@ def _is_of_integers(results: Any) -> bool:
 
 
 def _detached(value: Any) -> Any:
-    return value.detached() if isinstance(value, Value) else value
+    return value.detached() if isinstance(value, TracedValue) else value
 
 
 def _is_composite(torch: Any, target: Any) -> bool:

@@ -8,12 +8,12 @@ from typing import Any
 from npusim.base.errors import ArgumentError
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch import moves
-from npusim.workloads.from_torch.reader import Call, Reader
-from npusim.workloads.from_torch.values import Value
+from npusim.workloads.from_torch.reader import AtenCall, Reader
+from npusim.workloads.from_torch.values import TracedValue
 from npusim.workloads.recurrent import GATES, Recurrent, States, recurrent
 
 
-def layer(reader: Reader, call: Call) -> tuple[Any, ...]:
+def layer(reader: Reader, call: AtenCall) -> tuple[Any, ...]:
     """An LSTM, GRU or RNN of any number of layers and directions; its output and last states."""
     kind = call.name
     if "batch_sizes" in call._arguments:
@@ -31,7 +31,7 @@ def layer(reader: Reader, call: Call) -> tuple[Any, ...]:
     return (outputs, *lasts)
 
 
-def _packed(reader: Reader, call: Call) -> tuple[Any, ...]:
+def _packed(reader: Reader, call: AtenCall) -> tuple[Any, ...]:
     """The same of packed sequences, whose batch differs from step to step."""
     raise ArgumentError(
         f"{reader.builder.title}: {call.name} ({reader.place}) of packed sequences has other sizes "
@@ -40,8 +40,8 @@ def _packed(reader: Reader, call: Call) -> tuple[Any, ...]:
 
 
 def _stacked(
-    reader: Reader, call: Call, kind: str, x: Value, firsts: Sequence[Value]
-) -> tuple[Value, list[Any]]:
+    reader: Reader, call: AtenCall, kind: str, x: TracedValue, firsts: Sequence[TracedValue]
+) -> tuple[TracedValue, list[Any]]:
     """All layers, one behind the other; ``x`` is (steps, batch, width)."""
     directions = 2 if call["bidirectional"] else 1
     layers = int(call["num_layers"])
@@ -71,14 +71,14 @@ def _stacked(
 def _one(
     reader: Reader,
     kind: str,
-    x: Value,
-    initial: Sequence[Value],
-    parameters: Sequence[Value],
+    x: TracedValue,
+    initial: Sequence[TracedValue],
+    parameters: Sequence[TracedValue],
     biased: bool,  # as PyTorch has it
     suffix: str,
     *,
     reverse: bool = False,
-) -> tuple[States, Value]:
+) -> tuple[States, TracedValue]:
     """One direction of one layer, and its output (steps, batch, out)."""
     symbols = ["w_ih", "w_hh"] + (["b_ih", "b_hh"] if biased else [])
     if len(parameters) > len(symbols):
@@ -120,7 +120,9 @@ def _one(
     return states, reader.value(states.output, (steps, batch, out))
 
 
-def _last_states(reader: Reader, call: Call, states: Sequence[States], batch: int) -> list[Value]:
+def _last_states(
+    reader: Reader, call: AtenCall, states: Sequence[States], batch: int
+) -> list[TracedValue]:
     """The last state of all layers, and the last cell; made when something reads them."""
     from npusim.workloads.from_torch.values import Later  # noqa: PLC0415
 
@@ -144,7 +146,7 @@ def _last_states(reader: Reader, call: Call, states: Sequence[States], batch: in
     return results
 
 
-def cell(reader: Reader, call: Call) -> Any:
+def cell(reader: Reader, call: AtenCall) -> Any:
     """One step of a recurrent layer."""
     kind = call.name.removesuffix("_cell")
     x = call["input"]

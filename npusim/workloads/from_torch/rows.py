@@ -8,8 +8,8 @@ from typing import Any
 
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_torch import arithmetic, moves
-from npusim.workloads.from_torch.reader import Call, Reader
-from npusim.workloads.from_torch.values import Value
+from npusim.workloads.from_torch.reader import AtenCall, Reader
+from npusim.workloads.from_torch.values import TracedValue
 from npusim.workloads.numbers import numbers_of
 
 # -- normalisations --------------------------------------------------------------------------
@@ -22,8 +22,13 @@ NORMALISED = (
 
 
 def _normalised(
-    reader: Reader, kind: str, value: Value, call: Call, numbers: Sequence[float], like: Value
-) -> Value:
+    reader: Reader,
+    kind: str,
+    value: TracedValue,
+    call: AtenCall,
+    numbers: Sequence[float],
+    like: TracedValue,
+) -> TracedValue:
     """A normalisation of ``value``; weights that are no parameters are a factor and a term.
 
     ``like`` has the sizes of a weight among those of the value, 1 where it is repeated.
@@ -48,13 +53,13 @@ def _normalised(
     return result
 
 
-def _by_channel(reader: Reader, value: Value) -> Value:
+def _by_channel(reader: Reader, value: TracedValue) -> TracedValue:
     """A tensor of one element for each channel of a value."""
     shape = [size if axis == 1 else 1 for axis, size in enumerate(value.shape)]
     return value.seen(reader.torch.empty(shape, device="meta"))
 
 
-def batch_norm(reader: Reader, call: Call) -> Any:
+def batch_norm(reader: Reader, call: AtenCall) -> Any:
     """A batch normalisation, with the statistics of the batch."""
     value = call["input"]
     training = call.get("training", call.get("train", True))
@@ -65,14 +70,14 @@ def batch_norm(reader: Reader, call: Call) -> Any:
     return _first_of(call, result)
 
 
-def instance_norm(reader: Reader, call: Call) -> Any:
+def instance_norm(reader: Reader, call: AtenCall) -> Any:
     """A normalisation of each channel of each image."""
     value = call["input"]
     eps = float(call["eps"])
     return _normalised(reader, "instance_norm", value, call, [eps], _by_channel(reader, value))
 
 
-def group_norm(reader: Reader, call: Call) -> Any:
+def group_norm(reader: Reader, call: AtenCall) -> Any:
     """A normalisation of each group of channels of each image."""
     value = call["input"]
     groups = int(call.get("num_groups", call.get("group", 1)))
@@ -81,7 +86,7 @@ def group_norm(reader: Reader, call: Call) -> Any:
     return _first_of(call, result)
 
 
-def layer_norm(reader: Reader, call: Call) -> Any:
+def layer_norm(reader: Reader, call: AtenCall) -> Any:
     """A normalisation of rows, which may have several axes."""
     value = call["input"]
     sizes = list(call["normalized_shape"])
@@ -93,7 +98,7 @@ def layer_norm(reader: Reader, call: Call) -> Any:
     return _first_of(call, result)
 
 
-def _first_of(call: Call, result: Value) -> Any:
+def _first_of(call: AtenCall, result: TracedValue) -> Any:
     """The result where an operation returns statistics beside it, which nothing reads."""
     if not isinstance(call.results, (list, tuple)):
         return result
@@ -103,13 +108,13 @@ def _first_of(call: Call, result: Value) -> Any:
 # -- softmax, sums and means -----------------------------------------------------------------
 
 
-def softmax(reader: Reader, call: Call) -> Value:
+def softmax(reader: Reader, call: AtenCall) -> TracedValue:
     """A softmax, or its logarithm, along any axis."""
     kind = "log_softmax" if "log_softmax" in call.name else "softmax"
     return softmax_of(reader, kind, call.tensors[0], int(call["dim"]))
 
 
-def softmax_of(reader: Reader, kind: str, value: Value, axis: int) -> Value:
+def softmax_of(reader: Reader, kind: str, value: TracedValue, axis: int) -> TracedValue:
     """A softmax along an axis, computed along the last and put back."""
     if not value.shape:
         return value
@@ -120,7 +125,7 @@ def softmax_of(reader: Reader, kind: str, value: Value, axis: int) -> Value:
     return result.seen(result.view.permute(back))
 
 
-def _axes(value: Value, axes: Any) -> list[int]:
+def _axes(value: TracedValue, axes: Any) -> list[int]:
     """The axes of a reduction, all where none are stated."""
     count = len(value.shape)
     if axes is None or (isinstance(axes, (list, tuple)) and not axes):
@@ -129,24 +134,24 @@ def _axes(value: Value, axes: Any) -> list[int]:
     return sorted(int(axis) % max(1, count) for axis in listed)
 
 
-def mean(reader: Reader, call: Call) -> Any:
+def mean(reader: Reader, call: AtenCall) -> Any:
     """The mean along axes."""
     return _reduced(reader, call, "avg_pool")
 
 
-def total(reader: Reader, call: Call) -> Any:
+def total(reader: Reader, call: AtenCall) -> Any:
     """The sum along axes: the mean, times the number of elements."""
     value = call["self"]
     result = _reduced(reader, call, "avg_pool")
-    if not isinstance(result, Value) or not value.elements or value.is_complex:
+    if not isinstance(result, TracedValue) or not value.elements or value.is_complex:
         return result
     count = value.elements // max(1, result.elements)
     return arithmetic.by_number(reader, "scale", result, float(count))
 
 
-def largest(reader: Reader, call: Call) -> Any:
+def largest(reader: Reader, call: AtenCall) -> Any:
     """The largest element along axes."""
-    if call.name == "max" and (len(call.values) > 1 and isinstance(call.values[1], Value)):
+    if call.name == "max" and (len(call.values) > 1 and isinstance(call.values[1], TracedValue)):
         return reader.named(call)
     result = _reduced(reader, call, "max_pool")
     if isinstance(call.results, (list, tuple)):
@@ -154,7 +159,7 @@ def largest(reader: Reader, call: Call) -> Any:
     return result
 
 
-def _reduced(reader: Reader, call: Call, kind: str) -> Any:
+def _reduced(reader: Reader, call: AtenCall, kind: str) -> Any:
     """A pooling whose window is all of some axes, which stand behind the others for it."""
     value = call.tensors[0]
     if value.is_complex or not value.floats:
@@ -186,7 +191,7 @@ def _reduced(reader: Reader, call: Call, kind: str) -> Any:
 # -- pooling and enlarging -------------------------------------------------------------------
 
 
-def pool(reader: Reader, call: Call) -> Any:
+def pool(reader: Reader, call: AtenCall) -> Any:
     """A pooling, of windows with a stride and padding, or of as many windows as asked for."""
     value = call.tensors[0]
     kind = "max_pool" if "max_pool" in call.name else "avg_pool"
@@ -212,7 +217,7 @@ def pool(reader: Reader, call: Call) -> Any:
     return result
 
 
-def _windows(call: Call, x: Sequence[int], out: Sequence[int], dims: int) -> dict[str, Any]:
+def _windows(call: AtenCall, x: Sequence[int], out: Sequence[int], dims: int) -> dict[str, Any]:
     """Kernel, stride and padding of a pooling; none where windows differ, or are all of a map."""
     if "kernel_size" not in call._arguments:
         if prod(out) == 1 or any(size % places for size, places in zip(x, out, strict=True)):
@@ -236,7 +241,7 @@ def each(values: Any, dims: int) -> tuple[int, ...]:
     return numbers * dims if len(numbers) == 1 else numbers
 
 
-def enlarged(reader: Reader, call: Call) -> Value:
+def enlarged(reader: Reader, call: AtenCall) -> TracedValue:
     """Maps of another size, by the nearest element or between elements."""
     value = call.tensors[0]
     name = call.name.removeprefix("_")
@@ -253,12 +258,12 @@ def enlarged(reader: Reader, call: Call) -> Value:
     return reader.result(reader.add(kind, layer, [reader.read(value)]), call)
 
 
-def norm(reader: Reader, call: Call) -> Any:
+def norm(reader: Reader, call: AtenCall) -> Any:
     """The length of vectors along axes: known by name."""
     return reader.named(call)
 
 
-def loss(reader: Reader, call: Call) -> Value:
+def loss(reader: Reader, call: AtenCall) -> TracedValue:
     """A loss, whose name tells what it is."""
     name = call.name.removesuffix("_loss").removesuffix("_nd").removesuffix("2d")
     result = reader.unknown(f"loss: {name}", call.tensors, call.shape, what="loss")

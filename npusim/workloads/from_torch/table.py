@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from npusim.workloads.from_torch import arithmetic, moves, products, recurrence, rows
-from npusim.workloads.from_torch.reader import Call, Reader
+from npusim.workloads.from_torch.reader import AtenCall, Reader
 from npusim.workloads.kinds import KINDS, kinds_in
 
-Row = Callable[[Reader, Call], Any]
+Row = Callable[[Reader, AtenCall], Any]
 
 #: Operations that are a kind of layer and need no more than its numbers.
 _FUNCTIONS: dict[str, Row] = {

@@ -38,7 +38,7 @@ class Later:
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class TracedValue:
     """A tensor: ``view``, without data, of the ``window`` of the value that ``source`` names.
 
     ``view`` has the sizes and strides, in elements of the window, which lies without gaps.
@@ -81,7 +81,7 @@ class Value:
         return self.window != whole(self.base)
 
     @property
-    def lies(self) -> Order:
+    def lies(self) -> AxisOrder:
         """The order of its axes in memory."""
         return order_of(self.view)
 
@@ -90,16 +90,16 @@ class Value:
         """Return whether it has all elements of its source in their own order, once each."""
         return not self.is_part and self.lies.is_plain
 
-    def seen(self, view: Any, constant: Any = None) -> Value:
+    def seen(self, view: Any, constant: Any = None) -> TracedValue:
         """The same elements in another view."""
         return replace(self, view=view, constant=constant)
 
-    def detached(self) -> Value:
+    def detached(self) -> TracedValue:
         """The same, and no gradient flows back."""
         return replace(self, gradient=False)
 
 
-class Order(NamedTuple):
+class AxisOrder(NamedTuple):
     """How a tensor lies in memory: its axes without those that are repeated, outermost first.
 
     ``axes`` are their numbers in the tensor, ``sizes`` their sizes; ``repeated`` are the axes along
@@ -117,7 +117,7 @@ class Order(NamedTuple):
         return not self.repeated and self.axes == tuple(sorted(self.axes))
 
 
-def order_of(view: Any) -> Order:
+def order_of(view: Any) -> AxisOrder:
     """The order of a tensor whose elements lie without gaps.
 
     An axis of one element goes with the axis behind it, the first of a tensor stays in front.
@@ -138,7 +138,7 @@ def order_of(view: Any) -> Order:
             outer[axis] = inf if axis == 0 else behind
     unrepeated = tuple(1 if axis in repeated else size for axis, size in enumerate(sizes))
     axes = tuple(sorted(range(len(sizes)), key=lambda axis: (-outer[axis], axis)))
-    return Order(axes, tuple(unrepeated[axis] for axis in axes), repeated, unrepeated)
+    return AxisOrder(axes, tuple(unrepeated[axis] for axis in axes), repeated, unrepeated)
 
 
 def whole(shape: Sizes) -> tuple[Range, ...]:

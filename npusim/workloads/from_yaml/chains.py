@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError, told_as
 from npusim.base.records import replace
-from npusim.base.yamltree import Node as Tree
+from npusim.base.yamltree import YamlNode as Tree
 from npusim.base.yamltree import suggest
 from npusim.workloads.elementwise import ElementwiseLayer
 from npusim.workloads.from_yaml.layers import StatedLayer

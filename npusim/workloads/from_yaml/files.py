@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from npusim.base.yamltree import Node, TextFile, load_tree
+from npusim.base.yamltree import TextFile, YamlNode, load_tree
 from npusim.workloads.from_yaml.chains import read_chains
 from npusim.workloads.from_yaml.layers import StatedLayer, read_layer
 from npusim.workloads.from_yaml.values import read_values
@@ -44,7 +44,7 @@ def workload(source: TextFile | str, name: str) -> Workload:
     )
 
 
-def _of_graph(name: str, keys: Mapping[str, Node], layers: Sequence[StatedLayer]) -> Workload:
+def _of_graph(name: str, keys: Mapping[str, YamlNode], layers: Sequence[StatedLayer]) -> Workload:
     """A workload whose counts, gradients and element-wise layers follow from its graph."""
     inputs, parameters = read_values(keys)
     description = keys["description"].text()

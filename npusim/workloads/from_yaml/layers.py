@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from npusim.base.errors import told_as
-from npusim.base.yamltree import Node
+from npusim.base.yamltree import YamlNode
 from npusim.workloads.layers import ConvLayer, Layer, LinearLayer
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class StatedLayer(NamedTuple):
     """
 
     layer: Layer
-    tree: Node
+    tree: YamlNode
     shared: bool = False
     trained: bool = True
 
@@ -44,7 +44,7 @@ class StatedLayer(NamedTuple):
         return key in self.tree.mapping()
 
 
-def read_layer(name: str, node: Node, *, first: bool) -> StatedLayer:
+def read_layer(name: str, node: YamlNode, *, first: bool) -> StatedLayer:
     """Read one layer; before the ``first`` nothing is trained, unless the file says otherwise."""
     if "/" in name or not name:
         raise node.fail(f"a layer name must not be empty or contain '/', got {name!r}")
@@ -67,11 +67,11 @@ def read_layer(name: str, node: Node, *, first: bool) -> StatedLayer:
     return StatedLayer(layer, node, shared=_flag(fields, "shared"), trained=trained)
 
 
-def _flag(fields: Mapping[str, Node], key: str, *, usual: bool = False) -> bool:
+def _flag(fields: Mapping[str, YamlNode], key: str, *, usual: bool = False) -> bool:
     return fields[key].flag() if key in fields else usual
 
 
-def _linear(fields: Mapping[str, Node], common: Mapping[str, Any]) -> LinearLayer:
+def _linear(fields: Mapping[str, YamlNode], common: Mapping[str, Any]) -> LinearLayer:
     """Read a linear layer or products of two computed matrices."""
     sizes: dict[str, Any] = {key: _positive(fields[key]) for key in _LINEAR}
     for key in ("products", "count"):
@@ -87,7 +87,9 @@ def _linear(fields: Mapping[str, Node], common: Mapping[str, Any]) -> LinearLaye
     return LinearLayer(**common, **sizes)
 
 
-def _convolution(node: Node, fields: Mapping[str, Node], common: Mapping[str, Any]) -> ConvLayer:
+def _convolution(
+    node: YamlNode, fields: Mapping[str, YamlNode], common: Mapping[str, Any]
+) -> ConvLayer:
     """Read a convolution and check that its numbers fit each other."""
     spatial = tuple(_positive(item) for item in fields["spatial"].items())
     dims = len(spatial)
@@ -105,7 +107,7 @@ def _convolution(node: Node, fields: Mapping[str, Node], common: Mapping[str, An
         return ConvLayer(**common, spatial=spatial, **sizes)
 
 
-def _per_dim(node: Node, dims: int, read: Callable[[Node], T]) -> tuple[T, ...]:
+def _per_dim(node: YamlNode, dims: int, read: Callable[[YamlNode], T]) -> tuple[T, ...]:
     """Read one value for all dimensions, or a list of one per dimension."""
     if isinstance(node.value, str):
         return (read(node),) * dims
@@ -117,10 +119,10 @@ def _per_dim(node: Node, dims: int, read: Callable[[Node], T]) -> tuple[T, ...]:
     return tuple(read(item) for item in items)
 
 
-_positive = partial(Node.integer, least=1)
+_positive = partial(YamlNode.integer, least=1)
 
 
-def _pads(node: Node) -> tuple[int, int]:
+def _pads(node: YamlNode) -> tuple[int, int]:
     """Read a padding: one number for both sides or a [before, after] pair."""
     if isinstance(node.value, str):
         return (node.integer(0),) * 2
@@ -131,12 +133,12 @@ def _pads(node: Node) -> tuple[int, int]:
 
 
 #: What reads the keys of a convolution: those with one value, and those with one per dimension.
-_SINGLE: Mapping[str, Callable[[Node], Any]] = {
+_SINGLE: Mapping[str, Callable[[YamlNode], Any]] = {
     **dict.fromkeys(("cin", "cout", "groups", "count"), _positive),
-    "transposed": Node.flag,
+    "transposed": YamlNode.flag,
 }
-_EACH: Mapping[str, Callable[[Node], Any]] = {
+_EACH: Mapping[str, Callable[[YamlNode], Any]] = {
     **dict.fromkeys(("kernel", "stride", "dilation"), _positive),
     "padding": _pads,
-    "output_padding": partial(Node.integer, least=0),
+    "output_padding": partial(YamlNode.integer, least=0),
 }

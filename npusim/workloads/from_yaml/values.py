@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from npusim.base.yamltree import Node
+from npusim.base.yamltree import YamlNode
 from npusim.workloads.from_yaml.shapes import SIZES, sizes_of, sizes_text
 from npusim.workloads.graph import INPUT, Input, Parameter
 
@@ -14,7 +14,7 @@ _UNTRAINED = "untrained"
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 
 
-def read_values(keys: Mapping[str, Node]) -> tuple[list[Input], list[Parameter]]:
+def read_values(keys: Mapping[str, YamlNode]) -> tuple[list[Input], list[Parameter]]:
     """The inputs and parameters that a file states, by the keys at its top.
 
     The first input is called ``INPUT``. Raises ``ConfigError`` with file and line.
@@ -36,7 +36,7 @@ def read_values(keys: Mapping[str, Node]) -> tuple[list[Input], list[Parameter]]
     return inputs, parameters
 
 
-def _read(name: str, node: Node, word: str) -> tuple[tuple[int, ...], bool]:
+def _read(name: str, node: YamlNode, word: str) -> tuple[tuple[int, ...], bool]:
     """The shape of a value, and whether a ``word`` stands behind it."""
     if not _NAME.fullmatch(name):
         raise node.fail(f"{name!r} is no name for a value; take a word such as x")

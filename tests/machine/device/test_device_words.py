@@ -10,7 +10,7 @@ import yaml
 
 import npusim
 from npusim.base.errors import ConfigError
-from npusim.base.yamltree import Node
+from npusim.base.yamltree import YamlNode
 from npusim.machine.device.catalog import devices, load_device
 from npusim.machine.device.config import parse_device
 from npusim.machine.device.spec import Device
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.compiled
 SECTIONS = ("memories", "pipes", "links")
 
 
-def plain(node: Node) -> Any:
+def plain(node: YamlNode) -> Any:
     """A tree as dictionaries, lists and text."""
     if isinstance(node.value, dict):
         return {key: plain(child) for key, child in node.value.items()}

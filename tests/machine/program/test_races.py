@@ -23,7 +23,7 @@ from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.build import build
 from npusim.machine.program.kernel import Alike, Kernel, Plan, Tasks
 from npusim.machine.program.language import BufferHandle, Language
-from npusim.machine.program.order import Order, Place
+from npusim.machine.program.order import Place, ProgramOrder
 from npusim.machine.program.races import Accesses, check_races
 from tests.scripts import tasks_of
 
@@ -315,7 +315,7 @@ def test_the_unit_flag_lets_neither_overtake() -> None:
     a, b = Tensor("a", (16, 16), FP32), Tensor("b", (16, 16), FP32)
     tiling = Tiling(base_m=16, base_n=16, base_k=16, unit_flag=True)
     kernel = Matmul(tiling, a, b, Tensor("c", (16, 16), FP32, "out"))
-    order = Order(build(kernel, B2, (0,)))
+    order = ProgramOrder(build(kernel, B2, (0,)))
     (template,) = order.program.templates
     mmad = next(i for i, one in enumerate(template.instructions) if isinstance(one, Mmad))
     last = len(template.instructions) - 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from npusim.base.errors import ProgramError
-from npusim.machine.program.order import Order
+from npusim.machine.program.order import ProgramOrder
 from npusim.machine.program.program import Program
 from npusim.machine.timing.run import new_l2, time_program
 from npusim.machine.timing.trace import Timeline
@@ -44,7 +44,7 @@ def promises(program: Program) -> tuple[int, int, int]:
     except ProgramError:
         return 0, 0, 0
     assert run.timeline is not None
-    spans, order = times(program, run.timeline), Order(program)
+    spans, order = times(program, run.timeline), ProgramOrder(program)
     counts = {"own": 0, "others": 0, "rows": 0}
     for (core, pipe), own in spans.items():
         for number, (start, _) in enumerate(own, 1):

@@ -34,7 +34,7 @@ from npusim.machine.timing.fast.state import (
     empty,
 )
 from npusim.machine.timing.fast.tables import Tables
-from npusim.machine.timing.outcome import Outcome, Progress, Spans, hangs, outside
+from npusim.machine.timing.outcome import Outcome, PipeSpans, Progress, hangs, outside
 
 #: Instructions between two reports of progress.
 _SLICE = 2_000_000
@@ -198,7 +198,7 @@ class FastEngine:
             {operand: hits[i] for operand, i in self.tables.operands.items()},
             int(run["fetched"]),
             int(run["evicted"]),
-            Spans(*(spans[name] for name in SPAN.names or ())) if self.shape.keep else None,
+            PipeSpans(*(spans[name] for name in SPAN.names or ())) if self.shape.keep else None,
         )
 
 

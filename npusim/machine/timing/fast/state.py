@@ -103,7 +103,7 @@ CLASS = record("cap", "count", "rate", "drained", "first", "last", "limit")
 USE = record("link", "weight")
 LINK = record("capacity", "left", "demand", "fair")
 
-#: An executed instruction, in the order of ``npusim.machine.timing.outcome.Spans``.
+#: An executed instruction, in the order of ``npusim.machine.timing.outcome.PipeSpans``.
 SPAN = record("core", "pipe", "index", "template", "instruction", "start", "end", "why", "waited")
 
 #: Bytes of operands read from the L2, of those that were not there, and of the sectors fetched.

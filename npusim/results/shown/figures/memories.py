@@ -13,7 +13,7 @@ from npusim.results.facts import metrics
 from npusim.results.facts.metrics import PathTotal
 from npusim.results.facts.number_text import bytes_text, percent_text
 from npusim.results.shown import palette
-from npusim.results.shown.figure import Axis, Bars, Figure, Line, Mark, Words
+from npusim.results.shown.figure import Bars, Figure, FigureAxis, LineMark, Mark, Words
 
 #: Half the sides of a box, in columns and in rows, and the columns between arrows around the boxes.
 _WIDE, _HIGH, _LANE = 0.43, 0.17, 0.5
@@ -87,8 +87,8 @@ def drawn(device: Device, totals: Sequence[PathTotal]) -> Figure:
     rows = max((place.row for place in places.values()), default=0) + 1
     passing = sum(_passes(arrow, places) for arrow in between)
     return Figure(
-        x=Axis(ends=(-0.5, columns - 0.3 + _LANE * passing + 0.4 * (passing > 0))),
-        y=Axis(ends=(rows - 0.7, -0.3)),
+        x=FigureAxis(ends=(-0.5, columns - 0.3 + _LANE * passing + 0.4 * (passing > 0))),
+        y=FigureAxis(ends=(rows - 0.7, -0.3)),
         marks=[
             *_filled(device, between, places),
             *_lines(between, places),
@@ -218,7 +218,7 @@ def _filled(device: Device, moves: Sequence[Arrow], places: Mapping[str, _Place]
     ]
     for reader in inner if device.cube is not None else ():
         ends = (reader.row + _HIGH, results[0].row - _HIGH)
-        yield Line(x=(reader.column, results[0].column), y=ends, dash=":", width=1.0)
+        yield LineMark(x=(reader.column, results[0].column), y=ends, dash=":", width=1.0)
     if inner and device.cube is not None:
         at = [results[0].column], [results[0].row - 0.5]
         yield Words(x=at[0], y=at[1], texts=["cube"], side="center", size=8)
@@ -247,8 +247,8 @@ def _lines(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mar
             route = _straight(places[arrow.src], places[arrow.dst], shifts)
         x, y = zip(*route.corners, strict=True)
         width = max(_THINNEST, _THICKEST * sqrt(arrow.bytes / most))
-        yield Line(x=x, y=y, colour=arrow.colour, width=width)
-        yield Line(
+        yield LineMark(x=x, y=y, colour=arrow.colour, width=width)
+        yield LineMark(
             x=x[-1:],
             y=y[-1:],
             dash="",

@@ -14,10 +14,10 @@ from npusim.results.facts import metrics
 from npusim.results.facts.call import CallFacts
 from npusim.results.facts.metrics import Peak
 from npusim.results.facts.number_text import counted
-from npusim.results.shown.figure import Axis, Figure, Key, Line, Mark
+from npusim.results.shown.figure import Figure, FigureAxis, Key, LineMark, Mark
 
 
-class Point(NamedTuple):
+class RooflinePoint(NamedTuple):
     """One kernel: TFLOP/s attained and bounded, FLOP per byte of GM and of main memory."""
 
     name: str
@@ -37,12 +37,12 @@ class Roofs(NamedTuple):
     right: float
 
 
-def point(device: Device, run: KernelRun, name: str) -> Point:
+def point(device: Device, run: KernelRun, name: str) -> RooflinePoint:
     """A kernel that multiplies, called ``name``; operations on padding are executed, too."""
     bound = metrics.nearest_bound(run)
     flops = 2 * run.macs
     memory = sum(metrics.main_memory_bytes(run))
-    return Point(
+    return RooflinePoint(
         name=name,
         attained=metrics.tflops(device, run.macs, run.cycles),
         bounded=metrics.tflops(device, run.macs, bound.cycles) if bound else None,
@@ -52,7 +52,7 @@ def point(device: Device, run: KernelRun, name: str) -> Point:
 
 
 def roofs(
-    device: Device, runs: Sequence[KernelRun], dtype: str | None, points: Iterable[Point]
+    device: Device, runs: Sequence[KernelRun], dtype: str | None, points: Iterable[RooflinePoint]
 ) -> Roofs:
     """L2 and main memory, and the highest peak of the cores that ``runs`` used on ``dtype``."""
     seen = tuple(points)
@@ -106,7 +106,10 @@ def of_call(result: CallFacts) -> Figure:
 
 
 def drawn(
-    ceilings: Roofs, points: Sequence[tuple[Point, str]], named: dict[str, str], title: str = ""
+    ceilings: Roofs,
+    points: Sequence[tuple[RooflinePoint, str]],
+    named: dict[str, str],
+    title: str = "",
 ) -> Figure:
     """Executed FLOP/s against FLOP/B, log-log, with roofs; operations on padding are executed too.
 
@@ -124,18 +127,18 @@ def drawn(
             [shown for shown, point_colour in points if point_colour == colour], colour
         )
     seen = [
-        Line(x=(), y=(), name=name, colour="#555555", dash="", marker=marker, size=size)
+        LineMark(x=(), y=(), name=name, colour="#555555", dash="", marker=marker, size=size)
         for name, marker, size, fact in _MARKS
         if any(getattr(shown, fact) for shown, _ in points)
     ]
-    kinds = [Line(x=(), y=(), name=n, colour=c, width=5) for c, n in named.items()]
+    kinds = [LineMark(x=(), y=(), name=n, colour=c, width=5) for c, n in named.items()]
     return Figure(
-        x=Axis(
+        x=FigureAxis(
             label="arithmetic intensity (FLOP per byte)",
             log=True,
             ends=(ceilings.left, ceilings.right),
         ),
-        y=Axis(
+        y=FigureAxis(
             label="executed performance (TFLOP/s)", log=True, ends=(lowest / 2, 2.2 * ceilings.top)
         ),
         marks=marks,
@@ -152,10 +155,10 @@ def drawn(
     )
 
 
-def _roofs(ceilings: Roofs) -> list[Line]:
+def _roofs(ceilings: Roofs) -> list[LineMark]:
     """The rates of the memories, and the peak."""
     lines = [
-        Line(
+        LineMark(
             name=f"{name} {rate * 1000:,.0f} GB/s",
             x=[ceilings.left, ceilings.top / rate],
             y=[ceilings.left * rate, ceilings.top],
@@ -167,11 +170,13 @@ def _roofs(ceilings: Roofs) -> list[Line]:
         first = min(ceilings.top / rate for rate in ceilings.rates.values())
         cores = counted(ceilings.peak.cores, "core")
         name = f"{ceilings.peak.dtype} peak of {cores} {ceilings.top:,.3g} TFLOP/s"
-        lines.append(Line(name=name, x=[first, ceilings.right], y=[ceilings.top] * 2, width=2.5))
+        lines.append(
+            LineMark(name=name, x=[first, ceilings.right], y=[ceilings.top] * 2, width=2.5)
+        )
     return lines
 
 
-def _points(points: Sequence[Point], colour: str) -> Iterator[Line]:
+def _points(points: Sequence[RooflinePoint], colour: str) -> Iterator[LineMark]:
     """Circles and diamonds at the attained height, dashes at the bound above the circles."""
     both = [measured for measured in points if measured.per_gm_byte and measured.per_memory_byte]
     bounded = [measured for measured in points if measured.per_gm_byte and measured.bounded]
@@ -181,14 +186,14 @@ def _points(points: Sequence[Point], colour: str) -> Iterator[Line]:
     )
     for ends, dash in lines:  # between those of two points there is none
         x, y = ([v for end in ends for v in (*end[axis::2], nan)] for axis in (0, 1))
-        yield Line(x=x, y=y, colour=colour, dash=dash, width=1.2)
+        yield LineMark(x=x, y=y, colour=colour, dash=dash, width=1.2)
     for whose, marker, size, fact in _MARKS:
         of = [
             measured
             for measured in points
             if getattr(measured, fact) and (marker == _MEMORY or measured.per_gm_byte)
         ]
-        yield Line(
+        yield LineMark(
             x=[p.per_memory_byte if marker == _MEMORY else p.per_gm_byte for p in of],
             y=[p.bounded if fact == "bounded" else p.attained for p in of],
             colour=colour,

@@ -18,7 +18,7 @@ from npusim.results.facts.number_text import (
     us_text,
 )
 from npusim.results.shown import palette
-from npusim.results.shown.figure import Axis, Bars, Figure, Mark, Words
+from npusim.results.shown.figure import Bars, Figure, FigureAxis, Mark, Words
 from npusim.results.shown.network_words import verdict
 
 
@@ -80,8 +80,8 @@ def stacked(
         base = ends
     marks.append(Words(x=base, y=places, texts=[stack.told for stack in stacks], shift=(4, 0)))
     return Figure(
-        x=Axis(label=label, ends=(0.0, _BEHIND * max(base, default=1.0) or 1.0)),
-        y=Axis(names=[stack.name for stack in stacks], ends=(count - 0.4, -0.6)),
+        x=FigureAxis(label=label, ends=(0.0, _BEHIND * max(base, default=1.0) or 1.0)),
+        y=FigureAxis(names=[stack.name for stack in stacks], ends=(count - 0.4, -0.6)),
         marks=marks,
         inches=(width, 1.5 + 0.32 * max(4, count)),
         pixels=90 + 24 * max(4, count),
@@ -178,8 +178,8 @@ def pairs(rows: Sequence[tuple[str, float, float]], label: str, **more: Any) -> 
     longest = [max(a, b) for _, a, b in rows]
     marks.append(Words(x=longest, y=places, texts=changes, shift=(4, 0), size=8))
     return Figure(
-        x=Axis(label=label, ends=(0.0, 1.15 * max(longest, default=1.0) or 1.0)),
-        y=Axis(names=[name for name, *_ in rows], ends=(len(rows) - 0.4, -0.6)),
+        x=FigureAxis(label=label, ends=(0.0, 1.15 * max(longest, default=1.0) or 1.0)),
+        y=FigureAxis(names=[name for name, *_ in rows], ends=(len(rows) - 0.4, -0.6)),
         marks=marks,
         at="corner",
         inches=(9, 1.5 + 0.34 * max(4, len(rows))),
@@ -219,11 +219,11 @@ def moved(layers: Sequence[LayerBar]) -> Figure:
                           tip=f"<div><b>{words}</b><br>@text</div>"))  # fmt: skip
         base = base + us
     return Figure(
-        x=Axis(
+        x=FigureAxis(
             label="time (\u00b5s), all layers of a kind; grey: as it was",
             ends=(0.0, 1.05 * max([*before, *base], default=1.0)),
         ),
-        y=Axis(names=[layer.name for layer in layers], ends=(count - 0.4, -0.6)),
+        y=FigureAxis(names=[layer.name for layer in layers], ends=(count - 0.4, -0.6)),
         marks=marks,
         pixels=17 * count + 70,
         place="layers",

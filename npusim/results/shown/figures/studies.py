@@ -18,7 +18,7 @@ from npusim.results.facts.number_text import binary_unit, us_text
 from npusim.results.facts.point import goal_fact
 from npusim.results.facts.tables import DataFrame
 from npusim.results.shown import palette
-from npusim.results.shown.figure import Axis, Bars, Cells, Figure, Key, Line, Mark, Words
+from npusim.results.shown.figure import Bars, Cells, Figure, FigureAxis, Key, LineMark, Mark, Words
 
 #: A point: the varied names as texts, and its figures.
 Row = Mapping[str, Any]
@@ -64,10 +64,10 @@ def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figur
         across, up = zip(*sorted(points), strict=True)
         name = ", ".join(f"{n}={v}" for n, v in zip(others, line, strict=True))
         tip = f"<div><b>{name or 'time'}</b><br>{x} @x: @y{{0,0.0}} \u00b5s</div>"
-        marks.append(Line(x=across, y=up, width=1.5 + wider, size=4 + wider, tip=tip, **look))
+        marks.append(LineMark(x=across, y=up, width=1.5 + wider, size=4 + wider, tip=tip, **look))
     entries = _looks_key(list(others), looks)
     return Figure(
-        x=Axis(label=x, names=varied[x], ends=(-0.3, len(varied[x]) - 0.7)),
+        x=FigureAxis(label=x, names=varied[x], ends=(-0.3, len(varied[x]) - 0.7)),
         y=_from_zero(rows),
         marks=marks,
         title=title,
@@ -80,13 +80,13 @@ def lines(varied: Varied, rows: Sequence[Row], x: str, title: str = "") -> Figur
 
 def _looks_key(
     names: Sequence[str], looks: Sequence[Mapping[str, Mapping[str, str]]]
-) -> list[Line]:
+) -> list[LineMark]:
     """An entry for each value of the names that have several: its look, alone."""
     entries = []
     for name, values in zip(names, looks, strict=True):
         for text, look in values.items() if len(values) > 1 else ():
             settings: dict[str, Any] = {"colour": "#445566", **look}
-            entries.append(Line(x=(), y=(), name=f"{name}={text}", **settings))
+            entries.append(LineMark(x=(), y=(), name=f"{name}={text}", **settings))
     return entries
 
 
@@ -97,10 +97,10 @@ def _looks(texts: Sequence[str], rank: int) -> dict[str, dict[str, str]]:
     return {text: {kind: look} for text, look in zip(texts, cycle(among), strict=False)}
 
 
-def _from_zero(rows: Sequence[Row]) -> Axis:
+def _from_zero(rows: Sequence[Row]) -> FigureAxis:
     """Times from zero on, with room for the markers of the longest."""
     most = max(row["time_us"] for row in rows)
-    return Axis(label="time, \u00b5s", ends=(0.0, 1.06 * most))
+    return FigureAxis(label="time, \u00b5s", ends=(0.0, 1.06 * most))
 
 
 def heat(varied: Varied, rows: Sequence[Row], x: str, y: str, title: str = "") -> Figure:
@@ -112,8 +112,8 @@ def heat(varied: Varied, rows: Sequence[Row], x: str, y: str, title: str = "") -
         grid[place] = np.fmin(grid[place], row["time_us"])
     texts = [["failed" if np.isnan(us) else us_text(us) for us in line] for line in grid]
     return Figure(
-        x=Axis(label=x, names=across),
-        y=Axis(label=y, names=down),
+        x=FigureAxis(label=x, names=across),
+        y=FigureAxis(label=y, names=down),
         marks=[Cells(values=grid, label="time, \u00b5s", texts=texts)],
         title=title,
         inches=(1.8 + 0.75 * len(across), 1.6 + 0.45 * len(down)),
@@ -139,9 +139,9 @@ def unbeaten(x: Sequence[float], y: Sequence[float], names: Sequence[str] = ()) 
     on = {"name": [more["name"][place] for place in best]}
     tip = "<div><b>@name</b><br>@x{0,0.0}, @y{0,0.0}</div>"
     return [
-        Line(name="points", x=x, y=y, dash="", marker="o", size=4.5, colour=palette.POINT,
+        LineMark(name="points", x=x, y=y, dash="", marker="o", size=4.5, colour=palette.POINT,
              more=more, tip=tip),
-        Line(name="beaten by none", x=[x[place] for place in best],
+        LineMark(name="beaten by none", x=[x[place] for place in best],
              y=[y[place] for place in best], step=True, marker="o", size=6, colour=palette.BEST,
              more=on, tip=tip),
     ]  # fmt: skip
@@ -164,13 +164,13 @@ def against(
     )
 
 
-def _padded(label: str, values: Sequence[float]) -> Axis:
+def _padded(label: str, values: Sequence[float]) -> FigureAxis:
     """An axis with room around values; logarithmic where they differ much."""
     low, high = min(values), max(values)
     if low > 0 and high > _LOG_FROM * low:
-        return Axis(label=label, log=True, ends=(low / 1.12, high * 1.12))
+        return FigureAxis(label=label, log=True, ends=(low / 1.12, high * 1.12))
     edge = 0.06 * ((high - low) or abs(high) or 1.0)
-    return Axis(label=label, ends=(low - edge, high + edge))
+    return FigureAxis(label=label, ends=(low - edge, high + edge))
 
 
 def over_values(x: str, cost: Mapping[str, float], rows: Sequence[Row], title: str) -> Figure:
@@ -179,7 +179,7 @@ def over_values(x: str, cost: Mapping[str, float], rows: Sequence[Row], title: s
     ends = min(cost.values()), max(cost.values())
     edge = 0.05 * (ends[1] - ends[0] or 1.0)
     return Figure(
-        x=Axis(
+        x=FigureAxis(
             label=x,
             names=tuple(cost),
             places=tuple(cost.values()),
@@ -200,7 +200,7 @@ _LIMIT_ROOM = 0.5
 _POINT_TIP = "<div><b>@name</b><br>@x{0,0.0}, @y{0,0.0} @misses</div>"
 
 
-def _goal_axis(goal: str, rows: Sequence[Row], bounds: Bounds) -> Axis:
+def _goal_axis(goal: str, rows: Sequence[Row], bounds: Bounds) -> FigureAxis:
     """An axis with room for all points, and for limits that are not far from them."""
     values = [scaled(row, goal) for row in rows]
     low, high = min(values), max(values)
@@ -210,7 +210,7 @@ def _goal_axis(goal: str, rows: Sequence[Row], bounds: Bounds) -> Axis:
     return _padded(goal_fact(goal).head, [*values, *near])
 
 
-def _limit_lines(x: Axis, y: Axis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
+def _limit_lines(x: FigureAxis, y: FigureAxis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
     """A line across the figure for each limit, numbers in the units of the axes.
 
     Limits outside of the axes are left out.
@@ -224,7 +224,7 @@ def _limit_lines(x: Axis, y: Axis, of_x: Bounds, of_y: Bounds) -> list[Mark]:
                 continue
             place, along = [number, number], list(other.ends or ())
             across, up = (place, along) if side is x else (along, place)
-            lines.append(Line(name=text, x=across, y=up, dash=dash, width=1.2))
+            lines.append(LineMark(name=text, x=across, y=up, dash=dash, width=1.2))
     return lines
 
 
@@ -245,7 +245,7 @@ def _scattered(
             "name": [names[place] for place in places],
             "misses": [rows[place].get("misses", "") for place in places],
         }
-        marks.append(Line(name=name, x=[x[place] for place in places],
+        marks.append(LineMark(name=name, x=[x[place] for place in places],
                           y=[y[place] for place in places], dash="", marker="o", size=4,
                           colour=palette.POINT, hollow=not allowed, more=more,
                           tip=_POINT_TIP))  # fmt: skip
@@ -266,7 +266,7 @@ def so_far(
     """A goal of the points in their order, and the best of those before that keep the limits."""
     values = [scaled(row, goal) for row in rows]
     places = range(1, len(rows) + 1)
-    x = Axis(
+    x = FigureAxis(
         label="points looked at",
         names=[str(place) for place in places] if len(rows) <= _COUNTED else (),
         places=places if len(rows) <= _COUNTED else (),
@@ -280,7 +280,7 @@ def so_far(
     has_best = np.isfinite(best)
     marks = _scattered(rows, list(places), values, list(names) or [""] * len(rows))
     if has_best.any():
-        marks.append(Line(name="best so far", x=np.array(places)[has_best], y=best[has_best],
+        marks.append(LineMark(name="best so far", x=np.array(places)[has_best], y=best[has_best],
                           step=True, colour=palette.BEST))  # fmt: skip
     return Figure(
         x=x,
@@ -314,12 +314,12 @@ def tradeoff(
         (place for place, row in enumerate(rows) if row["front"]), key=lambda place: across[place]
     )
     if len(line) > 1:
-        marks.append(Line(x=[across[place] for place in line],
+        marks.append(LineMark(x=[across[place] for place in line],
                           y=[up[place] for place in line], step=True,
                           colour=palette.BEST))  # fmt: skip
     if best:
         details = {"name": [names[place] for place in best], "misses": [""] * len(best)}
-        marks.append(Line(name="beaten by none", x=[across[place] for place in best],
+        marks.append(LineMark(name="beaten by none", x=[across[place] for place in best],
                           y=[up[place] for place in best], dash="", marker="o", size=6,
                           colour=palette.BEST, more=details, tip=_POINT_TIP))  # fmt: skip
     axes = _goal_axis(x, rows, bounds.get(x, ())), _goal_axis(y, rows, bounds.get(y, ()))
@@ -392,7 +392,7 @@ def _named(varied: Sequence[str], chosen: Sequence[Row], best: Sequence[Row]) ->
     differs = [name for name in varied if len(best) == 1 or len({row[name] for row in best}) > 1]
     shared = ", ".join(f"{_short(n)} {best[0][n]}" for n in varied if n not in differs)
     entries = [
-        Line(
+        LineMark(
             x=(),
             y=(),
             name=", ".join(f"{_short(name)} {row[name]}" for name in differs),
@@ -431,10 +431,12 @@ def tornado(goal: str, base: float, rows: Sequence[Row]) -> Figure:
     marks: list[Mark] = []
     for end, colour in enumerate(palette.scale(len(_ENDS))):
         marks += _end_bars(rows, pairs, end, base, colour)
-    marks.append(Line(x=[base, base], y=[-0.6, len(rows) - 0.4], width=0.8))
+    marks.append(LineMark(x=[base, base], y=[-0.6, len(rows) - 0.4], width=0.8))
     return Figure(
-        x=Axis(label=fact.head, ends=(least - margin, most + margin)),
-        y=Axis(names=[f"{r['name']}\n{r['own']}" for r in rows], ends=(len(rows) - 0.4, -0.6)),
+        x=FigureAxis(label=fact.head, ends=(least - margin, most + margin)),
+        y=FigureAxis(
+            names=[f"{r['name']}\n{r['own']}" for r in rows], ends=(len(rows) - 0.4, -0.6)
+        ),
         marks=marks,
         at="corner",
         inches=(7.4, 1.2 + 0.38 * len(rows)),
@@ -536,12 +538,14 @@ def _map(legal: DataFrame, values: dict[str, list[object]]) -> Figure:
     ticks = np.linspace(np.nanmin(np.log10(best)), np.nanmax(np.log10(best)), 5).tolist()
     up, across = np.nonzero(done)
     return Figure(
-        x=Axis(label=x, names=[str(value) for value in columns]),
-        y=Axis(label=y, names=[str(value) for value in rows]),
+        x=FigureAxis(label=x, names=[str(value) for value in columns]),
+        y=FigureAxis(label=y, names=[str(value) for value in rows]),
         marks=[
             Cells(values=np.log10(best), ticks=(ticks, [f"{10**t:,.0f}" for t in ticks])),
-            Line(x=across, y=up, dash="", marker="o", size=3, colour="#ffffff"),
-            Line(x=[winner[1]], y=[winner[0]], dash="", marker="*", size=13, colour=palette.BEST),
+            LineMark(x=across, y=up, dash="", marker="o", size=3, colour="#ffffff"),
+            LineMark(
+                x=[winner[1]], y=[winner[0]], dash="", marker="*", size=13, colour=palette.BEST
+            ),
         ],
         title="cycles: dots are simulated, the star is the best;\nother cells are lower bounds, "
         "hatched ones have no tiling",
@@ -558,7 +562,7 @@ def _front(legal: DataFrame, column: str, label: str) -> Figure:
         (f"{label} ({unit})", [*(placed[column] / size)]),
         ("cycles, launches included", [*placed.cycles.fillna(placed.bound)]),
     )
-    bounds = Line(name="lower bound", x=[*(rest[column] / size)], y=[*rest.bound], dash="",
+    bounds = LineMark(name="lower bound", x=[*(rest[column] / size)], y=[*rest.bound], dash="",
                   marker="o", size=2.5, colour=palette.POINT)  # fmt: skip
     simulated = replace(points, name="simulated", colour=palette.KERNEL)
     return replace(figure, marks=[bounds, simulated, best])

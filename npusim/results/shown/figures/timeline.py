@@ -18,7 +18,7 @@ from npusim.results.facts.call import CallFacts
 from npusim.results.facts.number_text import us_text
 from npusim.results.facts.tables import call_timeline
 from npusim.results.shown import palette
-from npusim.results.shown.figure import Axis, Bars, Coded, Figure, Span, Spans
+from npusim.results.shown.figure import Bars, Coded, Figure, FigureAxis, Span, Spans
 
 #: Cores a timeline shows when none are asked for.
 MAX_CORES = 4
@@ -112,7 +112,7 @@ def tracks(rows: Timeline, cores: Sequence[str]) -> list[Track]:
     return shown
 
 
-class Part(NamedTuple):
+class TimelinePart(NamedTuple):
     """Work of one class on a track, or its waits for one reason: instructions, and their spans.
 
     ``place`` is that of the track, ``chosen`` are places in the timeline; spans are in cycles.
@@ -126,19 +126,19 @@ class Part(NamedTuple):
     end: IntArray
 
 
-def parts(rows: Timeline, shown: Sequence[Track]) -> Iterator[Part]:
+def parts(rows: Timeline, shown: Sequence[Track]) -> Iterator[TimelinePart]:
     """Parts of tracks: their work by class, then the cycles waited before it by reason."""
     for place, track in enumerate(shown):
         classes = np.asarray([palette.op_class(op, track.pipe) for op in rows.ops], dtype=object)
         of_row = classes[rows.op[track.rows]]
         for name in dict.fromkeys(classes.tolist()):
             chosen = track.rows[of_row == name]
-            yield Part(place, name, False, chosen, rows.start[chosen], rows.end[chosen])
+            yield TimelinePart(place, name, False, chosen, rows.start[chosen], rows.end[chosen])
         waited = rows.waited[track.rows] > 0
         for number in np.unique(rows.reason[track.rows][waited]).tolist():
             chosen = track.rows[waited & (rows.reason[track.rows] == number)]
             end = rows.start[chosen]
-            yield Part(place, REASONS[number], True, chosen, end - rows.waited[chosen], end)
+            yield TimelinePart(place, REASONS[number], True, chosen, end - rows.waited[chosen], end)
 
 
 def plotted(
@@ -160,7 +160,7 @@ def plotted(
     dense = any(count > DENSE_FROM for count in seen)
     filled: dict[tuple[int, bool], npt.NDArray[np.float64]] = {}
 
-    def cut(part: Part) -> _Columns:
+    def cut(part: TimelinePart) -> _Columns:
         if seen[part.place] <= DENSE_FROM:
             columns = _span_bars(part)
             return columns[:, (columns[1] > first / us) & (columns[0] < last / us)]
@@ -170,7 +170,7 @@ def plotted(
     note = "; height of a bar: share of that time, blank: before or after work" * dense
     label = f"time (us, launches included but drawn short){note}"
     return Figure(
-        x=Axis(label=label, ends=(first, last), unit=us, knots=_knots(result.runs, us)),
+        x=FigureAxis(label=label, ends=(first, last), unit=us, knots=_knots(result.runs, us)),
         y=_names([track.label for track in shown]),
         marks=[*_bars(rows, shown, cut), Spans(y=0, spans=spans(result.runs, us))],
         at="below",
@@ -208,7 +208,7 @@ def interactive(result: CallFacts) -> Figure:
     jumps = [("whole call", 0.0, cycles * us)]
     jumps += [(k.name, k.left * us, k.right * us) for k in kernels if len(every) > 1]
     return Figure(
-        x=Axis(label="time (\u00b5s)", ends=(0.0, cycles * us), unit=us),
+        x=FigureAxis(label="time (\u00b5s)", ends=(0.0, cycles * us), unit=us),
         y=_names([track.label for track in shown]),
         marks=[*marks, Spans(y=0, spans=every)] if marks else [],
         pixels=TRACK * (len(shown) + 1) + AROUND,
@@ -226,8 +226,8 @@ def of_rows(rows: Mapping[str, Sequence[Span]], us: float, **more: Any) -> Figur
     """Spans in named rows, ``us`` microseconds a cycle; ``more`` is as of a figure."""
     last_us = max(span.right for spans in rows.values() for span in spans) * us
     return Figure(
-        x=Axis(label="time (\u00b5s)", ends=(0.0, last_us), unit=us),
-        y=Axis(names=tuple(rows), ends=(len(rows) - 0.4, -0.6)),
+        x=FigureAxis(label="time (\u00b5s)", ends=(0.0, last_us), unit=us),
+        y=FigureAxis(names=tuple(rows), ends=(len(rows) - 0.4, -0.6)),
         marks=[Spans(y=row, spans=spans) for row, spans in enumerate(rows.values())],
         pixels=2 * TRACK * len(rows) + AROUND,
         place="timeline",
@@ -274,9 +274,9 @@ def launch(name: str, start: int, end: int, us: float) -> Span:
     return Span(text, "launch", start, end, palette.LAUNCH, upright=True)
 
 
-def _names(labels: Sequence[str]) -> Axis:
+def _names(labels: Sequence[str]) -> FigureAxis:
     """Kernels above the tracks."""
-    return Axis(names=("kernel", *labels), ends=(len(labels) + 0.6, -0.6))
+    return FigureAxis(names=("kernel", *labels), ends=(len(labels) + 0.6, -0.6))
 
 
 def _seen(rows: Timeline, track: Track, view: tuple[float, float]) -> int:
@@ -300,7 +300,9 @@ def _knots(runs: Sequence[KernelRun], us: float) -> tuple[list[float], list[floa
     return first, second
 
 
-def _bars(rows: Timeline, shown: Sequence[Track], cut: Callable[[Part], _Columns]) -> list[Bars]:
+def _bars(
+    rows: Timeline, shown: Sequence[Track], cut: Callable[[TimelinePart], _Columns]
+) -> list[Bars]:
     """Work by what it does, then waits by reason, as ``cut`` makes bars of them.
 
     Kinds that do not occur are left out.
@@ -353,18 +355,20 @@ def _mark(rows: Timeline, names: Sequence[str], kind: tuple[str, bool], columns:
     )
 
 
-def _ends(part: Part) -> tuple[float, float]:
+def _ends(part: TimelinePart) -> tuple[float, float]:
     """The middle of a part's track, and half the height of its bars."""
     return part.place + 1.0, _WAIT if part.waits else _WORK
 
 
-def _span_bars(part: Part) -> _Columns:
+def _span_bars(part: TimelinePart) -> _Columns:
     """A bar for each span."""
     (middle, half), ones = _ends(part), np.ones(len(part.start))
     return np.stack((part.start, part.end, (middle - half) * ones, (middle + half) * ones))
 
 
-def _shares(part: Part, edges: npt.NDArray[np.float64], used: npt.NDArray[np.float64]) -> _Columns:
+def _shares(
+    part: TimelinePart, edges: npt.NDArray[np.float64], used: npt.NDArray[np.float64]
+) -> _Columns:
     """A bar for each stretch between ``edges``, above the heights that are ``used`` there."""
     heights = 2 * _WORK * covered(part.start, part.end, edges)
     if part.waits:
@@ -378,7 +382,7 @@ def _shares(part: Part, edges: npt.NDArray[np.float64], used: npt.NDArray[np.flo
     return np.stack((edges[:-1], edges[1:], low, high))[:, seen]
 
 
-def _merged(rows: Timeline, gap: int, part: Part) -> _Columns:
+def _merged(rows: Timeline, gap: int, part: TimelinePart) -> _Columns:
     """Bars of spans that lie at most ``gap`` cycles apart: what the first is, and bytes of all."""
     left, right, chosen = part.start, part.end, part.chosen
     if not len(left):

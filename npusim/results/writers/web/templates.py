@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from npusim.results.shown.figure import Figure, Line
+from npusim.results.shown.figure import Figure, LineMark
 from npusim.results.writers.web.files import file_text
 
 if TYPE_CHECKING:
@@ -64,4 +64,4 @@ _DASHES = {"--": "5 3", ":": "2 3", "-.": "6 2 2 2"}
 
 def _dashes(line: Any) -> str:
     """The dashes of a line in a key, as SVG has them; "" where it is no dashed line."""
-    return _DASHES.get(line.dash, "") if isinstance(line, Line) else ""
+    return _DASHES.get(line.dash, "") if isinstance(line, LineMark) else ""

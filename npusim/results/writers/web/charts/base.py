@@ -28,8 +28,8 @@ from bokeh.plotting import figure
 from bokeh.util.paths import bokehjs_path
 
 from npusim.results.shown import palette
-from npusim.results.shown.figure import MANY, Bars, Coded, Figure, Line, Mark, Spans, Words
-from npusim.results.shown.figure import Axis as Side
+from npusim.results.shown.figure import MANY, Bars, Coded, Figure, LineMark, Mark, Spans, Words
+from npusim.results.shown.figure import FigureAxis as Side
 from npusim.results.writers.web.files import file_text
 
 Drawn = Any  # Bokeh makes its figures' methods up, which types cannot follow
@@ -288,7 +288,7 @@ def _draw_words(model: Drawn, shown: Figure, words: Any) -> None:
 
 #: Maps, and markers that are shaded by a value, are drawn in files alone.
 _DRAWN: dict[type[Mark], Callable[[Drawn, Figure, Any], None]] = {
-    Line: _draw_line,
+    LineMark: _draw_line,
     Bars: _draw_bars,
     Spans: _draw_spans,
     Words: _draw_words,
