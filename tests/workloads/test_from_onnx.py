@@ -295,6 +295,14 @@ def test_a_padding_has_sides_for_every_axis(tmp_path: Path) -> None:
     assert padded.padding == ((0, 0), (0, 0), (1, 1), (1, 1))
 
 
+def test_pads_that_do_not_fit_their_axes_are_refused(tmp_path: Path) -> None:
+    nodes = [node("Pad", ["x", "p"], ["d"]), node("Conv", ["d", "w"], ["y"])]
+    weights = {"w": (4, 1, 3, 3), "p": ints(1, 1, 1, 1)}
+    path = saved(tmp_path, nodes, {"x": [1, 1, 28, 28]}, weights)
+    with pytest.raises(ArgumentError, match=r"node d \(Pad\): .*number of values.*p \[4\]; give"):
+        workload(path)
+
+
 def test_an_input_with_channels_last_is_scaled_then_permuted(tmp_path: Path) -> None:
     nodes = [
         node("Mul", ["x", "f"], ["s"]),

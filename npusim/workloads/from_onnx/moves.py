@@ -213,15 +213,25 @@ def pad(values: Values, step: Step) -> None:
 
 
 def _sides(values: Values, step: Step, rank: int) -> list[tuple[int, int]]:
-    """The elements that a padding puts before and after each axis; fewer than 0 are left out."""
+    """The elements that a padding puts before and after each axis; fewer than 0 are left out.
+
+    Pads that the file computes are not known here: then the sizes of the result say what is added.
+    """
     pads = values.whole(step.operand(1)) or step.integers("pads") or step.integers("paddings")
     axes = values.whole(step.operand(3)) or tuple(range(rank))
     sides = [(0, 0)] * rank
-    if len(pads) == 2 * len(axes):
-        before = pads[: len(axes)]
-        after = pads[len(axes) :]
-        for axis, first, last in zip(axes, before, after, strict=True):
-            sides[axis] = (first, last)
+    if not pads:
+        return sides
+    if len(pads) != 2 * len(axes):
+        raise fault(
+            values.sized.file,
+            step,
+            f"it has {len(pads)} pads for {len(axes)} axes; give two for each axis",
+        )
+    before = pads[: len(axes)]
+    after = pads[len(axes) :]
+    for axis, first, last in zip(axes, before, after, strict=True):
+        sides[axis] = (first, last)
     return sides
 
 
