@@ -18,6 +18,7 @@ from npusim.results.facts.fact import names_of
 from npusim.results.facts.fusion_matching import Matched
 from npusim.results.facts.network_rows import ADDED
 from npusim.results.facts.number_text import counted, rate_text, us_text
+from npusim.results.facts.step_rows import KIND, KINDS, OPERATION, OPERATIONS
 
 #: A name, and its microseconds on both sides; None where a side lacks it.
 Times = tuple[str, float | None, float | None]
@@ -56,8 +57,8 @@ _OF_LAYER = (
 _OF_KERNEL = names_of(ADDED, "kernel")
 
 #: What a kind of operation of a step takes in a phase, and what one operation is and takes.
-_OF_KIND = ("kernels", "us", "launch_us", "bytes")
-_OF_OPERATION = ("kind", "us", "launch_us", "error")
+_OF_KIND = names_of(KINDS, KIND)
+_OF_OPERATION = names_of(OPERATIONS, OPERATION)
 
 #: What a step is besides, and takes in all.
 _OF_STEP = (
