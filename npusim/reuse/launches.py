@@ -380,11 +380,11 @@ def figures_behind(device: Device, launched: Launched | Program) -> list[str]:
         *(f"links.{link.name}" for link in device.links.values() if link.traffic),
         *launched.figures,
     }
-    return _among(tuple(device.provenance), frozenset(used))
+    return figures_within(tuple(device.provenance), frozenset(used))
 
 
 @lru_cache(maxsize=256)
-def _among(stated: tuple[str, ...], used: frozenset[str]) -> list[str]:
+def figures_within(stated: tuple[str, ...], used: frozenset[str]) -> list[str]:
     """Those stated at, or directly within, what is used; kernels of a kind use the same.
 
     Capacities and precision do not cost time by themselves, and energy never does.

@@ -147,7 +147,7 @@ def test_parts_of_a_step_add_up(graph: StepResult, eager: StepResult) -> None:
 
 
 def test_a_trace_has_phases_operations_and_kernels(graph: StepResult, tmp_path: Path) -> None:
-    graph.perfetto(tmp_path / "trace.json")
+    graph.save_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     tracks = {at: [e for e in events if e["ph"] == "X" and e["tid"] == at] for at in (1, 2, 3)}
     assert [one["name"] for one in tracks[1]] == ["forward", "backward", "optimizer"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from npusim.base.errors import ArgumentError
 from npusim.machine.device.all_reduce import Cards
 from npusim.machine.device.parts import key_of
 from npusim.machine.device.spec import Device
+from npusim.networks.run.launched_operation import LaunchedOperation
 
 
 class Reduced(NamedTuple):
@@ -71,3 +72,27 @@ def all_reduce(
     hidden = moved - exposed
     slowed = hidden * figures.slowdown_percent / 100
     return Reduced(cards, figures.pieces, total, moved, hidden, exposed, slowed)
+
+
+def exchanged(
+    device: Device,
+    cards: int,
+    parameters: Collection[str],
+    launched: Sequence[LaunchedOperation],
+    ends_us: Sequence[float],
+) -> Reduced:
+    """The all-reduce of the gradients of ``parameters``, in the order in which they are made.
+
+    ``ends_us`` is when each of the operations ends. Raises as ``all_reduce`` does.
+    """
+    wanted = {f"{name}.gradient" for name in parameters}
+    backward_us = 0.0
+    ready = []
+    for operation, end_us in zip(launched, ends_us, strict=True):
+        if operation.phase != "optimizer":
+            backward_us = end_us
+        if operation.value:
+            continue
+        gradients = [stored for stored in operation.writes if stored.name in wanted]
+        ready += [(end_us, operation.sizes[stored]) for stored in gradients]
+    return all_reduce(device, cards, ready, backward_us)

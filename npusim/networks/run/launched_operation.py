@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.kernels.vector.clear_blocks import ClearBlocks
-from npusim.machine.timing.trace import KernelRun
+from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.networks.plan.tasks import StoredValue
 from npusim.networks.timed import Timed
 
@@ -51,6 +51,17 @@ class LaunchedOperation(Struct, frozen=True, kw_only=True):
     def runs(self) -> tuple[KernelRun, ...]:
         """The kernels of all times that it runs."""
         return self.count * self.timed.runs
+
+    @property
+    def least(self) -> Bound | None:
+        """What any programs need for all times that it runs; None where it has no time."""
+        result = self.timed.result
+        if result is None or not result.problem_bounds:
+            return None
+        longest = result.problem_bounds[0]
+        return longest._replace(
+            cycles=self.count * longest.cycles, least=self.count * longest.least
+        )
 
     @property
     def read_bytes(self) -> int:

@@ -35,7 +35,7 @@ from npusim.networks.rules.values import COPY, Operation
 from npusim.networks.run import interpolation, join_split, moves
 from npusim.networks.run.chains import elementwise
 from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
-from npusim.networks.run.traffic import traffic_run
+from npusim.networks.run.traffic import TrafficAgain, traffic_run
 from npusim.ops import blocked_gradients as gradients
 from npusim.ops import linear
 from npusim.ops.blocked import fractal_columns
@@ -43,6 +43,7 @@ from npusim.ops.layer_products import layer_product
 from npusim.ops.window_products import WindowMatrices
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
+from npusim.results.shown.network_words import TRAFFIC
 from npusim.workloads import ConvLayer, ElementwiseLayer, LinearLayer
 
 T = TypeVar("T")
@@ -102,7 +103,12 @@ class OperationLauncher(Struct, frozen=True):
         else:
             self.traffic(call, operation, tensors)
         outputs = {name: call.arrays.get(name) for name in operation.writes}
-        return call.result(outputs, operation.kind, what.values[0].dtype)
+        result = call.result(outputs, operation.kind, what.values[0].dtype)
+        if any(run.name == TRAFFIC for run in result.runs):
+            read, written = _traffic_bytes(operation, tensors)
+            again = TrafficAgain(call.device, call.vector_cores, read, written)
+            return replace(result, replay=again)
+        return result
 
     def _options(self, operation: Operation) -> Options:
         """The options of an operation: where there is no rule of the library, the best tiling.
@@ -283,8 +289,7 @@ class OperationLauncher(Struct, frozen=True):
         """Time an operation without a kernel: bytes at the rates of main memory, and a launch."""
         if not call.timing_only:
             raise ArgumentError(f"{operation.kind}: there is no kernel that computes its numbers")
-        read = sum(tensors[name].size_bytes for name in operation.reads)
-        written = sum(tensors[name].size_bytes for name in operation.writes)
+        read, written = _traffic_bytes(operation, tensors)
         call.runs.append(traffic_run(call.device, call.vector_cores, read, written))
 
     def bias(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
@@ -370,6 +375,13 @@ class OperationLauncher(Struct, frozen=True):
         fractals = call.workspace(f"{rows.name}_nz", change.blocked_shape(plain.shape), rows.dtype)
         call.launch_spread(TransData(change, plain, fractals))
         return fractals
+
+
+def _traffic_bytes(operation: Operation, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Bytes that an operation reads and writes, each value once."""
+    read = sum(tensors[name].size_bytes for name in operation.reads)
+    written = sum(tensors[name].size_bytes for name in operation.writes)
+    return read, written
 
 
 def _planes(call: Call, blocks: Tensor) -> Tensor:

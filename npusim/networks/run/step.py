@@ -9,6 +9,7 @@ orders the launches (``plan/launch_order.py``); each operation is simulated by i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ from npusim.networks.plan.launch_order import (
 from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.training import training
 from npusim.networks.rules.values import PHASES, Kinds, Operation, Training
-from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
+from npusim.networks.run.all_reduce import Reduced, exchanged, figures_of
 from npusim.networks.run.launched_operation import CONVERSIONS, LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.simulated import SimulatedTasks
@@ -305,17 +306,5 @@ def _reduced(
     device: Device, cards: int, step: Training, done: Sequence[LaunchedOperation]
 ) -> Reduced:
     """The all-reduce of the gradients of parameters, in the order in which they are made."""
-    wanted = {f"{name}.gradient" for name in step.parameters}
-    now = 0
-    end = 0
-    ready = []
-    for launched in done:
-        now += launched.cycles
-        end = now if launched.phase != "optimizer" else end
-        gradients = [
-            (device.time_us(now), launched.sizes[value])
-            for value in launched.writes
-            if value.name in wanted
-        ]
-        ready += gradients if not launched.value else []
-    return all_reduce(device, cards, ready, device.time_us(end))
+    ends = accumulate(launched.cycles for launched in done)
+    return exchanged(device, cards, step.parameters, done, [device.time_us(end) for end in ends])

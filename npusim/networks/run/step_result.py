@@ -13,24 +13,30 @@ from typing import Any
 
 from msgspec import Struct
 
+from npusim.base.errors import ArgumentError
 from npusim.call.in_turn import notes_of
 from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.launched_operation import LaunchedOperation
-from npusim.results.facts import step_rows
-from npusim.results.facts.energy import TOTAL_ENERGY, Energy, Spending, energy_of
+from npusim.networks.run.step_again import alike_operations, replay_of
+from npusim.results.facts import metrics, step_rows
+from npusim.results.facts.energy import ENERGY_COLUMNS, TOTAL_ENERGY, Energy, Spending, energy_of
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.least import Ends, in_turn
 from npusim.results.facts.number_text import (
     bytes_text,
     counts,
+    percent_text,
     rate_text,
     times_text,
     us_text,
 )
-from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.facts.step_losses import LOSSES, Loss, largest_losses
+from npusim.results.facts.step_replay import StepReplay
+from npusim.results.facts.step_verdict import StepTrials, StepVerdict, step_verdict
+from npusim.results.facts.tables import BOUND_COLUMNS, DataFrame, bound_rows, frame
 from npusim.results.saved import Reported
 from npusim.results.shown.network_words import TRAFFIC
 from npusim.results.shown.report import Report
@@ -152,6 +158,101 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         runs = (run for one in self.launched for run in one.runs)
         return energy_of(self.device, runs, self.time_us)
 
+    # -- where the time goes ------------------------------------------------------------------
+
+    @cached_property
+    def replay(self) -> StepReplay | None:
+        """How to time the step again; None where one of its results does not know how."""
+        return replay_of(self.device, self.launched, self.setting.cards, self.step.parameters)
+
+    def time_us_on(self, device: Device) -> float:
+        """``time_us`` on a variant of the device, with the tilings and formats of this step.
+
+        Which operands operations find in the L2 stays, too. Raises as ``Result.time_us_on`` does.
+        """
+        if device.groups != self.device.groups:
+            raise ArgumentError(
+                f"{device.name} has {device.groups} core groups, the operations of "
+                f"{self.workload.name} were tiled for {self.device.groups}; call npusim.step again "
+                "on such a device"
+            )
+        return self._again().time_us(device.launching(self.device.launch_mode))
+
+    def _again(self) -> StepReplay:
+        """How to time the step again; ``ArgumentError`` where the result does not know."""
+        if self.replay is None:
+            raise ArgumentError(
+                f"{self.workload.name}: this result was not made by npusim.step, so it cannot be "
+                "timed again with other figures"
+            )
+        return self.replay
+
+    @cached_property
+    def trials(self) -> StepTrials:
+        """The parts of the device that were tried twice as fast so far."""
+        return StepTrials(self._again(), self.time_us)
+
+    @cached_property
+    def verdict(self) -> StepVerdict | None:
+        """The part of the device, the kind and the operation that hold the step up most.
+
+        Distinct operations are timed a few times when this is first asked for. None where nothing
+        took time, or where the result does not know how.
+        """
+        if self.replay is None or not self.time_us:
+            return None
+        kinds: dict[str, dict[int, float]] = {}
+        operations: dict[str, dict[int, float]] = {}
+        for place, operation in enumerate(self.launched):
+            for kind, run in operation.parts:
+                us = self.device.time_us(run.cycles + run.launch_cycles)
+                times = kinds.setdefault(kind, {})
+                times[place] = times.get(place, 0.0) + us
+            operations.setdefault(f"{operation.name} ({operation.kind})", {})[place] = operation.us
+        return step_verdict(self.replay, self.trials, kinds, operations)
+
+    @property
+    def bottleneck(self) -> str:
+        """The name of the part of the device of the ``verdict``, "" where there is none."""
+        return "" if self.verdict is None else self.verdict.name
+
+    @cached_property
+    def losses(self) -> tuple[Loss, ...]:
+        """The operations that lose most against their least time, and why.
+
+        Their kernels are timed again once when this is first asked for.
+        """
+        return largest_losses(self.device, alike_operations(self.launched))
+
+    @property
+    def useful_macs(self) -> int:
+        """Multiply-adds that the problems of all operations need."""
+        return sum(run.useful_macs for operation in self.launched for run in operation.runs)
+
+    @property
+    def peak_share(self) -> float | None:
+        """MFU: useful multiply-adds over those of all cubes at full speed on the type of the step.
+
+        None where the device has no cube.
+        """
+        cube = self.device.cube
+        if cube is None or not self.time_us:
+            return None
+        each = cube.macs_per_cycle(self.setting.kinds.cube.name) * self.device.count("cube")
+        cycles = self.time_us * self.device.clock_hz / 1e6
+        return self.useful_macs / (float(each) * cycles)
+
+    @property
+    def main_memory_share(self) -> float | None:
+        """The share of the time that main memory needs for the bytes it reads and writes."""
+        if not self.time_us:
+            return None
+        both = [metrics.main_memory_bytes(run) for one in self.launched for run in one.runs]
+        read = sum(read for read, _ in both)
+        written = sum(written for _, written in both)
+        cycles = metrics.main_memory_cycles(self.device, read, written)
+        return self.device.time_us(float(cycles)) / self.time_us
+
     # -- tables ------------------------------------------------------------------------------
 
     def operation_rows(self) -> list[Row]:
@@ -175,6 +276,27 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     def table(self) -> DataFrame:
         """The operations."""
         return self.operations
+
+    @cached_property
+    def bounds(self) -> DataFrame:
+        """Closed-form lower bounds in cycles per operation, kernel and resource, each run once.
+
+        ``of`` tells those of the "program" that ran from those of any for the same "problem".
+        """
+        rows = [
+            {"operation": operation.name, **row}
+            for operation in self.launched
+            for row in bound_rows(operation.timed.runs)
+        ]
+        return frame(rows, ("operation", *BOUND_COLUMNS))
+
+    @cached_property
+    def energy(self) -> DataFrame:
+        """One row per figure of energy: bytes or multiply-adds, pJ ``each``, microjoules.
+
+        No rows where the device lacks a figure that the step needs (``spent.missing``).
+        """
+        return frame(self.spent.table(), ENERGY_COLUMNS)
 
     @cached_property
     def kinds(self) -> DataFrame:
@@ -229,9 +351,10 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         """Draw the time of each phase by kind of operation."""
         from npusim.results.shown.figures import stacks
 
-        return draw(stacks.phases(self.to_json()), ax)
+        facts = row_of([fact for fact in STEP if fact.name in _DRAWN], self)
+        return draw(stacks.phases(facts), ax)
 
-    def perfetto(self, path: str | Path) -> None:
+    def save_trace(self, path: str | Path) -> None:
         """Write phases, operations and kernels for ui.perfetto.dev; ``.json.gz`` compresses it."""
         from npusim.results.writers.perfetto import save_step
 
@@ -256,10 +379,28 @@ def _plan(step: StepResult) -> Row | None:
     }
 
 
+def _verdict(step: StepResult) -> Row | None:
+    """The verdict in figures, None where there is none."""
+    return None if step.verdict is None else step.verdict.to_json()
+
+
 def _all_reduce(step: StepResult) -> Row | None:
     """The exchange of gradients, None of one card."""
     return None if step.reduced is None else step.reduced._asdict()
 
+
+#: Facts that the figure of phases shows, which waits for no verdict.
+_DRAWN = (
+    "workload",
+    "device",
+    "batch",
+    "pass",
+    "mode",
+    "compute_us",
+    "time_us",
+    "all_reduce",
+    "kinds",
+)
 
 #: A step in JSON.
 STEP: tuple[Fact[StepResult], ...] = (
@@ -305,6 +446,29 @@ STEP: tuple[Fact[StepResult], ...] = (
         lambda step: [least.us for least in step.at_least],
     ),
     Fact("images_per_second", "speed", "images/s", rate_text, lambda step: step.images_per_second),
+    Fact(
+        "peak_share",
+        "useful multiply-adds of the peak",
+        "",
+        percent_text,
+        lambda step: step.peak_share,
+    ),
+    Fact(
+        "main_memory_share",
+        "main memory of the peak",
+        "",
+        percent_text,
+        lambda step: step.main_memory_share,
+    ),
+    Fact("bottleneck", "bottleneck", "", str, lambda step: step.bottleneck),
+    Fact("verdict", "bottleneck in figures", "", str, _verdict),
+    Fact(
+        "losses",
+        "operations that lose most",
+        "",
+        str,
+        lambda step: [row_of(LOSSES, loss) for loss in step.losses],
+    ),
     Fact("all_reduce", "all-reduce", "", str, _all_reduce),
     Fact("plan", "plan of formats", "", str, _plan),
     Fact("kept_bytes", "memory", "", bytes_text, lambda step: step.kept_bytes),

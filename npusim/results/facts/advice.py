@@ -331,13 +331,20 @@ def slow_kernels(result: TimedChange, cycles: int) -> tuple[str, ...]:
 
 
 def _why_slow(run: KernelRun, least: Bound, trace: Trace) -> str:
+    return (
+        f"{run.name} takes {run.cycles / max(1, least.cycles):.0f} times what any program for its "
+        f"problem needs ({least.resource}): {path_text(run, trace)}"
+    )
+
+
+def path_text(run: KernelRun, trace: Trace) -> str:
+    """What most of the critical path of a kernel is spent on."""
     step = trace.path[0]
     most = sorted(step.parts, key=lambda part: -step.parts[part])[:2]
     spent = ", ".join(f"{part} {percent_text(step.parts[part] / step.cycles)}" for part in most)
     return (
-        f"{run.name} takes {run.cycles / max(1, least.cycles):.0f} times what any program for its "
-        f"problem needs ({least.resource}): {percent_text(step.cycles / run.cycles)} of its "
-        f"critical path are {step.count:,} x {step.work.op} on {step.work.pipe} ({spent})"
+        f"{percent_text(step.cycles / run.cycles)} of its critical path are {step.count:,} x "
+        f"{step.work.op} on {step.work.pipe} ({spent})"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -135,6 +136,20 @@ def main_memory_bytes(run: KernelRun) -> tuple[int, int]:
     if not read and not written:
         read = sum(row.miss_bytes for row in run.traffic)
     return read, written
+
+
+def main_memory_cycles(device: Device, read: int, written: int) -> Fraction:
+    """Cycles that main memory takes at least for so many bytes, over its rates and links."""
+    main = device.main_memory
+    needed = [
+        Fraction(read) / main.read_bytes_per_cycle,
+        Fraction(written) / main.write_bytes_per_cycle,
+    ]
+    for link in device.links.values():  # a bus that reads and writes share
+        through = read * ("read_miss" in link.traffic) + written * ("evict" in link.traffic)
+        if link.scope == "chip":
+            needed.append(Fraction(through) / link.bytes_per_cycle)
+    return max(needed)
 
 
 class PipeShare(Struct, frozen=True, kw_only=True):

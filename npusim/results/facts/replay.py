@@ -12,8 +12,8 @@ from npusim.machine.program.program import Program
 from npusim.machine.timing.trace import Trace
 
 
-class Replay(Protocol):
-    """How to time a call again."""
+class Retimed(Protocol):
+    """A call or a step that can be timed on variants of its device."""
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -21,6 +21,10 @@ class Replay(Protocol):
 
     def time_us(self, device: Device) -> float:
         """The time of the same kernels, tiled as they were, on the same cores of a variant."""
+
+
+class Replay(Retimed, Protocol):
+    """How to time a call again, and look into its kernels."""
 
     def traces(self, device: Device) -> tuple[Trace, ...]:
         """Traces of these kernels: what the time of each rests on, in the order of launches."""
@@ -50,7 +54,7 @@ class Replay(Protocol):
         """By kernel, the row that each row of its timeline waited for, -1 where it did not."""
 
 
-def time_with(device: Device, changed: Mapping[str, str], replay: Replay) -> float | None:
+def time_with(device: Device, changed: Mapping[str, str], replay: Retimed) -> float | None:
     """The time with other figures, in microseconds; None where the device cannot have them."""
     try:
         return replay.time_us(device.origin.rebuild(device, changed))

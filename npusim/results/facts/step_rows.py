@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from npusim.machine.device.spec import Device
-from npusim.machine.timing.trace import KernelRun
+from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.results.facts.fact import Fact, names_of, row_of
 from npusim.results.facts.number_text import bytes_text, counts, percent_text, us_text
 
@@ -57,6 +57,10 @@ class StepOperation(Protocol):
         """Its kernels by kind: what clears is counted apart."""
 
     @property
+    def least(self) -> Bound | None:
+        """What any programs need for all times that it runs; None where it has no time."""
+
+    @property
     def read_bytes(self) -> int:
         """Bytes of all values that it reads."""
 
@@ -89,6 +93,18 @@ class OperationColumns(NamedTuple):
         """Cycles of its launches."""
         return sum(run.launch_cycles for run in self.operation.runs)
 
+    @property
+    def least_us(self) -> float:
+        """Microseconds that any programs need for it, 0 where it has no time."""
+        least = self.operation.least
+        return 0.0 if least is None else self.device.time_us(least.cycles)
+
+    @property
+    def least_by(self) -> str:
+        """The part of the device that needs so long."""
+        least = self.operation.least
+        return "" if least is None else least.resource
+
 
 #: An operation of a step.
 OPERATIONS: tuple[Fact[OperationColumns], ...] = (
@@ -115,6 +131,8 @@ OPERATIONS: tuple[Fact[OperationColumns], ...] = (
         lambda row: row.device.time_us(row.launch_cycles),
         compared=OPERATION,
     ),
+    Fact("least_us", "least", "\u00b5s", us_text, lambda row: row.least_us),
+    Fact("least_by", "least by", "", str, lambda row: row.least_by),
     Fact("read_bytes", "read", "", bytes_text, lambda row: row.operation.read_bytes),
     Fact("written_bytes", "written", "", bytes_text, lambda row: row.operation.written_bytes),
     Fact("converts", "converts", "", str, lambda row: row.operation.value),
@@ -135,6 +153,7 @@ class KindColumns(NamedTuple):
     kernels: int
     cycles: int
     launch_cycles: int
+    least_cycles: int
     bytes: int
     step_cycles: int
 
@@ -162,6 +181,7 @@ KINDS: tuple[Fact[KindColumns], ...] = (
         percent_text,
         lambda row: row.cycles / row.step_cycles if row.step_cycles else 0.0,
     ),
+    Fact("least_us", "least", "\u00b5s", us_text, lambda row: row.device.time_us(row.least_cycles)),
     Fact("bytes", "bytes", "", bytes_text, lambda row: row.bytes, compared=KIND),
 )
 
@@ -185,12 +205,17 @@ def kind_rows(
     """Kinds of operations as plain values, by phase in this order, longest first in each."""
     sums: dict[tuple[str, str], Counter[str]] = {}
     for operation in operations:
+        kinds = dict.fromkeys(kind for kind, _ in operation.parts)
         for kind, run in operation.parts:
             counter = sums.setdefault((operation.phase, kind), Counter())
             counter["kernels"] += 1
             counter["cycles"] += run.cycles + run.launch_cycles
             counter["launch_cycles"] += run.launch_cycles
             counter["bytes"] += run.gm_bytes
+        if operation.least is not None:
+            # The least time is that of the operation, which alone makes what is cleared necessary.
+            kind = operation.kind if operation.kind in kinds else next(iter(kinds))
+            sums[operation.phase, kind]["least_cycles"] += operation.least.cycles
     rows = [
         row_of(
             KINDS,
@@ -201,6 +226,7 @@ def kind_rows(
                 kernels=counter["kernels"],
                 cycles=counter["cycles"],
                 launch_cycles=counter["launch_cycles"],
+                least_cycles=counter["least_cycles"],
                 bytes=counter["bytes"],
                 step_cycles=step_cycles,
             ),

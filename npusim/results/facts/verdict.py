@@ -29,7 +29,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.timing.run import TRACE_LIMIT
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.results.facts.number_text import percent_text
-from npusim.results.facts.replay import Replay, time_with
+from npusim.results.facts.replay import Replay, Retimed, time_with
 
 
 class Trial(NamedTuple):
@@ -154,7 +154,7 @@ def trials(
     not what others are compared with.
     """
     every = parts(device, replay.figures)
-    by_run = [_most(device, run, every) for run in runs]
+    by_run = [savings_at_most(device, run, every) for run in runs]
     gains = {name: device.time_us(sum(most[name] for most in by_run)) for name in every}
     tried_before = {trial.name for trial in besides}
     tried: list[Trial] = []
@@ -190,27 +190,36 @@ def busiest(device: Device, time_us: float, runs: Sequence[KernelRun]) -> Verdic
 def busy_shares(device: Device, runs: Sequence[KernelRun]) -> dict[str, float]:
     """The share of a call's time for which each part of the device is busy, 0 parts left out.
 
-    A pipe works on its busiest core, without what it waits for bandwidth; what cores share takes
-    as long as its bound says. Kernels, and their launches, follow one another.
+    Kernels, and their launches, follow one another.
     """
     cycles = Counter[str]()
     for run in runs:
-        by_pipe = Counter[str]()
-        for _, pipe, reasons in run.pipes:
-            by_pipe[f"pipe {pipe}"] = max(by_pipe[f"pipe {pipe}"], reasons[BUSY])
-        shared = Counter[str]()
-        for bound in run.bounds:
-            if not bound.resource.startswith("pipe "):
-                part = _whose(device, bound)
-                shared[part] = max(shared[part], bound.cycles)
-        cycles.update(by_pipe)
-        cycles.update(shared)
-        cycles[LAUNCHES] += run.launch_cycles
+        cycles.update(busy_cycles(device, run))
     total = sum(run.cycles + run.launch_cycles for run in runs)
     return {name: count / total for name, count in cycles.items() if count}
 
 
-def doubled_us(device: Device, names: Iterable[str], replay: Replay) -> float | None:
+def busy_cycles(device: Device, run: KernelRun) -> Counter[str]:
+    """The cycles for which a kernel and its launch keep each part of the device busy.
+
+    A pipe works on its busiest core, without what it waits for bandwidth; what cores share takes
+    as long as its bound says.
+    """
+    by_pipe = Counter[str]()
+    for _, pipe, reasons in run.pipes:
+        by_pipe[f"pipe {pipe}"] = max(by_pipe[f"pipe {pipe}"], reasons[BUSY])
+    shared = Counter[str]()
+    for bound in run.bounds:
+        if not bound.resource.startswith("pipe "):
+            part = _whose(device, bound)
+            shared[part] = max(shared[part], bound.cycles)
+    cycles = Counter[str](by_pipe)
+    cycles.update(shared)
+    cycles[LAUNCHES] += run.launch_cycles
+    return cycles
+
+
+def doubled_us(device: Device, names: Iterable[str], replay: Retimed) -> float | None:
     """The time with all of some figures twice as good; None where the device cannot have them."""
     return time_with(device, faster(figures(device), names, Fraction(2)), replay)
 
@@ -241,7 +250,7 @@ def _work(device: Device, run: KernelRun) -> _Work:
     return _Work(by_pipe, max(by_core.values(), default=0), starts, queued)
 
 
-def _most(device: Device, run: KernelRun, names: Iterable[str]) -> dict[str, int]:
+def savings_at_most(device: Device, run: KernelRun, names: Iterable[str]) -> dict[str, int]:
     """Cycles of a kernel and its launch that each part saves at most if it is twice as fast.
 
     Half of what it works, as long as the kernel does not take less than other parts need.

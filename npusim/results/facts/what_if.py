@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from npusim.machine.device.config import figure_text, figures
 from npusim.machine.device.resources import faster, resources, scaled, word_of
 from npusim.machine.device.spec import Device
-from npusim.results.facts.replay import Replay, time_with
+from npusim.results.facts.replay import Retimed, time_with
 
 #: Called with the figures tried so far and how many there are.
 Progress = Callable[[int, int], None]
@@ -53,7 +53,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 
 
 def what_if(
-    device: Device, time_us: float, replay: Replay, progress: Progress | None = None
+    device: Device, time_us: float, replay: Retimed, progress: Progress | None = None
 ) -> tuple[WhatIf, ...]:
     """Each figure the time rests on, and each part of the device that has several of them.
 

@@ -12,6 +12,7 @@ from npusim.results.facts import metrics
 from npusim.results.facts.fact import Fact
 from npusim.results.facts.number_text import (
     bytes_text,
+    counted,
     counts,
     launched_text,
     percent_text,
@@ -20,6 +21,8 @@ from npusim.results.facts.number_text import (
     us_text,
 )
 from npusim.results.facts.step_rows import OPERATIONS
+from npusim.results.facts.step_verdict import SAME, HalvedTime
+from npusim.results.facts.verdict import saving_text
 from npusim.results.shown import network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
@@ -28,6 +31,7 @@ from npusim.results.shown.network_words import split_text
 from npusim.results.shown.report import (
     Cell,
     Colours,
+    InText,
     Items,
     Key,
     Note,
@@ -66,6 +70,7 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
             Section("Kinds of operations", [*_kinds(facts)], brief=True, heading="PHASE"),
             Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
+            Section("Operations that lose most", [*losses(facts["losses"])], heading="LOSE MOST"),
             Section("Conversions that remain", [*_conversions(facts)], heading="CONVERSION"),
             Section("Memory traffic", [OnPage(lambda: [traffic(device, runs, operands=False)])]),
             Section("Not simulated", [Items(failed)], heading="NOT SIMULATED"),
@@ -78,6 +83,8 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
 def _lead(facts: Row) -> str:
     """The time and the kinds of operation that matter most."""
     text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
+    if facts["verdict"]:
+        text += f" Bottleneck: {verdict_text(facts['verdict'])}."
     if facts["all_reduce"]:
         text += f" All-reduce: {network_words.reduced_text(facts['all_reduce'])}."
     return text if facts["complete"] else f"Partial: {network_words.step_missing(facts)}. {text}"
@@ -104,7 +111,10 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
         )
     )
     speed = rate_text(facts["images_per_second"])
-    yield Key(ReportLine("speed", f"{speed} images/s"), (f"{speed} /s", "images"))
+    yield Key(ReportLine("speed", _speed(facts)), (f"{speed} /s", "images"))
+    yield from _shares_of_peaks(facts)
+    if facts["verdict"]:
+        yield Key(ReportLine("bottleneck", verdict_text(facts["verdict"])))
     yield Key(ReportLine("split, us", split_text(facts, network_words.KINDS)))
     launches_us = sum(row["launch_us"] for row in facts["kinds"])
     yield Key(card=(percent_text(launches_us / us), "launches"))
@@ -122,6 +132,35 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
         speed = rate_text(metrics.tflops(device, useful, facts["cycles"]))
         yield Key(card=(f"{speed} TFLOPS", "useful"))
     yield from network_words.energy(facts, " a card")
+
+
+def _speed(facts: Row) -> str:
+    """Images a second, and how much of the peaks of the cube and of main memory that takes."""
+    text = f"{rate_text(facts['images_per_second'])} images/s"
+    if facts["peak_share"] is not None:
+        text += f"; {percent_text(facts['peak_share'])} of the cube's peak is useful (MFU)"
+    if facts["main_memory_share"] is not None:
+        text += f"; main memory at {percent_text(facts['main_memory_share'])} of its rate"
+    return text
+
+
+def _shares_of_peaks(facts: Row) -> Iterator[Key]:
+    """The same on cards of a page."""
+    if facts["peak_share"] is not None:
+        yield Key(card=(percent_text(facts["peak_share"]), "of the cube's peak is useful (MFU)"))
+    if facts["main_memory_share"] is not None:
+        share = percent_text(facts["main_memory_share"])
+        yield Key(card=(share, "of the rate of main memory"))
+
+
+def verdict_text(verdict: Row) -> str:
+    """The part of the device, the kind and the operation of a verdict's plain values."""
+    part = saving_text(verdict["name"], verdict["saves"], verdict["busy"])
+    kind = HalvedTime(**verdict["kind"]).text()
+    same = SAME
+    if verdict["untried"]:
+        same += f"; {counted(verdict['untried'], 'part')} not tried"
+    return f"{part} ({same}); {kind}; {HalvedTime(**verdict['operation']).text()}"
 
 
 def _what(facts: Row) -> str:
@@ -200,7 +239,17 @@ def _us_cell(us: float) -> Cell:
 
 def _kinds(facts: Row) -> Iterator[Part]:
     """Phases and kinds of operation; a text names each phase once, and has no bytes."""
-    heads = ("phase", "kind", "kernels", "\u00b5s", "launch \u00b5s", "share", "bytes", "GB/s")
+    heads = (
+        "phase",
+        "kind",
+        "kernels",
+        "\u00b5s",
+        "launch \u00b5s",
+        "share",
+        "least",
+        "bytes",
+        "GB/s",
+    )
     rows: list[tuple[Cell | str, ...]] = []
     before = ""
     for row in facts["kinds"]:
@@ -214,13 +263,17 @@ def _kinds(facts: Row) -> Iterator[Part]:
                 _us_cell(row["us"]),
                 _us_cell(row["launch_us"]),
                 Cell(percent_text(row["share"], 1), plain=percent_text(row["share"])),
+                percent_text(row["least_us"] / row["us"]) if row["us"] else "-",
                 Cell.size(row["bytes"]),
                 rate_text(row["bytes"] / own_us / 1e3) if own_us else "-",
             )
         )
         before = phase
-    yield Table("", heads, rows, 2, in_text=(0, 1, 2, 3, 4, 5, 7))
-    yield Note("(\u00b5s with launches; GB/s: what the cores read and write, without launches)")
+    yield Table("", heads, rows, 2, in_text=(0, 1, 2, 3, 4, 5, 6, 8))
+    yield Note(
+        "(\u00b5s with launches; least: the share of it that any programs need; GB/s: what the "
+        "cores read and write, without launches)"
+    )
 
 
 #: Columns of the table of operations, of which the first ``_OPERATION_TEXTS`` are texts.
@@ -231,6 +284,8 @@ _OPERATION_COLUMNS = (
     "start_us",
     "us",
     "launch_us",
+    "least_us",
+    "least_by",
     "read_bytes",
     "written_bytes",
 )
@@ -245,6 +300,36 @@ def _operations(facts: Row) -> Iterator[Part]:
     }
     yield Table.of(columns, facts["operations"], _OPERATION_TEXTS)
     yield Note("In the order of launch. read, written: the values of the operation, each once.")
+
+
+def losses(rows: Sequence[Row]) -> Iterator[Part]:
+    """The operations that lose most against their least time, and what theirs is spent on."""
+    if not rows:
+        return
+    heads = ("operation", "kind", "times", "\u00b5s", "least", "lost", "spent on")
+    yield OnPage(lambda: [Table("", heads, [_loss_cells(row) for row in rows], 2, long=(6,))])
+    cells = [
+        (
+            row["operation"],
+            counts(row["count"]),
+            us_text(row["us"]),
+            us_text(row["least_us"]),
+            us_text(row["lost_us"]),
+        )
+        for row in rows
+    ]
+    below = [f"{row['kind']}{': ' if row['reason'] else ''}{row['reason']}" for row in rows]
+    yield InText(Table("", ("operation", "times", "us", "least", "lost"), cells, 1, below=below))
+    yield Note(
+        "(\u00b5s of all times, with launches; least: what any programs for them need; lost: the "
+        "rest)"
+    )
+
+
+def _loss_cells(row: Row) -> tuple[Any, ...]:
+    """Cells of an operation that loses, on a page."""
+    times = (_us_cell(row[name]) for name in ("us", "least_us", "lost_us"))
+    return (row["operation"], row["kind"], counts(row["count"]), *times, row["reason"])
 
 
 def _conversions(facts: Row) -> Iterator[Part]:

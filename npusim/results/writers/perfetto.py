@@ -29,6 +29,7 @@ from npusim.results.facts import metrics
 from npusim.results.facts.call import CallFacts
 from npusim.results.facts.tables import CallTimeline, call_timeline, within
 from npusim.results.shown.figures.timeline import checked_window
+from npusim.version import __version__
 
 #: Samples of a counter over a call.
 BUCKETS = 200
@@ -82,8 +83,13 @@ def save_both(a: CallFacts, b: CallFacts, path: Path) -> None:
 
 def save_step(result: Any, path: Path) -> None:
     """Write the operations and kernels of a ``StepResult``, phase by phase."""
-    facts, clock = result.to_json(), _Clock(result.device)
-    about = {key: facts[key] for key in ("workload", "device", "device_digest", "npusim_version")}
+    clock = _Clock(result.device)
+    about = {
+        "workload": result.workload.name,
+        "device": result.device.name,
+        "device_digest": result.device.digest(),
+        "npusim_version": __version__,
+    }
     tracks = ("phases", "operations", "launches and kernels")
 
     def events() -> Iterator[str]:

@@ -83,7 +83,7 @@ def _table(heading: str, table: Table) -> list[str]:
     head, *others = lines
     lines = [head]
     for line, below in zip(others, table.below, strict=False):
-        lines += [line, f"  {below}"]
+        lines += [line, *wrap(below, "  ", "  ")]
     return [*lines, *others[len(table.below) :]]
 
 
