@@ -10,7 +10,8 @@ from npusim.base.quantities import parse_quantity
 from npusim.cli import call_options, calls
 from npusim.cli.files import print_result
 from npusim.cli.parser import Parser
-from npusim.cli.shared import Group
+from npusim.cli.shared import Group, changed_figures
+from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.results.writers.progress import ProgressBar
 
@@ -25,25 +26,55 @@ def add_arguments(parser: Parser) -> None:
 
 example:
   npusim bound matmul --m 1024 --k 4096 --n 4096 --device ascend910b2 --measured 130us"""
-    call_options.add_calls(parser, _add_options, numbers=False)
+    call_options.add_calls(parser, _add_options, numbers=False, add_net=_add_net)
 
 
 def _add_options(command: Parser, simulation: Group) -> None:
+    _add_measured(command)
+    call_options.add_needless_timing_only(simulation)
+
+
+def _add_net(command: Parser) -> None:
+    """Declare the options of a step of a network."""
+    from npusim.cli import net  # noqa: PLC0415 - calls do not wait for networks
+
+    command.epilog = """\
+example:
+  npusim bound net resnet50 --mode graph --batch 32 --device ascend910b2 --measured 14ms"""
+    net.add_step(command)
+    _add_measured(command)
+
+
+def _add_measured(command: Parser) -> None:
     command.add_argument_group("measured").add_argument(
         "--measured",
         metavar="TIME",
         help="a measured time, such as 123us: its share of the bounds, and what is left to gain "
         "(default: none)",
     )
-    call_options.add_needless_timing_only(simulation)
 
 
 def execute(arguments: argparse.Namespace) -> None:
-    """Print the least time of the call."""
+    """Print the least time of the call, or of the step."""
+    if arguments.operator == call_options.NET:
+        _bound_step(arguments)
+        return
     prepared = calls.prepare(arguments, timing_only=True)
     measured = _microseconds(arguments.measured, prepared.device)
     with ProgressBar() as progress:
         result = prepared.run(timeline=False, progress=progress)
+    print_result(result.bound(measured), arguments.json)
+
+
+def _bound_step(arguments: argparse.Namespace) -> None:
+    """Print the least time of a step."""
+    from npusim.cli.net import timed_step  # noqa: PLC0415
+
+    measured = _microseconds(
+        arguments.measured, load_device(arguments.device, changed_figures(arguments))
+    )
+    with ProgressBar() as progress:
+        result = timed_step(arguments, progress)
     print_result(result.bound(measured), arguments.json)
 
 

@@ -25,8 +25,14 @@ from npusim.ops.card import LIMITS, Card
 #: The command below others that takes a kernel of a file.
 OWN = "kernel"
 
-#: The commands that take a call.
+#: The command below others that takes a step of a network.
+NET = "net"
+
+_ABOUT_NET = "a whole step of a network, with --mode eager or --mode graph"
+
+#: The commands that take a call, and those that take a step of a network too.
 _COMMANDS = ("run", "explain", "bound", "tune")
+_OF_STEPS = ("explain", "bound")
 
 _ABOUT_OWN = "a kernel of your own, from a file (also --kernel FILE.py:CLASS)"
 
@@ -35,11 +41,18 @@ _ABOUT_OWN = "a kernel of your own, from a file (also --kernel FILE.py:CLASS)"
 AddOptions = Callable[[Parser, Group], None]
 
 
-def add_calls(parser: Parser, add_options: AddOptions, *, numbers: bool) -> None:
+def add_calls(
+    parser: Parser,
+    add_options: AddOptions,
+    *,
+    numbers: bool,
+    add_net: Callable[[Parser], None] | None = None,
+) -> None:
     """Declare a command for every operator, and one for kernels of files, below ``parser``.
 
     Each has those of ``add_options`` besides the options of a call, with ``numbers`` those of
-    operands and of the check, too. Reading all cards takes time: where the line names an operator
+    operands and of the check, too. With ``add_net``, which declares its options, there is one for
+    steps of networks. Reading all cards takes time: where the line names an operator
     its card alone is read.
     """
     named = named_operator(parser)
@@ -54,6 +67,11 @@ def add_calls(parser: Parser, add_options: AddOptions, *, numbers: bool) -> None
     kernel = parser.add_command(OWN, _ABOUT_OWN, _ABOUT_OWN[:1].upper() + _ABOUT_OWN[1:])
     kernel.elsewhere = _owners
     _add_own_kernel(kernel, parser.prog, add_options, numbers)
+    if add_net is not None:
+        net = parser.add_command(NET, _ABOUT_NET, _ABOUT_NET[:1].upper() + _ABOUT_NET[1:])
+        net.elsewhere = _owners
+        if NET in parser.line:
+            add_net(net)
 
 
 def named_operator(parser: Parser) -> str | None:
@@ -95,7 +113,8 @@ def arrange(words: Sequence[str]) -> list[str]:
     """
     line = list(words)
     behind = next(place for place, word in enumerate(line) if word in _COMMANDS) + 1
-    operator = next((place for place, word in enumerate(line) if word in CARDS), 0)
+    below = (NET,) if line[behind - 1] in _OF_STEPS else ()
+    operator = next((place for place, word in enumerate(line) if word in CARDS or word in below), 0)
     if operator > behind:
         others = [*line[behind:operator], *line[operator + 1 :]]
         return [*line[:behind], line[operator], *others]

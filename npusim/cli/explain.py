@@ -22,15 +22,31 @@ def add_arguments(parser: Parser) -> None:
 
 example:
   npusim explain matmul --m 33 --k 4096 --n 4096 --device ascend910b2"""
-    call_options.add_calls(parser, _add_options, numbers=False)
+    call_options.add_calls(parser, _add_options, numbers=False, add_net=_add_net)
 
 
 def _add_options(command: Parser, simulation: Group) -> None:
     call_options.add_needless_timing_only(simulation)
-    simulation.add_argument(
+    _add_what_if(command, simulation)
+
+
+def _add_net(command: Parser) -> None:
+    """Declare the options of a step of a network."""
+    from npusim.cli import net  # noqa: PLC0415 - calls do not wait for networks
+
+    command.epilog = """\
+example:
+  npusim explain net resnet50 --mode graph --batch 32 --device ascend910b2 --no-what-if"""
+    net.add_step(command)
+    group = command.add_argument_group("explanation")
+    _add_what_if(command, group)
+
+
+def _add_what_if(command: Parser, group: Group) -> None:
+    group.add_argument(
         "--what-if",
         action=argparse.BooleanOptionalAction,
-        help="simulate the call again with every figure its time rests on at half and at twice its "
+        help="simulate it again with every figure its time rests on at half and at twice its "
         "value, and rank them by what they save (default: yes)",
     )
     # Set apart: Python before 3.13 appends a default that it is given to the help.
@@ -38,7 +54,10 @@ def _add_options(command: Parser, simulation: Group) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> None:
-    """Print why the call takes its time; on a terminal with colours."""
+    """Print why the call, or the step, takes its time; of a call on a terminal with colours."""
+    if arguments.operator == call_options.NET:
+        _explain_step(arguments)
+        return
     prepared = calls.prepare(arguments, timing_only=True)
     with ProgressBar() as progress:
         result = prepared.run(timeline=False, progress=progress)
@@ -53,3 +72,17 @@ def execute(arguments: argparse.Namespace) -> None:
         from rich.console import Console  # noqa: PLC0415 - what goes to a file does not wait for it
 
         Console(highlight=False).print(explanation)
+
+
+def _explain_step(arguments: argparse.Namespace) -> None:
+    """Print why a step takes its time."""
+    from npusim.cli.net import timed_step  # noqa: PLC0415
+
+    with ProgressBar() as progress:
+        result = timed_step(arguments, progress)
+
+        def tried(done: int, total: int) -> None:
+            progress("what if", "figures", done, total)
+
+        explanation = result.explain(what_if=arguments.what_if, progress=tried)
+    print_result(explanation, arguments.json)

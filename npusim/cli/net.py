@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npusim.base.errors import ArgumentError
 from npusim.cli.completion import complete_with, workload_names
-from npusim.cli.files import PAGES, PLOTS, check_files, option_of, print_result, write_files
+from npusim.cli.files import (
+    PAGES,
+    PLOTS,
+    TO_OPEN,
+    TRACES,
+    check_files,
+    option_of,
+    print_result,
+    saying,
+    write_files,
+)
 from npusim.cli.machine_options import add_device_options, add_rules_option, add_simulation_options
 from npusim.cli.parser import Parser, choice, picked, reader
 from npusim.cli.readers import COUNT, SIZES
-from npusim.cli.shared import Group, add_file_option, add_json_option, changed_figures
+from npusim.cli.shared import (
+    Group,
+    add_debug_option,
+    add_file_option,
+    add_json_option,
+    changed_figures,
+)
 from npusim.machine.device.catalog import load_device
 from npusim.networks.network import network
 from npusim.networks.options import (
@@ -26,11 +42,20 @@ from npusim.results.writers.progress import ProgressBar
 from npusim.workloads import read_network
 from npusim.workloads.from_scalesim import PADDINGS
 
+if TYPE_CHECKING:
+    from npusim.networks.run.step_result import StepResult
+
 #: Keywords of every call, which networks take besides their own.
-_CALL = ("cores", "rules", "engine", "launch", "start", "jobs", "store")
+_CALL = ("cores", "rules", "engine", "launch", "start", "tiling", "jobs", "store")
+
+#: Ways to choose tilings of all layers or operations.
+_TILINGS = ("auto", "library")
 
 #: Further options that only layers by themselves have.
 _LAYERS_ONLY = ("start", "range")
+
+#: Further options that only a whole step has.
+_STEP_ONLY = ("trace",)
 
 
 def _keywords(taker: str) -> list[str]:
@@ -50,6 +75,32 @@ def add_arguments(parser: Parser) -> None:
 example:
   npusim net resnet50 --device ascend910b2 --batch 32
   npusim net resnet50 --device ascend910b2 --batch 32 --mode graph --jobs 2 --store"""
+    simulation = add_timing(parser)
+    simulation.add_argument(
+        "--range",
+        action="store_true",
+        help="time every layer again with every assumed or fitted figure it rests on at the ends "
+        "of its range, and report the range of the time, which takes minutes (default: no)",
+    )
+    files = parser.add_argument_group("files to write")
+    add_file_option(files, "--csv", "the layers, or operations, as a table, .csv (default: none)")
+    add_file_option(
+        files,
+        "--plot",
+        "a figure of the time of every layer, or phase, .png or .svg (default: none)",
+    )
+    add_file_option(files, "--report", "the whole report as one web page, .html (default: none)")
+    add_file_option(
+        files,
+        "--trace",
+        "the timeline of the whole step for ui.perfetto.dev, .json or .json.gz (default: none)",
+    )
+    add_json_option(parser)
+    parser.set_defaults(range=None)
+
+
+def add_timing(parser: Parser) -> Group:
+    """Declare a network, its machine, and how it is simulated; return the group of the last."""
     add_network(parser)
     machine = add_device_options(parser, required=True)
     add_rules_option(machine)
@@ -65,10 +116,11 @@ example:
     for option in STEP_OPTIONS:
         _add_network_option(step, option)
     simulation.add_argument(
-        "--range",
-        action="store_true",
-        help="time every layer again with every assumed or fitted figure it rests on at the ends "
-        "of its range, and report the range of the time, which takes minutes (default: no)",
+        "--tiling",
+        type=choice(_TILINGS),
+        choices=_TILINGS,
+        help="auto, our choice, or library, the public rules of the vendor's library where there "
+        "are any (default: auto; of a step, library)",
     )
     simulation.add_argument(
         "--jobs",
@@ -84,17 +136,17 @@ example:
         help="keep runs and tilings, and find them again: without FILE in the user's cache "
         "(default: no)",
     )
-    files = parser.add_argument_group("files to write")
-    add_file_option(files, "--csv", "the layers, or operations, as a table, .csv (default: none)")
-    add_file_option(
-        files,
-        "--plot",
-        "a figure of the time of every layer, or phase, .png or .svg (default: none)",
-    )
-    add_file_option(files, "--report", "the whole report as one web page, .html (default: none)")
-    add_json_option(parser)
     # The library has the same defaults, and what is given must be told from what is not.
-    parser.set_defaults(rules=None, launch=None, start=None, engine=None, range=None)
+    parser.set_defaults(rules=None, launch=None, start=None, engine=None)
+    return simulation
+
+
+def add_step(command: Parser) -> None:
+    """Declare a network whose step is timed, of a command below another one."""
+    add_timing(command)
+    add_json_option(command)
+    add_debug_option(command)
+    command.set_defaults(leaf=command)
 
 
 def add_network(parser: Parser, batch: int = 1) -> None:
@@ -163,14 +215,36 @@ def layer_keywords(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in picked(arguments, names).items() if value is not None}
+    """The values of arguments that the command has and that were given."""
+    declared = [name for name in names if hasattr(arguments, name)]
+    values = picked(arguments, declared)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def execute(arguments: argparse.Namespace) -> None:
     """Print what could be simulated; raise ``ArgumentError`` after it if something is missing."""
-    check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES)
+    check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES, trace=TRACES)
     is_step = arguments.mode is not None
     _refuse_needless(arguments, is_step)
+    with ProgressBar() as progress:
+        result = _timed(arguments, is_step, progress)
+    if arguments.range:
+        _ = result.time_range_us  # reports show it once it is known
+    print_result(result, arguments.json)
+    writers: dict[str, Any] = {
+        "csv": result.write,
+        "plot": result.save_plot,
+        "report": result.report,
+    }
+    if is_step:
+        writers["trace"] = saying(TO_OPEN, result.save_trace)
+    write_files(arguments, **writers)
+    if result.failed:
+        raise ArgumentError(_incomplete(result, is_step))
+
+
+def _timed(arguments: argparse.Namespace, is_step: bool, progress: ProgressBar) -> Any:
+    """The network, or its step, that arguments state."""
     workload: Any = arguments.workload
     sizes = sizes_of_inputs(arguments)
     if arguments.padding is not None:
@@ -180,20 +254,29 @@ def execute(arguments: argparse.Namespace) -> None:
     if is_step:
         from npusim.networks.run.step import step as run  # noqa: PLC0415 - it takes time to import
     keywords = _given(arguments, [*_keywords(STEP if is_step else LAYERS), *_CALL])
-    with ProgressBar() as progress:
-        result = run(
-            workload,
-            **sizes,
-            device=load_device(arguments.device, changed_figures(arguments)),
-            **keywords,
-            progress=progress,
+    return run(
+        workload,
+        **sizes,
+        device=load_device(arguments.device, changed_figures(arguments)),
+        **keywords,
+        progress=progress,
+    )
+
+
+def timed_step(arguments: argparse.Namespace, progress: ProgressBar) -> StepResult:
+    """The step that arguments of ``add_step`` state.
+
+    Raises ``ArgumentError`` without a mode, and for options of layers by themselves.
+    """
+    if arguments.mode is None:
+        raise ArgumentError(
+            f"npusim {arguments.command} net needs --mode eager or --mode graph: it is of a whole "
+            f"step; 'npusim net {arguments.workload}' times layers by themselves, and 'npusim "
+            f"{arguments.command} OPERATOR --layer {arguments.workload}/LAYER' takes one of them"
         )
-    if arguments.range:
-        _ = result.time_range_us  # reports show it once it is known
-    print_result(result, arguments.json)
-    write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
-    if result.failed:
-        raise ArgumentError(_incomplete(result, is_step))
+    _refuse_needless(arguments, is_step=True)
+    result: StepResult = _timed(arguments, True, progress)
+    return result
 
 
 def _incomplete(result: Any, is_step: bool) -> str:
@@ -216,7 +299,7 @@ def _refuse_needless(arguments: argparse.Namespace, is_step: bool) -> None:
         needless = _given(arguments, [*_needless(STEP, LAYERS), *_LAYERS_ONLY])
         why = "is of layers by themselves; leave it out, or --mode"
     else:
-        needless = _given(arguments, _needless(LAYERS, STEP))
+        needless = _given(arguments, [*_needless(LAYERS, STEP), *_STEP_ONLY])
         why = "is of a whole step; add --mode eager or --mode graph"
     for name in needless:
         raise ArgumentError(f"{option_of(name)} {why}")

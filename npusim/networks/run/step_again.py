@@ -9,7 +9,6 @@ from itertools import accumulate
 from npusim.machine.device.spec import Device
 from npusim.networks.run.all_reduce import exchanged
 from npusim.networks.run.launched_operation import LaunchedOperation
-from npusim.results import Result
 from npusim.results.facts.step_losses import AlikeOperations
 from npusim.results.facts.step_replay import StepCall, StepLaunch, StepReplay
 
@@ -25,10 +24,11 @@ def replay_of(
     Gradients of ``parameters`` are exchanged between ``cards``. Operations without a result take no
     time here either.
     """
-    calls = _calls(launched)
-    if calls is None:
+    by_result = _calls(launched)
+    if by_result is None:
         return None
-    places = {id(result): place for place, result in enumerate(_results(launched))}
+    places = {key: place for place, key in enumerate(by_result)}
+    calls = tuple(by_result.values())
     launches = tuple(
         None if operation.timed.result is None
         else StepLaunch(places[id(operation.timed.result)], operation.count)
@@ -58,29 +58,27 @@ def alike_operations(launched: Sequence[LaunchedOperation]) -> Iterator[AlikeOpe
             names=tuple(operation.name for operation in operations),
             kind=first.kind,
             phase=first.phase,
-            call=StepCall(result.runs, result.replay, result.time_us, count),
+            call=StepCall(first.kind, result.runs, result.replay, result.time_us, count),
             least=result.problem_bounds[0],
         )
 
 
-def _results(launched: Sequence[LaunchedOperation]) -> list[Result]:
-    """The results of operations, each once."""
-    results = (operation.timed.result for operation in launched)
-    return [*{id(result): result for result in results if result is not None}.values()]
-
-
-def _calls(launched: Sequence[LaunchedOperation]) -> tuple[StepCall, ...] | None:
-    """The calls of a step in the order of ``_results``; None where one cannot be timed again."""
-    counts: dict[int, int] = {}
+def _calls(launched: Sequence[LaunchedOperation]) -> dict[int, StepCall] | None:
+    """The calls of a step by the identity of their results; None if one cannot be timed again."""
+    calls: dict[int, StepCall] = {}
     for operation in launched:
-        key = id(operation.timed.result)
-        counts[key] = counts.get(key, 0) + operation.count
-    calls = []
-    for result in _results(launched):
+        result = operation.timed.result
+        if result is None:
+            continue
         if result.replay is None:
             return None
-        calls.append(StepCall(result.runs, result.replay, result.time_us, counts[id(result)]))
-    return tuple(calls)
+        count = operation.count
+        if id(result) in calls:
+            count += calls[id(result)].count
+        calls[id(result)] = StepCall(
+            operation.kind, result.runs, result.replay, result.time_us, count
+        )
+    return calls
 
 
 def _no_exchange(device: Device, times: Sequence[float]) -> float:

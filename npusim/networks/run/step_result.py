@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -21,10 +22,12 @@ from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.step_again import alike_operations, replay_of
+from npusim.results.bounded import Bounded
 from npusim.results.facts import metrics, step_rows
+from npusim.results.facts.advice import Advice
 from npusim.results.facts.energy import ENERGY_COLUMNS, TOTAL_ENERGY, Energy, Spending, energy_of
 from npusim.results.facts.fact import Fact, row_of
-from npusim.results.facts.least import Ends, in_turn
+from npusim.results.facts.least import Ends, in_turn, program_ends
 from npusim.results.facts.number_text import (
     bytes_text,
     counts,
@@ -33,17 +36,24 @@ from npusim.results.facts.number_text import (
     times_text,
     us_text,
 )
+from npusim.results.facts.step_advice import advise_step
 from npusim.results.facts.step_losses import LOSSES, Loss, largest_losses
 from npusim.results.facts.step_replay import StepReplay
 from npusim.results.facts.step_verdict import StepTrials, StepVerdict, step_verdict
 from npusim.results.facts.tables import BOUND_COLUMNS, DataFrame, bound_rows, frame
+from npusim.results.facts.what_if import Progress as Tried
+from npusim.results.facts.what_if import WhatIf
+from npusim.results.facts.what_if import what_if as figures_tried
 from npusim.results.saved import Reported
-from npusim.results.shown.network_words import TRAFFIC
+from npusim.results.shown.network_words import TRAFFIC, asked
 from npusim.results.shown.report import Report
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.text import report_text
 from npusim.version import __version__
 from npusim.workloads import Workload
+
+if TYPE_CHECKING:
+    from npusim.results.step_explanation import StepExplanation
 
 Row = dict[str, Any]
 
@@ -223,6 +233,74 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         Their kernels are timed again once when this is first asked for.
         """
         return largest_losses(self.device, alike_operations(self.launched))
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """Changes that would make the step faster, each with the time it was simulated at.
+
+        Tilings and formats stay. Distinct operations are timed again a few times when this is first
+        asked for.
+        """
+        if self.replay is None or not self.time_us:
+            return ()
+        return advise_step(self.replay, self.trials)
+
+    def what_if(self, progress: Tried | None = None) -> tuple[WhatIf, ...]:
+        """The time with each figure it rests on, and each part, at half and at twice its value.
+
+        Tilings and formats stay. ``progress`` is called with the figures tried and how many there
+        are. ``ArgumentError`` where the result does not know how.
+        """
+        return figures_tried(self.device, self.time_us, self._again(), progress)
+
+    def explain(self, *, what_if: bool = True, progress: Tried | None = None) -> StepExplanation:
+        """Why the step takes its time: its verdict, what loses most, and what figures do.
+
+        With ``what_if`` the distinct operations are timed twice for each figure of the device that
+        their time rests on. ``ArgumentError`` where the result does not know how.
+        """
+        from npusim.results.step_explanation import StepExplanation
+
+        self._again()
+        return StepExplanation(
+            workload=self.workload.name,
+            description=self.workload.description,
+            asked=f"batch {self.batch}, {self.setting.passes}, {asked(self._asked())}",
+            version=__version__,
+            device=self.device,
+            time_us=self.time_us,
+            least_us=self.at_least.cold.us,
+            kinds=self.kind_rows(),
+            verdict=self.verdict,
+            losses=self.losses,
+            advice=self.advice,
+            what_if=self.what_if(progress) if what_if else None,
+        )
+
+    def _asked(self) -> Row:
+        """Facts on how the step runs."""
+        return row_of([fact for fact in STEP if fact.name in ("mode", "layouts", "fused")], self)
+
+    def bound(self, measured_us: float | None = None) -> Bounded:
+        """The least time of the operations and of their kernels; ``measured_us`` is compared.
+
+        Conversions of layouts are none of the operations. Raises ``ArgumentError`` if
+        ``measured_us`` is no positive number.
+        """
+        if measured_us is not None and not 0 < measured_us < math.inf:
+            raise ArgumentError(f"measured_us is {measured_us}; it must be a positive time")
+        launch_cycles = sum(run.launch_cycles for one in self.launched for run in one.runs)
+        return Bounded(
+            call=f"step of {self.workload.name}: batch {self.batch}, {asked(self._asked())}",
+            device=self.device.name,
+            problem=self.at_least,
+            program=program_ends(
+                self.device, [run for operation in self.launched for run in operation.runs]
+            ),
+            time_us=self.time_us,
+            launch_us=self.device.time_us(launch_cycles),
+            measured_us=measured_us,
+        )
 
     @property
     def useful_macs(self) -> int:

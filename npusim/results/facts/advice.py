@@ -154,8 +154,9 @@ def _faster_parts(result: TimedChange) -> Iterator[Advice]:
         saved = percent_text(1 - us / result.time_us)
         word = word_of(trial.name)
         yield Advice(
-            text=f"{trial.name}: {halved(trial.name)} {saved} with `--set {word}=x2`{_named(trial)}"
-            f"{_where(result, trial)}; {_less_work(result, trial.name)}",
+            text=f"{trial.name}: {halved(trial.name)} {saved} with `--set {word}=x2`"
+            f"{figures_named(trial)}{_where(result, trial)}; "
+            f"{less_work(result.device, trial.name)}",
             time_us=result.time_us,
             changed_us=us,
             figures={word: "x2"},
@@ -171,7 +172,7 @@ def _followed_us(result: TimedChange, trial: Trial) -> float:
     return trial.double_us if us is None else max(us, trial.double_us)
 
 
-def _named(trial: Trial) -> str:
+def figures_named(trial: Trial) -> str:
     """The figures that a word stands for, where these are a few and no pipe's."""
     if not 1 < len(trial.figures) <= MAX_FIGURES or trial.name.startswith("pipe "):
         return ""
@@ -186,9 +187,9 @@ def _where(result: TimedChange, trial: Trial) -> str:
     return f", most of it in {metrics.titles(result.runs)[trial.kernel]}"
 
 
-def _less_work(result: TimedChange, name: str) -> str:
-    """Changes of the program."""
-    if name == result.device.main_memory_name:
+def less_work(device: Device, name: str) -> str:
+    """What a program does to ask less of a part of the device."""
+    if name == device.main_memory_name:
         return _LESS_WORK["memory"]
     return _LESS_WORK.get(name) or _LESS_WORK.get(name.partition(" ")[0]) or _LESS_WORK["memory"]
 

@@ -21,9 +21,11 @@ Exchange = Callable[[Device, Sequence[float]], float]
 class StepCall(NamedTuple):
     """A call that launches of a step share: equal operations are simulated once.
 
-    ``us`` is its time as it was simulated, ``count`` how often the step runs it.
+    ``kind`` is that of the operations, ``us`` its time as it was simulated, ``count`` how often the
+    step runs it.
     """
 
+    kind: str
     runs: tuple[KernelRun, ...]
     replay: Replay
     us: float

@@ -147,6 +147,13 @@ class StepTrials:
         self.untried += len(self._candidates) - len(tried)
         self._candidates = tried
 
+    def first(self, count: int, least_us: float) -> list[Trial]:
+        """The parts that save most, ``count`` at most, as far as they may save ``least_us``."""
+        while len(self.done) < count and self.could_save_us() >= least_us:
+            if self.next_best() is None:
+                break
+        return self.done[:count]
+
     def could_save_us(self) -> float:
         """The most that a part not yet told could save, in microseconds."""
         return max((candidate.most_us for candidate in self._candidates), default=0.0)

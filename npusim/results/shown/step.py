@@ -67,7 +67,7 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
         cards=cards,
         sections=(
             Section("Phases", [OnPage(lambda: [stacks.phases(facts)])]),
-            Section("Kinds of operations", [*_kinds(facts)], brief=True, heading="PHASE"),
+            Section("Kinds of operations", [*kinds(facts["kinds"])], brief=True, heading="PHASE"),
             Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
             Section("Operations that lose most", [*losses(facts["losses"])], heading="LOSE MOST"),
@@ -237,7 +237,7 @@ def _us_cell(us: float) -> Cell:
     return Cell(us_alike(us), us, plain=us_text(us))
 
 
-def _kinds(facts: Row) -> Iterator[Part]:
+def kinds(facts: Sequence[Row]) -> Iterator[Part]:
     """Phases and kinds of operation; a text names each phase once, and has no bytes."""
     heads = (
         "phase",
@@ -252,7 +252,7 @@ def _kinds(facts: Row) -> Iterator[Part]:
     )
     rows: list[tuple[Cell | str, ...]] = []
     before = ""
-    for row in facts["kinds"]:
+    for row in facts:
         phase = row["phase"]
         own_us = row["us"] - row["launch_us"]
         rows.append(
