@@ -68,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
 def _bound_step(arguments: argparse.Namespace) -> None:
     """Print the least time of a step."""
-    from npusim.cli.net import timed_step  # noqa: PLC0415
+    from npusim.cli.net import refuse_partial, timed_step  # noqa: PLC0415
 
     measured = _microseconds(
         arguments.measured, load_device(arguments.device, changed_figures(arguments))
@@ -76,6 +76,7 @@ def _bound_step(arguments: argparse.Namespace) -> None:
     with ProgressBar() as progress:
         result = timed_step(arguments, progress)
     print_result(result.bound(measured), arguments.json)
+    refuse_partial(result)
 
 
 def _microseconds(text: str | None, device: Device) -> float | None:

@@ -40,6 +40,13 @@ example:
     net.add_step(command)
     group = command.add_argument_group("explanation")
     _add_what_if(command, group)
+    group.add_argument(
+        "--alternatives",
+        action="store_true",
+        help="list what would shorten the step in place of why it takes so long: formats, each "
+        "fusion, launches, cards, HBM and L2, tilings, other batches, each simulated by a whole "
+        "new step (default: no)",
+    )
 
 
 def _add_what_if(command: Parser, group: Group) -> None:
@@ -76,13 +83,21 @@ def execute(arguments: argparse.Namespace) -> None:
 
 def _explain_step(arguments: argparse.Namespace) -> None:
     """Print why a step takes its time."""
-    from npusim.cli.net import timed_step  # noqa: PLC0415
+    from npusim.cli.net import refuse_partial, timed_step  # noqa: PLC0415
 
     with ProgressBar() as progress:
         result = timed_step(arguments, progress)
+        if arguments.alternatives:
+            found = result.alternatives(
+                jobs=arguments.jobs or 1, store=arguments.store, progress=progress
+            )
+            print_result(found, arguments.json)
+            refuse_partial(result)
+            return
 
         def tried(done: int, total: int) -> None:
             progress("what if", "figures", done, total)
 
         explanation = result.explain(what_if=arguments.what_if, progress=tried)
     print_result(explanation, arguments.json)
+    refuse_partial(result)

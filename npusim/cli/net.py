@@ -239,8 +239,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if is_step:
         writers["trace"] = saying(TO_OPEN, result.save_trace)
     write_files(arguments, **writers)
-    if result.failed:
-        raise ArgumentError(_incomplete(result, is_step))
+    refuse_partial(result, is_step)
 
 
 def _timed(arguments: argparse.Namespace, is_step: bool, progress: ProgressBar) -> Any:
@@ -277,6 +276,12 @@ def timed_step(arguments: argparse.Namespace, progress: ProgressBar) -> StepResu
     _refuse_needless(arguments, is_step=True)
     result: StepResult = _timed(arguments, True, progress)
     return result
+
+
+def refuse_partial(result: Any, is_step: bool = True) -> None:
+    """Raise ``ArgumentError`` behind a report of which not all parts could be simulated."""
+    if result.failed:
+        raise ArgumentError(_incomplete(result, is_step))
 
 
 def _incomplete(result: Any, is_step: bool) -> str:

@@ -59,12 +59,13 @@ class OperationLauncher(Struct, frozen=True):
     """Times tasks, or computes their numbers, under ``options``.
 
     ``c0`` is the number of channels to a block. With ``plain`` every value is plain between
-    operations.
+    operations. Tasks that are ``tuned``, whatever the L2 holds, have automatic tilings.
     """
 
     options: Options
     c0: int = 16
     plain: bool = False
+    tuned: frozenset[Task] = frozenset()
 
     @property
     def fractals(self) -> bool:
@@ -77,8 +78,8 @@ class OperationLauncher(Struct, frozen=True):
         Raises ``CapacityError`` and the like as operators do.
         """
         operation = what.operation
-        call = Call(operation.kind, self._options(operation), arrays is None)
-        call.blind = self.options.tiling == "library"
+        call = Call(operation.kind, self._options(what), arrays is None)
+        call.blind = self.options.tiling == "library" and not self._is_tuned(what)
         core = operation.core.partition(" ")[0]
         tensors: dict[str, Tensor] = {}
         warm = what.warm or (False,) * len(what.values)
@@ -110,20 +111,27 @@ class OperationLauncher(Struct, frozen=True):
             return replace(result, replay=again)
         return result
 
-    def _options(self, operation: Operation) -> Options:
-        """The options of an operation: where there is no rule of the library, the best tiling.
+    def _options(self, what: Task) -> Options:
+        """The options of a task: where there is no rule of the library, the best tiling.
 
         None is public of products of matrices, nor of layers with up to four channels, which the
         library computes in blocks of four.
         """
+        operation = what.operation
         few = isinstance(operation.layer, ConvLayer) and operation.layer.cin <= _FEW
         if operation.core.startswith("convolution"):
             ruled = not few
         else:
             ruled = operation.core not in _MATRICES
+        if self._is_tuned(what):
+            ruled = False
         if self.options.tiling != "library" or ruled:
             return self.options
         return replace(self.options, tiling="auto")
+
+    def _is_tuned(self, what: Task) -> bool:
+        """Return whether a task has an automatic tiling whatever others have."""
+        return bool(self.tuned) and what._replace(warm=()) in self.tuned
 
     def _known(self, what: Task) -> bool:
         """Return whether a kernel takes these sizes: windows over channels in two dimensions."""

@@ -40,7 +40,7 @@ from npusim.networks.run.all_reduce import Reduced, exchanged, figures_of
 from npusim.networks.run.launched_operation import CONVERSIONS, LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.simulated import SimulatedTasks
-from npusim.networks.run.step_result import Setting, StepResult
+from npusim.networks.run.step_result import Setting, StepRequest, StepResult
 from npusim.networks.timed import Timed
 from npusim.workloads import ElementwiseLayer, Workload, read_network
 from npusim.workloads.graph import MULTIPLIES
@@ -108,32 +108,79 @@ def step(
     An operation that the device refuses does not stop the others: see ``StepResult.failed``. Raises
     ``ArgumentError`` for a workload without a graph, and for what the device has no figures of.
     """
-    if batch < 1:
-        raise ArgumentError(f"batch is {batch}; it must be at least 1 image")
-    check_jobs(jobs)
-    usual_of(mode)
-    if passes not in ("training", "forward", "backward"):
-        raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
-    net = read_network(
-        workload, input_shape, inputs=inputs, loss=loss, targets=targets, batch=batch
-    )
-    setting_options = options_of(step, mode, options)
-    how = setting(
-        setting_options.machine,
+    request = StepRequest(
+        workload=workload,
+        input_shape=input_shape,
+        inputs=inputs,
+        loss=loss,
+        targets=targets,
+        batch=batch,
         mode=mode,
+        passes=passes,
         layouts=layouts,
         fusions=fusions,
         optimizer=optimizer,
-        passes=passes,
         dtype=dtype,
-        norm=normalisation,
+        normalisation=normalisation,
         cards=cards,
+        options=options,
+    )
+    return time_step(request, jobs=jobs, store=store)
+
+
+def time_step(
+    request: StepRequest,
+    *,
+    jobs: int = 1,
+    store: str | Path | None = None,
+    known: Mapping[Task, Timed] | None = None,
+    tuned: Collection[Task] = (),
+) -> StepResult:
+    """The step that is asked for; raises as ``step`` does.
+
+    Tasks that are ``known``, on the same device and with the same options, are not simulated again.
+    Those that are ``tuned``, whatever the L2 holds when they begin, have automatic tilings.
+    """
+    if request.batch < 1:
+        raise ArgumentError(f"batch is {request.batch}; it must be at least 1 image")
+    check_jobs(jobs)
+    usual_of(request.mode)
+    passes = request.passes
+    if passes not in ("training", "forward", "backward"):
+        raise ArgumentError(f"passes is {passes!r}; it is one of forward, backward, training")
+    net = read_network(
+        request.workload,
+        request.input_shape,
+        inputs=request.inputs,
+        loss=request.loss,
+        targets=request.targets,
+        batch=request.batch,
+    )
+    setting_options = options_of(step, request.mode, request.options)
+    how = setting(
+        setting_options.machine,
+        mode=request.mode,
+        layouts=request.layouts,
+        fusions=request.fusions,
+        optimizer=request.optimizer,
+        passes=passes,
+        dtype=request.dtype,
+        norm=request.normalisation,
+        cards=request.cards,
     )
     with Workers(jobs) as workers:
-        ready = prepared(net, setting_options, how, workers=workers, store=store)
+        ready = prepared(
+            net,
+            setting_options,
+            how,
+            workers=workers,
+            store=store,
+            known=known,
+            tuned=tuned,
+        )
         times = ready.times
         times.all((launch.name, task) for launch, task, _ in ready.todo)
-    result = ready.result(times.known)
+    result = replace(ready.result(times.known), request=request, simulated=times.known)
     if len(result.failed) == len(result.launched):
         first = result.failed[0]
         raise ArgumentError(
@@ -236,10 +283,13 @@ def prepared(
     workers: Workers | None = None,
     store: str | Path | None = None,
     settings: Mapping[str, float] | None = None,
+    known: Mapping[Task, Timed] | None = None,
+    tuned: Collection[Task] = (),
 ) -> PreparedStep:
     """Plan one step; ``settings`` are those of the optimizer.
 
-    Operations are simulated in the processes of ``workers`` (None: in this one).
+    ``known`` and ``tuned`` are those of ``time_step``. Operations are simulated in the processes of
+    ``workers`` (None: in this one).
     """
     step = training(
         workload,
@@ -251,7 +301,10 @@ def prepared(
     device = options.machine
     fused_counts = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
-    times = SimulatedTasks(OperationLauncher(options, plain=plain), store, workers or Workers(1))
+    launcher = OperationLauncher(
+        options, plain=plain, tuned=frozenset(task._replace(warm=()) for task in tuned)
+    )
+    times = SimulatedTasks(launcher, store, workers or Workers(1), dict(known or {}))
     formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
     plan = None

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError
 from npusim.call.in_turn import notes_of
 from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan
+from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.step_again import alike_operations, replay_of
+from npusim.networks.timed import Timed
 from npusim.results.bounded import Bounded
 from npusim.results.facts import metrics, step_rows
 from npusim.results.facts.advice import Advice
@@ -45,7 +47,7 @@ from npusim.results.facts.what_if import Progress as Tried
 from npusim.results.facts.what_if import WhatIf
 from npusim.results.facts.what_if import what_if as figures_tried
 from npusim.results.saved import Reported
-from npusim.results.shown.network_words import TRAFFIC, asked
+from npusim.results.shown.network_words import TRAFFIC, asked, step_missing
 from npusim.results.shown.report import Report
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.text import report_text
@@ -53,6 +55,8 @@ from npusim.version import __version__
 from npusim.workloads import Workload
 
 if TYPE_CHECKING:
+    from npusim.call.options import Progress
+    from npusim.results.alternatives import Alternatives
     from npusim.results.step_explanation import StepExplanation
 
 Row = dict[str, Any]
@@ -70,11 +74,32 @@ class Setting(Struct, frozen=True, kw_only=True):
     cards: int = 1
 
 
+class StepRequest(Struct, frozen=True, kw_only=True):
+    """Arguments with which ``npusim.step`` was called; ``options`` are its further keywords."""
+
+    workload: Any
+    input_shape: Sequence[int] | None
+    inputs: Any
+    loss: Any
+    targets: Any
+    batch: int
+    mode: str
+    passes: str
+    layouts: str | None
+    fusions: str | Collection[str] | None
+    optimizer: str
+    dtype: Any
+    normalisation: Any
+    cards: int
+    options: Mapping[str, Any]
+
+
 class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
     ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``
-    what exchanging the gradients between cards takes.
+    what exchanging the gradients between cards takes. ``request`` says how the step was asked for,
+    and ``simulated`` are the tasks that were timed for it: what ``alternatives`` begin with.
     """
 
     workload: Workload
@@ -86,6 +111,8 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     fused: Mapping[str, int]
     plan: FormatPlan | None
     reduced: Reduced | None = None
+    request: StepRequest | None = None
+    simulated: Mapping[Task, Timed] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: network, device, mode, time, and how much of it is missing."""
@@ -265,7 +292,8 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         return StepExplanation(
             workload=self.workload.name,
             description=self.workload.description,
-            asked=f"batch {self.batch}, {self.setting.passes}, {asked(self._asked())}",
+            asked=f"batch {self.batch}, {self.setting.passes}, {asked(self.asked())}",
+            missing=self._missing(),
             version=__version__,
             device=self.device,
             time_us=self.time_us,
@@ -277,7 +305,29 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
             what_if=self.what_if(progress) if what_if else None,
         )
 
-    def _asked(self) -> Row:
+    def alternatives(
+        self,
+        *,
+        jobs: int = 1,
+        store: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> Alternatives:
+        """What would shorten the step: other formats, fusions, launches, tilings, batches and so on.
+
+        Each is simulated by a whole new step, its plan included, in ``jobs`` processes and with
+        ``store`` as for ``npusim.step``; none are added up. ``progress`` is called as that of a
+        call, with the change. Raises ``ArgumentError`` for a result that is not of ``npusim.step``.
+        """
+        from npusim.networks.run.alternatives import alternatives
+
+        return alternatives(self, jobs=jobs, store=store, progress=progress)
+
+    def _missing(self) -> str:
+        """What the time lacks, "" where it lacks nothing."""
+        names = ("operations", "unknown_products")
+        return step_missing(row_of([fact for fact in STEP if fact.name in names], self))
+
+    def asked(self) -> Row:
         """Facts on how the step runs."""
         return row_of([fact for fact in STEP if fact.name in ("mode", "layouts", "fused")], self)
 
@@ -291,7 +341,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
             raise ArgumentError(f"measured_us is {measured_us}; it must be a positive time")
         launch_cycles = sum(run.launch_cycles for one in self.launched for run in one.runs)
         return Bounded(
-            call=f"step of {self.workload.name}: batch {self.batch}, {asked(self._asked())}",
+            call=f"step of {self.workload.name}: batch {self.batch}, {asked(self.asked())}",
             device=self.device.name,
             problem=self.at_least,
             program=program_ends(

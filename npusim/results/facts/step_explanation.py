@@ -18,12 +18,14 @@ from npusim.results.facts.what_if import WhatIf
 class StepExplanationFacts(Struct, frozen=True, kw_only=True):
     """Why a step of ``time_us`` takes it; ``what_if`` is None where it was not asked for.
 
-    ``asked`` says how the step runs, ``kinds`` are rows of its kinds of operations.
+    ``asked`` says how the step runs, ``missing`` what the time lacks, "" where it lacks nothing.
+    ``kinds`` are rows of its kinds of operations.
     """
 
     workload: str
     description: str
     asked: str
+    missing: str
     version: str
     device: Device
     time_us: float
@@ -48,6 +50,7 @@ class StepExplanationFacts(Struct, frozen=True, kw_only=True):
             "workload": self.workload,
             "description": self.description,
             "asked": self.asked,
+            "missing": self.missing,
             "npusim_version": self.version,
             "device": self.device.name,
             "device_digest": self.device.digest(),

@@ -42,6 +42,8 @@ def report(explanation: StepExplanationFacts) -> Report:
         ReportLine("at least", f"{least} us for any programs of its operations: {share}"),
         ReportLine("bottleneck", bottleneck),
     ]
+    if explanation.missing:
+        lines.insert(0, ReportLine("partial", f"{explanation.missing}; the times below lack it"))
     return Report(
         title=f"Why a step of {explanation.workload} takes its time on {device.name}",
         about=[f"{explanation.description}; {explanation.asked}"],
