@@ -57,7 +57,7 @@ def alternatives(
     for done, change in enumerate(every):
         if progress is not None:
             progress(change.name, "alternatives", done, len(every))
-        rows.append(_tried(step, step.request, change, jobs, store))
+        rows.append(tried(step, step.request, change, jobs=jobs, store=store))
     rows.sort(key=lambda row: -(row.saves if row.saves is not None else -1.0))
     facts = step.asked()
     return Alternatives(
@@ -142,12 +142,13 @@ def _of_tilings(step: StepResult, request: StepRequest) -> Iterator[Change]:
     )
 
 
-def _tried(
+def tried(
     step: StepResult,
     request: StepRequest,
     change: Change,
-    jobs: int,
-    store: str | Path | None,
+    *,
+    jobs: int = 1,
+    store: str | Path | None = None,
 ) -> Alternative:
     """The step with a change; the reason where there is none."""
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from npusim.base.errors import ArgumentError
+from npusim.base.records import collecting_seldom
 from npusim.call.in_turn import notes_of
 from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan
@@ -225,11 +226,13 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         return self.replay
 
     @cached_property
+    @collecting_seldom()
     def trials(self) -> StepTrials:
         """The parts of the device that were tried twice as fast so far."""
         return StepTrials(self._again(), self.time_us)
 
     @cached_property
+    @collecting_seldom()
     def verdict(self) -> StepVerdict | None:
         """The part of the device, the kind and the operation that hold the step up most.
 
@@ -262,6 +265,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         return largest_losses(self.device, alike_operations(self.launched))
 
     @cached_property
+    @collecting_seldom()
     def advice(self) -> tuple[Advice, ...]:
         """Changes that would make the step faster, each with the time it was simulated at.
 
@@ -312,7 +316,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         store: str | Path | None = None,
         progress: Progress | None = None,
     ) -> Alternatives:
-        """What would shorten the step: other formats, fusions, launches, tilings, batches and so on.
+        """What would shorten the step: formats, fusions, launches, tilings, batches and more.
 
         Each is simulated by a whole new step, its plan included, in ``jobs`` processes and with
         ``store`` as for ``npusim.step``; none are added up. ``progress`` is called as that of a

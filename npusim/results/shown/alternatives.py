@@ -8,7 +8,6 @@ from npusim.results.facts.number_text import rate_text, signed_text, us_text
 from npusim.results.facts.step_alternatives import Alternative, AlternativesFacts
 from npusim.results.shown.report import Cell, Items, Note, Part, Report, ReportLine, Section, Table
 
-
 #: Columns of the longest option that a text has room for.
 _OPTION = 24
 
