@@ -104,12 +104,17 @@ def spelled_in(*names: str) -> set[str]:
 
 #: An option of a command, and the modules that have to know its name.
 OPTIONS = {
-    "--trace": {"npusim/cli/compare.py", "npusim/cli/run.py"},  # an option of each
+    "--trace": {  # an option of each
+        "npusim/cli/compare.py",
+        "npusim/cli/net.py",
+        "npusim/cli/run.py",
+    },
     "--cores": {"npusim/cli/gate.py", "npusim/cli/machine_options.py"},  # the gate passes it on
     "--launch": {"npusim/cli/gate.py", "npusim/cli/machine_options.py"},
     "--measured": {"npusim/cli/bound.py"},
     "--set": {"npusim/cli/gate.py", "npusim/cli/shared.py"},
-    "--tiling": {"npusim/cli/call_options.py"},
+    # Of a call, which may state tile sizes, and of all kernels of a network.
+    "--tiling": {"npusim/cli/call_options.py", "npusim/cli/machine_options.py"},
 }
 
 

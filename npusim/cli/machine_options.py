@@ -12,6 +12,9 @@ from npusim.problem.limits.table import RULES
 
 _STARTS = ("cold", "warm")
 
+#: Ways to choose the tilings of all kernels of a network.
+_TILINGS = ("auto", "library")
+
 
 def add_device_options(parser: Parser, *, usual: str = "", required: bool = False) -> Group:
     """Declare the device, its figures and its cores; return their group.
@@ -76,4 +79,15 @@ def add_simulation_options(group: Group) -> None:
         default=Options.engine,
         metavar="NAME",
         help=f"simulation engine (default: {Options.engine})",
+    )
+
+
+def add_tilings_option(group: Group) -> None:
+    """Declare how the tilings of all kernels of a network are chosen; it has no default here."""
+    group.add_argument(
+        "--tiling",
+        type=choice(_TILINGS),
+        choices=_TILINGS,
+        help="auto, our choice, or library, the public rules of the vendor's library where there "
+        "are any (default: auto; of a step, library)",
     )

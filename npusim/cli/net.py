@@ -19,7 +19,12 @@ from npusim.cli.files import (
     saying,
     write_files,
 )
-from npusim.cli.machine_options import add_device_options, add_rules_option, add_simulation_options
+from npusim.cli.machine_options import (
+    add_device_options,
+    add_rules_option,
+    add_simulation_options,
+    add_tilings_option,
+)
 from npusim.cli.parser import Parser, choice, picked, reader
 from npusim.cli.readers import COUNT, SIZES
 from npusim.cli.shared import (
@@ -47,9 +52,6 @@ if TYPE_CHECKING:
 
 #: Keywords of every call, which networks take besides their own.
 _CALL = ("cores", "rules", "engine", "launch", "start", "tiling", "jobs", "store")
-
-#: Ways to choose tilings of all layers or operations.
-_TILINGS = ("auto", "library")
 
 #: Further options that only layers by themselves have.
 _LAYERS_ONLY = ("start", "range")
@@ -115,13 +117,7 @@ def add_timing(parser: Parser) -> Group:
     step = parser.add_argument_group("step as it runs")
     for option in STEP_OPTIONS:
         _add_network_option(step, option)
-    simulation.add_argument(
-        "--tiling",
-        type=choice(_TILINGS),
-        choices=_TILINGS,
-        help="auto, our choice, or library, the public rules of the vendor's library where there "
-        "are any (default: auto; of a step, library)",
-    )
+    add_tilings_option(simulation)
     simulation.add_argument(
         "--jobs",
         type=COUNT,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -144,6 +145,59 @@ def test_every_option_of_a_step_reaches_the_library(block: str, capfd: Capture) 
     assert found["fusions"] == ["update+sum", "decay+update"]
     assert set(found["fused"]) == {"decay+update"}, "casts stand behind normalisations in fp32"
     assert found["all_reduce"]["pieces"] == 3
+
+
+def test_a_step_is_explained_and_bounded_as_by_the_library(block: str, capfd: Capture) -> None:
+    """The network may stand behind its options, as an operator may."""
+    words = ["--mode", "graph", "--batch", "2", "--device", "ascend910"]
+    want = npusim.step(block, batch=2, device="ascend910")
+    assert main(["explain", "net", block, *words, "--no-what-if"]) == 0
+    assert capfd.readouterr() == (want.explain(what_if=False).text(), "")
+    assert main(["explain", *words, "net", block, "--no-what-if", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found == json.loads(json.dumps(want.explain(what_if=False).to_json()))
+    assert main(["bound", "net", block, *words, "--measured", "2ms"]) == 0
+    assert capfd.readouterr() == (want.bound(2000).text(), "")
+
+
+def test_alternatives_take_the_place_of_the_explanation(
+    block: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from npusim.networks.run import alternatives  # noqa: PLC0415 - what the command imports late
+
+    every = alternatives.changes
+
+    def memories(*step: object) -> list[object]:
+        return [change for change in every(*step) if change.figures]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(alternatives, "changes", memories)
+    words = ["--mode", "graph", "--device", "ascend910b2", "--alternatives", "--json"]
+    assert main(["explain", "net", block, *words]) == 0
+    found = json.loads(capfd.readouterr().out)["alternatives"]
+    want = npusim.step(block, device=npusim.load_device("ascend910b2", {"hbm": "x2"}))
+    times = {row["option"]: row["time_us"] for row in found}
+    assert set(times) == {"--set hbm=x2", "--set l2=x2", "--set l2.size=x2"}
+    assert times["--set hbm=x2"] == want.time_us
+
+
+def test_a_step_has_a_trace_and_tilings(block: str, capfd: Capture, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json.gz"
+    words = ["--mode", "graph", "--device", "ascend910", "--tiling", "auto", "--batch", "8"]
+    assert main(["net", block, *words, "--trace", str(trace)]) == 0
+    want = npusim.step(block, device="ascend910", tiling="auto", batch=8)
+    out = capfd.readouterr().out
+    assert out.startswith(want.text())
+    assert f"wrote {trace}: to open it, drag it into https://ui.perfetto.dev" in out
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    names = [event["name"] for event in events if event["ph"] == "X" and event["tid"] == 2]
+    assert names == [operation.name for operation in want.launched]
+
+
+def test_layers_take_tilings(block: str, capfd: Capture) -> None:
+    words = ["--device", "ascend910", "--batch", "8", "--tiling", "library"]
+    assert main(["net", block, *words]) == 0
+    want = npusim.network(block, device="ascend910", tiling="library", batch=8)
+    assert capfd.readouterr().out == want.text()
 
 
 def test_an_operation_that_was_not_simulated_is_named(

@@ -21,7 +21,7 @@ from npusim.results.alternatives import Alternatives
 from npusim.results.facts.replay import time_with
 from npusim.results.facts.step_verdict import StepTrials
 from npusim.results.facts.verdict import parts
-from npusim.workloads import Workload, workloads
+from npusim.workloads import Edge, ElementwiseLayer, GraphBuilder, Workload, workloads
 from tests.networks.blocks import ONE_BLOCK, network
 from tests.networks.step_advice_followed import CHIPS, KEPT, NETWORKS, TOLERANCE, followed
 
@@ -83,14 +83,12 @@ def test_other_groups_are_no_variant(graph: StepResult) -> None:
 
 def test_traffic_alone_follows_main_memory() -> None:
     """Operations without a kernel take half as long with a memory twice as fast."""
-    torch = pytest.importorskip("torch")
-
-    class Wide(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: object) -> object:
-            return x.amax(-1, keepdim=True)  # type: ignore[attr-defined]
-
-    module = torch.nn.Sequential(torch.nn.Conv1d(1, 4, 1), Wide())
-    result = npusim.step(module, (1, 50_000), device="ascend910b2", passes="forward")
+    pool = ElementwiseLayer(kind="max_pool", shape=(2, 16, 400, 400), out=(2, 16, 1, 1))
+    builder = GraphBuilder("pool")
+    image = builder.input("image", pool.shape)
+    builder.add("p", pool, [Edge(image, pool.shape)])
+    workload = builder.workload("a pool", batch=2)
+    result = npusim.step(workload, device="ascend910b2", batch=2, passes="forward")
     assert result.replay is not None
     alone = [call for call in result.replay.calls if call.runs[0].name == "traffic_only"]
     assert alone
