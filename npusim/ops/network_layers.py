@@ -87,6 +87,8 @@ class LayerRuns(Struct, frozen=True, kw_only=True):
         options = replace(self.options, progress=labelled)
         wanted = self.of(layer)
         if isinstance(layer, LinearLayer):
+            if options.tiling == "library":  # no rule is public of products of matrices
+                options = replace(options, tiling="auto")
             return linear_layer(layer, self.dtype, wanted, options, self.cube_math_type)
         x = spec(layer.x_shape, self.dtype)
         w = spec(layer.w_shape, self.dtype)
