@@ -3,7 +3,7 @@
     db[q] = sum over images n and positions p of dy[n, q, p]
 
 Layouts: dy (N, C, positions), a plain map in fp16 or fp32, and db (C) in fp32. A *picture* is one
-channel of one image. Sums are fp32. The library knows two ways:
+channel of one image. Sums are fp32. The library knows three ways:
 
 by channels   a core has ``unit`` channels, 8 or more, for which its results are whole blocks of
               32 B; so few channels leave cores idle. A step is one channel and some images, or
@@ -13,11 +13,13 @@ atomic        where pictures are whole blocks in fp32 (or larger than a step) an
               as many channels on each core as images: a core has some images, or a part of the
               positions of one, and all channels, and adds its sums to db, which is cleared before.
               The next step is loaded while one is summed.
+vectors       of one position, such as the rows of a linear layer: atomic, and a step adds row to
+              row, where the other ways reduce pictures.
 
 for step (images x channels x positions) of this core:
     UB dy <- GM                                                       # MTE2
     UB wide <- dy, if it is fp16                                      # V
-    UB acc += the sum of each picture of every image                  # V
+    UB acc += the sum of each picture of every image, or each vector  # V
     db <- acc, or db += acc atomically, behind the last of a channel  # MTE3
 
 One move loads rows that are whole blocks of 32 B and begin whole blocks apart. Other rows are
@@ -92,6 +94,8 @@ def schedule(shape: tuple[int, int, int], cores: int, elements: int) -> Schedule
     A step has at most so many ``elements``, each picture rounded up to whole blocks of fp32.
     """
     images, channels, positions = shape
+    if positions == 1:
+        return _of_vectors(images, channels, cores, elements)
     picture = round_up(positions, _GRAIN)
     in_blocks = picture == positions or picture > elements
     if in_blocks and channels <= cores * images:
@@ -130,6 +134,15 @@ def _atomic(shape: tuple[int, int, int], cores: int, elements: int) -> Schedule:
         run = min(unit, elements // (channels * columns))
     steps = ceil_div(unit, run) * ceil_div(channels, together) * ceil_div(part, columns)
     return Schedule(True, used, unit, part, run, together, columns, 2 if steps > 2 else 1)
+
+
+def _of_vectors(rows: int, channels: int, cores: int, elements: int) -> Schedule:
+    """The schedule whose cores share rows of one position, and add to memory."""
+    unit = ceil_div(rows, cores)
+    together = min(channels, elements)
+    run = min(unit, elements // round_up(together, _GRAIN))
+    steps = ceil_div(unit, run) * ceil_div(channels, together)
+    return Schedule(True, ceil_div(rows, unit), unit, 1, run, together, 1, 2 if steps > 2 else 1)
 
 
 class Step(NamedTuple):
@@ -285,7 +298,8 @@ class LibraryBiasGrad(Kernel):
 class _Lines(NamedTuple):
     """What lies without gaps in GM and in UB: so many lines of so many elements.
 
-    They are pictures, or all pictures of an image where these are whole blocks, or the whole step.
+    They are pictures, or all pictures of an image where these are whole blocks, or the whole step;
+    of vectors each is one.
     """
 
     count: int
@@ -315,11 +329,15 @@ class _Nest:
         self.wide = None
         if dtype != FP32:
             self.wide = k.buffer("UB", (lines.count * lines.widened,), FP32, name="fp32_ub")
-        self.acc = k.buffer("UB", (s.channels,), FP32, slots=s.slots, name="acc_ub")
-        self.rows = k.buffer("UB", (s.channels,), FP32, name="row_ub")
+        self.acc = k.buffer("UB", (s.channels,), FP32, name="acc_ub")
+        self.rows = None
+        if kernel.dy.shape[2] > 1:
+            self.rows = k.buffer("UB", (s.channels,), FP32, name="row_ub")
 
     def _lines(self, images: int, channels: int, columns: int) -> _Lines:
         _, all_channels, positions = self.kernel.dy.shape
+        if positions == 1:
+            return _Lines(images, channels)
         if columns < positions or positions % _GRAIN:
             return _Lines(images * channels, columns)
         if channels < all_channels:
@@ -334,19 +352,34 @@ class _Nest:
         if u.first:
             k.vec_dup(sums, 0.0, FP32)
         wide = self._load(u)
+        if self.rows is None:
+            self._add_vectors(u, sums, wide)
+        else:
+            self._add_pictures(u, sums, wide, self.rows.next())
+        if u.last:
+            target = self.kernel.db.at(0, u.channels * FP32.bytes, base="db")
+            k.data_move(target, sums, FP32, atomic=self.kernel.schedule.atomic)
+        if self.kernel.schedule.slots == 1:
+            k.pipe_barrier()
+
+    def _add_vectors(self, u: Step, sums: SlotRegion, wide: Slot) -> None:
+        """Add the rows of a step to the sums, one after another."""
+        size = u.channels * FP32.bytes
+        pitch = round_up(u.channels, _GRAIN) * FP32.bytes
+        for row in range(u.images):
+            self.k.vec_binary("add", sums, sums, wide.at(row * pitch, size), FP32)
+
+    def _add_pictures(self, u: Step, sums: SlotRegion, wide: Slot, rows: Slot) -> None:
+        """Add the sum of each picture of a step, image by image."""
+        k = self.k
         row = round_up(u.columns, _GRAIN) * FP32.bytes
-        totals = self.rows.next().at(0, u.channels * FP32.bytes)
+        totals = rows.at(0, u.channels * FP32.bytes)
         for image in range(u.images):
             pictures = wide.at(
                 image * u.channels * row, u.columns * FP32.bytes, rows=u.channels, pitch=row
             )
             k.vec_reduce("add", totals, pictures, u.channels, u.columns, FP32)
             k.vec_binary("add", sums, sums, totals, FP32)
-        if u.last:
-            target = self.kernel.db.at(0, u.channels * FP32.bytes, base="db")
-            k.data_move(target, sums, FP32, atomic=self.kernel.schedule.atomic)
-        if self.kernel.schedule.slots == 1:
-            k.pipe_barrier()
 
     def _load(self, u: Step) -> Slot:
         """The step's part of dy as fp32."""

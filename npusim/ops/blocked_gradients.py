@@ -25,6 +25,7 @@ from npusim.kernels.vector.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.vector.clear_blocks import ClearBlocks
 from npusim.kernels.vector.epilogue import Epilogue
 from npusim.kernels.vector.library_bias_grad import LibraryBiasGrad
+from npusim.kernels.vector.row_sums import RowSums, row_parts
 from npusim.kernels.vendor import cann_filter, cann_input, library
 from npusim.kernels.vendor.cann import CannTiling
 from npusim.machine.isa.operands import Tensor
@@ -42,19 +43,32 @@ ANY_GRADIENT = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=1, form="tap
 def launch_bias(call: Call, dy: Tensor, db: Tensor, parts: str, *, cleared: bool = False) -> None:
     """The sum of a plain ``dy`` (N, C, positions...) over all but channels, into ``db`` (C,).
 
-    Channels that are cut need a workspace, which is called ``parts``. ``tiling="library"`` sums
-    maps as the library of a chip does whose rules are known; of vectors (one position) its rule is
-    another, for which our kernel stands. ``db`` may be ``cleared`` already.
+    Channels and rows that are cut need a workspace, which is called ``parts``.
+    ``tiling="library"`` sums as the library does on chips whose rules are known. ``db`` may be
+    ``cleared`` already.
     """
     images, channels, *places = dy.shape
     flat = replace(dy, shape=(images, channels, prod(places)))
-    if prod(places) > 1 and runs_library_bias(call):
+    if runs_library_bias(call):
         _launch_library_bias(call, flat, db, cleared=cleared)
+        return
+    if prod(places) == 1 and row_parts(images, call.vector_cores) > 1:
+        _launch_row_sums(call, replace(dy, shape=(images, channels)), db, parts)
         return
     kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates))
     count = channel_parts(flat.shape, kernel.used(call.vector_cores))
     partial = call.workspace(parts, (channels, count), FP32) if count > 1 else None
     call.launch(replace(kernel, partial=partial))
+
+
+def _launch_row_sums(call: Call, dy: Tensor, db: Tensor, parts: str) -> None:
+    """Launch the sum of many rows ``dy`` (R, C), cut into ``parts`` for different cores."""
+    rows, channels = dy.shape
+    most = row_parts(rows, call.vector_cores)
+    any_parts = Tensor(parts, (most, channels), FP32, "out")
+    kernel = call.spread(RowSums(dy, db, any_parts, saturate=call.device.saturates))
+    count = row_parts(rows, kernel.used(call.vector_cores))
+    call.launch(replace(kernel, partial=call.workspace(parts, (count, channels), FP32)))
 
 
 def runs_library_bias(call: Call) -> bool:
