@@ -173,6 +173,8 @@ class LibraryBiasGrad(Kernel):
     library: ClassVar[tuple[str, ...]] = ("BiasAddGrad",)
     role: ClassVar[str] = "vector"
     computes: ClassVar[str] = "bias"
+    #: The product whose schedule and times were published.
+    known_for: ClassVar[str] = "910"
 
     def __post_init__(self) -> None:
         dy = self.dy

@@ -84,11 +84,16 @@ def _launch_library_bias(call: Call, dy: Tensor, db: Tensor, *, cleared: bool) -
         for clearing in kernel.before:
             call.launch(clearing)
     call.launch(kernel)
-    call.notes.append(
-        f"{kernel.name}: the sum of a bias's gradient as the vendor's library runs it "
-        f"(BiasAddGrad), {kernel.tiling_text.removeprefix('library, ')}; tiling 'auto' has "
-        f"{BiasGrad.name}, npusim's own"
+    note = (
+        f"{kernel.name}: the gradient of a bias as the vendor's library sums it (BiasAddGrad); "
+        "tiling 'auto' has kernels of npusim's own"
     )
+    if call.device.product != LibraryBiasGrad.known_for:
+        note += (
+            f". Its schedule is public for the {LibraryBiasGrad.known_for}; on {call.device.name} "
+            "it is extrapolated, with the cores and the UB of this chip"
+        )
+    call.notes.append(note)
     if sums is not db:
         call.launch_spread(cast(sums, db, saturate=call.device.saturates))
 
