@@ -304,7 +304,7 @@ class _Lines(NamedTuple):
     of vectors each is one.
     """
 
-    count: int
+    number: int
     length: int
 
     @property
@@ -326,11 +326,11 @@ class _Nest:
         s = kernel.schedule
         dtype = kernel.dy.dtype
         lines = self._lines(s.images, s.channels, s.columns)
-        loaded = lines.count * lines.loaded(dtype.bytes)
+        loaded = lines.number * lines.loaded(dtype.bytes)
         self.dy = k.buffer("UB", (loaded,), dtype, slots=s.slots, name="dy_ub")
         self.wide = None
         if dtype != FP32:
-            self.wide = k.buffer("UB", (lines.count * lines.widened,), FP32, name="fp32_ub")
+            self.wide = k.buffer("UB", (lines.number * lines.widened,), FP32, name="fp32_ub")
         self.acc = k.buffer("UB", (s.channels,), FP32, name="acc_ub")
         self.rows = None
         if kernel.dy.shape[2] > 1:
@@ -412,17 +412,17 @@ class _Nest:
         picture = positions * element
         image = channels * picture
         size = lines.length * element
-        apart = picture if lines.count > u.images else image
-        in_image = lines.count // u.images or 1
+        apart = picture if lines.number > u.images else image
+        in_image = lines.number // u.images or 1
         in_blocks = size % BLOCK_BYTES == 0 and apart % BLOCK_BYTES == 0
         if in_image == 1 and in_blocks:  # images follow one another at equal distances
-            yield 0, lines.count, 0, image
+            yield 0, lines.number, 0, image
             return
-        for line in range(0, lines.count, in_image if in_blocks else 1):
+        for line in range(0, lines.number, in_image if in_blocks else 1):
             offset = line // in_image * image + line % in_image * picture
             yield line, in_image if in_blocks else 1, offset, apart
 
 
 def _rows(slot: Slot, lines: _Lines, pitch: int, element: int) -> SlotRegion:
     """The lines in a slot, each so many bytes behind the one before it."""
-    return slot.at(0, lines.length * element, rows=lines.count, pitch=pitch)
+    return slot.at(0, lines.length * element, rows=lines.number, pitch=pitch)
