@@ -277,24 +277,27 @@ class LibraryBiasGrad(Kernel):
         """Core, first image, channel and position, and the extents of every step."""
         s = self.schedule
         images, channels, positions = self.dy.shape
-        firsts, extents = in_pieces((images, s.unit), (positions, s.part))
-        parts = []
-        for core, (image, position, count, width) in enumerate(zip(*firsts, *extents, strict=True)):
-            # Of one core: all images and positions for some channels, then the next channels.
-            (channel, more, further), (wide, run, columns) = in_pieces(
-                (channels, s.channels), (int(count), s.images), (int(width), s.columns)
-            )
-            step = (
-                np.full(len(channel), core),
-                image + more,
-                channel,
-                position + further,
-                run,
-                wide,
-                columns,
-            )
-            parts.append(step)
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+        (image, position), (share, part) = in_pieces((images, s.unit), (positions, s.part))
+        # A core does all of its images and positions for some channels, then for the next ones.
+        core, channel, more, further = grid(
+            np.arange(len(image)),
+            np.arange(0, channels, s.channels),
+            np.arange(0, s.unit, s.images),
+            np.arange(0, s.part, s.columns),
+        )
+        exists = (more < share[core]) & (further < part[core])
+        core, channel, more, further = (
+            numbers[exists] for numbers in (core, channel, more, further)
+        )
+        return (
+            core,
+            image[core] + more,
+            channel,
+            position[core] + further,
+            np.minimum(s.images, share[core] - more),
+            np.minimum(s.channels, channels - channel),
+            np.minimum(s.columns, part[core] - further),
+        )
 
 
 class _Lines(NamedTuple):
@@ -315,6 +318,15 @@ class _Lines(NamedTuple):
     def loaded(self, element: int) -> int:
         """Elements of so many bytes from one line to the next as they are loaded."""
         return round_up(self.length, BLOCK_BYTES // element)
+
+
+class _Move(NamedTuple):
+    """A load of ``rows`` lines from ``line`` on, ``offset`` and ``pitch`` bytes in dy."""
+
+    line: int
+    rows: int
+    offset: int
+    pitch: int
 
 
 class _Nest:
@@ -389,10 +401,12 @@ class _Nest:
         lines = self._lines(u.images, u.channels, u.columns)
         slot = self.dy.next()
         pitch = lines.loaded(dtype.bytes) * dtype.bytes
-        for first, count, offset, apart in self._moves(u, lines):
-            size = lines.length * dtype.bytes
-            target = slot.at(first * pitch, size, rows=count, pitch=pitch)
-            source = self.kernel.dy.at(offset, size, base="dy", rows=count, pitch=apart)
+        size = lines.length * dtype.bytes
+        for move in self._moves(u, lines):
+            target = slot.at(move.line * pitch, size, rows=move.rows, pitch=pitch)
+            source = self.kernel.dy.at(
+                move.offset, size, base="dy", rows=move.rows, pitch=move.pitch
+            )
             self.k.data_move(target, source, dtype)
         if self.wide is None:
             return slot
@@ -405,22 +419,20 @@ class _Nest:
         )
         return wide
 
-    def _moves(self, u: Step, lines: _Lines) -> Iterator[tuple[int, int, int, int]]:
-        """First line, number of lines, offset in dy and pitch there of every move, in bytes."""
+    def _moves(self, u: Step, lines: _Lines) -> Iterator[_Move]:
+        """The loads of a step: one for rows that are whole blocks apart, else one for each row."""
         _, channels, positions = self.kernel.dy.shape
         element = self.kernel.dy.dtype.bytes
         picture = positions * element
         image = channels * picture
-        size = lines.length * element
-        apart = picture if lines.number > u.images else image
-        in_image = lines.number // u.images or 1
-        in_blocks = size % BLOCK_BYTES == 0 and apart % BLOCK_BYTES == 0
-        if in_image == 1 and in_blocks:  # images follow one another at equal distances
-            yield 0, lines.number, 0, image
-            return
-        for line in range(0, lines.number, in_image if in_blocks else 1):
+        in_image = max(1, lines.number // u.images)
+        pitch = picture if in_image > 1 else image
+        rows = 1
+        if lines.length * element % BLOCK_BYTES == 0 and pitch % BLOCK_BYTES == 0:
+            rows = in_image if in_image > 1 else lines.number
+        for line in range(0, lines.number, rows):
             offset = line // in_image * image + line % in_image * picture
-            yield line, in_image if in_blocks else 1, offset, apart
+            yield _Move(line, rows, offset, pitch)
 
 
 def _rows(slot: Slot, lines: _Lines, pitch: int, element: int) -> SlotRegion:
