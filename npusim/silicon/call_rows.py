@@ -22,8 +22,8 @@ from npusim.kernels.parts.mem_set import MemSet
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.timing.trace import KernelRun
+from npusim.networks.run.launched_operation import CLEARING, CONVERSIONS
 from npusim.networks.run.step import step
-from npusim.networks.run.step_result import CLEARING, CONVERSIONS
 from npusim.ops import convolution_backward, matmul
 from npusim.ops.conv_backward import arguments
 from npusim.problem.convolution import Convolution

@@ -64,7 +64,7 @@ def plans(
     ``make test`` plans a third of the pairs of a layout and a fusion, in which each layout and
     each fusion is once; which third, ``seed`` says.
     """
-    monkeypatch.setattr(steps, "Simulated", lambda launcher, *_: Times(seed, launcher))
+    monkeypatch.setattr(steps, "SimulatedTasks", lambda launcher, *_: Times(seed, launcher))
     rng = np.random.default_rng(seed)
     plans_by_way = {}
     for mode, (row, layouts), (column, fusions) in product(

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from npusim.machine.device.catalog import load_device
+from npusim.networks.plan.tasks import PLAIN, StoredValue
 from npusim.networks.rules.values import Training
 from npusim.networks.run.all_reduce import Reduced
+from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.step import setting
-from npusim.networks.run.step_result import LaunchedOperation, StepResult
+from npusim.networks.run.step_result import StepResult
 from npusim.networks.timed import Timed
 from tests.networks.blocks import ONE_BLOCK, network
 
@@ -21,16 +23,17 @@ def launched(
     name: str, reads: str, writes: str, sizes: dict[str, int], timed: Timed | None = None
 ) -> LaunchedOperation:
     """An operation that reads and writes values, whose bytes are ``sizes``."""
-    names = (*reads.split(), *writes.split())
+    read = tuple(StoredValue(value, PLAIN) for value in reads.split())
+    written = tuple(StoredValue(value, PLAIN) for value in writes.split())
     return LaunchedOperation(
         name=name,
         kind="k",
         phase="forward",
         layer="",
         timed=timed or Timed(None, "no time"),
-        reads=tuple(reads.split()),
-        writes=tuple(writes.split()),
-        sizes={value: sizes[value] for value in names},
+        reads=read,
+        writes=written,
+        sizes={value: sizes[value.name] for value in (*read, *written)},
     )
 
 

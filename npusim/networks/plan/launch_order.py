@@ -16,6 +16,7 @@ from npusim.networks.plan.tasks import (
     FRACTAL,
     PLAIN,
     Placed,
+    StoredValue,
     Task,
     conversion_task,
     formats_of,
@@ -223,11 +224,14 @@ class PlannedLaunch(NamedTuple):
         return self.operation.name if self.operation else f"{self.value} to {self.format}"
 
     @property
-    def reads(self) -> list[tuple[str, str]]:
-        """The values that it reads, with formats."""
+    def reads(self) -> list[StoredValue]:
+        """The values that it reads, as they are stored."""
         op = self.operation
         read = [(n, self.formats[n]) for n in op.reads] if op else [(self.value, self.home)]
-        return [(self._home(name) if format == PLAIN else name, format) for name, format in read]
+        return [
+            StoredValue(self._home(name) if format == PLAIN else name, format)
+            for name, format in read
+        ]
 
     def _home(self, name: str) -> str:
         while name in self.views:
@@ -235,10 +239,11 @@ class PlannedLaunch(NamedTuple):
         return name
 
     @property
-    def writes(self) -> list[tuple[str, str]]:
-        """The values that it writes, with formats."""
-        op = self.operation
-        return [(n, self.formats[n]) for n in op.writes] if op else [(self.value, self.format)]
+    def writes(self) -> list[StoredValue]:
+        """The values that it writes, as they are stored."""
+        if self.operation is None:
+            return [StoredValue(self.value, self.format)]
+        return [StoredValue(name, self.formats[name]) for name in self.operation.writes]
 
 
 def each_call(step: Training, formats: Formats) -> Iterator[PlannedLaunch]:
@@ -332,11 +337,11 @@ class Cache:
 
 
 class LaunchTask(NamedTuple):
-    """A launch, its task, and the bytes of the values that it uses, by their names."""
+    """A launch, its task, and the bytes of the values that it uses."""
 
     launch: PlannedLaunch
     task: Task
-    sizes: dict[str, int]
+    sizes: dict[StoredValue, int]
 
 
 def tasks(
@@ -355,8 +360,8 @@ def tasks(
         else:
             launched = formats.conversion(launch.value, launch.format, warm=bool(warm))
         sizes = {}
-        for name, format in (*launch.reads, *launch.writes):
-            sizes[name] = formats.size(name, format)
-            cache.touch(name, format, sizes[name])
+        for stored in (*launch.reads, *launch.writes):
+            sizes[stored] = formats.size(*stored)
+            cache.touch(*stored, sizes[stored])
         assert launched is not None
         yield LaunchTask(launch, launched, sizes)

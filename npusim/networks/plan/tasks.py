@@ -29,6 +29,13 @@ def formats_of(value: Value) -> tuple[str, ...]:
     return (PLAIN, BLOCKED) if by_channel else (PLAIN,)
 
 
+class StoredValue(NamedTuple):
+    """A value as it lies in memory: its name, and its format. Each format is bytes of its own."""
+
+    name: str
+    format: str
+
+
 class Placed(NamedTuple):
     """A value in a format."""
 

@@ -36,9 +36,10 @@ from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.training import training
 from npusim.networks.rules.values import PHASES, Kinds, Operation, Training
 from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
+from npusim.networks.run.launched_operation import CONVERSIONS, LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.simulated import SimulatedTasks
-from npusim.networks.run.step_result import CONVERSIONS, LaunchedOperation, Setting, StepResult
+from npusim.networks.run.step_result import Setting, StepResult
 from npusim.networks.timed import Timed
 from npusim.workloads import ElementwiseLayer, Workload, read_network
 from npusim.workloads.graph import MULTIPLIES
@@ -282,8 +283,8 @@ def _launched(
             phase=phase,
             layer=getattr(op and op.layer, "name", ""),
             timed=times[what],
-            reads=tuple(name for name, _ in launch.reads),
-            writes=tuple(name for name, _ in launch.writes),
+            reads=tuple(launch.reads),
+            writes=tuple(launch.writes),
             sizes=sizes,
             value=launch.value,
             format=launch.format,
@@ -312,9 +313,9 @@ def _reduced(
         now += launched.cycles
         end = now if launched.phase != "optimizer" else end
         gradients = [
-            (device.time_us(now), launched.sizes[name])
-            for name in launched.writes
-            if name in wanted
+            (device.time_us(now), launched.sizes[value])
+            for value in launched.writes
+            if value.name in wanted
         ]
         ready += gradients if not launched.value else []
     return all_reduce(device, cards, ready, device.time_us(end))

@@ -14,17 +14,22 @@ from typing import Any
 from msgspec import Struct
 
 from npusim.call.in_turn import notes_of
-from npusim.kernels.parts.mem_set import MemSet
-from npusim.kernels.vector.clear_blocks import ClearBlocks
 from npusim.machine.device.spec import Device
-from npusim.machine.timing.trace import KernelRun
 from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
-from npusim.networks.timed import Timed
+from npusim.networks.run.launched_operation import LaunchedOperation
+from npusim.results.facts import step_rows
 from npusim.results.facts.energy import TOTAL_ENERGY, Energy, Spending, energy_of
-from npusim.results.facts.fact import row_of
+from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.least import Ends, in_turn
+from npusim.results.facts.number_text import (
+    bytes_text,
+    counts,
+    rate_text,
+    times_text,
+    us_text,
+)
 from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.saved import Reported
 from npusim.results.shown.network_words import TRAFFIC
@@ -33,12 +38,6 @@ from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.text import report_text
 from npusim.version import __version__
 from npusim.workloads import Workload
-
-#: What the kernels that clear are counted as, and those that change layouts.
-CLEARING, CONVERSIONS = "clearing", "layouts"
-
-#: Columns of ``StepResult.kinds``; a promise to users.
-KIND_COLUMNS = ("phase", "kind", "kernels", "us", "launch_us", "share", "bytes")
 
 Row = dict[str, Any]
 
@@ -53,59 +52,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     passes: str
     kinds: Kinds
     cards: int = 1
-
-
-class LaunchedOperation(Struct, frozen=True, kw_only=True):
-    """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
-
-    ``sizes`` are the bytes of the values that it reads and writes. It runs ``count`` times in a
-    row, each time on other numbers; ``timed`` is one of them. ``label`` is what the kind of its
-    layer is called.
-    """
-
-    name: str
-    kind: str
-    phase: str
-    layer: str
-    timed: Timed
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    sizes: Mapping[str, int]
-    value: str = ""
-    format: str = ""
-    count: int = 1
-    label: str = ""
-
-    @property
-    def cycles(self) -> int:
-        """Cycles of all times that it runs, with launches."""
-        return self.count * self.timed.cycles
-
-    @property
-    def us(self) -> float:
-        """Microseconds of all times that it runs, with launches."""
-        return self.count * self.timed.us
-
-    @property
-    def runs(self) -> tuple[KernelRun, ...]:
-        """The kernels of all times that it runs."""
-        return self.count * self.timed.runs
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of all values that it reads."""
-        return sum(self.sizes[name] for name in self.reads)
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes of all values that it writes."""
-        return sum(self.sizes[name] for name in self.writes)
-
-    @property
-    def parts(self) -> Iterator[tuple[str, KernelRun]]:
-        """Its kernels by kind: what clears is counted apart."""
-        for run in self.runs:
-            yield (CLEARING if run.name in (MemSet.name, ClearBlocks.name) else self.kind), run
 
 
 class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
@@ -188,13 +134,13 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         """The most bytes that values take at once: parameters, state, and what is still read."""
         last: dict[str, int] = {}
         for at, one in enumerate(self.launched):
-            last |= dict.fromkeys((*one.reads, *one.writes), at)
-        made = {name for one in self.launched for name in one.writes}
-        sizes = {name: size for one in self.launched for name, size in one.sizes.items()}
+            last |= dict.fromkeys((value.name for value in (*one.reads, *one.writes)), at)
+        made = {value.name for one in self.launched for value in one.writes}
+        sizes = {value.name: size for one in self.launched for value, size in one.sizes.items()}
         now = sum(size for name, size in sizes.items() if name not in made)
         most = now
         for at, one in enumerate(self.launched):
-            now += sum(sizes[name] for name in dict.fromkeys(one.writes))
+            now += sum(sizes[name] for name in dict.fromkeys(value.name for value in one.writes))
             most = max(most, now)
             gone = [n for n, end in last.items() if end == at and n in made]
             now -= sum(sizes[name] for name in gone)
@@ -210,53 +156,11 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     def operation_rows(self) -> list[Row]:
         """``operations`` as plain values."""
-        rows, now = [], 0
-        for one in self.launched:
-            launch = sum(run.launch_cycles for run in one.runs)
-            start, now = now, now + one.cycles
-            rows.append(
-                {
-                    "operation": one.name,
-                    "kind": one.kind,
-                    "phase": one.phase,
-                    "layer": one.layer,
-                    "kernels": [run.name for run in one.timed.runs],
-                    "count": one.count,
-                    "start_us": self.device.time_us(start),
-                    "us": self.device.time_us(one.cycles),
-                    "launch_us": self.device.time_us(launch),
-                    "read_bytes": one.read_bytes,
-                    "written_bytes": one.written_bytes,
-                    "converts": one.value,
-                    "to": one.format,
-                    "error": one.timed.error,
-                }
-            )
-        return rows
+        return step_rows.operation_rows(self.device, self.launched)
 
     def kind_rows(self) -> list[Row]:
         """``kinds`` as plain values."""
-        sums: dict[tuple[str, str], Counter[str]] = {}
-        for one in self.launched:
-            for kind, run in one.parts:
-                found = sums.setdefault((one.phase, kind), Counter())
-                found["kernels"] += 1
-                found["cycles"] += run.cycles + run.launch_cycles
-                found["launch"] += run.launch_cycles
-                found["bytes"] += run.gm_bytes
-        rows = [
-            {
-                "phase": phase,
-                "kind": kind,
-                "kernels": n["kernels"],
-                "us": self.device.time_us(n["cycles"]),
-                "launch_us": self.device.time_us(n["launch"]),
-                "share": n["cycles"] / self.cycles if self.cycles else 0.0,
-                "bytes": n["bytes"],
-            }
-            for (phase, kind), n in sums.items()
-        ]
-        return sorted(rows, key=lambda row: (PHASES.index(row["phase"]), -row["us"]))
+        return step_rows.kind_rows(self.device, self.launched, self.cycles, PHASES)
 
     @cached_property
     def operations(self) -> DataFrame:
@@ -265,8 +169,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         ``kernels`` are all that it launches, ``us`` includes ``launch_us``; bytes are those of the
         values it reads and writes. ``converts`` and ``to`` name a value and its new format.
         """
-        rows = self.operation_rows()
-        return frame(rows, tuple(rows[0]))
+        return frame(self.operation_rows(), step_rows.OPERATION_COLUMNS)
 
     @property
     def table(self) -> DataFrame:
@@ -276,7 +179,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     @cached_property
     def kinds(self) -> DataFrame:
         """One row per phase and kind of operation, longest first in each phase."""
-        return frame(self.kind_rows(), KIND_COLUMNS)
+        return frame(self.kind_rows(), step_rows.KIND_COLUMNS)
 
     @property
     def split(self) -> dict[str, float]:
@@ -296,8 +199,6 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         return (*self._own_notes(), *seen, *figures)
 
     def _own_notes(self) -> Iterator[str]:
-        from npusim.results.facts.number_text import times_text, us_text
-
         if self.setting.layouts != "each_call" and self.plan is not None:
             yield (
                 "formats are chosen by the times of kernels that start with a cold L2; the step's "
@@ -316,48 +217,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     def to_json(self) -> Row:
         """Everything as plain values, ready for ``json.dumps``."""
-        setting, reduced = self.setting, self.reduced
-        return {
-            "workload": self.workload.name,
-            "description": self.workload.description,
-            "npusim_version": __version__,
-            "device": self.device.name,
-            "device_digest": self.device.digest(),
-            "clock_hz": self.device.clock_hz,
-            "launch": self.device.launch_mode,
-            "batch": self.batch,
-            "dtype": setting.kinds.maps.name,
-            "normalisation_dtype": setting.kinds.norm.name,
-            "pass": setting.passes,
-            "mode": setting.mode,
-            "layouts": setting.layouts,
-            "fusions": list(setting.fusions),
-            "fused": dict(self.fused),
-            "optimizer": setting.optimizer,
-            "cards": setting.cards,
-            "complete": self.complete,
-            "unknown_products": dict(self.workload.unknown_products),
-            "cycles": self.cycles,
-            "compute_us": self.compute_us,
-            "time_us": self.time_us,
-            "at_least_us": [one.us for one in self.at_least],
-            "images_per_second": self.images_per_second,
-            "all_reduce": None if reduced is None else reduced._asdict(),
-            "plan": None
-            if self.plan is None
-            else {
-                "us": self.plan.us,
-                "bound_us": self.plan.bound_us,
-                "proved": self.plan.proved,
-                "framework_us": self.plan.framework_us,
-            },
-            "kept_bytes": self.kept_bytes,
-            **row_of((TOTAL_ENERGY,), self),
-            "split": self.split,
-            "kinds": self.kind_rows(),
-            "operations": self.operation_rows(),
-            "notes": list(self.notes),
-        }
+        return row_of(STEP, self)
 
     # -- views -------------------------------------------------------------------------------
 
@@ -382,3 +242,75 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         from npusim.results.shown import step
 
         return step.report(self.to_json(), self.device, self.launched)
+
+
+def _plan(step: StepResult) -> Row | None:
+    """How formats were chosen, None where every operation converts."""
+    if step.plan is None:
+        return None
+    return {
+        "us": step.plan.us,
+        "bound_us": step.plan.bound_us,
+        "proved": step.plan.proved,
+        "framework_us": step.plan.framework_us,
+    }
+
+
+def _all_reduce(step: StepResult) -> Row | None:
+    """The exchange of gradients, None of one card."""
+    return None if step.reduced is None else step.reduced._asdict()
+
+
+#: A step in JSON.
+STEP: tuple[Fact[StepResult], ...] = (
+    Fact("workload", "network", "", str, lambda step: step.workload.name),
+    Fact("description", "description", "", str, lambda step: step.workload.description),
+    Fact("npusim_version", "npusim", "", str, lambda _: __version__),
+    Fact("device", "device", "", str, lambda step: step.device.name),
+    Fact("device_digest", "digest", "", str, lambda step: step.device.digest()),
+    Fact("clock_hz", "clock", "Hz", counts, lambda step: step.device.clock_hz),
+    Fact("launch", "launch mode", "", str, lambda step: step.device.launch_mode),
+    Fact("batch", "batch", "", counts, lambda step: step.batch),
+    Fact("dtype", "type of maps", "", str, lambda step: step.setting.kinds.maps.name),
+    Fact(
+        "normalisation_dtype",
+        "type of normalisations",
+        "",
+        str,
+        lambda step: step.setting.kinds.norm.name,
+    ),
+    Fact("pass", "pass", "", str, lambda step: step.setting.passes),
+    Fact("mode", "mode", "", str, lambda step: step.setting.mode),
+    Fact("layouts", "layouts", "", str, lambda step: step.setting.layouts),
+    Fact("fusions", "fusions", "", ", ".join, lambda step: list(step.setting.fusions)),
+    Fact("fused", "how often each was made", "", str, lambda step: dict(step.fused)),
+    Fact("optimizer", "optimizer", "", str, lambda step: step.setting.optimizer),
+    Fact("cards", "cards", "", counts, lambda step: step.setting.cards),
+    Fact("complete", "complete", "", str, lambda step: step.complete),
+    Fact(
+        "unknown_products",
+        "unknown products",
+        "",
+        str,
+        lambda step: dict(step.workload.unknown_products),
+    ),
+    Fact("cycles", "cycles", "", counts, lambda step: step.cycles),
+    Fact("compute_us", "time of kernels", "\u00b5s", us_text, lambda step: step.compute_us),
+    Fact("time_us", "time", "\u00b5s", us_text, lambda step: step.time_us),
+    Fact(
+        "at_least_us",
+        "least of any programs",
+        "\u00b5s",
+        str,
+        lambda step: [least.us for least in step.at_least],
+    ),
+    Fact("images_per_second", "speed", "images/s", rate_text, lambda step: step.images_per_second),
+    Fact("all_reduce", "all-reduce", "", str, _all_reduce),
+    Fact("plan", "plan of formats", "", str, _plan),
+    Fact("kept_bytes", "memory", "", bytes_text, lambda step: step.kept_bytes),
+    TOTAL_ENERGY,
+    Fact("split", "time by kind", "", str, lambda step: step.split),
+    Fact("kinds", "kinds", "", str, lambda step: step.kind_rows()),
+    Fact("operations", "operations", "", str, lambda step: step.operation_rows()),
+    Fact("notes", "notes", "", str, lambda step: list(step.notes)),
+)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from npusim.results.facts.differences import Row, numbered
+from npusim.results.facts.fact import names_of
+from npusim.results.facts.step_rows import KIND, KINDS, OPERATION, OPERATIONS
 
 #: A phase, and a kind or the name of an operation.
 Place = tuple[str, str]
@@ -19,9 +21,8 @@ Place = tuple[str, str]
 #: What stands between kinds that one kernel computes together.
 FUSED = " + "
 
-#: Counts of kinds that add up, and of operations.
-_SUMS = ("kernels", "us", "launch_us", "bytes")
-_SUMS_OF_OPERATIONS = ("us", "launch_us", "launches")
+#: The kernels that an operation launches, however often it runs.
+LAUNCHES = "launches"
 
 
 class Matched(NamedTuple):
@@ -93,7 +94,17 @@ def _group_name(together: set[str], phase: str, keys: Sequence[Place]) -> str:
 def _sum(rows: Sequence[Row]) -> Row:
     if not rows:
         return {}
-    return {name: sum(row[name] for row in rows) for name in _SUMS}
+    return _sums(rows, names_of(KINDS, KIND))
+
+
+def _sums(rows: Sequence[Row], names: Sequence[str]) -> Row:
+    """The sums of facts of rows, of those that are numbers in all of them."""
+    sums: Row = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if all(isinstance(value, int | float) for value in values):
+            sums[name] = sum(values)
+    return sums
 
 
 # -- operations --------------------------------------------------------------------------------
@@ -155,7 +166,7 @@ def _by_phase_and_value(rows: Sequence[Row]) -> dict[Place, Row]:
 
 def _counted(row: Row) -> Row:
     """An operation with how many kernels it launches."""
-    return {**row, "launches": len(row["kernels"]) * row.get("count", 1)}
+    return {**row, LAUNCHES: len(row["kernels"]) * row.get("count", 1)}
 
 
 def _added(rows: Sequence[Row], kind: str) -> Row:
@@ -163,7 +174,7 @@ def _added(rows: Sequence[Row], kind: str) -> Row:
     errors = [row["error"] for row in rows if row["error"]]
     return {
         **rows[-1],
-        **{name: sum(row[name] for row in rows) for name in _SUMS_OF_OPERATIONS},
+        **_sums(rows, (*names_of(OPERATIONS, OPERATION), LAUNCHES)),
         "kind": kind,
         "error": errors[0] if errors else "",
     }

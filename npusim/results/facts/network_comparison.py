@@ -15,10 +15,11 @@ from npusim.results.facts import fusion_matching, launched
 from npusim.results.facts.differences import Differences, Facts, Row, numbered
 from npusim.results.facts.energy import TOTAL_ENERGY
 from npusim.results.facts.fact import Fact, names_of
-from npusim.results.facts.fusion_matching import Matched
+from npusim.results.facts.fusion_matching import LAUNCHES, Matched
 from npusim.results.facts.launched import LAUNCHED_COUNTS, LAUNCHED_TIMES
-from npusim.results.facts.network_rows import ADDED
+from npusim.results.facts.network_rows import ADDED, LAYER, LAYERS
 from npusim.results.facts.number_text import bytes_text, counted, rate_text, us_text
+from npusim.results.facts.step_rows import KIND, KINDS, OPERATION, OPERATIONS
 
 
 class ComparedTimes(NamedTuple):
@@ -50,26 +51,14 @@ _OF_NETWORK = (
 )
 
 #: What a layer is and takes; times are of one, but for ``total_us``.
-_OF_LAYER = (
-    "count",
-    "total_us",
-    "output_us",
-    "input_us",
-    "weight_us",
-    "bias_us",
-    "other_us",
-    "own_us",
-    "own_problem_us",
-    "bottleneck",
-    "error",
-)
+_OF_LAYER = names_of(LAYERS, LAYER)
 
 #: What all launches of a kernel take.
 _OF_KERNEL = names_of(ADDED, "kernel")
 
 #: What a kind of operation of a step takes in a phase, and what one operation is and takes.
-_OF_KIND = ("kernels", "us", "launch_us", "bytes")
-_OF_OPERATION = ("kind", "us", "launch_us", "launches", "error")
+_OF_KIND = names_of(KINDS, KIND)
+_OF_OPERATION = (*names_of(OPERATIONS, OPERATION), LAUNCHES)
 
 #: What a step is besides, and takes in all.
 _OF_STEP = (
@@ -137,7 +126,7 @@ _STEP = {
     "kind": _Part("kinds", _OF_KIND, "us", "KINDS", _WITH_LAUNCHES, "kernels"),
     "operation": _Part("operations", _OF_OPERATION, "us", "OPERATIONS", _WITH_LAUNCHES, "launches"),
     "conversion": _Part(
-        "operations", _OF_OPERATION, "us", "CONVERTED VALUES", _WITH_LAUNCHES, "launches", most=8
+        "operations", _OF_OPERATION, "us", "CONVERTED VALUES", _WITH_LAUNCHES, LAUNCHES, most=8
     ),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.results.facts import metrics
+from npusim.results.facts.fact import Fact
 from npusim.results.facts.number_text import (
     bytes_text,
     counts,
@@ -18,6 +19,7 @@ from npusim.results.facts.number_text import (
     us_alike,
     us_text,
 )
+from npusim.results.facts.step_rows import OPERATIONS
 from npusim.results.shown import network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
@@ -176,27 +178,19 @@ def _timeline(facts: Row, device: Device, launched: Sequence[Any]) -> Iterator[P
     yield Colours(_colours(facts))
 
 
-def _by_name(names: Sequence[str], rows: Sequence[Row], left: int) -> Table:
-    """Facts by their names, whose ends tell the units; the first ``left`` of them are texts."""
-    columns = {_head(name): partial(_fact_cell, name) for name in names}
-    return Table.of(columns, rows, left)
+def _head(fact: Fact[Any]) -> str:
+    """The head above a column: ``launch \u00b5s``."""
+    return f"{fact.title} {fact.unit}" if fact.unit else fact.title
 
 
-def _head(name: str) -> str:
-    """Head above a fact: ``launch µs``, and ``read`` of ``read_bytes``."""
-    *words, unit = name.split("_")
-    return " ".join([*words, "\u00b5s"] if unit == "us" else words or [unit])
-
-
-def _fact_cell(name: str, row: Row) -> Any:
-    value, unit = row[name], name.rpartition("_")[2]
-    if unit == "us":
+def _fact_cell(fact: Fact[Any], row: Row) -> Any:
+    """A cell of a column; those of numbers know them."""
+    value = row[fact.name]
+    if fact.unit == "\u00b5s":
         return Cell(us_alike(value), value)
-    if unit == "bytes":
+    if fact.format is bytes_text:
         return Cell.size(value)
-    if unit == "share":
-        return percent_text(value, 1)
-    return value if isinstance(value, int | str) else ", ".join(value)
+    return value if isinstance(value, int | str) else fact.format(value)
 
 
 def _us_cell(us: float) -> Cell:
@@ -229,6 +223,7 @@ def _kinds(facts: Row) -> Iterator[Part]:
     yield Note("(\u00b5s with launches; GB/s: what the cores read and write, without launches)")
 
 
+#: Columns of the table of operations, of which the first ``_OPERATION_TEXTS`` are texts.
 _OPERATION_COLUMNS = (
     "operation",
     "kind",
@@ -239,11 +234,16 @@ _OPERATION_COLUMNS = (
     "read_bytes",
     "written_bytes",
 )
+_OPERATION_TEXTS = 3
 
 
 def _operations(facts: Row) -> Iterator[Part]:
     """Every operation and conversion in the order of launch."""
-    yield _by_name(_OPERATION_COLUMNS, facts["operations"], 3)
+    by_name = {fact.name: fact for fact in OPERATIONS}
+    columns = {
+        _head(by_name[name]): partial(_fact_cell, by_name[name]) for name in _OPERATION_COLUMNS
+    }
+    yield Table.of(columns, facts["operations"], _OPERATION_TEXTS)
     yield Note("In the order of launch. read, written: the values of the operation, each once.")
 
 
