@@ -165,7 +165,7 @@ def launched_figure(of: NetworkDifferences, **more: Any) -> Figure:
     looks = {fact.title: palette.LAUNCHED_COLOURS[fact.name] for fact in LAUNCHED_TIMES}
     each = " an image" if of.per_image else ""
     label = f"us{each}; launches, then kernels without them"
-    return stacks.stacked(bars, looks, label, 9, at="below", **more)
+    return stacks.stacked(bars, looks, label, 9, at="below", place="launched", **more)
 
 
 def _verdict(of: NetworkDifferences) -> str:
