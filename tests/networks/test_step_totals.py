@@ -27,6 +27,7 @@ def launched(
     sizes: dict[str, int],
     timed: Timed | None = None,
     l2: L2Traffic | None = None,
+    count: int = 1,
 ) -> LaunchedOperation:
     """An operation that reads and writes values, whose bytes are ``sizes``."""
     read = tuple(StoredValue(value, PLAIN) for value in reads.split())
@@ -41,6 +42,7 @@ def launched(
         writes=written,
         sizes={value: sizes[value.name] for value in (*read, *written)},
         l2=l2 or L2Traffic(),
+        count=count,
     )
 
 

@@ -166,21 +166,25 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         return sum(operation.written_back_bytes for operation in self.launched)
 
     @property
+    def fetched_again_bytes(self) -> int:
+        """Bytes of ``fetched_bytes`` that kernels fetch once more after they lost them."""
+        return sum(max(0, each.fetched_bytes - each.l2.fetched) for each in self.launched)
+
+    @property
     def unread_bytes(self) -> int:
         """Bytes of ``written_back_bytes`` that are of values nothing reads any more."""
         return sum(operation.l2.unread for operation in self.launched)
 
     @property
     def dirty_bytes(self) -> int:
-        """Bytes that are dirty in the L2 when the step ends, and in main memory by none of it."""
+        """Bytes that are dirty in the L2 when the step ends, and are not written back."""
         return self.launched[-1].l2.dirty if self.launched else 0
 
     @property
     def waiting_us(self) -> float:
-        """Microseconds that ``time_us`` lacks if operations wait for what main memory moves.
+        """Microseconds to add for no operation to be shorter than main memory takes for its bytes.
 
-        That is the bytes of each at the rates of main memory, where that is longer than its
-        kernels are simulated to take.
+        They are no part of ``time_us``.
         """
         cycles = 0
         for operation in self.launched:
@@ -263,8 +267,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
                 "formats are chosen by the times of kernels that start with a cold L2; the step's "
                 "own time counts what the kernels before leave there"
             )
-        if self.written_back_bytes or self.dirty_bytes:
-            yield self._write_backs()
+        yield from self._notes_of_main_memory()
         only = [one for one in self.launched if any(r.name == TRAFFIC for r in one.timed.runs)]
         if only:
             us = sum(one.us for one in only)
@@ -276,18 +279,39 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
                 f"there is no kernel: {times_text(counts.items())}"
             )
 
-    def _write_backs(self) -> str:
-        """What is counted of the bytes that leave the L2, and what is not."""
-        text = (
-            f"{bytes_text(self.written_back_bytes)} leave the L2 dirty as others need their room, "
-            f"{bytes_text(self.unread_bytes)} of it of values that nothing reads any more: each "
-            f"has addresses of its own, and one that took theirs would spare this; "
-            f"{bytes_text(self.dirty_bytes)} are dirty at the end; bytes and energy count what "
-            "leaves, the time does only within a kernel"
-        )
-        if self.waiting_us:
-            text += f": {us_text(self.waiting_us)} us more if every operation waited for its share"
-        return text
+    def _notes_of_main_memory(self) -> Iterator[str]:
+        """What is counted of the bytes to and from main memory, and what is not."""
+        if self.device.l2 is None:
+            return
+        if self.written_back_bytes:
+            text = (
+                f"{bytes_text(self.written_back_bytes)} are written back to "
+                f"{self.device.main_memory_name} as later kernels need their room in the L2"
+            )
+            if self.unread_bytes:
+                text += (
+                    f", {bytes_text(self.unread_bytes)} of it values that nothing reads any more: "
+                    "each has addresses of its own here; other values at their addresses would "
+                    "save some of that"
+                )
+            yield text
+            text = (
+                "energy and bounds count all that is written back, the time only what a kernel "
+                "writes back of its own results"
+            )
+            if self.waiting_us:
+                text += (
+                    "; were every operation at least as long as main memory takes for its bytes, "
+                    f"the step would be {us_text(self.waiting_us)} us longer"
+                )
+            yield text
+        if self.dirty_bytes:
+            yield f"{bytes_text(self.dirty_bytes)} are dirty in the L2 at the end, counted nowhere"
+        if self.fetched_again_bytes:
+            yield (
+                f"{bytes_text(self.fetched_again_bytes)} are read again by kernels that need more "
+                "room than the L2 has"
+            )
 
     def to_json(self) -> Row:
         """Everything as plain values, ready for ``json.dumps``."""
@@ -384,6 +408,9 @@ STEP: tuple[Fact[StepResult], ...] = (
     Fact("kept_bytes", "memory", "", bytes_text, lambda step: step.kept_bytes),
     Fact("fetched_bytes", "read", "", bytes_text, lambda step: step.fetched_bytes),
     Fact("written_back_bytes", "written", "", bytes_text, lambda step: step.written_back_bytes),
+    Fact(
+        "fetched_again_bytes", "read again", "", bytes_text, lambda step: step.fetched_again_bytes
+    ),
     Fact("unread_bytes", "of no more use", "", bytes_text, lambda step: step.unread_bytes),
     Fact("dirty_bytes", "dirty at the end", "", bytes_text, lambda step: step.dirty_bytes),
     Fact("waiting_us", "wait for main memory", "\u00b5s", us_text, lambda step: step.waiting_us),
