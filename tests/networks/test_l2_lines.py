@@ -122,7 +122,7 @@ def test_they_are_those_of_every_line_by_itself(seed: int) -> None:
         moved = lines.moved()
         totals += (moved.fetched, moved.written_back)
         counted = line_by_line(used, room * LINE, LINE)
-        assert CrossingBytes(*totals.tolist(), moved.dirty) == counted
+        assert CrossingBytes(int(totals[0]), int(totals[1]), moved.dirty) == counted
 
 
 #: Networks, and the sizes of an L2 that stand to a batch of 1 as 48, 192 and 384 MiB do to 32.

@@ -337,22 +337,22 @@ def tasks(
     addresses throughout and no other does, but that a result of the optimizer takes the place of
     what it replaces.
     """
-    computed = [launch for launch in launches if not launch.is_view]
+    computed = [(launch, launch.reads, launch.writes) for launch in launches if not launch.is_view]
     places = _Places(formats.step.updates)
     last_uses: dict[StoredValue, int] = {}
-    for number, launch in enumerate(computed):
-        used = (*launch.reads, *launch.writes)
-        last_uses |= dict.fromkeys((places[stored] for stored in used), number)
+    for number, (_, reads, writes) in enumerate(computed):
+        for stored in (*reads, *writes):
+            last_uses[places[stored]] = number
     lines = L2Lines(device.l2)
-    for number, launch in enumerate(computed):
-        sizes = {stored: formats.size(*stored) for stored in (*launch.reads, *launch.writes)}
+    for number, (launch, reads, writes) in enumerate(computed):
+        sizes = {stored: formats.size(*stored) for stored in (*reads, *writes)}
         warm = []
-        for stored in launch.reads:
+        for stored in reads:
             place = places[stored]
             warm.append(lines.read(place, sizes[stored]))
             if last_uses[place] == number:
                 lines.unread(place)
-        for stored in launch.writes:
+        for stored in writes:
             lines.write(places[stored], sizes[stored])
         yield LaunchTask(launch, _task(launch, formats, warm), sizes, lines.moved())
 
