@@ -78,6 +78,9 @@ def _note_row(
         names["w_new"] = f"{value.name}_new"
     for name in names.values():
         step.value(value._replace(name=name))
+    for symbol in (*update.state, "w"):
+        if f"{symbol}_new" in names:
+            step.updates[names[f"{symbol}_new"]] = names.get(symbol, value.name)
     operation = f"{value.name}.{update.op}"
     operands = {"w": value.name, "g": gradient, **names}
     chain = chain_of(update.op, operands, operation, 1, settings)

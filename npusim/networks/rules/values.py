@@ -83,6 +83,9 @@ class Training(Struct):
     that lie where another lies, with other axes. ``repeated`` are parameters of which a kernel
     takes more numbers than they have, one number for all channels: their step is timed, not
     computed.
+
+    ``updates`` are new values of parameters and of what the optimizer keeps between steps, each
+    with the parameter or state whose place it takes.
     """
 
     inputs: tuple[str, ...] = ()
@@ -93,6 +96,7 @@ class Training(Struct):
     scales: set[str] = field(default_factory=set)
     repeated: set[str] = field(default_factory=set)
     views: dict[str, str] = field(default_factory=dict)
+    updates: dict[str, str] = field(default_factory=dict)
 
     def home(self, name: str) -> str:
         """The value that lies where this one does: itself, or what it is a view of."""
