@@ -148,13 +148,20 @@ def step_missing(facts: Row) -> str:
 
 def memory_text(facts: Row) -> str:
     """The most memory that a step takes, when, what that holds, and its largest values."""
-    peak = facts["peak"]
-    shares = [f"{holds} {bytes_text(size)}" for holds, size in shares_of(peak).items()]
     largest = [f"{row['value']} {bytes_text(row['bytes'])}" for row in facts["held"][:LARGEST]]
-    return (
-        f"{bytes_text(facts['peak_bytes'])} at most, in {peak['operation']} ({peak['phase']}, at "
-        f"{us_text(peak['start_us'])} us): {', '.join(shares)}; largest: {', '.join(largest)}"
-    )
+    return f"{peak_text(facts['peak'])}; largest: {', '.join(largest)}"
+
+
+def peak_text(peak: Row) -> str:
+    """The memory of a step at its peak, in which operation that is, and what it holds."""
+    return f"{bytes_text(peak['bytes'])} at most, {peak_place(peak)}"
+
+
+def peak_place(peak: Row) -> str:
+    """The operation in which memory is at its peak, its start if simulated, and what it holds."""
+    when = f"{peak['phase']}, at {us_text(peak['start_us'])} us" if peak["us"] else peak["phase"]
+    shares = [f"{holds} {bytes_text(size)}" for holds, size in shares_of(peak).items()]
+    return f"in {peak['operation']} ({when}): {', '.join(shares)}"
 
 
 def too_large(facts: Row) -> str:
