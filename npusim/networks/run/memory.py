@@ -188,6 +188,7 @@ class StepMemory:
     ) -> None:
         self.device = device
         self.launched = launched
+        self.step = step
         self.lives = lifetimes(launched, step)
 
     @cached_property
