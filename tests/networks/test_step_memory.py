@@ -299,7 +299,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
     assert facts["batch"] == answer.batch
     assert facts["next_peak_bytes"] > facts["card_bytes"] >= facts["peak_bytes"]
     text = answer.text()
-    assert f"batch {answer.batch:,} of 3.0 MiB" in text
+    assert f"batch {answer.batch:,} fits 3.0 MiB" in text
     assert "not counted" in text
     assert f"{answer.batch} images" in repr(answer)
     answer.report(tmp_path / "largest.html")

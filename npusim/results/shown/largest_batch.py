@@ -26,10 +26,11 @@ def report(facts: Row, step: Row, device: Device) -> Report:
     """The report, of the facts of the largest batch and those of its ``step``."""
     lines, cards = apart(_keys(facts, step))
     batch = f"{facts['batch']:,}"
+    card = mebibytes_text(facts["card_bytes"])
     return Report(
         title=f"Largest batch of {facts['workload']} on {facts['device']}",
         about=[f"{step['description']}; {step['pass']}, {network_words.asked(step)}"],
-        lead=f"Batch {batch}: {_needs(facts['peak'])} of {mebibytes_text(facts['card_bytes'])}.",
+        lead=f"Batch {batch} fits {card}, batch {facts['next_batch']:,} does not.",
         lines=lines,
         cards=cards,
         sections=(
@@ -52,7 +53,7 @@ def _keys(facts: Row, step: Row) -> Iterator[Key]:
     yield Key(ReportLine("device", network_words.device_text(step)))
     card = mebibytes_text(facts["card_bytes"])
     yield Key(
-        ReportLine("largest", f"batch {facts['batch']:,} of {card}"),
+        ReportLine("largest", f"batch {facts['batch']:,} fits {card}"),
         (f"{facts['batch']:,}", "images at most"),
     )
     for batch, peak, held, how in (
@@ -78,4 +79,4 @@ def mebibytes_text(count: int) -> str:
 
 def _needs(peak: Row) -> str:
     """The memory of a batch, in which operation that is, and what it holds."""
-    return f"needs {mebibytes_text(peak['bytes'])} {network_words.peak_place(peak)}"
+    return f"needs {mebibytes_text(peak['bytes'])}, {network_words.peak_place(peak)}"
