@@ -88,8 +88,10 @@ def _explain_step(arguments: argparse.Namespace) -> None:
     with ProgressBar() as progress:
         result = timed_step(arguments, progress)
         if arguments.alternatives:
-            found = result.alternatives(
-                jobs=arguments.jobs or 1, store=arguments.store, progress=progress
+            from npusim.networks.run.alternatives import alternatives  # noqa: PLC0415
+
+            found = alternatives(
+                result, jobs=arguments.jobs or 1, store=arguments.store, progress=progress
             )
             print_result(found, arguments.json)
             refuse_partial(result)

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 #: Keywords of every call, which networks take besides their own.
 _CALL = ("cores", "rules", "engine", "launch", "start", "tiling", "jobs", "store")
 
+#: The option that asks for the largest batch.
+LARGEST_BATCH = "--largest-batch"
+
 #: Further options that only layers by themselves have.
 _LAYERS_ONLY = ("start", "range")
 
@@ -77,7 +80,13 @@ def add_arguments(parser: Parser) -> None:
 example:
   npusim net resnet50 --device ascend910b2 --batch 32
   npusim net resnet50 --device ascend910b2 --batch 32 --mode graph --jobs 2 --store"""
-    simulation = add_timing(parser)
+    step, simulation = add_timing(parser)
+    step.add_argument(
+        LARGEST_BATCH,
+        action="store_true",
+        help="the largest batch whose step the card's main memory holds, what it and the next one "
+        "need, and its speed (mode: graph unless given; default: no)",
+    )
     simulation.add_argument(
         "--range",
         action="store_true",
@@ -101,8 +110,11 @@ example:
     parser.set_defaults(range=None)
 
 
-def add_timing(parser: Parser) -> Group:
-    """Declare a network, its machine, and how it is simulated; return the group of the last."""
+def add_timing(parser: Parser) -> tuple[Group, Group]:
+    """Declare a network, its machine, how its step runs, and how it is simulated.
+
+    Returns the groups of the last two.
+    """
     add_network(parser)
     machine = add_device_options(parser, required=True)
     add_rules_option(machine)
@@ -134,7 +146,7 @@ def add_timing(parser: Parser) -> Group:
     )
     # The library has the same defaults, and what is given must be told from what is not.
     parser.set_defaults(rules=None, launch=None, start=None, engine=None)
-    return simulation
+    return step, simulation
 
 
 def add_step(command: Parser) -> None:
@@ -142,7 +154,7 @@ def add_step(command: Parser) -> None:
     add_timing(command)
     add_json_option(command)
     add_debug_option(command)
-    command.set_defaults(leaf=command)
+    command.set_defaults(leaf=command, largest_batch=False)
 
 
 def add_network(parser: Parser, batch: int = 1) -> None:
@@ -220,7 +232,7 @@ def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any
 def execute(arguments: argparse.Namespace) -> None:
     """Print what could be simulated; raise ``ArgumentError`` after it if something is missing."""
     check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES, trace=TRACES)
-    is_step = arguments.mode is not None
+    is_step = arguments.mode is not None or arguments.largest_batch
     _refuse_needless(arguments, is_step)
     with ProgressBar() as progress:
         result = _timed(arguments, is_step, progress)
@@ -232,10 +244,11 @@ def execute(arguments: argparse.Namespace) -> None:
         "plot": result.save_plot,
         "report": result.report,
     }
+    timed = result.step if arguments.largest_batch else result
     if is_step:
-        writers["trace"] = saying(TO_OPEN, result.save_trace)
+        writers["trace"] = saying(TO_OPEN, timed.save_trace)
     write_files(arguments, **writers)
-    refuse_partial(result, is_step)
+    refuse_partial(timed, is_step)
 
 
 def _timed(arguments: argparse.Namespace, is_step: bool, progress: ProgressBar) -> Any:
@@ -246,7 +259,10 @@ def _timed(arguments: argparse.Namespace, is_step: bool, progress: ProgressBar) 
         workload = read_network(workload, **sizes, padding=arguments.padding)
         sizes = {}
     run: Any = network
-    if is_step:
+    if arguments.largest_batch:
+        _refuse_batch(arguments)
+        from npusim.networks.run.largest_batch import largest_batch as run  # noqa: PLC0415
+    elif is_step:
         from npusim.networks.run.step import step as run  # noqa: PLC0415 - it takes time to import
     keywords = _given(arguments, [*_keywords(STEP if is_step else LAYERS), *_CALL])
     return run(
@@ -292,6 +308,12 @@ def _incomplete(result: Any, is_step: bool) -> str:
         f"{len(names)} of {count} {parts} were not simulated: {', '.join(names)}; "
         "the totals are partial"
     )
+
+
+def _refuse_batch(arguments: argparse.Namespace) -> None:
+    """Raise ``ArgumentError`` where the batch is given that is looked for."""
+    if arguments.batch is not None:
+        raise ArgumentError(f"{LARGEST_BATCH} looks for the batch; leave out --batch")
 
 
 def _refuse_needless(arguments: argparse.Namespace, is_step: bool) -> None:

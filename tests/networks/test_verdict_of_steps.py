@@ -110,6 +110,7 @@ def test_no_part_saves_more_than_the_verdict_s(graph: StepResult, eager: StepRes
         assert result.bottleneck == verdict.name
         times = all_doubled(result)
         least_us = min(times.values())
+        assert verdict.double_us is not None
         assert verdict.double_us == pytest.approx(times[verdict.name], rel=1e-2)
         assert verdict.double_us <= least_us + TOLERANCE * result.time_us
 
@@ -134,6 +135,7 @@ def test_trials_end_at_their_limit(graph: StepResult) -> None:
     best = trials.next_best()
     assert best is not None
     assert usual is not None
+    assert best.double_us is not None
     assert best.double_us >= usual.double_us
     assert trials.untried > 0
     verdict = replace(graph.verdict, untried=trials.untried)
@@ -252,7 +254,6 @@ def test_the_bound_of_a_step_is_compared_with_a_measured_time(graph: StepResult)
     assert "any program needs" in bounded.text()
     with pytest.raises(ArgumentError, match="measured_us is 0"):
         graph.bound(0)
-    assert set(graph.bounds["of"]) == {"program", "problem"}
     assert graph.energy["uj"].sum() == pytest.approx(graph.energy_uj)
 
 
@@ -298,7 +299,7 @@ def small(block: Workload) -> StepResult:
 
 @pytest.fixture(scope="module")
 def shortened(small: StepResult) -> Alternatives:
-    return small.alternatives()
+    return npusim.alternatives(small)
 
 
 def test_every_alternative_is_a_whole_new_step(
@@ -360,7 +361,7 @@ def test_a_change_that_cannot_be_is_told_with_the_reason(small: StepResult) -> N
 
 def test_a_result_that_nobody_asked_for_has_no_alternatives(graph: StepResult) -> None:
     with pytest.raises(ArgumentError, match=r"take the result of npusim\.step"):
-        replace(graph, request=None).alternatives()
+        npusim.alternatives(replace(graph, request=None))
 
 
 def test_launches_are_a_part_of_small_steps(block: Workload) -> None:

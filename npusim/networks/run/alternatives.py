@@ -46,7 +46,12 @@ def alternatives(
     store: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Alternatives:
-    """What would shorten ``step``, each change by itself; see ``StepResult.alternatives``."""
+    """What would shorten a step: formats, fusions, launches, cards, memories, tilings, batches.
+
+    Each change is simulated by a whole new step, its plan included, in ``jobs`` processes and with
+    ``store`` as for ``npusim.step``; none are added up. ``progress`` is called as that of a call,
+    with the change. Raises ``ArgumentError`` for a result that is not of ``npusim.step``.
+    """
     if step.request is None:
         raise ArgumentError(
             f"{step.workload.name}: this result was not made by npusim.step, so it is not known "
@@ -157,8 +162,9 @@ def tried(
         return Alternative(change=change.name, option=change.option, error=str(error))
     if len(result.failed) > len(step.failed):
         names = ", ".join(operation.name for operation in result.failed)
-        error = f"not simulated: {names}"
-        return Alternative(change=change.name, option=change.option, error=error)
+        return Alternative(
+            change=change.name, option=change.option, error=f"not simulated: {names}"
+        )
     before_us = step.time_us / step.batch
     return Alternative(
         change=change.name,

@@ -241,13 +241,17 @@ def path_totals(runs: Iterable[KernelRun], *, operands: bool = True) -> tuple[Pa
 
     A path has a total for each of its ``operands``, or without them one for all.
     """
+    return added_up((row for run in runs for row in run.traffic), operands=operands)
+
+
+def added_up(rows: Iterable[TrafficRow], *, operands: bool = True) -> tuple[PathTotal, ...]:
+    """Totals of ``rows``, as ``path_totals`` of kernels."""
     totals: dict[tuple[str, str, str], list[int]] = {}
-    for run in runs:
-        for row in run.traffic:
-            entry = totals.setdefault((row.src, row.dst, row.operand * operands), [0, 0, 0, 0])
-            counts = row.bytes, row.hit_bytes, row.miss_bytes, row.fetched_bytes
-            for place, count in enumerate(counts):
-                entry[place] += count
+    for row in rows:
+        entry = totals.setdefault((row.src, row.dst, row.operand * operands), [0, 0, 0, 0])
+        counts = row.bytes, row.hit_bytes, row.miss_bytes, row.fetched_bytes
+        for place, count in enumerate(counts):
+            entry[place] += count
     paths = [PathTotal(*key, *counts) for key, counts in totals.items()]
     return tuple(sorted((path for path in paths if path.bytes), key=_path_key))
 

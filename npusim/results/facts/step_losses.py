@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from npusim.base.errors import ArgumentError
 from npusim.base.records import collecting_seldom
 from npusim.machine.device.spec import Device
@@ -19,7 +21,7 @@ from npusim.results.facts.step_replay import StepCall
 MOST_LOSSES = 10
 
 
-class AlikeOperations(NamedTuple):
+class AlikeOperations(Struct, frozen=True):
     """Operations of a step that are one call: their names, their kind, and their least time."""
 
     names: tuple[str, ...]

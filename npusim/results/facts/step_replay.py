@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -18,7 +17,7 @@ from npusim.results.facts.replay import Replay
 Exchange = Callable[[Device, Sequence[float]], float]
 
 
-class StepCall(NamedTuple):
+class StepCall(Struct, frozen=True):
     """A call that launches of a step share: equal operations are simulated once.
 
     ``kind`` is that of the operations, ``us`` its time as it was simulated, ``count`` how often the
@@ -32,7 +31,7 @@ class StepCall(NamedTuple):
     count: int
 
 
-class StepLaunch(NamedTuple):
+class StepLaunch(Struct, frozen=True):
     """A launch of a step: the place of its call, and how often that runs in a row."""
 
     call: int
@@ -109,7 +108,7 @@ class StepReplay(Struct, frozen=True, dict=True):
         return sum(times) + self.exchange(device, times)
 
 
-def changed_figures(before: Device, after: Device) -> Collection[str] | None:
+def changed_figures(before: Device, after: Device) -> set[str] | None:
     """Paths of the figures in which two variants differ; None where they differ in more."""
     if before.launch_mode != after.launch_mode:
         return None
