@@ -12,6 +12,7 @@ from npusim.results.facts import metrics
 from npusim.results.facts.fact import Fact
 from npusim.results.facts.number_text import (
     bytes_text,
+    counted,
     counts,
     launched_text,
     percent_text,
@@ -45,6 +46,9 @@ Row = Mapping[str, Any]
 
 #: Conversions that a text names one by one; more are summed up.
 MAX_CONVERSIONS = 12
+
+#: The longest operations that have a button of the timeline.
+LONGEST = 6
 
 
 def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
@@ -147,7 +151,7 @@ def _time(facts: Row) -> str:
 
 
 def _images(facts: Row) -> str:
-    return f"a step of {facts['batch']} images"
+    return f"a step of {counted(facts['batch'], 'image')}"
 
 
 def _colours(facts: Row) -> list[tuple[str, str]]:
@@ -157,25 +161,43 @@ def _colours(facts: Row) -> list[tuple[str, str]]:
 
 
 def _timeline(facts: Row, device: Device, launched: Sequence[Any]) -> Iterator[Part]:
-    """Phases and kernels one after another."""
+    """Phases, operations and kernels one after another; buttons show phases and what is longest."""
     us = device.time_us(1)
-    pieces = []
-    for operation in launched:
-        kernels_of_operation = [
-            (run, run.name, palette.STEP_COLOURS[palette.step_group(kind)])
-            for kind, run in operation.parts
-        ]
-        pieces.append((operation.name, 1, kernels_of_operation))
-    operations, kernels = timeline.in_turn(pieces, us)
-    phases: dict[str, Span] = {}
+    operations, kernels = timeline.in_turn([_piece(operation) for operation in launched], us)
+    phases: dict[str, list[Span]] = {}
     for operation, span in zip(launched, operations, strict=True):
-        name = operation.phase
-        left = phases.get(name, span).left
-        phases[name] = Span(name, name, left, span.right, palette.KERNEL)
-    named = [*phases.values()]
-    rows = {"phase": named, "kernel": kernels}
-    yield timeline.whole_in_rows("step", rows, us, named, "Kernels in the order of launch.")
+        phases.setdefault(operation.phase, []).append(span)
+    named = [_phase(name, spans, facts["cycles"], us) for name, spans in phases.items()]
+    rows = {"phase": named, "operation": operations, "kernel": kernels}
+    longest = sorted(operations, key=lambda span: span.left - span.right)[:LONGEST]
+    caption = "Operations and their kernels in the order of launch."
+    yield timeline.whole_in_rows("step", rows, us, [*named, *longest], caption)
     yield Colours(_colours(facts))
+
+
+def _piece(operation: Any) -> timeline.Piece:
+    """An operation with its kernels, for a timeline; a tooltip has its kind and its bytes."""
+    kernels = [
+        (run, run.name, palette.STEP_COLOURS[palette.step_group(kind)])
+        for kind, run in operation.parts
+    ]
+    sizes = (
+        f"reads {bytes_text(operation.read_bytes)}, writes {bytes_text(operation.written_bytes)}"
+    )
+    return timeline.Piece(
+        operation.name,
+        kernels,
+        colour=palette.STEP_COLOURS[palette.step_group(operation.kind)],
+        details=f"{operation.kind}\n{sizes}",
+    )
+
+
+def _phase(name: str, operations: Sequence[Span], all_cycles: int, us: float) -> Span:
+    """A phase from its first to its last operation, ``us`` microseconds a cycle."""
+    left, right = operations[0].left, operations[-1].right
+    share = timeline.share_text(right - left, all_cycles, us)
+    details = f"{counted(len(operations), 'operation')}\n{share}"
+    return Span(name, name, left, right, palette.KERNEL, details=details)
 
 
 def _head(fact: Fact[Any]) -> str:
