@@ -199,7 +199,7 @@ def interactive(result: CallFacts) -> Figure:
     caption = (
         "Drag to move; zoom with the buttons, with Ctrl and the wheel, or by dragging the frame in "
         "the strip of all kernels. Waits are the low bars before what waited. Shown are the first "
-        "and the slowest core of each kernel."
+        "and the slowest core of each kernel; a row without bars is idle while that kernel runs."
     )
     if gap:
         caption += (
