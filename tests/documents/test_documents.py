@@ -191,8 +191,8 @@ def test_the_words_below_the_sweep_say_what_its_times_are() -> None:
     times = {(row["groups"], row["l2.size"]): float(row["time_us"]) for row in _swept()}
     more, fewer, *saved = found.groups()
     for percent, size in zip(saved[::2], saved[1::2], strict=True):
-        size = size.replace(" ", "")
-        assert float(percent) == round(100 * (1 - times[more, size] / times[fewer, size]))
+        l2 = size.replace(" ", "")
+        assert float(percent) == round(100 * (1 - times[more, l2] / times[fewer, l2]))
 
 
 @pytest.mark.slow  # its network and others are replayed
