@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import npusim
+from npusim.base.records import replace
 from npusim.results.facts.metrics import PathTotal
 from npusim.results.shown.figure import Bars, Figure, LineMark, Words
 from npusim.results.shown.figures import memories
@@ -65,7 +66,8 @@ class Drawing:
 
     def at(self, points: np.ndarray) -> np.ndarray:
         """Pixels of points, the second axis downwards."""
-        return (points - self.origin) * self.scale * np.array([1, -1])
+        pixels: np.ndarray = (points - self.origin) * self.scale * np.array([1, -1])
+        return pixels
 
     def _rule(self, corners: np.ndarray) -> None:
         """Keep many points of a line."""
@@ -115,5 +117,6 @@ def test_a_label_on_an_arrow_is_seen() -> None:
     figure = drawn("from main memory")
     line = next(mark for mark in figure.marks if isinstance(mark, LineMark))
     middle = [np.mean(line.x)], [np.mean(line.y)]
-    figure.marks.append(Words(x=middle[0], y=middle[1], texts=["1.0 GiB"]))  # type: ignore[attr-defined]
+    struck = Words(x=middle[0], y=middle[1], texts=["1.0 GiB"])
+    figure = replace(figure, marks=[*figure.marks, struck])
     assert any("a line through 1.0 GiB" in text for text in Drawing(figure, 350).covered())
