@@ -83,6 +83,7 @@ class Call(Struct, dict=True):
         self._operand_values: dict[str, Operand] = {}
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
+        self.extrapolated: dict[str, str] = {}  # kernels whose tiling no published rule covers: why
         self._touched: set[str] = set()  # tensors that the L2 may hold
         self.layouts = dict(self.options.layouts or {})  # of operands and results with gaps
         self._to_copy: dict[str, Tensor] = {}  # results that are copied into views at the end
@@ -426,7 +427,8 @@ class Call(Struct, dict=True):
 
     def _record(self, launched: Launched, kernel: str, tiling: Any) -> None:
         """Add the run of a kernel to the call: its rows, its tiling, what its time rests on."""
-        self.runs.append(launched.run)
+        beyond = self.extrapolated.get(kernel, "")
+        self.runs.append(replace(launched.run, extrapolated=beyond) if beyond else launched.run)
         if tiling is not None:
             self._tilings[kernel] = tiling
         self.figures |= dict.fromkeys(figures_behind(self.device, launched))

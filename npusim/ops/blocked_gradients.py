@@ -290,9 +290,11 @@ def _tiling(
     wanted = asked(call, kernel)
     if wanted == "library":
         device = call.device.launching("single")
-        wanted, remark = library.tiled(kernel, c, device, call.cube_cores, dtype)
-        if remark:
-            call.notes.append(f"{kernel.name}: {remark}")
+        ruled = library.tiled(kernel, c, device, call.cube_cores, dtype)
+        if ruled.remark:
+            call.notes.append(f"{kernel.name}: {ruled.remark}")
+        call.extrapolated[kernel.name] = ruled.beyond
+        wanted = ruled.tiling
     rule: Any = cann_filter if kernel is ConvBackpropFilter else cann_input
     if wanted == "production":
         wanted = rule.production_tiling(c, call.device, call.cube_cores, dtype)

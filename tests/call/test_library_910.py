@@ -151,7 +151,7 @@ def test_what_the_rule_rejects_is_tiled_by_default(chip: str) -> None:
 def test_the_default_of_a_first_layer_is_the_library_s() -> None:
     """32 x 2 x 1 blocks with every buffer single: rows of 7x7 filters for 32 blocks fit L1."""
     c = layer(3, 64, 224, 7, 2)
-    tiling, _ = library.tiled(ConvForward, c, device(), 32, FP16)
+    tiling = library.tiled(ConvForward, c, device(), 32, FP16).tiling
     assert (tiling.base_m, tiling.base_n, tiling.base_k) == (512, 32, 16)
     slots = (tiling.l1_slots, tiling.weight_slots, tiling.l0_slots, tiling.l0c_slots)
     assert slots == (1, 1, 1, 1)
@@ -160,7 +160,7 @@ def test_the_default_of_a_first_layer_is_the_library_s() -> None:
 def test_tiles_of_dw_are_shared_out_evenly() -> None:
     """384 -> 384 channels, 3x3 of 13x13: 24 tiles of 12 x 18 blocks, in 4 parts for 32 cores."""
     c = layer(384, 384, 13, 3, 1)
-    tiling, _ = library.tiled(ConvBackpropFilter, c, device(), 32, FP16)
+    tiling = library.tiled(ConvBackpropFilter, c, device(), 32, FP16).tiling
     tiles = 384 // tiling.base_m * (384 * 9 // tiling.base_n)
     assert tiles * tiling.k_parts % 32 == 0
     assert tiles * tiling.k_parts // 2 % 32 > 0
