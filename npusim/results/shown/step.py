@@ -20,7 +20,7 @@ from npusim.results.facts.number_text import (
     us_text,
 )
 from npusim.results.facts.step_rows import OPERATIONS
-from npusim.results.shown import network_words, palette
+from npusim.results.shown import implausible, network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
 from npusim.results.shown.figures import stacks, timeline
@@ -58,12 +58,18 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     return Report(
         title=f"{facts['workload']} {facts['pass']} step on {device.name}",
         about=[f"{facts['description']}; batch {facts['batch']}, {network_words.asked(facts)}"],
-        lead=_lead(facts),
+        lead=_lead(facts, device),
         lines=lines,
         cards=cards,
         sections=(
             Section("Phases", [OnPage(lambda: [stacks.phases(facts)])]),
             Section("Kinds of operations", [*_kinds(facts)], brief=True, heading="PHASE"),
+            Section(
+                "Far from the least",
+                [*implausible.parts(facts, device)],
+                brief=True,
+                heading="FAR FROM THE LEAST",
+            ),
             Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
             Section("Conversions that remain", [*_conversions(facts)], heading="CONVERSION"),
@@ -75,9 +81,10 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     )
 
 
-def _lead(facts: Row) -> str:
+def _lead(facts: Row, device: Device) -> str:
     """The time and the kinds of operation that matter most."""
-    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
+    text = f"{us_text(facts['time_us'])} \u00b5s{implausible.totals(facts, device)}."
+    text += f" {split_text(facts, network_words.KINDS)}."
     if facts["all_reduce"]:
         text += f" All-reduce: {network_words.reduced_text(facts['all_reduce'])}."
     return text if facts["complete"] else f"Partial: {network_words.step_missing(facts)}. {text}"
@@ -94,6 +101,7 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
         missing = network_words.step_missing(facts)
         yield Key(ReportLine("partial", f"{missing}; the times below lack it"))
     yield Key(ReportLine("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
+    yield from implausible.keys(facts, device)
     cached_us, cold_us = facts["at_least_us"]
     yield Key(
         ReportLine(
