@@ -87,7 +87,8 @@ class Call(Struct, dict=True):
         self._touched: set[str] = set()  # tensors that the L2 may hold
         self.layouts = dict(self.options.layouts or {})  # of operands and results with gaps
         self._to_copy: dict[str, Tensor] = {}  # results that are copied into views at the end
-        self.blind = False  # to these and to the kind of launch, when tilings are chosen
+        #: When tilings are chosen: to these, and to the kind of launch.
+        self.blind = isinstance(self.options.tiling, str) and self.options.tiling == "library"
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Hold the call against the documented limits of its operator; ``RuleError`` outside.

@@ -32,6 +32,10 @@ from npusim.problem.convolution import Convolution
 from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
+#: Channels up to which the library computes a forward pass or a filter gradient in blocks of four
+#: (``FRACTAL_Z_C04``, unless the filter is 1x1), by kernels of which no rule is public.
+FEW_CHANNELS = 4
+
 #: Stand in for the tilings that are to be chosen.
 ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
 ANY_GRADIENT = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=1, form="taps")
@@ -276,18 +280,25 @@ def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -
         call.launch(kernel)
 
 
-def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> Any:
-    """The tiling of a kernel as a call asks for it: a tiling, or a word."""
+def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution) -> Any:
+    """The tiling of a kernel of the 3-D ``c`` as a call asks for it: a tiling, or a word.
+
+    Of few channels the library has kernels of its own, for which the best of ours stand: "auto".
+    """
     kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
     option, vendor = call.options.tiling, kernel.vendor_rule
-    return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
+    wanted = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
+    few = kernel is not ConvBackpropInput and c.cin <= FEW_CHANNELS and c.taps > 1
+    if few and isinstance(wanted, str) and wanted == "library":
+        return "auto"
+    return wanted
 
 
 def _tiling(
     call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
 ) -> Any:
     """The tiling that a call asks for, None for the best."""
-    wanted = asked(call, kernel)
+    wanted = asked(call, kernel, c)
     if wanted == "library":
         device = call.device.launching("single")
         ruled = library.tiled(kernel, c, device, call.cube_cores, dtype)

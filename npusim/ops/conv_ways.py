@@ -44,7 +44,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.ops.blocked_gradients import ANY_GRADIENT, ANY_PRODUCT, asked
 from npusim.ops.cube_math import CubeMath
-from npusim.ops.window_products import LIBRARY_MULTIPLIES, product_estimate
+from npusim.ops.window_products import product_estimate
 from npusim.problem.convolution import Convolution
 from npusim.reuse.answers import Answers
 from npusim.reuse.tracked_device import TrackedDevice
@@ -250,7 +250,8 @@ def faster_shape(
     kernels: list[type[Gradient]] = [ConvBackpropFilter]
     if gradient:
         kernels = [ConvBackpropInput, ConvForward] if can_fold(c) else [ConvBackpropInput]
-    if any(asked(call, kernel) not in ("auto", "tuned") for kernel in kernels):
+    words = [asked(call, kernel, c) for kernel in kernels]
+    if not all(isinstance(word, str) and word in ("auto", "tuned") for word in words):
         return None
     fold = _chosen_fold(call, c, math, gradient=gradient)
     if fold == _THIN:
@@ -294,6 +295,14 @@ _KERNELS_OF: Mapping[str, tuple[type[Gradient], ...]] = {
 _MULTIPLIED: Answers[list[bool]] = Answers("multiplied", 256, list, list)
 
 
+def can_multiply(c: Convolution) -> bool:
+    """True if windows of the ordinary ``c`` are rows of a matrix, which its filter multiplies.
+
+    A filter of 1x1 may be multiplied only where it is the whole input.
+    """
+    return c.one_window or (c.side_by_side and c.taps > 1)
+
+
 def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
     """Choose a product of matrices for a ``result`` of ``c``, whose windows lie side by side.
 
@@ -301,13 +310,13 @@ def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
     does so on the chip; else where it takes less time than convolution kernels by an estimate of
     both. A tiling that is given for a convolution kernel asks for this kernel.
     """
-    words = [asked(call, kernel) for kernel in _KERNELS_OF[result]]
-    if not all(word in ("auto", "tuned", "library") for word in words):
+    words = [asked(call, kernel, c) for kernel in _KERNELS_OF[result]]
+    if not all(isinstance(word, str) and word in ("auto", "tuned", "library") for word in words):
         return False
     if c.one_window:
         return True
     if "library" in words:
-        return call.device.product in LIBRARY_MULTIPLIES
+        return call.device.library_multiplies
     key = f"{c} {math} {result} {call.groups}"
     known_answer = _MULTIPLIED.find(key, call.device)
     if known_answer is not None:

@@ -251,9 +251,9 @@ def prepared(
         settings=settings,
     )
     device = options.machine
-    fused_counts = fused(step, chosen(setting.fusions), device)
     plain = setting.layouts == "each_call"
     times = SimulatedTasks(OperationLauncher(options, plain=plain), store, workers or Workers(1))
+    fused_counts = fused(step, chosen(setting.fusions), device, times.as_product)
     formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
     plan = None
