@@ -18,6 +18,7 @@ from npusim.kernels.implicit_gemm.forward import ConvForward
 from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
+from npusim.kernels.layout.folding import FoldedConvolution
 from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.bias_add import BiasAdd
 from npusim.kernels.vector.bias_grad import BiasGrad, channel_parts
@@ -289,7 +290,11 @@ def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convol
     option, vendor = call.options.tiling, kernel.vendor_rule
     wanted = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
     few = kernel is not ConvBackpropInput and c.cin <= FEW_CHANNELS and c.taps > 1
-    if few and isinstance(wanted, str) and wanted == "library":
+    if (
+        isinstance(wanted, str)
+        and wanted == "library"
+        and (few or isinstance(c, FoldedConvolution))
+    ):
         return "auto"
     return wanted
 
@@ -299,6 +304,11 @@ def _tiling(
 ) -> Any:
     """The tiling that a call asks for, None for the best."""
     wanted = asked(call, kernel, c)
+    if wanted == "auto" and is_library(call.options.tiling, kernel.name):
+        call.notes.append(
+            f"{kernel.name}: tiled as by 'auto', as the vendor's library has kernels of its own for "
+            f"up to {FEW_CHANNELS} channels, of which no rule is public"
+        )
     if wanted == "library":
         device = call.device.launching("single")
         ruled = library.tiled(kernel, c, device, call.cube_cores, dtype)

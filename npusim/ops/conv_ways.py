@@ -11,7 +11,7 @@ problem and the figures of the device that they look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -250,8 +250,7 @@ def faster_shape(
     kernels: list[type[Gradient]] = [ConvBackpropFilter]
     if gradient:
         kernels = [ConvBackpropInput, ConvForward] if can_fold(c) else [ConvBackpropInput]
-    words = [asked(call, kernel, c) for kernel in kernels]
-    if not all(isinstance(word, str) and word in ("auto", "tuned") for word in words):
+    if not all(_asks_for(call, kernel, c, ("auto", "tuned")) for kernel in kernels):
         return None
     fold = _chosen_fold(call, c, math, gradient=gradient)
     if fold == _THIN:
@@ -262,6 +261,12 @@ def faster_shape(
     if gradient:
         return folded_gradient(c, Fold(rows, columns))
     return folded_input(c, Fold(rows, columns))
+
+
+def _asks_for(call: Call, kernel: type[Gradient], c: Convolution, words: Collection[str]) -> bool:
+    """True if a call asks for the tiling of a kernel of ``c`` by one of these words."""
+    wanted = asked(call, kernel, c)
+    return isinstance(wanted, str) and wanted in words
 
 
 def _chosen_fold(call: Call, c: Convolution, math: CubeMath, *, gradient: bool) -> list[int]:
@@ -310,12 +315,12 @@ def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
     does so on the chip; else where it takes less time than convolution kernels by an estimate of
     both. A tiling that is given for a convolution kernel asks for this kernel.
     """
-    words = [asked(call, kernel, c) for kernel in _KERNELS_OF[result]]
-    if not all(isinstance(word, str) and word in ("auto", "tuned", "library") for word in words):
+    kernels = _KERNELS_OF[result]
+    if not all(_asks_for(call, kernel, c, ("auto", "tuned", "library")) for kernel in kernels):
         return False
     if c.one_window:
         return True
-    if "library" in words:
+    if any(_asks_for(call, kernel, c, ("library",)) for kernel in kernels):
         return call.device.library_multiplies
     key = f"{c} {math} {result} {call.groups}"
     known_answer = _MULTIPLIED.find(key, call.device)

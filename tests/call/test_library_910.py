@@ -137,14 +137,20 @@ def notes(chip: str, cin: int, kernel: int, dims: int = 2, **layer: Any) -> list
 @pytest.mark.compiled
 @pytest.mark.parametrize("chip", CHIPS)
 def test_what_the_rule_rejects_is_tiled_by_default(chip: str) -> None:
-    """A first layer, and taps that lie apart; elsewhere and with depth nothing is said."""
+    """Filters of 7x7 over a block of channels, and taps that lie apart; with depth a plain choice.
+
+    Where no rule is public nothing is said.
+    """
     ruled = "conv_forward: tiled by the rule of the vendor's library"
     assert notes(chip, 16, 3) == [ruled]
-    for rejected in (notes(chip, 3, 7, stride=2, padding=3), notes(chip, 16, 3, dilation=2)):
+    for rejected in (notes(chip, 16, 7, stride=2, padding=3), notes(chip, 16, 3, dilation=2)):
         (note,) = rejected
         assert note.startswith("conv_forward: tiled by default")
+        assert "extrapolated" in note
     assert notes("ascend910b2", 16, 3) == []
-    assert notes(chip, 16, 3, dims=3) == []
+    (note,) = notes(chip, 16, 3, dims=3)
+    assert note.startswith("conv_forward: tiled by a plain choice")
+    assert note.endswith("it has a depth")
 
 
 @pytest.mark.compiled

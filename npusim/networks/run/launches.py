@@ -81,6 +81,7 @@ class OperationLauncher(Struct, frozen=True):
         """
         operation = what.operation
         call = Call(operation.kind, self._options(operation), arrays is None)
+        call.blind = self.options.tiling == "library"
         core = operation.core.partition(" ")[0]
         tensors: dict[str, Tensor] = {}
         warm = what.warm or (False,) * len(what.values)
