@@ -306,8 +306,8 @@ def _tiling(
     wanted = asked(call, kernel, c)
     if wanted == "auto" and is_library(call.options.tiling, kernel.name):
         call.notes.append(
-            f"{kernel.name}: tiled as by 'auto', as the vendor's library has kernels of its own for "
-            f"up to {FEW_CHANNELS} channels, of which no rule is public"
+            f"{kernel.name}: tiled as by 'auto', as the vendor's library has kernels of its own "
+            f"for up to {FEW_CHANNELS} channels, of which no rule is public"
         )
     if wanted == "library":
         device = call.device.launching("single")
