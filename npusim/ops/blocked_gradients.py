@@ -33,8 +33,8 @@ from npusim.problem.convolution import Convolution
 from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
-#: Channels up to which the library computes a forward pass or a filter gradient in blocks of four
-#: (``FRACTAL_Z_C04``, unless the filter is 1x1), by kernels of which no rule is public.
+#: Channels up to which the library computes a forward pass or a filter gradient of 16 bits in
+#: blocks of four (``FRACTAL_Z_C04``, unless the filter is 1x1), by kernels without a public rule.
 FEW_CHANNELS = 4
 
 #: Stand in for the tilings that are to be chosen.
