@@ -281,7 +281,9 @@ def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -
         call.launch(kernel)
 
 
-def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution) -> Any:
+def asked(
+    call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
+) -> Any:
     """The tiling of a kernel of the 3-D ``c`` as a call asks for it: a tiling, or a word.
 
     Of few channels the library has kernels of its own, for which the best of ours stand: "auto".
@@ -289,21 +291,17 @@ def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convol
     kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
     option, vendor = call.options.tiling, kernel.vendor_rule
     wanted = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
-    few = kernel is not ConvBackpropInput and c.cin <= FEW_CHANNELS and c.taps > 1
-    if (
-        isinstance(wanted, str)
-        and wanted == "library"
-        and (few or isinstance(c, FoldedConvolution))
-    ):
-        return "auto"
-    return wanted
+    if not isinstance(wanted, str) or wanted != "library" or kernel is ConvBackpropInput:
+        return wanted
+    few = c.cin <= FEW_CHANNELS and c.groups == 1 and c.taps > 1 and dtype.bytes == 2
+    return "auto" if few or isinstance(c, FoldedConvolution) else wanted
 
 
 def _tiling(
     call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
 ) -> Any:
     """The tiling that a call asks for, None for the best."""
-    wanted = asked(call, kernel, c)
+    wanted = asked(call, kernel, c, dtype)
     if wanted == "auto" and is_library(call.options.tiling, kernel.name):
         call.notes.append(
             f"{kernel.name}: tiled as by 'auto', as the vendor's library has kernels of its own "
