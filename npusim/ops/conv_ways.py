@@ -250,7 +250,7 @@ def faster_shape(
     kernels: list[type[Gradient]] = [ConvBackpropFilter]
     if gradient:
         kernels = [ConvBackpropInput, ConvForward] if can_fold(c) else [ConvBackpropInput]
-    if not all(_asks_for(call, kernel, c, ("auto", "tuned")) for kernel in kernels):
+    if not all(_asks_for(("auto", "tuned"), call, kernel, c, math) for kernel in kernels):
         return None
     fold = _chosen_fold(call, c, math, gradient=gradient)
     if fold == _THIN:
@@ -263,9 +263,11 @@ def faster_shape(
     return folded_input(c, Fold(rows, columns))
 
 
-def _asks_for(call: Call, kernel: type[Gradient], c: Convolution, words: Collection[str]) -> bool:
+def _asks_for(
+    words: Collection[str], call: Call, kernel: type[Gradient], c: Convolution, math: CubeMath
+) -> bool:
     """True if a call asks for the tiling of a kernel of ``c`` by one of these words."""
-    wanted = asked(call, kernel, c)
+    wanted = asked(call, kernel, c, math.dtype)
     return isinstance(wanted, str) and wanted in words
 
 
@@ -296,6 +298,9 @@ _KERNELS_OF: Mapping[str, tuple[type[Gradient], ...]] = {
     "weight": (ConvBackpropFilter,),
 }
 
+#: The words for tilings under which a result may be a product.
+_WORDS = ("auto", "tuned", "library")
+
 #: The choice for a result, true for a product, in a list.
 _MULTIPLIED: Answers[list[bool]] = Answers("multiplied", 256, list, list)
 
@@ -316,11 +321,11 @@ def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
     both. A tiling that is given for a convolution kernel asks for this kernel.
     """
     kernels = _KERNELS_OF[result]
-    if not all(_asks_for(call, kernel, c, ("auto", "tuned", "library")) for kernel in kernels):
+    if not all(_asks_for(_WORDS, call, kernel, c, math) for kernel in kernels):
         return False
     if c.one_window:
         return True
-    if any(_asks_for(call, kernel, c, ("library",)) for kernel in kernels):
+    if any(_asks_for(("library",), call, kernel, c, math) for kernel in kernels):
         return call.device.library_multiplies
     key = f"{c} {math} {result} {call.groups}"
     known_answer = _MULTIPLIED.find(key, call.device)
