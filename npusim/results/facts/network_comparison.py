@@ -16,7 +16,7 @@ from npusim.results.facts.differences import Differences, Facts, Row, numbered
 from npusim.results.facts.energy import TOTAL_ENERGY
 from npusim.results.facts.fact import names_of
 from npusim.results.facts.fusion_matching import Matched
-from npusim.results.facts.network_rows import ADDED
+from npusim.results.facts.network_rows import ADDED, LAYER, LAYERS
 from npusim.results.facts.number_text import counted, rate_text, us_text
 from npusim.results.facts.step_rows import KIND, KINDS, OPERATION, OPERATIONS
 
@@ -39,19 +39,7 @@ _OF_NETWORK = (
 )
 
 #: What a layer is and takes; times are of one, but for ``total_us``.
-_OF_LAYER = (
-    "count",
-    "total_us",
-    "output_us",
-    "input_us",
-    "weight_us",
-    "bias_us",
-    "other_us",
-    "own_us",
-    "own_problem_us",
-    "bottleneck",
-    "error",
-)
+_OF_LAYER = names_of(LAYERS, LAYER)
 
 #: What all launches of a kernel take.
 _OF_KERNEL = names_of(ADDED, "kernel")
