@@ -284,7 +284,7 @@ def test_the_phases_of_a_step_open_into_kinds_in_tooltips(shown: Page, tmp_path:
     page = tmp_path / "step.html"
     npusim.step("dcgan", device="ascend910b2", batch=1, mode="graph").report(page)
     for width in (1280, 400):
-        shown.open(page, width)
+        shown.open(page, width, height=2400)
         checked(shown)
         texts = tooltips_of(shown, "figure")
         assert re.search(r"convolution weight\s*[\d.,]+ \u00b5s, \d+ %", texts)
