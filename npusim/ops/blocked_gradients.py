@@ -19,6 +19,7 @@ from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
 from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.folding import FoldedConvolution
 from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.bias_add import BiasAdd
 from npusim.kernels.vector.bias_grad import BiasGrad, channel_parts
@@ -34,6 +35,10 @@ from npusim.ops.blocked import blocked_problem, fractal_columns
 from npusim.problem.convolution import Convolution
 from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
+
+#: Channels up to which the library computes a forward pass or a filter gradient of 16 bits in
+#: blocks of four (``FRACTAL_Z_C04``, unless the filter is 1x1), by kernels without a public rule.
+FEW_CHANNELS = 4
 
 #: Stand in for the tilings that are to be chosen.
 ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
@@ -323,23 +328,39 @@ def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -
         call.launch(kernel)
 
 
-def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> Any:
-    """The tiling of a kernel as a call asks for it: a tiling, or a word."""
+def asked(
+    call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
+) -> Any:
+    """The tiling of a kernel of the 3-D ``c`` as a call asks for it: a tiling, or a word.
+
+    Of few channels the library has kernels of its own, for which the best of ours stand: "auto".
+    """
     kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
     option, vendor = call.options.tiling, kernel.vendor_rule
-    return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
+    wanted = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
+    if not isinstance(wanted, str) or wanted != "library" or kernel is ConvBackpropInput:
+        return wanted
+    few = c.cin <= FEW_CHANNELS and c.groups == 1 and c.taps > 1 and dtype.bytes == 2
+    return "auto" if few or isinstance(c, FoldedConvolution) else wanted
 
 
 def _tiling(
     call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
 ) -> Any:
     """The tiling that a call asks for, None for the best."""
-    wanted = asked(call, kernel)
+    wanted = asked(call, kernel, c, dtype)
+    if wanted == "auto" and is_library(call.options.tiling, kernel.name):
+        call.notes.append(
+            f"{kernel.name}: tiled as by 'auto', as the vendor's library has kernels of its own "
+            f"for up to {FEW_CHANNELS} channels, of which no rule is public"
+        )
     if wanted == "library":
         device = call.device.launching("single")
-        wanted, remark = library.tiled(kernel, c, device, call.cube_cores, dtype)
-        if remark:
-            call.notes.append(f"{kernel.name}: {remark}")
+        ruled = library.tiled(kernel, c, device, call.cube_cores, dtype)
+        if ruled.remark:
+            call.notes.append(f"{kernel.name}: {ruled.remark}")
+        call.extrapolated[kernel.name] = ruled.beyond
+        wanted = ruled.tiling
     rule: Any = cann_filter if kernel is ConvBackpropFilter else cann_input
     if wanted == "production":
         wanted = rule.production_tiling(c, call.device, call.cube_cores, dtype)

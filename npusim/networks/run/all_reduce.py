@@ -8,6 +8,8 @@ from typing import NamedTuple
 from npusim.base.errors import ArgumentError
 from npusim.machine.device.all_reduce import Cards
 from npusim.machine.device.spec import Device
+from npusim.networks.rules.values import Training
+from npusim.networks.run.launched_operation import LaunchedOperation
 
 #: A section ``cards`` to begin with.
 _TEMPLATE = "cards: {bus: 40GB/s, latency: 400us, node: 8}"
@@ -89,3 +91,29 @@ def all_reduce(
     hidden = moved - exposed
     slowed = hidden * figures.slowdown_percent / 100
     return Reduced(cards, figures.pieces, total, moved, hidden, exposed, slowed)
+
+
+def all_reduce_of(
+    device: Device, cards: int, step: Training, launches: Sequence[LaunchedOperation]
+) -> Reduced | None:
+    """The exchange of the gradients of parameters, in the order in which the launches make them.
+
+    None on a single card.
+    """
+    if cards == 1:
+        return None
+    wanted = {f"{name}.gradient" for name in step.parameters}
+    now = 0
+    end = 0
+    ready: list[tuple[float, int]] = []
+    for launched in launches:
+        now += launched.cycles
+        end = now if launched.phase != "optimizer" else end
+        if launched.value:  # a conversion
+            continue
+        ready += [
+            (device.time_us(now), launched.sizes[value])
+            for value in launched.writes
+            if value.name in wanted
+        ]
+    return all_reduce(device, cards, ready, device.time_us(end))

@@ -18,6 +18,7 @@ from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
+from npusim.networks.run.implausible import PLAUSIBILITY, AutomaticTilings, Plausibility
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.memory import StepMemory
 from npusim.results.facts import step_rows, step_traffic
@@ -60,8 +61,9 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
     ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``
-    what exchanging the gradients between cards takes. ``fitting_batch`` is a batch that the card's
-    memory holds, where it does not hold this one and that is known.
+    what exchanging the gradients between cards takes. ``automatic`` times its operations with other
+    tilings, where these are the library's. ``fitting_batch`` is a batch that the card's memory
+    holds, where it does not hold this one and that is known.
     """
 
     workload: Workload
@@ -73,6 +75,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     fused: Mapping[str, int]
     plan: FormatPlan | None
     reduced: Reduced | None = None
+    automatic: AutomaticTilings | None = None
     fitting_batch: int | None = None
 
     def __repr__(self) -> str:
@@ -124,6 +127,20 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
             if one.timed.result is not None
             for _ in range(one.count)
         )
+
+    @cached_property
+    def plausibility(self) -> Plausibility:
+        """The step held against the least of its operations; simulates what is asked of it."""
+        return Plausibility(self)
+
+    @property
+    def tuned(self) -> StepResult:
+        """The step in which operations far from their least have the better of two tilings.
+
+        These are the library's and an automatic one. Some operations are simulated when this is
+        first asked for.
+        """
+        return self.plausibility.tuned
 
     @property
     def images_per_second(self) -> float:
@@ -342,7 +359,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     def to_json(self) -> Row:
         """Everything as plain values, ready for ``json.dumps``."""
-        return row_of(STEP, self)
+        return row_of(STEP, self) | row_of(PLAUSIBILITY, self.plausibility)
 
     # -- views -------------------------------------------------------------------------------
 

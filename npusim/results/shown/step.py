@@ -21,7 +21,7 @@ from npusim.results.facts.number_text import (
     us_text,
 )
 from npusim.results.facts.step_rows import OPERATIONS
-from npusim.results.shown import network_words, palette
+from npusim.results.shown import implausible, network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
 from npusim.results.shown.figures import stacks, step_memory, timeline
@@ -62,12 +62,18 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     return Report(
         title=f"{facts['workload']} {facts['pass']} step on {device.name}",
         about=[f"{facts['description']}; batch {facts['batch']}, {network_words.asked(facts)}"],
-        lead=_lead(facts),
+        lead=_lead(facts, device),
         lines=lines,
         cards=cards,
         sections=(
             Section("Phases", [OnPage(lambda: [stacks.phases(facts)])]),
             Section("Kinds of operations", [*_kinds(facts)], brief=True, heading="PHASE"),
+            Section(
+                "Far from the least",
+                [*implausible.parts(facts, device)],
+                brief=True,
+                heading="FAR FROM THE LEAST",
+            ),
             Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
             Section("Memory", [OnPage(partial(_memory, facts))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
@@ -81,9 +87,10 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     )
 
 
-def _lead(facts: Row) -> str:
+def _lead(facts: Row, device: Device) -> str:
     """The time and the kinds of operation that matter most."""
-    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
+    text = f"{us_text(facts['time_us'])} \u00b5s{implausible.totals(facts, device)}."
+    text += f" {split_text(facts, network_words.KINDS)}."
     if facts["all_reduce"]:
         text += f" All-reduce: {network_words.reduced_text(facts['all_reduce'])}."
     if not facts["complete"]:
@@ -104,6 +111,7 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
     if not facts["fits"]:
         yield Key(ReportLine("too large", network_words.too_large(facts)))
     yield Key(ReportLine("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
+    yield from implausible.keys(facts, device)
     cached_us, cold_us = facts["at_least_us"]
     yield Key(
         ReportLine(
