@@ -70,6 +70,8 @@ _OF_STEP = (
     "cards",
     "images_per_second",
     "kept_bytes",
+    "fetched_bytes",
+    "written_back_bytes",
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
-from npusim.results.facts import metrics
+from npusim.results.facts import metrics, step_traffic
 from npusim.results.facts.fact import Fact
 from npusim.results.facts.number_text import (
     bytes_text,
@@ -23,7 +23,7 @@ from npusim.results.facts.step_rows import OPERATIONS
 from npusim.results.shown import network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
-from npusim.results.shown.figures import stacks, timeline
+from npusim.results.shown.figures import stacks, step_memory, timeline
 from npusim.results.shown.network_words import split_text
 from npusim.results.shown.report import (
     Cell,
@@ -65,9 +65,11 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
             Section("Phases", [OnPage(lambda: [stacks.phases(facts)])]),
             Section("Kinds of operations", [*_kinds(facts)], brief=True, heading="PHASE"),
             Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
+            Section("Memory", [OnPage(partial(_memory, facts))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
             Section("Conversions that remain", [*_conversions(facts)], heading="CONVERSION"),
-            Section("Memory traffic", [OnPage(lambda: [traffic(device, runs, operands=False)])]),
+            Section("Memory traffic", [OnPage(partial(_traffic, facts, device))]),
+            Section("Lower bounds", [OnPage(partial(_bounds, facts))], opened=False),
             Section("Not simulated", [Items(failed)], heading="NOT SIMULATED"),
             Section("Notes", [Items(facts["notes"])], brief=True, heading="NOTES"),
         ),
@@ -80,7 +82,9 @@ def _lead(facts: Row) -> str:
     text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
     if facts["all_reduce"]:
         text += f" All-reduce: {network_words.reduced_text(facts['all_reduce'])}."
-    return text if facts["complete"] else f"Partial: {network_words.step_missing(facts)}. {text}"
+    if not facts["complete"]:
+        text = f"Partial: {network_words.step_missing(facts)}. {text}"
+    return text if facts["fits"] else f"Too large: {network_words.too_large(facts)}. {text}"
 
 
 def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key]:
@@ -93,6 +97,8 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
     if not facts["complete"]:
         missing = network_words.step_missing(facts)
         yield Key(ReportLine("partial", f"{missing}; the times below lack it"))
+    if not facts["fits"]:
+        yield Key(ReportLine("too large", network_words.too_large(facts)))
     yield Key(ReportLine("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
     cached_us, cold_us = facts["at_least_us"]
     yield Key(
@@ -112,16 +118,37 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
         yield Key(ReportLine("all-reduce", network_words.reduced_text(facts["all_reduce"])))
     if facts["plan"]:
         yield Key(ReportLine("plan", network_words.plan_text(facts)))
-    memory = bytes_text(facts["kept_bytes"])
     yield Key(
-        ReportLine("memory", f"{memory} of values at most at once"),
-        (memory, "of values at most at once"),
+        ReportLine("memory", network_words.memory_text(facts)),
+        (bytes_text(facts["peak_bytes"]), f"of {bytes_text(facts['card_bytes'])} at most"),
     )
+    if facts["fetched_bytes"] or facts["written_back_bytes"]:
+        yield Key(ReportLine("main memory", _main_memory(facts)))
     useful = sum(run.useful_macs for run in runs)
     if useful:
         speed = rate_text(metrics.tflops(device, useful, facts["cycles"]))
         yield Key(card=(f"{speed} TFLOPS", "useful"))
     yield from network_words.energy(facts, " a card")
+
+
+def _main_memory(facts: Row) -> str:
+    """The bytes to and from main memory, and the least time that they need."""
+    text = (
+        f"{bytes_text(facts['fetched_bytes'])} read, "
+        f"{bytes_text(facts['written_back_bytes'])} written"
+    )
+    if facts["dirty_bytes"]:
+        text += f", {bytes_text(facts['dirty_bytes'])} dirty in the L2 at the end"
+    bounds = [row for row in facts["bounds"] if row["of"] == step_traffic.WHOLE_STEP]
+    if bounds:
+        longest = bounds[0]
+        text += (
+            f"; at least {us_text(longest['us'])} us ({longest['resource']}), "
+            f"{percent_text(longest['share'])} of the time"
+        )
+        if longest["share"] > 1:
+            text += ", which does not count all of it (see the notes)"
+    return text
 
 
 def _what(facts: Row) -> str:
@@ -176,6 +203,27 @@ def _timeline(facts: Row, device: Device, launched: Sequence[Any]) -> Iterator[P
     rows = {"phase": named, "kernel": kernels}
     yield timeline.whole_in_rows("step", rows, us, named, "Kernels in the order of launch.")
     yield Colours(_colours(facts))
+
+
+def _memory(facts: Row) -> Iterator[Part]:
+    """Memory over the step, and the largest values when it is at its peak."""
+    yield step_memory.over_time(facts)
+    heads = ("at the peak", "format", "what", "made by", "bytes")
+    rows = [
+        (
+            row["value"],
+            row["format"],
+            row["holds"],
+            row["operation"] or "there before",
+            Cell.size(row["bytes"]),
+        )
+        for row in facts["held"]
+    ]
+    yield Table("", heads, rows, 4)
+    yield Note(
+        "A value is there until its last reader is done; weights and state always, and are updated "
+        "in place. Without what the framework takes: its context, rounding, fragmentation."
+    )
 
 
 def _head(fact: Fact[Any]) -> str:
@@ -233,6 +281,8 @@ _OPERATION_COLUMNS = (
     "launch_us",
     "read_bytes",
     "written_bytes",
+    "fetched_bytes",
+    "written_back_bytes",
 )
 _OPERATION_TEXTS = 3
 
@@ -245,6 +295,29 @@ def _operations(facts: Row) -> Iterator[Part]:
     }
     yield Table.of(columns, facts["operations"], _OPERATION_TEXTS)
     yield Note("In the order of launch. read, written: the values of the operation, each once.")
+    yield Note(
+        "fetched: bytes from main memory; written back: bytes to it, dirty lines of any operation."
+    )
+
+
+def _traffic(facts: Row, device: Device) -> Iterator[Part]:
+    """The memories of the device with the bytes of the step, and the same as a table."""
+    yield traffic(device, step_traffic.path_totals(facts["traffic"]), operands=False)
+    if facts["dirty_bytes"]:
+        left = bytes_text(facts["dirty_bytes"])
+        yield Note(f"{left} are dirty in the L2 when the step ends, and are not written back.")
+
+
+def _bounds(facts: Row) -> Iterator[Part]:
+    """The least time that each resource needs."""
+    columns = {
+        "of the": lambda row: row["of"],
+        "resource": lambda row: row["resource"],
+        "why": lambda row: row["why"],
+        "\u00b5s": lambda row: _us_cell(row["us"]),
+        "of simulated": lambda row: percent_text(row["share"]),
+    }
+    yield Table.of(columns, facts["bounds"], 3, long=("why",))
 
 
 def _conversions(facts: Row) -> Iterator[Part]:
