@@ -38,6 +38,7 @@ from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
 from npusim.networks.run.traffic import traffic_run
 from npusim.ops import blocked_gradients as gradients
 from npusim.ops import linear
+from npusim.ops.bias_gradient import launch_bias
 from npusim.ops.blocked import fractal_columns
 from npusim.ops.layer_products import layer_product
 from npusim.ops.window_products import WindowMatrices
@@ -296,7 +297,7 @@ class OperationLauncher(Struct, frozen=True):
         cleared = db.shape != dy.shape[1:2]
         if cleared:
             call.clear(db)
-        gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts", cleared=cleared)
+        launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts", cleared=cleared)
 
     def copy(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A copy of a plain value, in another type if its target has one.
