@@ -21,9 +21,9 @@ from npusim.kernels.layout.layout_change import Change, LayoutChange
 from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.machine.isa.operands import Tensor
+from npusim.ops.bias_gradient import launch_bias
 from npusim.ops.blocked_gradients import (
     launch,
-    launch_bias,
     launch_filter_gradient,
     product,
     require_time,

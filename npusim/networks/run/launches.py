@@ -44,6 +44,7 @@ from npusim.networks.run.plain_convolutions import (
 from npusim.networks.run.traffic import traffic_run
 from npusim.ops import blocked_gradients as gradients
 from npusim.ops import linear
+from npusim.ops.bias_gradient import launch_bias
 from npusim.ops.blocked import fractal_columns
 from npusim.ops.conv_ways import can_multiply, faster_shape, multiplied
 from npusim.ops.cube_math import CubeMath
@@ -318,7 +319,7 @@ class OperationLauncher(Struct, frozen=True):
         cleared = db.shape != dy.shape[1:2]
         if cleared:
             call.clear(db)
-        gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts", cleared=cleared)
+        launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts", cleared=cleared)
 
     def copy(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A copy of a plain value, in another type if its target has one.
