@@ -309,7 +309,7 @@ def _of_layers(result: NetworkResult) -> Row:
 
 
 def _of_step(result: Any) -> Row:
-    """Times of phases, launches and conversions, and the bytes that are kept."""
+    """Times of phases, launches and conversions, and bytes: kept, and to and from main memory."""
     times = Counter[str]()
     rows = result.kind_rows()
     for row in rows:
@@ -319,6 +319,8 @@ def _of_step(result: Any) -> Row:
         "launch_us": sum(row["launch_us"] for row in rows),
         "layout_us": sum(conversion.us for conversion in result.conversions),
         "kept_bytes": result.kept_bytes,
+        "fetched_bytes": result.fetched_bytes,
+        "written_back_bytes": result.written_back_bytes,
     }
 
 

@@ -98,7 +98,7 @@ def missing(ready: PreparedStep) -> list[str]:
     there: set[tuple[str, str]] = set()
     before: dict[str, str] = {}
     faults = []
-    for launch, _, _ in ready.todo:
+    for launch, *_ in ready.todo:
         for name, format in launch.reads:
             if name not in made and name not in before:
                 before[name] = format

@@ -19,7 +19,7 @@ from npusim.base.records import replace
 from npusim.machine.device.catalog import load_device
 from npusim.networks.plan.formats import FormatPlan, FormatProblem, FormatWay
 from npusim.networks.plan.fusions import chosen, fused
-from npusim.networks.plan.launch_order import Cache, Formats, each_call, planned, problem, tasks
+from npusim.networks.plan.launch_order import Formats, each_call, planned, problem, tasks
 from npusim.networks.plan.tasks import BLOCKED, FRACTAL, PLAIN
 from npusim.networks.rules.training import training
 from npusim.workloads import Workload, load_workload, workloads
@@ -241,30 +241,10 @@ def test_a_conversion_stands_just_before_who_first_needs_it(block: Workload) -> 
 # -- the L2 --------------------------------------------------------------------------------------
 
 
-def test_the_l2_holds_the_latest_values_that_it_has_room_for() -> None:
-    cache = Cache(DEVICE)
-    cache.room = 100
-    cache.touch("a", PLAIN, 60)
-    cache.touch("b", PLAIN, 40)
-    assert [(name, PLAIN) in cache.sizes for name in "ab"] == [True, True]
-    assert ("a", BLOCKED) not in cache.sizes
-    cache.touch("a", PLAIN, 60)  # now b is the oldest
-    cache.touch("c", PLAIN, 30)
-    assert [(name, PLAIN) in cache.sizes for name in "abc"] == [True, False, True]
-    cache.touch("d", PLAIN, 101)  # streams through and leaves nothing whole
-    assert cache.sizes == {}
-
-
-def test_a_device_without_an_l2_finds_nothing_there() -> None:
-    cache = Cache(load_device("tiny"))
-    cache.touch("a", PLAIN, 1)
-    assert (("a", PLAIN) in cache.sizes) is (load_device("tiny").l2 is not None)
-
-
 def test_tasks_know_what_the_kernel_before_left(block: Workload) -> None:
     formats, one = planning(block)
     launches = list(planned(formats.step, formats, one.best(), fixed=False))
-    for launch, what, sizes in tasks(launches, formats, DEVICE):
+    for launch, what, sizes, _ in tasks(launches, formats, DEVICE):
         op = launch.operation
         if op is not None and op.name == "batch_norm.update":
             held = dict(zip(dict.fromkeys(op.reads), what.warm, strict=False))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from npusim.machine.device.catalog import load_device
+from npusim.networks.plan.l2_lines import L2Traffic
 from npusim.networks.plan.tasks import PLAIN, StoredValue
 from npusim.networks.rules.values import Training
 from npusim.networks.run.all_reduce import Reduced
@@ -20,7 +21,13 @@ from tests.networks.blocks import ONE_BLOCK, network
 
 
 def launched(
-    name: str, reads: str, writes: str, sizes: dict[str, int], timed: Timed | None = None
+    name: str,
+    reads: str,
+    writes: str,
+    sizes: dict[str, int],
+    timed: Timed | None = None,
+    l2: L2Traffic | None = None,
+    count: int = 1,
 ) -> LaunchedOperation:
     """An operation that reads and writes values, whose bytes are ``sizes``."""
     read = tuple(StoredValue(value, PLAIN) for value in reads.split())
@@ -34,6 +41,8 @@ def launched(
         reads=read,
         writes=written,
         sizes={value: sizes[value.name] for value in (*read, *written)},
+        l2=l2 or L2Traffic(),
+        count=count,
     )
 
 

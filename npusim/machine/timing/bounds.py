@@ -32,6 +32,7 @@ from npusim.machine.timing.links import (
     WRITE,
     Links,
     Row,
+    link_rows,
     links_of,
 )
 from npusim.machine.timing.trace import Bound
@@ -231,6 +232,21 @@ def link_bounds(program: Program, fetched: int = 0, evicted: int = 0) -> list[Bo
             capacity = fixed_rate(most)
         bounds.append(Bound(name, cycles, what, (least << RATE_BITS) // capacity, figure))
     return bounds
+
+
+def main_memory_bounds(device: Device, read: int, written: int) -> tuple[Bound, ...]:
+    """Least cycles to read so many bytes from main memory and to write so many, longest first."""
+    bounds = []
+    for row in link_rows(device):
+        size = read * row.weights[READ_MISS] + written * row.weights[EVICT]
+        if not size or row.scope != "chip" or row.name.startswith("l2."):
+            continue
+        name, what = _title(row, device)
+        if row.listed:
+            what = "bytes fetched and written back, on one bus"
+        figure = f"links.{row.name}.rate" if row.listed else row.name
+        bounds.append(Bound(name, (size << RATE_BITS) // row.capacity, what, figure=figure))
+    return longest_first(bounds)
 
 
 def _title(row: Row, device: Device) -> tuple[str, str]:

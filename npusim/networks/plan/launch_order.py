@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan, FormatProblem, FormatWay
 from npusim.networks.plan.join_split import parts_of
+from npusim.networks.plan.l2_lines import L2Lines, L2Traffic
 from npusim.networks.plan.tasks import (
     FRACTAL,
     PLAIN,
@@ -224,6 +225,11 @@ class PlannedLaunch(NamedTuple):
         return self.operation.name if self.operation else f"{self.value} to {self.format}"
 
     @property
+    def is_view(self) -> bool:
+        """Return whether nothing is launched: the operation has its operand with other axes."""
+        return self.operation is not None and self.operation.core == VIEW
+
+    @property
     def reads(self) -> list[StoredValue]:
         """The values that it reads, as they are stored."""
         op = self.operation
@@ -295,10 +301,8 @@ def problem(step: Training, formats: Formats, *, fixed: bool) -> FormatProblem:
         free |= kind == "weight" and not fixed
         free |= kind == "map" and name not in step.inputs  # a parameter that is read as a map
         outside[name] = several if free else usual
-    pairs = [(name.removesuffix("_new"), name) for name in written if name.endswith("_new")]
-    return FormatProblem(
-        ways, formats.cost, outside, [pair for pair in pairs if pair[0] in outside]
-    )
+    pairs = [(old, new) for new, old in step.updates.items() if old in outside]
+    return FormatProblem(ways, formats.cost, outside, pairs)
 
 
 def planned(
@@ -315,53 +319,63 @@ def planned(
         yield PlannedLaunch(operation, way, step.views)
 
 
-class Cache:
-    """Which values the L2 holds as kernels follow each other: the latest that it has room for."""
-
-    def __init__(self, device: Device) -> None:
-        self.room = device.l2.size_bytes if device.l2 is not None else 0
-        self.sizes: dict[tuple[str, str], int] = {}  # by value and format, the oldest first
-        self.taken = 0  # bytes of all of them
-
-    def touch(self, name: str, format: str, size: int) -> None:
-        """A kernel has read or written the value."""
-        self.taken -= self.sizes.pop((name, format), 0)
-        if size > self.room:
-            self.sizes.clear()
-            self.taken = 0
-            return
-        self.sizes[name, format] = size
-        self.taken += size
-        while self.taken > self.room:
-            self.taken -= self.sizes.pop(next(iter(self.sizes)))
-
-
 class LaunchTask(NamedTuple):
-    """A launch, its task, and the bytes of the values that it uses."""
+    """A launch, its task, the bytes of the values that it uses, and what they move of the L2."""
 
     launch: PlannedLaunch
     task: Task
     sizes: dict[StoredValue, int]
+    l2: L2Traffic
 
 
 def tasks(
     launches: Iterable[PlannedLaunch], formats: Formats, device: Device
 ) -> Iterator[LaunchTask]:
-    """The launches with the task of each, after what the ones before left in the L2."""
-    cache = Cache(device)
-    for launch in launches:
-        if launch.operation is not None and launch.operation.core == VIEW:
-            continue
-        warm = [name for name, format in launch.reads if (name, format) in cache.sizes]
-        if launch.operation is not None:
-            read = zip(launch.operation.reads, launch.reads, strict=True)
-            names = [name for name, (home, _) in read if home in warm]
-            launched: Task | None = formats.task(launch.operation, launch.formats, names)
-        else:
-            launched = formats.conversion(launch.value, launch.format, warm=bool(warm))
-        sizes = {}
-        for stored in (*launch.reads, *launch.writes):
-            sizes[stored] = formats.size(*stored)
-            cache.touch(*stored, sizes[stored])
-        assert launched is not None
-        yield LaunchTask(launch, launched, sizes)
+    """The launches with the task of each, after what the ones before left in the L2.
+
+    A launch reads its operands one after another, then writes its results. A value lies at the same
+    addresses throughout and no other does, but that a result of the optimizer takes the place of
+    what it replaces.
+    """
+    computed = [(launch, launch.reads, launch.writes) for launch in launches if not launch.is_view]
+    places = _Places(formats.step.updates)
+    last_uses: dict[StoredValue, int] = {}
+    for number, (_, reads, writes) in enumerate(computed):
+        for stored in (*reads, *writes):
+            last_uses[places[stored]] = number
+    lines = L2Lines(device.l2)
+    for number, (launch, reads, writes) in enumerate(computed):
+        sizes = {stored: formats.size(*stored) for stored in (*reads, *writes)}
+        warm = []
+        for stored in reads:
+            place = places[stored]
+            warm.append(lines.read(place, sizes[stored]))
+            if last_uses[place] == number:
+                lines.unread(place)
+        for stored in writes:
+            lines.write(places[stored], sizes[stored])
+        yield LaunchTask(launch, _task(launch, formats, warm), sizes, lines.moved())
+
+
+class _Places(dict[StoredValue, StoredValue]):
+    """The places of values: their own, or those of the values that they update."""
+
+    def __init__(self, updates: Mapping[str, str]) -> None:
+        super().__init__()
+        self._updates = updates
+
+    def __missing__(self, stored: StoredValue) -> StoredValue:
+        place = StoredValue(self._updates.get(stored.name, stored.name), stored.format)
+        self[stored] = place
+        return place
+
+
+def _task(launch: PlannedLaunch, formats: Formats, warm: Sequence[bool]) -> Task:
+    """The task of a launch that finds those of its operands in the L2 that are ``warm``."""
+    operation = launch.operation
+    if operation is None:
+        conversion = formats.conversion(launch.value, launch.format, warm=any(warm))
+        assert conversion is not None
+        return conversion
+    names = [name for name, in_l2 in zip(operation.reads, warm, strict=True) if in_l2]
+    return formats.task(operation, launch.formats, names)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 
 from msgspec import Struct
 
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.kernels.vector.clear_blocks import ClearBlocks
+from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
+from npusim.networks.plan.l2_lines import L2Traffic
 from npusim.networks.plan.tasks import StoredValue
 from npusim.networks.timed import Timed
+from npusim.results.facts.metrics import main_memory_bytes, main_memory_cycles
 
 #: What the kernels that clear are counted as, and those that change layouts.
 CLEARING, CONVERSIONS = "clearing", "layouts"
@@ -19,7 +23,8 @@ CLEARING, CONVERSIONS = "clearing", "layouts"
 class LaunchedOperation(Struct, frozen=True, kw_only=True):
     """An operation of a step, or a conversion of ``value`` to ``format``, as it was launched.
 
-    It reads and writes values as they are stored, whose bytes are ``sizes``. It runs ``count``
+    It reads and writes values as they are stored, whose bytes are ``sizes``; ``l2`` is what these
+    move between the L2 and main memory after the launches before it. It runs ``count``
     times in a row, each time on other numbers; ``timed`` is one of them. ``label`` is what the kind
     of its layer is called.
     """
@@ -32,6 +37,7 @@ class LaunchedOperation(Struct, frozen=True, kw_only=True):
     reads: tuple[StoredValue, ...]
     writes: tuple[StoredValue, ...]
     sizes: Mapping[StoredValue, int]
+    l2: L2Traffic
     value: str = ""
     format: str = ""
     count: int = 1
@@ -61,6 +67,40 @@ class LaunchedOperation(Struct, frozen=True, kw_only=True):
     def written_bytes(self) -> int:
         """Bytes of all values that it writes."""
         return sum(self.sizes[stored] for stored in self.writes)
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that main memory sends: what its kernels fetched when they were simulated.
+
+        Where that is not known of all of them, at least what the L2 lacks of its operands.
+        """
+        read, _ = self._simulated_bytes
+        known = self.timed.runs and all(run.traffic for run in self.timed.runs)
+        return read if known else max(read, self.l2.fetched)
+
+    @property
+    def written_back_bytes(self) -> int:
+        """Bytes that go to main memory: dirty lines, of whatever launch, whose room it takes.
+
+        A kernel by itself writes its results back as far as the L2 cannot hold them. They are among
+        these lines, but for what it writes back more than once.
+        """
+        _, written = self._simulated_bytes
+        return self.l2.written_back + max(0, written - self.written_bytes)
+
+    def main_memory_cycles(self, device: Device) -> int:
+        """Cycles that main memory needs for the bytes it sends and takes; no part of ``cycles``.
+
+        A kernel's own cycles have what it fetches, and of what it writes back its results beyond
+        the L2. They lack the dirty lines of others.
+        """
+        return ceil(main_memory_cycles(device, self.fetched_bytes, self.written_back_bytes))
+
+    @property
+    def _simulated_bytes(self) -> tuple[int, int]:
+        """Bytes that all its kernels, each by itself, read from main memory and write to it."""
+        moved = [main_memory_bytes(run) for run in self.timed.runs]
+        return self.count * sum(read for read, _ in moved), self.count * sum(n for _, n in moved)
 
     @property
     def parts(self) -> Iterator[tuple[str, KernelRun]]:

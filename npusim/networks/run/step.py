@@ -137,7 +137,7 @@ def step(
     with Workers(jobs) as workers:
         ready = prepared(net, setting_options, how, workers=workers, store=store)
         times = ready.times
-        times.all((launch.name, task) for launch, task, _ in ready.todo)
+        times.all((each.launch.name, each.task) for each in ready.todo)
     result = ready.result(times.known)
     if len(result.failed) == len(result.launched):
         first = result.failed[0]
@@ -350,7 +350,7 @@ def _launched(
 ) -> Iterator[LaunchedOperation]:
     """The launches with their times."""
     phase = PHASES[0]
-    for launch, what, sizes in todo:
+    for launch, what, sizes, l2 in todo:
         op = launch.operation
         phase = op.phase if op else phase
         yield LaunchedOperation(
@@ -362,6 +362,7 @@ def _launched(
             reads=tuple(launch.reads),
             writes=tuple(launch.writes),
             sizes=sizes,
+            l2=l2,
             value=launch.value,
             format=launch.format,
             count=op.count if op else step.values[launch.value].repeats,

@@ -20,7 +20,7 @@ from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.memory import StepMemory
-from npusim.results.facts import step_rows
+from npusim.results.facts import step_rows, step_traffic
 from npusim.results.facts.energy import TOTAL_ENERGY, Energy, Spending, energy_of
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.least import Ends, in_turn
@@ -164,7 +164,48 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     def spent(self) -> Energy:
         """The energy of one card by figure of the device."""
         runs = (run for one in self.launched for run in one.runs)
-        return energy_of(self.device, runs, self.time_us)
+        crossing_bytes = self.fetched_bytes + self.written_back_bytes
+        return energy_of(self.device, runs, self.time_us, main_memory_bytes=crossing_bytes)
+
+    # -- main memory -------------------------------------------------------------------------
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that main memory sends in the step."""
+        return sum(operation.fetched_bytes for operation in self.launched)
+
+    @property
+    def written_back_bytes(self) -> int:
+        """Bytes that go to main memory in the step: dirty lines whose room others need."""
+        return sum(operation.written_back_bytes for operation in self.launched)
+
+    @property
+    def fetched_again_bytes(self) -> int:
+        """Bytes of ``fetched_bytes`` that kernels fetch once more after they lost them."""
+        return sum(max(0, each.fetched_bytes - each.l2.fetched) for each in self.launched)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of ``written_back_bytes`` that are of values nothing reads any more."""
+        return sum(operation.l2.unread for operation in self.launched)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes that are dirty in the L2 when the step ends, and are not written back."""
+        return self.launched[-1].l2.dirty if self.launched else 0
+
+    @property
+    def waiting_us(self) -> float:
+        """Microseconds to add for no operation to be shorter than main memory takes for its bytes.
+
+        They are no part of ``time_us``.
+        """
+        cycles = 0
+        for operation in self.launched:
+            launches = sum(run.launch_cycles for run in operation.runs)
+            alone = operation.cycles - launches
+            cycles += max(0, operation.main_memory_cycles(self.device) - alone)
+        return self.device.time_us(cycles)
 
     # -- tables ------------------------------------------------------------------------------
 
@@ -176,12 +217,21 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         """``kinds`` as plain values."""
         return step_rows.kind_rows(self.device, self.launched, self.cycles, PHASES)
 
+    def traffic_rows(self) -> list[Row]:
+        """``traffic`` as plain values."""
+        return step_traffic.path_rows(self.device, self.launched, PHASES)
+
+    def bound_rows(self) -> list[Row]:
+        """``bounds`` as plain values."""
+        return step_traffic.bound_rows(self.device, self.launched, self.cycles)
+
     @cached_property
     def operations(self) -> DataFrame:
         """One row per operation and conversion in the order of launch.
 
-        ``kernels`` are all that it launches, ``us`` includes ``launch_us``; bytes are those of the
-        values it reads and writes. ``converts`` and ``to`` name a value and its new format.
+        ``kernels`` are all that it launches, ``us`` includes ``launch_us``; ``read_bytes`` and
+        ``written_bytes`` are those of its values, ``fetched_bytes`` come from main memory and
+        ``written_back_bytes`` go there. ``converts`` and ``to`` name a value and its new format.
         """
         return frame(self.operation_rows(), step_rows.OPERATION_COLUMNS)
 
@@ -194,6 +244,19 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     def kinds(self) -> DataFrame:
         """One row per phase and kind of operation, longest first in each phase."""
         return frame(self.kind_rows(), step_rows.KIND_COLUMNS)
+
+    @cached_property
+    def traffic(self) -> DataFrame:
+        """Bytes per phase and path, main memory's as the launches move them after one another."""
+        return frame(self.traffic_rows(), step_traffic.PATH_COLUMNS)
+
+    @cached_property
+    def bounds(self) -> DataFrame:
+        """Least time of each resource for these kernels, the longest first.
+
+        That of main memory also counts bytes of which ``time_us`` does not count the time.
+        """
+        return frame(self.bound_rows(), step_traffic.BOUND_COLUMNS)
 
     @cached_property
     def memory(self) -> DataFrame:
@@ -231,6 +294,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
                 "formats are chosen by the times of kernels that start with a cold L2; the step's "
                 "own time counts what the kernels before leave there"
             )
+        yield from self._notes_of_main_memory()
         only = [one for one in self.launched if any(r.name == TRAFFIC for r in one.timed.runs)]
         if only:
             us = sum(one.us for one in only)
@@ -240,6 +304,40 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
             yield (
                 f"{us_text(us)} us are traffic only, bytes at the rates of main memory, because "
                 f"there is no kernel: {times_text(counts.items())}"
+            )
+
+    def _notes_of_main_memory(self) -> Iterator[str]:
+        """What is counted of the bytes to and from main memory, and what is not."""
+        if self.device.l2 is None:
+            return
+        if self.written_back_bytes:
+            text = (
+                f"{bytes_text(self.written_back_bytes)} are written back to "
+                f"{self.device.main_memory_name} as later kernels need their room in the L2"
+            )
+            if self.unread_bytes:
+                text += (
+                    f", {bytes_text(self.unread_bytes)} of it values that nothing reads any more: "
+                    "each has addresses of its own here; other values at their addresses would "
+                    "save some of that"
+                )
+            yield text
+            text = (
+                "energy and bounds count all that is written back, the time only what a kernel "
+                "writes back of its own results"
+            )
+            if self.waiting_us:
+                text += (
+                    "; were every operation at least as long as main memory takes for its bytes, "
+                    f"the step would be {us_text(self.waiting_us)} us longer"
+                )
+            yield text
+        if self.dirty_bytes:
+            yield f"{bytes_text(self.dirty_bytes)} are dirty in the L2 at the end, counted nowhere"
+        if self.fetched_again_bytes:
+            yield (
+                f"{bytes_text(self.fetched_again_bytes)} are read again by kernels that need more "
+                "room than the L2 has"
             )
 
     def to_json(self) -> Row:
@@ -340,6 +438,14 @@ STEP: tuple[Fact[StepResult], ...] = (
     Fact("images_per_second", "speed", "images/s", rate_text, lambda step: step.images_per_second),
     Fact("all_reduce", "all-reduce", "", str, _all_reduce),
     Fact("plan", "plan of formats", "", str, _plan),
+    Fact("fetched_bytes", "read", "", bytes_text, lambda step: step.fetched_bytes),
+    Fact("written_back_bytes", "written", "", bytes_text, lambda step: step.written_back_bytes),
+    Fact(
+        "fetched_again_bytes", "read again", "", bytes_text, lambda step: step.fetched_again_bytes
+    ),
+    Fact("unread_bytes", "of no more use", "", bytes_text, lambda step: step.unread_bytes),
+    Fact("dirty_bytes", "dirty at the end", "", bytes_text, lambda step: step.dirty_bytes),
+    Fact("waiting_us", "wait for main memory", "\u00b5s", us_text, lambda step: step.waiting_us),
     Fact("kept_bytes", "memory of values", "", bytes_text, lambda step: step.kept_bytes),
     Fact("peak_bytes", "memory at most", "", bytes_text, lambda step: step.peak_bytes),
     Fact("card_bytes", "memory of the card", "", bytes_text, lambda step: step.card_bytes),
@@ -360,5 +466,7 @@ STEP: tuple[Fact[StepResult], ...] = (
     Fact("split", "time by kind", "", str, lambda step: step.split),
     Fact("kinds", "kinds", "", str, lambda step: step.kind_rows()),
     Fact("operations", "operations", "", str, lambda step: step.operation_rows()),
+    Fact("traffic", "traffic", "", str, lambda step: step.traffic_rows()),
+    Fact("bounds", "bounds", "", str, lambda step: step.bound_rows()),
     Fact("notes", "notes", "", str, lambda step: list(step.notes)),
 )

@@ -160,7 +160,7 @@ class Trainer(Shown):
                 placed = self._placed(name, format)
                 now[name, format] = np.zeros(placed.shape, placed.value.dtype.numpy)
         timed: dict[Any, Timed] = {}
-        for launch, what, _ in ready.todo:
+        for launch, what, *_ in ready.todo:
             timed[what] = self._run(launch, what, now)
         self._kept |= {
             (name.removesuffix("_new"), format): array
@@ -174,7 +174,7 @@ class Trainer(Shown):
     def _require_kernels(self) -> None:
         """Raise ``ArgumentError`` for a layer whose numbers no kernel computes."""
         way_out = "npusim.step times it; to train it, write it as operations that have kernels"
-        for launch, _, _ in self._ready.todo:
+        for launch, *_ in self._ready.todo:
             operation = launch.operation
             if operation is not None and operation.core == "traffic":
                 layer = operation.layer
@@ -221,7 +221,7 @@ class Trainer(Shown):
     def _given(self) -> Iterator[tuple[str, str]]:
         """Values that are there before a step, with the format in which they are."""
         written: set[str] = set()
-        for launch, _, _ in self._ready.todo:
+        for launch, *_ in self._ready.todo:
             for name, format in launch.reads:
                 if name not in written:
                     yield name, format

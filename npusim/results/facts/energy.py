@@ -126,18 +126,29 @@ def no_energy(spent: Energy) -> str:
     )
 
 
-def energy_of(device: Device, runs: Iterable[KernelRun], time_us: float) -> Energy:
+def energy_of(
+    device: Device,
+    runs: Iterable[KernelRun],
+    time_us: float,
+    *,
+    main_memory_bytes: int | None = None,
+) -> Energy:
     """The energy of ``runs``, which take ``time_us`` with their launches.
 
     It is that of bytes and multiply-adds by the figure that says what each takes, at the clock and
-    with the sizes of memories of the device (``npusim.machine.device.scaling``).
+    with the sizes of memories of the device (``npusim.machine.device.scaling``). Where the bytes to
+    and from main memory are known otherwise, they replace those of the runs by themselves.
     """
     amounts: Counter[str] = Counter()
     for run in runs:
         amounts.update(run.activity)
+    if main_memory_bytes is not None:
+        amounts[f"{device.main_memory_key}.{ENERGY}"] = main_memory_bytes
     described = figures(device)
     rows, missing = [], []
     for name, amount in sorted(amounts.items()):
+        if not amount:
+            continue
         each = described[name].value if name in described else 0
         if isinstance(each, tuple) or not each:
             missing.append(name)

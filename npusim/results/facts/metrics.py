@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -137,6 +138,20 @@ def main_memory_bytes(run: KernelRun) -> tuple[int, int]:
     return read, written
 
 
+def main_memory_cycles(device: Device, read: int, written: int) -> Fraction:
+    """Cycles that main memory takes at least for so many bytes, over its rates and links."""
+    main = device.main_memory
+    needed = [
+        Fraction(read) / main.read_bytes_per_cycle,
+        Fraction(written) / main.write_bytes_per_cycle,
+    ]
+    for link in device.links.values():  # a bus that reads and writes share
+        through = read * ("read_miss" in link.traffic) + written * ("evict" in link.traffic)
+        if link.scope == "chip":
+            needed.append(Fraction(through) / link.bytes_per_cycle)
+    return max(needed)
+
+
 class PipeShare(Struct, frozen=True, kw_only=True):
     """Where one pipe's time went: shares of the kernel's cycles in the order of ``REASONS``."""
 
@@ -226,13 +241,17 @@ def path_totals(runs: Iterable[KernelRun], *, operands: bool = True) -> tuple[Pa
 
     A path has a total for each of its ``operands``, or without them one for all.
     """
+    return added_up((row for run in runs for row in run.traffic), operands=operands)
+
+
+def added_up(rows: Iterable[TrafficRow], *, operands: bool = True) -> tuple[PathTotal, ...]:
+    """Totals of ``rows``, as ``path_totals`` of kernels."""
     totals: dict[tuple[str, str, str], list[int]] = {}
-    for run in runs:
-        for row in run.traffic:
-            entry = totals.setdefault((row.src, row.dst, row.operand * operands), [0, 0, 0, 0])
-            counts = row.bytes, row.hit_bytes, row.miss_bytes, row.fetched_bytes
-            for place, count in enumerate(counts):
-                entry[place] += count
+    for row in rows:
+        entry = totals.setdefault((row.src, row.dst, row.operand * operands), [0, 0, 0, 0])
+        counts = row.bytes, row.hit_bytes, row.miss_bytes, row.fetched_bytes
+        for place, count in enumerate(counts):
+            entry[place] += count
     paths = [PathTotal(*key, *counts) for key, counts in totals.items()]
     return tuple(sorted((path for path in paths if path.bytes), key=_path_key))
 

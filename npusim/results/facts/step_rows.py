@@ -65,6 +65,14 @@ class StepOperation(Protocol):
         """Bytes of all values that it writes."""
 
     @property
+    def fetched_bytes(self) -> int:
+        """Bytes that main memory sends."""
+
+    @property
+    def written_back_bytes(self) -> int:
+        """Bytes that go to main memory, of whatever launch."""
+
+    @property
     def value(self) -> str:
         """The value that it converts, "" for what is no conversion."""
 
@@ -117,6 +125,14 @@ OPERATIONS: tuple[Fact[OperationColumns], ...] = (
     ),
     Fact("read_bytes", "read", "", bytes_text, lambda row: row.operation.read_bytes),
     Fact("written_bytes", "written", "", bytes_text, lambda row: row.operation.written_bytes),
+    Fact("fetched_bytes", "fetched", "", bytes_text, lambda row: row.operation.fetched_bytes),
+    Fact(
+        "written_back_bytes",
+        "written back",
+        "",
+        bytes_text,
+        lambda row: row.operation.written_back_bytes,
+    ),
     Fact("converts", "converts", "", str, lambda row: row.operation.value),
     Fact("to", "to", "", str, lambda row: row.operation.format),
     Fact("error", "error", "", str, lambda row: row.operation.error, compared=OPERATION),

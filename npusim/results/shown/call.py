@@ -345,12 +345,11 @@ def _main_memory(result: CallFacts, seconds: float) -> Iterator[Note]:
     )
 
 
-def traffic(device: Device, runs: Sequence[KernelRun], *, operands: bool = True) -> Pair:
-    """The memories with the bytes that ``runs`` moved, and the same as a table.
+def traffic(device: Device, totals: Sequence[PathTotal], *, operands: bool = True) -> Pair:
+    """The memories with the bytes of ``totals``, and the same as a table.
 
     It has a row for each of the ``operands`` of a path, or where their names say nothing one.
     """
-    totals = metrics.path_totals(runs, operands=operands)
     return Pair((memories.drawn(device, totals), traffic_table(totals, operands=operands)))
 
 

@@ -60,7 +60,10 @@ def report(facts: Row, device: Device, timed: Sequence[Any]) -> Report:
             Section("Timeline", [OnPage(partial(_timeline, facts, device, parts))]),
             Section("Layers", [*_layers(facts)], brief=True, heading="LAYERS"),
             Section("Kernels", [*_kernels(facts)], heading="KERNELS"),
-            Section("Memory traffic", [OnPage(lambda: [traffic(device, _runs(parts))])]),
+            Section(
+                "Memory traffic",
+                [OnPage(lambda: [traffic(device, metrics.path_totals(_runs(parts)))])],
+            ),
             Section("Roofline", [OnPage(partial(_roofline, facts, device, parts))]),
             Section("Not simulated", [Items(missing)], heading="NOT SIMULATED"),
             Section("Notes", [Items(facts["notes"])], brief=True, heading="NOTES"),

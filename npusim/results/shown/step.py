@@ -8,7 +8,7 @@ from typing import Any
 
 from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
-from npusim.results.facts import metrics
+from npusim.results.facts import metrics, step_traffic
 from npusim.results.facts.fact import Fact
 from npusim.results.facts.number_text import (
     bytes_text,
@@ -68,7 +68,8 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
             Section("Memory", [OnPage(partial(_memory, facts))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
             Section("Conversions that remain", [*_conversions(facts)], heading="CONVERSION"),
-            Section("Memory traffic", [OnPage(lambda: [traffic(device, runs, operands=False)])]),
+            Section("Memory traffic", [OnPage(partial(_traffic, facts, device))]),
+            Section("Lower bounds", [OnPage(partial(_bounds, facts))], opened=False),
             Section("Not simulated", [Items(failed)], heading="NOT SIMULATED"),
             Section("Notes", [Items(facts["notes"])], brief=True, heading="NOTES"),
         ),
@@ -121,11 +122,33 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
         ReportLine("memory", network_words.memory_text(facts)),
         (bytes_text(facts["peak_bytes"]), f"of {bytes_text(facts['card_bytes'])} at most"),
     )
+    if facts["fetched_bytes"] or facts["written_back_bytes"]:
+        yield Key(ReportLine("main memory", _main_memory(facts)))
     useful = sum(run.useful_macs for run in runs)
     if useful:
         speed = rate_text(metrics.tflops(device, useful, facts["cycles"]))
         yield Key(card=(f"{speed} TFLOPS", "useful"))
     yield from network_words.energy(facts, " a card")
+
+
+def _main_memory(facts: Row) -> str:
+    """The bytes to and from main memory, and the least time that they need."""
+    text = (
+        f"{bytes_text(facts['fetched_bytes'])} read, "
+        f"{bytes_text(facts['written_back_bytes'])} written"
+    )
+    if facts["dirty_bytes"]:
+        text += f", {bytes_text(facts['dirty_bytes'])} dirty in the L2 at the end"
+    bounds = [row for row in facts["bounds"] if row["of"] == step_traffic.WHOLE_STEP]
+    if bounds:
+        longest = bounds[0]
+        text += (
+            f"; at least {us_text(longest['us'])} us ({longest['resource']}), "
+            f"{percent_text(longest['share'])} of the time"
+        )
+        if longest["share"] > 1:
+            text += ", which does not count all of it (see the notes)"
+    return text
 
 
 def _what(facts: Row) -> str:
@@ -258,6 +281,8 @@ _OPERATION_COLUMNS = (
     "launch_us",
     "read_bytes",
     "written_bytes",
+    "fetched_bytes",
+    "written_back_bytes",
 )
 _OPERATION_TEXTS = 3
 
@@ -270,6 +295,29 @@ def _operations(facts: Row) -> Iterator[Part]:
     }
     yield Table.of(columns, facts["operations"], _OPERATION_TEXTS)
     yield Note("In the order of launch. read, written: the values of the operation, each once.")
+    yield Note(
+        "fetched: bytes from main memory; written back: bytes to it, dirty lines of any operation."
+    )
+
+
+def _traffic(facts: Row, device: Device) -> Iterator[Part]:
+    """The memories of the device with the bytes of the step, and the same as a table."""
+    yield traffic(device, step_traffic.path_totals(facts["traffic"]), operands=False)
+    if facts["dirty_bytes"]:
+        left = bytes_text(facts["dirty_bytes"])
+        yield Note(f"{left} are dirty in the L2 when the step ends, and are not written back.")
+
+
+def _bounds(facts: Row) -> Iterator[Part]:
+    """The least time that each resource needs."""
+    columns = {
+        "of the": lambda row: row["of"],
+        "resource": lambda row: row["resource"],
+        "why": lambda row: row["why"],
+        "\u00b5s": lambda row: _us_cell(row["us"]),
+        "of simulated": lambda row: percent_text(row["share"]),
+    }
+    yield Table.of(columns, facts["bounds"], 3, long=("why",))
 
 
 def _conversions(facts: Row) -> Iterator[Part]:
