@@ -18,6 +18,7 @@ from npusim.networks.rules.values import Training
 from npusim.networks.run import step as steps
 from npusim.networks.run.fitting import largest_fitting
 from npusim.networks.run.launched_operation import LaunchedOperation
+from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.memory import StepMemory
 from npusim.networks.timed import Timed
 from npusim.results.facts.memory_rows import HOLDS
@@ -325,6 +326,32 @@ def test_a_card_too_small_for_one_image_is_refused(tmp_path: Path) -> None:
     assert "no batch fits" in none_fits.text()
     with pytest.raises(npusim.ArgumentError, match="batch is what is looked for"):
         npusim.largest_batch(workload, device="ascend910", batch=3)
+
+
+def test_a_batch_beyond_all_that_are_tried_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = "npusim.networks.run.largest_batch"
+    monkeypatch.setattr(f"{search}.MAX_BATCH", 7)
+    monkeypatch.setattr(f"{search}.largest_fitting", lambda size_of, room: 7)
+    with pytest.raises(npusim.ArgumentError, match="batch 7 fits ascend910 too"):
+        npusim.largest_batch(network(ONE_BLOCK, tmp_path), device="ascend910")
+
+
+def test_operations_without_a_time_make_the_answer_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = OperationLauncher.run
+
+    def without_sums(self: OperationLauncher, what: Any, arrays: Any = None) -> Any:
+        if what.operation.kind == "loss":
+            raise npusim.CapacityError("nothing fits")
+        return run(self, what, arrays)
+
+    monkeypatch.setattr(OperationLauncher, "run", without_sums)
+    answer = npusim.largest_batch(network(ONE_BLOCK, tmp_path), device=small_card("1MiB"))
+    text = " ".join(answer.text().split())
+    assert "partial 1 operations not simulated; their workspace is not counted" in text
 
 
 def test_a_step_tells_its_memory_over_time(tmp_path: Path) -> None:
