@@ -329,6 +329,20 @@ def test_the_timeline_of_a_step_tells_operations_kernels_bytes_and_shares(
     checked(shown)
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_memory_of_a_step_tells_what_there_is(shown: Page, tmp_path: Path, dark: bool) -> None:
+    page = tmp_path / "step.html"
+    step = npusim.step("dcgan", device="ascend910b2", batch=4, mode="eager")
+    step.report(page)
+    for width in (1280, 400):
+        shown.open(page, width, height=4000, dark=dark)
+        checked(shown)
+        texts = tooltips_of(shown, "memory")
+        assert re.search(r"weights\s*[\d.]+ MiB", texts)
+        assert re.search(r"[\d.,]+ \u00b5s: [\d.]+ MiB in all", texts)
+        assert not re.search(r"\?\?\?|NaN|undefined", texts)
+
+
 # ---------------------------------------------------------------- studies
 
 

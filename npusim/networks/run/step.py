@@ -311,7 +311,7 @@ def planned_memory(workload: Workload, options: Options, setting: Setting) -> St
     """
     device = options.machine
     planned_step = plan_of(workload, setting, device, TasksBySize(_launcher(options, setting)))
-    untimed: defaultdict[Task, Timed] = defaultdict(partial(Timed, None, "planned, not simulated"))
+    untimed: dict[Task, Timed] = defaultdict(partial(Timed, None, "planned, not simulated"))
     launched = tuple(_launched(planned_step.step, planned_step.todo, untimed))
     return StepMemory(device, launched, planned_step.step)
 
