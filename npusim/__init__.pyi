@@ -29,6 +29,8 @@ from .machine.program.build import fits as fits
 from .machine.program.traced import load_instructions as load_instructions
 from .machine.program.traced import save_instructions as save_instructions
 from .networks.network import network as network
+from .networks.run.largest_batch import LargestBatch as LargestBatch
+from .networks.run.largest_batch import largest_batch as largest_batch
 from .networks.run.step import step as step
 from .networks.run.trainer import Trainer as Trainer
 from .ops import operators as operators

@@ -9,7 +9,6 @@ for job (channel block, part of all images and positions) of this core:
     for item (run of images, or piece of a long row) of the job:      # one task each
         UB dy tile <- GM, as fp32                                     # MTE2, V
         UB acc += tile of every image, element by element             # V
-                  or, by rows, the sum of each row of the image       # V
     UB sums <- acc summed along its rows                              # V
     db, or one column of the workspace if there are parts <- sums     # V, MTE3
 if there are parts: all cores meet; one sums the rows of the workspace into db
@@ -28,7 +27,6 @@ from npusim.kernels.parts.hand_over import with_meeting
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.parts.ub_room import converted, piece
 from npusim.language import (
-    BLOCK_BYTES,
     FP32,
     ArgumentError,
     Device,
@@ -82,17 +80,12 @@ class BiasGrad(Spread):
     """Sum ``dy`` into ``db``; ``partial`` (C, parts) fp32 is the workspace of cut channels.
 
     ``saturate`` keeps fp16 results finite (see ``Device.saturates``).
-
-    ``by_rows`` is the form that stands for the vendor's on chips whose moves are of whole blocks of
-    32 B: a core has the results of at least one block of the type of ``dy``, and each row of an
-    image is reduced to one number before it is added. It has no ``partial``.
     """
 
     dy: Tensor
     db: Tensor
     partial: Tensor | None = None
     saturate: bool = False
-    by_rows: bool = False
 
     name: ClassVar[str] = "bias_grad"
     computes: ClassVar[str] = "bias"
@@ -120,8 +113,7 @@ class BiasGrad(Spread):
     @property
     def tiling_text(self) -> str:
         parts = "part" if self.parts == 1 else "parts"
-        cut = "row by row" if self.by_rows else f"{self.parts} {parts} of a channel"
-        return f"tile up to {TILE}, {cut}"
+        return f"tile up to {TILE}, {self.parts} {parts} of a channel"
 
     @property
     def images(self) -> int:
@@ -142,10 +134,6 @@ class BiasGrad(Spread):
     def parts(self) -> int:
         """Parts of a channel that the workspace has room for, 1 without it."""
         return self.partial.shape[1] if self.partial else 1
-
-    def used(self, cores: int) -> int:
-        blocks = ceil_div(self.channels * self.dy.dtype.bytes, BLOCK_BYTES)
-        return super().used(min(cores, blocks) if self.by_rows else cores)
 
     def stream(self, device: Device, cores: int) -> Stream:
         count = prod(self.dy.shape)
@@ -213,7 +201,7 @@ class BiasGrad(Spread):
         return {
             "images": images,
             "columns": columns,
-            "width": np.full(len(image), 1 if self.by_rows else piece),
+            "width": np.full(len(image), piece),
             "dy": image * self.channels * self.positions + position,
         }
 
@@ -233,7 +221,6 @@ class _Nest:
         self.dy = k.buffer("UB", (tile,), dtype, slots=2, name="dy_ub")
         self.acc = k.buffer("UB", (tile,), FP32, name="acc_ub")
         self.sums = k.buffer("UB", (blocks,), FP32, name="sum_ub")
-        self.rows = k.buffer("UB", (blocks,), FP32, name="row_ub") if kernel.by_rows else None
         self.wide = None
         self.db = None
         self.parts = None
@@ -250,8 +237,6 @@ class _Nest:
         # Two tiles, one as fp32, the accumulator, and two sums and a result per channel.
         element = 2 * dtype.bytes + 4 + 8
         if dtype != FP32:
-            element += 4
-        if self.kernel.by_rows:
             element += 4
         return piece(self.k, self.kernel.name, TILE, element, multiple=16, besides=gathered + 1024)
 
@@ -279,20 +264,14 @@ class _Nest:
             self._store(sums, u.channels)
 
     def _accumulate(self, u: Item, acc: Slot) -> None:
-        """Add the images of a piece, row by row their sums."""
+        """Add the images of a piece."""
         k = self.k
         tile = self._load(u)
         size = u.channels * u.columns
         apart = round_up(size, GRAIN) * 4
         for image in range(u.images):
-            addend = tile.at(image * apart, size * 4)
             target = acc.at(0, size * 4)
-            if self.rows is not None:
-                rows = self.rows.next()
-                k.vec_reduce("add", rows, addend, u.channels, u.columns, FP32)
-                addend = rows.at(0, u.channels * 4)
-                target = acc.at(0, u.channels * u.width * 4)
-            k.vec_binary("add", target, target, addend, FP32)
+            k.vec_binary("add", target, target, tile.at(image * apart, size * 4), FP32)
 
     def _load(self, u: Item) -> Slot:
         """The item's piece of dy as fp32, image after image."""

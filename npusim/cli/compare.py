@@ -11,7 +11,16 @@ from collections.abc import Sequence
 
 from npusim.base.errors import ArgumentError
 from npusim.cli import calls
-from npusim.cli.files import PLOTS, TO_OPEN, TRACES, check_files, print_result, saying, write_files
+from npusim.cli.files import (
+    PAGES,
+    PLOTS,
+    TO_OPEN,
+    TRACES,
+    check_files,
+    print_result,
+    saying,
+    write_files,
+)
 from npusim.cli.main import parsed
 from npusim.cli.parser import Parser
 from npusim.cli.shared import add_file_option, add_json_option
@@ -23,7 +32,7 @@ from npusim.results.network_comparison import NetworkComparison, compare_network
 from npusim.results.writers.progress import ProgressBar
 
 #: Files that can be written, by the name of their option: their suffixes.
-_FILES: dict[str, Sequence[str]] = {"plot": PLOTS, "trace": TRACES}
+_FILES: dict[str, Sequence[str]] = {"plot": PLOTS, "report": PAGES, "trace": TRACES}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -36,6 +45,9 @@ examples:
   npusim net resnet50 --json > one.json
   npusim net resnet50 --device ascend910b4 --json > other.json
   npusim compare one.json other.json
+  npusim net resnet50 --mode eager --json > eager.json
+  npusim net resnet50 --mode graph --json > graph.json
+  npusim compare eager.json graph.json --report modes.html
 """
     parser.add_argument(
         "a",
@@ -56,9 +68,10 @@ examples:
     add_file_option(
         files,
         "--plot",
-        "a figure of the kernels, layers or kinds of operations of both, .png or .svg "
-        "(default: none)",
+        "a figure of the kernels, layers or kinds of operations of both, or of what two modes "
+        "launch, .png or .svg (default: none)",
     )
+    add_file_option(files, "--report", "the whole comparison as one web page (default: none)")
     add_file_option(
         files,
         "--trace",
@@ -77,13 +90,15 @@ def execute(arguments: argparse.Namespace) -> None:
     networks = _networks(arguments)
     if networks is not None:
         print_result(networks, arguments.json)
-        write_files(arguments, plot=saying("both networks", networks.save_plot))
+        plot = saying("both networks", networks.save_plot)
+        write_files(arguments, plot=plot, report=networks.report)
         return
     comparison = _compared(arguments)
     print_result(comparison, arguments.json)
 
     plot = saying("the kernels of both", comparison.save_plot)
-    write_files(arguments, plot=plot, trace=saying(TO_OPEN, comparison.save_trace))
+    trace = saying(TO_OPEN, comparison.save_trace)
+    write_files(arguments, plot=plot, report=comparison.report, trace=trace)
 
 
 def _networks(arguments: argparse.Namespace) -> NetworkComparison | None:

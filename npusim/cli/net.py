@@ -29,6 +29,9 @@ from npusim.workloads.from_scalesim import PADDINGS
 #: Keywords of every call, which networks take besides their own.
 _CALL = ("cores", "rules", "engine", "launch", "start", "jobs", "store")
 
+#: The option that asks for the largest batch.
+LARGEST_BATCH = "--largest-batch"
+
 #: Further options that only layers by themselves have.
 _LAYERS_ONLY = ("start", "range")
 
@@ -64,6 +67,12 @@ example:
     step = parser.add_argument_group("step as it runs")
     for option in STEP_OPTIONS:
         _add_network_option(step, option)
+    step.add_argument(
+        LARGEST_BATCH,
+        action="store_true",
+        help="the largest batch whose step the card's main memory holds, what it and the next one "
+        "need, and its speed (mode: graph unless given; default: no)",
+    )
     simulation.add_argument(
         "--range",
         action="store_true",
@@ -169,7 +178,7 @@ def _given(arguments: argparse.Namespace, names: Sequence[str]) -> dict[str, Any
 def execute(arguments: argparse.Namespace) -> None:
     """Print what could be simulated; raise ``ArgumentError`` after it if something is missing."""
     check_files(arguments, csv=(".csv",), plot=PLOTS, report=PAGES)
-    is_step = arguments.mode is not None
+    is_step = arguments.mode is not None or arguments.largest_batch
     _refuse_needless(arguments, is_step)
     workload: Any = arguments.workload
     sizes = sizes_of_inputs(arguments)
@@ -177,7 +186,10 @@ def execute(arguments: argparse.Namespace) -> None:
         workload = read_network(workload, **sizes, padding=arguments.padding)
         sizes = {}
     run: Any = network
-    if is_step:
+    if arguments.largest_batch:
+        _refuse_batch(arguments)
+        from npusim.networks.run.largest_batch import largest_batch as run  # noqa: PLC0415
+    elif is_step:
         from npusim.networks.run.step import step as run  # noqa: PLC0415 - it takes time to import
     keywords = _given(arguments, [*_keywords(STEP if is_step else LAYERS), *_CALL])
     with ProgressBar() as progress:
@@ -192,8 +204,9 @@ def execute(arguments: argparse.Namespace) -> None:
         _ = result.time_range_us  # reports show it once it is known
     print_result(result, arguments.json)
     write_files(arguments, csv=result.write, plot=result.save_plot, report=result.report)
-    if result.failed:
-        raise ArgumentError(_incomplete(result, is_step))
+    timed = result.step if arguments.largest_batch else result
+    if timed.failed:
+        raise ArgumentError(_incomplete(timed, is_step))
 
 
 def _incomplete(result: Any, is_step: bool) -> str:
@@ -208,6 +221,12 @@ def _incomplete(result: Any, is_step: bool) -> str:
         f"{len(names)} of {count} {parts} were not simulated: {', '.join(names)}; "
         "the totals are partial"
     )
+
+
+def _refuse_batch(arguments: argparse.Namespace) -> None:
+    """Raise ``ArgumentError`` where the batch is given that is looked for."""
+    if arguments.batch is not None:
+        raise ArgumentError(f"{LARGEST_BATCH} looks for the batch; leave out --batch")
 
 
 def _refuse_needless(arguments: argparse.Namespace, is_step: bool) -> None:

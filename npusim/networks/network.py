@@ -35,7 +35,8 @@ from npusim.results.facts.energy import (
     Spending,
     energy_of,
 )
-from npusim.results.facts.fact import row_of
+from npusim.results.facts.fact import Fact, row_of
+from npusim.results.facts.number_text import counts, us_text
 from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.saved import Reported
 from npusim.results.shown import network_words
@@ -55,16 +56,6 @@ RESULTS = ("output", *GRADIENTS)
 
 #: The passes that can be timed; "training" is both.
 PASSES = ("forward", "backward", "training")
-
-#: Columns of ``NetworkResult.layers``; a promise to users.
-LAYER_COLUMNS = (
-    *("layer", "count", "cin", "cout", "spatial", "kernel", "stride", "padding", "dilation"),
-    *("groups", "transposed", "rows", "products", "n"),
-    *("output_us", "input_us", "weight_us", "bias_us", "other_us"),
-    *("launch_us", "layout_us", "one_us"),
-    *("cycles", "total_us", "share", "bottleneck", "error", "problem_us", "problem_bound"),
-    *("own_us", "own_bound_us", "own_bound", "own_problem_us", "own_problem_bound"),
-)
 
 Row = dict[str, Any]
 
@@ -190,7 +181,7 @@ class NetworkResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=
         ``own_problem_us`` and ``own_problem_bound`` that of any for their problems. Where
         ``error`` says why there is no time, figures are missing.
         """
-        return frame(self.layer_rows(), LAYER_COLUMNS)
+        return frame(self.layer_rows(), network_rows.LAYER_COLUMNS)
 
     @cached_property
     def kernels(self) -> DataFrame:
@@ -221,24 +212,20 @@ class NetworkResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=
 
     def layer_rows(self) -> list[Row]:
         """``layers`` as plain values."""
-        return [self._layer_row(one) for one in self.timed]
-
-    def _layer_row(self, one: LayerTime) -> Row:
-
-        sizes = {name: value for name, value in vars(one.layer).items() if name in LAYER_COLUMNS}
-        row: Row = dict.fromkeys(LAYER_COLUMNS) | sizes
-        row |= {"layer": one.layer.name, "bottleneck": "", "error": one.error, "split": {}}
-        if one.result is None:
-            return row
-        return row | {
-            "one_us": one.result.time_us,
-            "cycles": one.result.cycles,
-            "total_us": self.device.time_us(one.cycles),
-            "share": one.cycles / self.cycles if self.cycles else 0.0,
-            "problem_us": one.result.problem_us,
-            "problem_bound": one.result.problem_bounds[0].resource,
-            **network_rows.figures(self.device, one.result.runs),
-        }
+        return [
+            network_rows.layer_row(
+                network_rows.LayerColumns(
+                    device=self.device,
+                    layer=part.layer,
+                    runs=None if part.result is None else part.result.runs,
+                    error=part.error,
+                    cycles=part.cycles,
+                    network_cycles=self.cycles,
+                    problem_bounds=() if part.result is None else part.result.problem_bounds,
+                )
+            )
+            for part in self.timed
+        ]
 
     def kernel_rows(self) -> list[Row]:
         """``kernels`` as plain values."""
@@ -247,32 +234,7 @@ class NetworkResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values, ready for ``json.dumps``; missing figures are null."""
-        return {
-            "workload": self.workload.name,
-            "description": self.workload.description,
-            "npusim_version": __version__,
-            "device": self.device.name,
-            "device_digest": self.device.digest(),
-            "launch": self.device.launch_mode,
-            "clock_hz": self.device.clock_hz,
-            "batch": self.batch,
-            "dtype": self.dtype.name,
-            "pass": self.passes,
-            "gradients": list(self.gradients),
-            "results": list(self.results),
-            "complete": self.complete,
-            "untimed": dict(self.workload.untimed),
-            "unknown_products": dict(self.workload.unknown_products),
-            "cycles": self.cycles,
-            "time_us": self.time_us,
-            "time_range_us": self.known_range_us(),
-            "split": self.split,
-            "bottleneck": self.bottleneck,
-            **row_of((TOTAL_ENERGY, ENERGY_ROWS, ENERGY_MISSING), self),
-            "notes": list(self.notes),
-            "layers": self.layer_rows(),
-            "kernels": self.kernel_rows(),
-        }
+        return row_of(NETWORK, self)
 
     # -- views -------------------------------------------------------------------------------
 
@@ -326,6 +288,43 @@ class NetworkResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=
         from npusim.results.shown import network  # noqa: PLC0415 - made when asked for
 
         return network.report(self.to_json(), self.device, self.timed)
+
+
+#: A network in JSON.
+NETWORK: tuple[Fact[NetworkResult], ...] = (
+    Fact("workload", "network", "", str, lambda net: net.workload.name),
+    Fact("description", "description", "", str, lambda net: net.workload.description),
+    Fact("npusim_version", "npusim", "", str, lambda _: __version__),
+    Fact("device", "device", "", str, lambda net: net.device.name),
+    Fact("device_digest", "digest", "", str, lambda net: net.device.digest()),
+    Fact("launch", "launch mode", "", str, lambda net: net.device.launch_mode),
+    Fact("clock_hz", "clock", "Hz", counts, lambda net: net.device.clock_hz),
+    Fact("batch", "batch", "", counts, lambda net: net.batch),
+    Fact("dtype", "type of operands", "", str, lambda net: net.dtype.name),
+    Fact("pass", "pass", "", str, lambda net: net.passes),
+    Fact("gradients", "gradients", "", ", ".join, lambda net: list(net.gradients)),
+    Fact("results", "results", "", ", ".join, lambda net: list(net.results)),
+    Fact("complete", "complete", "", str, lambda net: net.complete),
+    Fact("untimed", "not timed", "", str, lambda net: dict(net.workload.untimed)),
+    Fact(
+        "unknown_products",
+        "unknown products",
+        "",
+        str,
+        lambda net: dict(net.workload.unknown_products),
+    ),
+    Fact("cycles", "cycles", "", counts, lambda net: net.cycles),
+    Fact("time_us", "time", "\u00b5s", us_text, lambda net: net.time_us),
+    Fact("time_range_us", "range of the time", "\u00b5s", str, lambda net: net.known_range_us()),
+    Fact("split", "time by part", "", str, lambda net: net.split),
+    Fact("bottleneck", "bottleneck", "", str, lambda net: net.bottleneck),
+    TOTAL_ENERGY,
+    ENERGY_ROWS,
+    ENERGY_MISSING,
+    Fact("notes", "notes", "", str, lambda net: list(net.notes)),
+    Fact("layers", "layers", "", str, lambda net: net.layer_rows()),
+    Fact("kernels", "kernels", "", str, lambda net: net.kernel_rows()),
+)
 
 
 @collecting_seldom()

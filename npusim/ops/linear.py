@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd
 from typing import TYPE_CHECKING
 
 from npusim.base.dtypes import BF16, FP32, DType
@@ -17,12 +16,11 @@ from npusim.kernels.layout.cast import cast
 from npusim.kernels.matmul.linear import LinearBackpropWeight
 from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.kernels.parts.mem_set import MemSet
-from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.bias_add import BiasAdd
-from npusim.kernels.vector.bias_grad import BiasGrad
 from npusim.kernels.vendor.imported import Imported
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
+from npusim.ops.blocked_gradients import launch_bias
 from npusim.ops.cube_math import cube_math
 from npusim.ops.layer_products import layer_product
 from npusim.results import Result
@@ -75,7 +73,7 @@ def linear_layer(
     if "bias" in results:
         before = len(call.runs)
         dy = operand(_READ["y"], (layer.stack * layer.all_rows, layer.cout))
-        _sum_of_rows(call, dy, call.output("grad_bias", (layer.cout,), dtype))
+        launch_bias(call, dy, call.output("grad_bias", (layer.cout,), dtype), "grad_bias_parts")
         call.runs[before:] = [replace(run, computes="bias") for run in call.runs[before:]]
     if not call.runs:
         raise ArgumentError(f"layer {layer.name}: none of its results is among {results}")
@@ -94,11 +92,6 @@ _MADE = {"output": "output", "input": "grad_input", "weight": "grad_weight"}
 
 #: What a kernel is made with before its own tiling is known.
 START = Tiling(base_m=16, base_n=16, base_k=32)
-
-
-#: Partial sums of the gradient of a bias; with fewer rows to each, one kernel does it in less
-#: time. Of 2 to 128 on a 910B2, 8 and 16 took least for most of six shapes.
-_PARTS, _LEAST_ROWS = 16, 64
 
 
 def converted(call: Call, tensor: Tensor, dtype: DType) -> Tensor:
@@ -167,19 +160,6 @@ def _stated_tiling(
     if isinstance(asked, Imported):
         return asked.tiling(kernel.shape, call.device, call.cube_cores)
     return own_tiling(option, Matmul.name, Tiling, tuned=tuned), []
-
-
-def _sum_of_rows(call: Call, dy: Tensor, db: Tensor) -> None:
-    """Launch the sum of the rows of ``dy``; of many rows in parts, each of every 16th row."""
-    rows, channels = dy.shape
-    parts = gcd(rows, _PARTS) if rows >= _PARTS * _LEAST_ROWS else 1
-    if parts == 1:
-        call.launch_spread(BiasGrad(dy, db, saturate=call.device.saturates))
-        return
-    sums = call.workspace(f"{db.name}_parts", (parts, channels), FP32)
-    wide = call.view(dy, (rows // parts, parts * channels))
-    call.launch_spread(BiasGrad(wide, call.view(sums, (parts * channels,))))
-    call.launch_spread(SumParts(sums, db))
 
 
 def launch_weight_product(

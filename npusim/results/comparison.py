@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from npusim.base.errors import ArgumentError
 from npusim.results.facts.comparison import OF_CALL, TIMES, CallDifferences, Side
 from npusim.results.facts.differences import facts_of, labels_of
 from npusim.results.result import Result
 from npusim.results.saved import Answer
 from npusim.results.shown.comparison import calls_figure
+from npusim.results.shown.report import Report, Section
 from npusim.results.writers import comparison_text
 from npusim.results.writers.plots import Axes, draw
 
@@ -32,6 +35,13 @@ class Comparison(CallDifferences, Answer):
         as the kernel takes.
         """
         return draw(calls_figure(self), ax)
+
+    def as_report(self) -> Report:
+        """The report as data: the text, the table, and the kernels of both as a figure."""
+        report = super().as_report()
+        about = "kernels of both by what their busiest pipe did"
+        section = Section("Kernels of both", [calls_figure(self, about=about)])
+        return replace(report, sections=(section,))
 
     def save_trace(self, path: str | Path) -> None:
         """Write both timelines to one file for ui.perfetto.dev; ``.json.gz`` compresses it.

@@ -33,14 +33,17 @@ class NetworkComparison(NetworkDifferences, Reported):
         """The comparison for people, at most 80 columns wide."""
         return comparison_text.of_networks(self)
 
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the kinds of operations of a step, or the layers of a network, as bars of both.
+    def plot(self, ax: Axes | None = None, *, what: str = "") -> Axes:
+        """Draw both, as suits what differs, or ``what`` is asked for.
 
-        Those that changed most have a pair of bars each; others are one pair. Where both take
-        different numbers of images, times are of one image.
+        "times" are bars of both for the kinds of operations of a step, or the layers of a network;
+        those that changed most have a pair of bars each, others are one pair. "launched" are two
+        bars of what steps launch, which is drawn unless asked otherwise where their modes, layouts
+        or fusions differ. Where both take different numbers of images, times are of one image.
+        Raises ``ArgumentError`` for another ``what``, and for "launched" of layers.
         """
         side_a, side_b = network_sides(self)
-        return draw(networks_figure(self, title=f"A  {side_a}\nB  {side_b}"), ax)
+        return draw(networks_figure(self, what, title=f"A  {side_a}\nB  {side_b}"), ax)
 
     def as_report(self) -> Report:
         """The report as data: the head and the largest changes in a notebook, all on the page."""

@@ -33,9 +33,10 @@ def test_two_files_on_a_command_line(written: tuple[str, str], capsys: Capture) 
     told = capsys.readouterr().out
     assert "LAYERS" in told
     assert "\nspeed  " in told.partition("\ntime  ")[0]
-    picture = Path(written[0]).with_suffix(".png")
-    assert main(["compare", *written, "--plot", str(picture)]) == 0
+    picture, page = (Path(written[0]).with_suffix(suffix) for suffix in (".png", ".html"))
+    assert main(["compare", *written, "--plot", str(picture), "--report", str(page)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "times as fast per image" in page.read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["compare", *written, "--json"]) == 0
     want = npusim.compare_networks(*written).to_json()

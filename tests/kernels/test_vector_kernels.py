@@ -99,13 +99,11 @@ def test_cast_refuses_a_type_the_device_lacks() -> None:
 # -- bias_grad -------------------------------------------------------------------------------
 
 
-def bias_grad(
-    dy: Array, kind: DType, device: Device, parts: int, *, by_rows: bool = False, **options: Any
-) -> Array:
+def bias_grad(dy: Array, kind: DType, device: Device, parts: int, **options: Any) -> Array:
     call = call_on(device, **options)
     source, target = call.input("dy", dy, kind), call.output("db", dy.shape[1:2], kind)
     partial = call.output("parts", (dy.shape[1], parts), FP32) if parts > 1 else None
-    call.launch(BiasGrad(source, target, partial, saturate=device.saturates, by_rows=by_rows))
+    call.launch(BiasGrad(source, target, partial, saturate=device.saturates))
     return call.arrays["db"]
 
 
@@ -129,30 +127,6 @@ def test_bias_grad_is_the_exact_sum_rounded_once(
     dy = rng.integers(-8, 9, shape).astype(kind.numpy)
     want = dy.astype(np.float64).sum(axis=(0, *range(2, len(shape)))).astype(kind.numpy)
     np.testing.assert_array_equal(bias_grad(dy, kind, device, parts), want)
-
-
-@examples(40)
-@given(gradients())
-def test_bias_grad_by_rows_is_the_same_sum(problem: tuple[tuple[int, ...], int, str]) -> None:
-    shape, _, name = problem
-    kind = FP32 if name == "fp32" else FP16
-    dy = np.random.default_rng(sum(shape)).integers(-8, 9, shape).astype(kind.numpy)
-    want = dy.astype(np.float64).sum(axis=(0, *range(2, len(shape)))).astype(kind.numpy)
-    np.testing.assert_array_equal(bias_grad(dy, kind, FIRST, 1, by_rows=True), want)
-
-
-@pytest.mark.parametrize(("channels", "size"), [(64, 57), (96, 57), (128, 28)])
-def test_bias_grad_by_rows_moves_as_much_as_in_a_profile(channels: int, size: int) -> None:
-    """A profile of a 910 has 90 to 177 GB/s; its matrices of weights are those of AlexNet."""
-    call = Call("test", Options(device=FIRST.launching("graph")), timing_only=True)
-    shape = (32, channels, size, size)
-    source = call.input("dy", Spec(shape, FP16), FP16)
-    call.launch(BiasGrad(source, call.output("db", (channels,), FP32), by_rows=True))
-    call.launch(BiasGrad(source, call.output("db", (channels,), FP32)))
-    by_rows, plain = (source.size_bytes / 1e3 / FIRST.time_us(run.cycles) for run in call.runs)
-    assert 90 < by_rows < 177
-    assert plain > 600
-    assert call.runs[0].cores == channels * 2 // 32, "blocks of 32 B of the type of dy"
 
 
 @pytest.mark.parametrize("kind", ["fp16", "bf16", "fp32"])

@@ -11,8 +11,8 @@ import pytest
 import npusim
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
-from npusim.networks.network import GRADIENTS, LAYER_COLUMNS, NetworkResult
-from npusim.results.facts.network_rows import KERNEL_COLUMNS
+from npusim.networks.network import GRADIENTS, NetworkResult
+from npusim.results.facts.network_rows import KERNEL_COLUMNS, LAYER_COLUMNS
 from npusim.workloads import Workload, load_workload
 from tests.tables import rows
 from tests.texts import text_of

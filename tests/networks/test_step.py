@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 import npusim
 from npusim.base.records import replace
 from npusim.call.options import Options
+from npusim.machine.device.all_reduce import Cards
 from npusim.networks.plan.tasks import task
 from npusim.networks.rules.training import training
 from npusim.networks.run.all_reduce import all_reduce
@@ -58,8 +61,10 @@ def test_what_the_library_does_on_a_910_is_in_its_steps(tmp_path: Path) -> None:
 
     library, ours = runs(device="ascend910"), runs(device="ascend910", tiling="auto")
     other = runs(device="ascend910b2")
-    assert library["one.bias"] == [("bias_grad", 4)], "64 results of 2 B are 4 blocks of 32 B"
-    assert ours["one.bias"][0][1] > 4
+    parts = [("mem_set", 1), ("bias_add_grad", 32)]
+    assert library["one.bias"] == parts, "16 x 16 numbers are whole blocks: 8 parts of 4 images"
+    assert [name for name, _ in ours["one.bias"]] == ["bias_grad"]
+    assert [name for name, _ in other["one.bias"]] == ["bias_grad"]
     assert [name for name, _ in library["fc.weight"]] == ["mem_set", "linear_backprop_weight"]
     assert [len(one["fc.weight"]) for one in (ours, other)] == [1, 1]
 
@@ -278,26 +283,80 @@ def test_an_operation_without_a_kernel_is_named_and_has_its_traffic(tmp_path: Pa
 # -- several cards -------------------------------------------------------------------------------
 
 
-def cards(pieces: int, latency: int = 0, slowdown: int = 0) -> Any:
+def device_with(**figures: Any) -> Any:
     """A device with a bus of 2 B a cycle, of which a cycle is a microsecond."""
-    figures = SimpleNamespace(
-        bus_bytes_per_cycle=2, pieces=pieces, latency_cycles=latency, slowdown_percent=slowdown
-    )
-    return SimpleNamespace(cards=figures, time_us=float, name="d")
+    cards = Cards(**{"bus_bytes_per_cycle": Fraction(2), **figures})
+    return SimpleNamespace(cards=cards, time_us=float, name="d", shown_by="d.yaml")
 
 
 def test_the_arithmetic_of_an_all_reduce() -> None:
     """Two cards move each byte once: 2 (n - 1) / n over the bus, here half a microsecond a byte."""
     ready = [(10.0, 40), (20.0, 40), (30.0, 80)]
-    one = all_reduce(cards(1), 2, ready, 50.0)
-    assert (one.us, one.hidden_us, one.exposed_us, one.bytes) == (80.0, 20.0, 60.0, 160)
-    two = all_reduce(cards(2, latency=3, slowdown=10), 2, ready, 50.0)
+    whole = all_reduce(device_with(), 2, ready, 50.0)
+    assert (whole.us, whole.hidden_us, whole.exposed_us, whole.bytes) == (80.0, 20.0, 60.0, 160)
+    cut = all_reduce(device_with(pieces=2, latency_cycles=3, slowdown_percent=10), 2, ready, 50.0)
     # 80 B from 20 on take 3 + 40, until 63; then 80 B that were ready at 30, until 106.
-    assert (two.us, two.exposed_us, two.hidden_us) == (86.0, 56.0, 30.0)
-    assert two.added_us == pytest.approx(56 + 3.0)
-    eight = all_reduce(cards(1), 8, ready, 50.0)
+    assert (cut.us, cut.exposed_us, cut.hidden_us) == (86.0, 56.0, 30.0)
+    assert cut.added_us == pytest.approx(56 + 3.0)
+    eight = all_reduce(device_with(), 8, ready, 50.0)
     assert eight.us == pytest.approx(160 * 2 * 7 / 8 / 2)
-    assert all_reduce(cards(1), 2, ready, 500.0).exposed_us == 0
+    assert all_reduce(device_with(), 2, ready, 500.0).exposed_us == 0
+
+
+@pytest.mark.parametrize(
+    ("cards", "us"),
+    [
+        (2, 5 + 160 / (2 / 3)),  # one link of three
+        (3, 5 + 160 * 4 / 3 / (4 / 3)),  # two of them
+        (4, 5 + 160 * 3 / 2 / 2),
+        (8, 5 + 160 * 3 / 2 / 2 + 160 / 4 / 0.5),  # a quarter of the bytes between two nodes
+        (16, 5 + 160 * 3 / 2 / 2 + 160 / 4 * 3 / 2 / 0.5),
+    ],
+)
+def test_cards_within_and_between_nodes(cards: int, us: float) -> None:
+    """Nodes of four cards with three links each, a quarter of whose rate leads to other nodes."""
+    device = device_with(links=3, node=4, network_bytes_per_cycle=Fraction(1, 2), latency_cycles=5)
+    assert all_reduce(device, cards, [(0.0, 160)], 0.0).us == pytest.approx(us)
+
+
+def test_each_card_may_be_a_node() -> None:
+    device = device_with(node=1, network_bytes_per_cycle=Fraction(1, 2))
+    assert all_reduce(device, 2, [(0.0, 160)], 0.0).us == 160 / 0.5
+
+
+def test_more_cards_than_a_node_need_a_rate_between_nodes() -> None:
+    with pytest.raises(npusim.ArgumentError, match=r"a node of d has 8 .* network: 25GB/s"):
+        all_reduce(device_with(), 16, [(0.0, 160)], 0.0)
+    with pytest.raises(npusim.ArgumentError, match="must be whole nodes, such as 16 or 24"):
+        all_reduce(device_with(network_bytes_per_cycle=Fraction(1)), 20, [(0.0, 160)], 0.0)
+
+
+def test_the_line_that_is_suggested_is_a_device_file(block: Workload, tmp_path: Path) -> None:
+    with pytest.raises(npusim.ArgumentError) as error:
+        npusim.step(block, device="ascend310p", cards=8)
+    line = re.search(r"\{base.*\}\}", str(error.value))
+    assert line is not None
+    file = tmp_path / "mine.yaml"
+    file.write_text(line[0], encoding="utf-8")
+    step = npusim.step(block, device=str(file), cards=8)
+    assert step.reduced is not None
+    assert step.reduced.us > 400
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2", "ascend910b4", "ascend910c"])
+def test_an_exchange_of_a_few_bytes_takes_its_start(device: str) -> None:
+    reduced = all_reduce(npusim.load_device(device, {"cards.pieces": "1"}), 4, [(0.0, 64)], 0.0)
+    assert reduced.us == pytest.approx(400, rel=1e-3)
+
+
+def test_a_full_mesh_is_faster_with_more_cards_and_slower_across_nodes() -> None:
+    """Each card of a 910B2 sends an n-th of the bytes to each other one over a link of its own."""
+    device = npusim.load_device("ascend910b2")
+    two, four, eight, sixteen = (
+        all_reduce(device, cards, [(0.0, 100_000_000)], 0.0).us - 400 for cards in (2, 4, 8, 16)
+    )
+    assert two == pytest.approx(2 * four) == pytest.approx(4 * eight)
+    assert sixteen > eight
 
 
 def test_a_step_on_several_cards(block: Workload) -> None:

@@ -147,6 +147,15 @@ def test_a_trace_has_the_processes_of_both(tmp_path: Path) -> None:
     assert value["otherData"]["b"]["tilings"] == [["matmul", b.runs[0].tiling]]
 
 
+def test_a_page_has_the_text_and_the_kernels_of_both(tmp_path: Path) -> None:
+    comparison = npusim.compare(product(), product(tiling=SMALL))
+    comparison.save(tmp_path / "both.html")
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "BUSIEST PIPES" in page
+    assert "Kernels of both" in page
+    assert 'class="bokeh"' in page
+
+
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     result = product()
     file = saved(result, tmp_path / "result.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import npusim
 from npusim.base.errors import ArgumentError
+from npusim.networks.run.step_result import StepResult
 from npusim.results.facts import fusion_matching
 from npusim.results.network_comparison import NetworkComparison
 
@@ -100,12 +102,20 @@ def test_images_a_second_lead_where_batches_differ() -> None:
     head = c.text().splitlines()[:4]
     assert head[2].startswith("speed")
     assert head[2].endswith("images/s, +300.0 %")
+    assert head[3].startswith("time")
+    assert head[3].endswith("us an image, -75.0 %")
     assert "LAYERS (us an image, of all that are alike)" in c.text()
     layer = facts()["layers"][0]
     row = next(line for line in c.text().splitlines() if line.startswith(f"  {layer['layer']}"))
     assert row.endswith("-75.0 %")
     assert c.to_json()["speedup"] == pytest.approx(4)
     assert repr(c).endswith("images/s>")
+    rows = {(row["part"], row["name"], row["what"]): row for row in c.rows}
+    assert rows["network", "", "time_us_per_image"]["b"] == pytest.approx(us / 4)
+    assert rows["layer", layer["layer"], "total_us_per_image"]["b"] == layer["total_us"] / 4
+    energy_uj = facts()["energy_uj"]
+    assert rows["network", "", "energy_uj_per_image"]["b"] == pytest.approx(energy_uj / 4)
+    assert "energy an image: " in c.text()
     # The cards of a step take a batch each.
     cards = NetworkComparison(a=facts(), b={**facts(), "cards": 8}, labels=("A", "B"))
     assert cards.speedup == pytest.approx(8)
@@ -135,8 +145,8 @@ def kind(phase: str, name: str, us: float) -> dict[str, Any]:
 
 
 def operation(name: str, kind: str, us: float, phase: str = "forward") -> dict[str, Any]:
-    fixed = {"launch_us": 1.0, "error": "", "converts": "", "phase": phase}
-    return {"operation": name, "kind": kind, "us": us, **fixed}
+    fixed = {"launch_us": 1.0, "error": "", "converts": "", "phase": phase, "kernels": ["k"]}
+    return {"operation": name, "kind": kind, "us": us, "count": 1, **fixed}
 
 
 def test_kinds_that_one_side_fuses_are_one_row() -> None:
@@ -197,9 +207,30 @@ def test_an_operation_has_what_is_fused_into_it_as_its_partner() -> None:
         a, b = reversed(pairs["relu.output"]) if swapped else pairs["relu.output"]
         assert (a["us"], b["us"]) == (9, 8)
         assert b["kind"] == "convolution output, bias, activation"
+        assert b["launches"] == 3
         assert {one["kind"] for one in pairs["conv.bias"]} == {"bias gradient"}
         assert {} in pairs["first.output"]
-        assert {} in pairs["conv.output to NC1HWC0"]
+        assert "conv.output to NC1HWC0" not in pairs
+        [(value, *converted)] = fusion_matching.conversions(*sides)
+        assert value == "conv.output"
+        assert {} in converted
+
+
+def test_operations_of_one_name_are_the_partner_of_one_that_does_both() -> None:
+    fused = [
+        operation("other.weight", "convolution weight", 7),
+        operation("relu.gradient", "convolution input + sum + activation gradient", 9),
+    ]
+    plain = [
+        operation("conv.input", "convolution input", 5),
+        operation("other.weight", "convolution weight", 7),
+        operation("relu.gradient", "sum", 2),
+        operation("relu.gradient", "activation gradient", 1),
+    ]
+    for sides in ((fused, plain), (plain, fused)):
+        pairs = {name: (a, b) for name, a, b in fusion_matching.operations(*sides)}
+        assert set(pairs) == {"other.weight", "relu.gradient"}
+        assert sorted(row["us"] for row in pairs["relu.gradient"]) == [8, 9]
 
 
 BIASED = """
@@ -222,8 +253,103 @@ def test_steps_of_chips_that_fuse_differently_have_all_kinds_on_both_sides(tmp_p
     c = npusim.compare_networks(*sides)
     assert any(" + bias" in row["kind"] for row in c.a["kinds"])
     assert not any(" + bias" in row["kind"] for row in c.b["kinds"])
-    missing = [name for name, a, b in c.pairs("kind") if not (a and b)]
-    assert not [name for name in missing if "bias" in name or "convolution" in name]
-    for name, side in zip("ab", (c.a, c.b), strict=True):
-        total = sum(getattr(pair, name).get("us", 0.0) for pair in c.pairs("kind"))
-        assert total == pytest.approx(side["time_us"])
+    assert not [name for part in ("kind", "operation") for name in alone(c, part)]
+    assert all_times_are_there(c)
+
+
+def alone(c: NetworkComparison, part: str) -> list[str]:
+    """Rows that one side lacks."""
+    return [name for name, a, b in c.pairs(part) if not (a and b)]
+
+
+def all_times_are_there(c: NetworkComparison) -> bool:
+    """True if the kinds add up to the time of each side, and operations with conversions do."""
+    kinds, operations, converted = (part.times for part in c.times_of_parts())
+    for times in (kinds, [*operations, *converted]):
+        assert sum(row.a or 0.0 for row in times) == pytest.approx(c.a["compute_us"])
+        assert sum(row.b or 0.0 for row in times) == pytest.approx(c.b["compute_us"])
+    return True
+
+
+@cache
+def step(mode: str) -> StepResult:
+    return npusim.step("resnet18", device="ascend910b2", mode=mode)
+
+
+@cache
+def step_facts(mode: str) -> dict[str, Any]:
+    return step(mode).to_json()
+
+
+def test_of_two_modes_it_says_what_is_launched() -> None:
+    eager, graph = step_facts("eager"), step_facts("graph")
+    c = npusim.compare_networks(step("eager"), step("graph"))
+    numbers = {number.fact.name: (number.a, number.b) for number in c.launched()}
+    for place, facts_of_side in enumerate((eager, graph)):
+        rows = facts_of_side["operations"]
+        conversions = [row for row in rows if row["converts"]]
+        assert numbers["conversions"][place] == len(conversions)
+        assert numbers["operations"][place] == len(rows) - len(conversions)
+        assert numbers["kernels"][place] == sum(len(row["kernels"]) for row in rows)
+        launch_us = sum(row["launch_us"] for row in rows)
+        assert numbers["launches_us"][place] == pytest.approx(launch_us)
+        convert_us = sum(row["us"] - row["launch_us"] for row in conversions)
+        assert numbers["layouts_us"][place] == pytest.approx(convert_us)
+        parts = [values[place] for name, values in numbers.items() if name.endswith("_us")]
+        assert sum(parts) == pytest.approx(facts_of_side["time_us"])
+    fused_eager, fused_graph = numbers["fused"]
+    assert fused_eager == 0
+    assert fused_graph == sum(graph["fused"].values())
+    assert numbers["conversions"][0] > 10 * numbers["conversions"][1]
+    assert not alone(c, "kind")
+    assert not alone(c, "operation")
+    assert all_times_are_there(c)
+
+
+def test_text_and_figure_of_two_modes_lead_with_what_is_launched(tmp_path: Path) -> None:
+    c = npusim.compare_networks(step("eager"), step("graph"))
+    text = c.text()
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.index("LAUNCHED") < text.index("KINDS") < text.index("CONVERTED VALUES")
+    assert re.search(r"\n  conversions of layouts +\d+ +\d+ +-\d+ +-9\d\.\d %", text)
+    assert "(#A, #B: kernels launched)" in text
+    assert [tick.get_text() for tick in c.plot().get_yticklabels()] == ["A  eager", "B  graph"]
+    kinds = [tick.get_text() for tick in c.plot(what="times").get_yticklabels()]
+    assert "layouts, backward" in kinds
+    assert "What is launched" in c._repr_html_()
+    c.save(tmp_path / "modes.html")
+    assert "kernels that convert" in (tmp_path / "modes.html").read_text(encoding="utf-8")
+    with pytest.raises(ArgumentError, match="what is 'kinds'; it is one of times, launched"):
+        c.plot(what="kinds")
+    layers = NetworkComparison(a=facts(), b=changed(), labels=("A", "B"))
+    with pytest.raises(ArgumentError, match="drawn of whole steps, and these are layers"):
+        layers.plot(what="launched")
+
+
+def test_what_one_side_does_not_launch_takes_it_no_time() -> None:
+    without = copy.deepcopy(step_facts("graph"))
+    gone = [row for row in without["kinds"] if row["kind"] == "update"]
+    without["kinds"] = [row for row in without["kinds"] if row["kind"] != "update"]
+    failed = without["operations"][0]
+    failed |= {"us": 0.0, "launch_us": 0.0, "error": "no tiling fits"}
+    c = NetworkComparison(a=step_facts("graph"), b=without, labels=("A", "B"))
+    kinds, operations, _ = c.times_of_parts()
+    update = kinds.times[0]
+    assert (update.name, update.b, update.launches_b) == ("update", 0.0, 0)
+    assert update.a == pytest.approx(gone[0]["us"])
+    row = next(line for line in c.text().splitlines() if line.startswith("  update "))
+    assert "-100.0 %" in row
+    assert [times.b for times in operations.times if times.name == failed["operation"]] == [None]
+
+
+def test_the_exchange_between_cards_is_a_kind() -> None:
+    one, eight = (
+        npusim.step("resnet18", device="ascend910", mode="graph", cards=cards) for cards in (1, 8)
+    )
+    c = npusim.compare_networks(one, eight)
+    exchange = next(row for row in c.pairs("kind") if row.name == "exchange between cards")
+    assert not exchange.a
+    assert exchange.b["us"] == pytest.approx(eight.time_us - eight.compute_us)
+    assert c.per_image
+    of_an_image = sum(row.b or 0.0 for row in next(c.times_of_parts()).times)
+    assert of_an_image == pytest.approx(eight.time_us / 8)

@@ -302,6 +302,22 @@ def row(time_us: float, error: str = "", **varied: str) -> dict[str, object]:
 SPACE = [row(10.0 * a + b, a=str(a), b=f"{b}KiB") for a in (2, 1) for b in (1, 2, 4)]
 
 
+def test_two_modes_in_the_browser(shown: Page, tmp_path: Path) -> None:
+    eager, graph = (
+        npusim.step("dcgan", device="ascend910b2", mode=mode) for mode in ("eager", "graph")
+    )
+    npusim.compare_networks(eager, graph).report(tmp_path / "modes.html")
+    for width in (1280, 400):
+        for dark in (False, True):
+            shown.open(tmp_path / "modes.html", width, height=2400, dark=dark)
+            checked(shown)
+    shown.open(tmp_path / "modes.html", height=2400)
+    texts = tooltips_of(shown, "launched")
+    assert re.search(r"launches\s*[\d.,]+ us", texts)
+    assert re.search(r"kernels that convert\s*[\d.,]+ us", texts)
+    assert not re.search(r"\?\?\?|NaN|undefined", texts)
+
+
 def test_a_study_in_the_browser(shown: Page, tmp_path: Path) -> None:
     text = studied({"network": "resnet50"}, SPACE)
     (tmp_path / "study.html").write_text(text, encoding="utf-8")

@@ -82,6 +82,7 @@ class Forward:
 
     def copy(self, source: str, target: str, phase: str) -> None:
         """Note a copy of a value into another of as many elements."""
+        self.step.copies.add(target)
         self.step.operations.append(
             Operation(f"{target}.copy", "copies", phase, None, COPY, (source,), (target,))
         )
@@ -133,6 +134,13 @@ class Forward:
             self.symbols |= {member.name: self._named(member, rule) for member in group}
             for form in rule.forward:
                 self.note(node, self.of_group(form, group, "y", "split"), "forward")
+        self.step.results += [node.name for node in self.ends]
+
+    @property
+    def ends(self) -> list[Node]:
+        """The nodes whose values no node reads: what the network computes."""
+        read = {name for node in self.workload.nodes for name in node.inputs}
+        return [node for node in self.workload.nodes if node.name not in read]
 
     def of_group(
         self, form: OperationForm, group: Sequence[Node], symbol: str, op: str
@@ -254,6 +262,7 @@ class Forward:
                 results[symbol] = self.step.value(computed)
                 casts.append((computed.name, value.name))
                 self.copies[value.name, wide] = computed.name
+                self.step.copies.add(computed.name)
         repeats = node.count if count is None else count
         name = f"{node.name}.{form.name}"
         self._operation(name, form, phase, layer or node.layer, operands, results, repeats)
@@ -304,6 +313,7 @@ class Forward:
             return name
         if (name, kind) not in self.copies:
             target = self.step.value(value._replace(name=f"{name}.{kind}", dtype=kind))
+            self.step.copies.add(target)
             chain = chain_of("cast", {"x": name, "y": target}, target)
             weights = self.step.home(name) in (*self.step.parameters, *self.step.fixed)
             self.step.operations.append(

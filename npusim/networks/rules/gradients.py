@@ -36,9 +36,8 @@ class Gradients:
 
     def note_all(self) -> None:
         """Note the gradients of all that is trained, from the ends of the network back."""
-        read = {name for node in self.workload.nodes for name in node.inputs}
-        for node in self.workload.nodes:
-            if node.name not in read and node.trained:
+        for node in self.forward.ends:
+            if node.trained:
                 self._loss(node.name)
         for node in reversed(self.workload.nodes):
             dy = self._gradient(node.name) if node.trained else None
@@ -123,6 +122,8 @@ class Gradients:
         name = "labels" if shares_labels else f"{prefix}labels"
         labels = self.step.value(Value(name, value.shape, value.dtype, "rows"))
         loss = self.step.value(Value(f"{prefix}loss", value.shape[:1], FP32, "rows"))
+        self.step.targets.append(labels)
+        self.step.results.append(loss)
         operation = Operation(
             loss,
             "loss",

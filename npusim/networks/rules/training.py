@@ -51,6 +51,7 @@ def training(
     if passes == "training":
         _note_update(step, optimizers[optimizer], settings)
     if passes == "backward":
+        step.results += [f"{name}.gradient" for name in step.parameters]
         step.operations = [item for item in step.operations if item.phase != "forward"]
     return step
 
@@ -78,6 +79,7 @@ def _note_row(
         names["w_new"] = f"{value.name}_new"
     for name in names.values():
         step.value(value._replace(name=name))
+    step.state += [names[symbol] for symbol in update.state]
     for symbol in (*update.state, "w"):
         if f"{symbol}_new" in names:
             step.updates[names[f"{symbol}_new"]] = names.get(symbol, value.name)

@@ -84,8 +84,11 @@ class Training(Struct):
     takes more numbers than they have, one number for all channels: their step is timed, not
     computed.
 
-    ``updates`` are new values of parameters and of what the optimizer keeps between steps, each
-    with the parameter or state whose place it takes.
+    ``targets`` are the labels that losses get besides; ``results`` what the pass is run for: the
+    ends of the network, losses, and of a backward pass alone the gradients of parameters.
+    ``state`` is what the optimizer keeps between steps; ``updates`` are its new values, each with
+    the parameter or state whose place it takes. ``copies`` hold the numbers of another value in
+    another type or kind.
     """
 
     inputs: tuple[str, ...] = ()
@@ -96,7 +99,11 @@ class Training(Struct):
     scales: set[str] = field(default_factory=set)
     repeated: set[str] = field(default_factory=set)
     views: dict[str, str] = field(default_factory=dict)
+    targets: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    state: list[str] = field(default_factory=list)
     updates: dict[str, str] = field(default_factory=dict)
+    copies: set[str] = field(default_factory=set)
 
     def home(self, name: str) -> str:
         """The value that lies where this one does: itself, or what it is a view of."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.machine.device.all_reduce import Cards
-from npusim.machine.device.parts import key_of
 from npusim.machine.device.spec import Device
+
+#: A section ``cards`` to begin with.
+_TEMPLATE = "cards: {bus: 40GB/s, latency: 400us, node: 8}"
 
 
 class Reduced(NamedTuple):
@@ -33,15 +34,33 @@ class Reduced(NamedTuple):
 
 
 def figures_of(device: Device, cards: int) -> Cards:
-    """The figures of an all-reduce; ``ArgumentError`` where the device's file has none."""
-    if device.cards is None:
+    """The figures of an all-reduce among cards of a device.
+
+    Raises ``ArgumentError`` where the device's file has none, and for more cards than its figures
+    describe.
+    """
+    figures = device.cards
+    if figures is None:
         raise ArgumentError(
-            f"cards is {cards}; {device.name} has no figures of an all-reduce: use 1, or a device "
-            f"file with 'base: {device.shown_by}' and a section 'cards', whose keys, "
-            f"{', '.join(key_of(field) for field in fields(Cards))}, configs/README.md explains "
-            "('Keys of a device'; ascend910.yaml has such a section)"
+            f"cards is {cards}; {device.name} has no figures of an exchange between cards: use 1, "
+            f"or a device file of one line, with figures of your own: {{base: {device.shown_by}, "
+            f"name: mine, description: my node, {_TEMPLATE}}} (configs/README.md, 'Several cards')"
         )
-    return device.cards
+    if cards <= figures.node:
+        return figures
+    if not figures.network_bytes_per_cycle:
+        raise ArgumentError(
+            f"cards is {cards}; a node of {device.name} has {figures.node} (cards.node), and its "
+            "file has no rate between nodes: use at most that many, or state the key network of "
+            "its section cards, such as network: 25GB/s"
+        )
+    if cards % figures.node:
+        nodes = cards // figures.node * figures.node
+        raise ArgumentError(
+            f"cards is {cards}; more than a node of {figures.node} (cards.node of {device.name}) "
+            f"must be whole nodes, such as {nodes} or {nodes + figures.node}"
+        )
+    return figures
 
 
 def all_reduce(
@@ -49,13 +68,12 @@ def all_reduce(
 ) -> Reduced:
     """The exchange of gradients that are ``ready`` (at a time, so many bytes), in this order.
 
-    A ring moves every byte 2 (cards - 1) / cards times over its bus, in equal pieces of all
-    gradients, each when its last one is there; the pass that makes them ends at ``end_us``. Raises
-    ``ArgumentError`` where the device's file says nothing of several cards.
+    They are exchanged in equal pieces, each when its last gradient is there; the pass that makes
+    them ends at ``end_us``. Raises ``ArgumentError`` where the device's file says nothing of so
+    many cards.
     """
     figures = figures_of(device, cards)
     total = sum(size for _, size in ready)
-    rate = 2 * (cards - 1) / cards / float(figures.bus_bytes_per_cycle)
     now = 0.0
     waiting_bytes = 0.0
     moved = 0.0
@@ -63,7 +81,7 @@ def all_reduce(
         waiting_bytes += size
         if waiting_bytes < total / figures.pieces and number < len(ready) - 1:
             continue
-        piece = device.time_us(figures.latency_cycles + waiting_bytes * rate)
+        piece = device.time_us(figures.cycles(waiting_bytes, cards))
         now = max(now, us) + piece
         moved = moved + piece
         waiting_bytes = 0.0

@@ -293,9 +293,10 @@ class OperationLauncher(Struct, frozen=True):
         db = tensors[operation.outputs[0]]
         if isinstance(operation.layer, LinearLayer):  # whose rows another layer may see as maps
             dy = call.view(dy, (prod(dy.shape) // operation.layer.cout, operation.layer.cout))
-        if db.shape != dy.shape[1:2]:
+        cleared = db.shape != dy.shape[1:2]
+        if cleared:
             call.clear(db)
-        gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts")
+        gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts", cleared=cleared)
 
     def copy(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A copy of a plain value, in another type if its target has one.

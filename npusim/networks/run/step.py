@@ -8,7 +8,9 @@ orders the launches (``plan/launch_order.py``); each operation is simulated by i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +29,7 @@ from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import (
     Formats,
     LaunchTask,
+    Times,
     each_call,
     planned,
     problem,
@@ -36,13 +39,16 @@ from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.training import training
 from npusim.networks.rules.values import PHASES, Kinds, Operation, Training
 from npusim.networks.run.all_reduce import Reduced, all_reduce, figures_of
+from npusim.networks.run.fitting import largest_fitting
 from npusim.networks.run.launched_operation import CONVERSIONS, LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
-from npusim.networks.run.simulated import SimulatedTasks
+from npusim.networks.run.memory import StepMemory, workspace_bytes
+from npusim.networks.run.simulated import SimulatedTasks, TasksBySize
 from npusim.networks.run.step_result import Setting, StepResult
 from npusim.networks.timed import Timed
 from npusim.workloads import ElementwiseLayer, Workload, read_network
 from npusim.workloads.graph import MULTIPLIES
+from npusim.workloads.repetition import for_batch
 
 
 class Usual(NamedTuple):
@@ -138,7 +144,10 @@ def step(
         raise ArgumentError(
             f"no operation of {net.name} can be simulated; {first.name}: {first.timed.error}"
         )
-    return result
+    if result.fits:
+        return result
+    smallest = smallest_network(workload, input_shape, inputs=inputs, loss=loss, targets=targets)
+    return replace(result, fitting_batch=fitting_batch(smallest, setting_options, result))
 
 
 def usual_of(mode: str) -> Usual:
@@ -240,6 +249,34 @@ def prepared(
 
     Operations are simulated in the processes of ``workers`` (None: in this one).
     """
+    times = SimulatedTasks(_launcher(options, setting), store, workers or Workers(1))
+    planned_step = plan_of(workload, setting, options.machine, times, settings)
+    return PreparedStep(workload=workload, setting=setting, times=times, **planned_step._asdict())
+
+
+class StepPlan(NamedTuple):
+    """Operations of a step with the formats of their values, and what is launched, in order."""
+
+    step: Training
+    formats: Formats
+    fused: Mapping[str, int]
+    plan: FormatPlan | None
+    todo: tuple[LaunchTask, ...]
+
+
+def _launcher(options: Options, setting: Setting) -> OperationLauncher:
+    """The launcher of the operations of a step."""
+    return OperationLauncher(options, plain=setting.layouts == "each_call")
+
+
+def plan_of(
+    workload: Workload,
+    setting: Setting,
+    device: Device,
+    times: Times,
+    settings: Mapping[str, float] | None = None,
+) -> StepPlan:
+    """Plan one step by the ``times`` of its tasks; ``settings`` are those of the optimizer."""
     step = training(
         workload,
         setting.kinds,
@@ -247,14 +284,11 @@ def prepared(
         optimizer=setting.optimizer,
         settings=settings,
     )
-    device = options.machine
     fused_counts = fused(step, chosen(setting.fusions), device)
-    plain = setting.layouts == "each_call"
-    times = SimulatedTasks(OperationLauncher(options, plain=plain), store, workers or Workers(1))
     formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
     plan = None
-    if plain:
+    if setting.layouts == "each_call":
         launches = each_call(step, formats)
     else:
         formats.simulate(fixed=fixed)
@@ -264,7 +298,49 @@ def prepared(
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
-    return PreparedStep(workload, setting, step, formats, times, fused_counts, plan, todo)
+    return StepPlan(step, formats, fused_counts, plan, todo)
+
+
+def planned_memory(workload: Workload, options: Options, setting: Setting) -> StepMemory:
+    """Memory of the values of a step, which nothing simulates: there is no workspace in it.
+
+    Where formats are open, those that move the fewest bytes stand for those of the least time.
+    """
+    device = options.machine
+    planned_step = plan_of(workload, setting, device, TasksBySize(_launcher(options, setting)))
+    untimed = defaultdict(partial(Timed, None, "planned, not simulated"))
+    launched = tuple(_launched(planned_step.step, planned_step.todo, untimed))
+    return StepMemory(device, launched, planned_step.step)
+
+
+def smallest_network(
+    source: Any,
+    input_shape: Sequence[int] | None = None,
+    *,
+    inputs: Any = None,
+    loss: Any = None,
+    targets: Any = None,
+) -> Workload:
+    """The network for one image, or for those of its file: its batches are multiples of these."""
+    if isinstance(source, Workload) and source.reread is None:
+        return source
+    return read_network(source, input_shape, inputs=inputs, loss=loss, targets=targets)
+
+
+def fitting_batch(smallest: Workload, options: Options, result: StepResult) -> int:
+    """A batch below that of a ``result`` whose values fit its card, 0 where there is none.
+
+    Beside these there is room for as much workspace as the larger step has. ``smallest`` is its
+    network for the fewest images. Nothing is simulated.
+    """
+
+    def size_of(count: int) -> int:
+        network = for_batch(smallest, count * smallest.batch)
+        return planned_memory(network, options, result.setting).values_bytes
+
+    workspace = max(workspace_bytes(operation) for operation in result.launched)
+    room = result.card_bytes - workspace
+    return smallest.batch * largest_fitting(size_of, room, result.batch // smallest.batch)
 
 
 def _launched(

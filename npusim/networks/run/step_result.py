@@ -19,10 +19,12 @@ from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.launched_operation import LaunchedOperation
+from npusim.networks.run.memory import StepMemory
 from npusim.results.facts import step_rows, step_traffic
 from npusim.results.facts.energy import TOTAL_ENERGY, Energy, Spending, energy_of
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.least import Ends, in_turn
+from npusim.results.facts.memory_rows import HELD_COLUMNS, MAX_HELD, MEMORY_COLUMNS
 from npusim.results.facts.number_text import (
     bytes_text,
     counts,
@@ -58,7 +60,8 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
     ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``
-    what exchanging the gradients between cards takes.
+    what exchanging the gradients between cards takes. ``fitting_batch`` is a batch that the card's
+    memory holds, where it does not hold this one and that is known.
     """
 
     workload: Workload
@@ -70,11 +73,14 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     fused: Mapping[str, int]
     plan: FormatPlan | None
     reduced: Reduced | None = None
+    fitting_batch: int | None = None
 
     def __repr__(self) -> str:
         """One line: network, device, mode, time, and how much of it is missing."""
         missing = f", {len(self.failed)} not simulated" if self.failed else ""
         missing += ", partial" if self.workload.unknown_products else ""
+        if not self.fits:
+            missing += f", needs {bytes_text(self.peak_bytes)} of {bytes_text(self.card_bytes)}"
         return (
             f"<StepResult {self.workload.name} on {self.device.name}, {self.setting.mode} mode: "
             f"{self.time_us:.3f} us, {len(self.launched)} operations{missing}>"
@@ -130,21 +136,29 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         return tuple(one for one in self.launched if one.value)
 
     @cached_property
+    def memory_over_time(self) -> StepMemory:
+        """The lives of all values, and what is in memory while each launch runs."""
+        return StepMemory(self.device, self.launched, self.step)
+
+    @property
     def kept_bytes(self) -> int:
         """The most bytes that values take at once: parameters, state, and what is still read."""
-        last: dict[str, int] = {}
-        for at, one in enumerate(self.launched):
-            last |= dict.fromkeys((value.name for value in (*one.reads, *one.writes)), at)
-        made = {value.name for one in self.launched for value in one.writes}
-        sizes = {value.name: size for one in self.launched for value, size in one.sizes.items()}
-        now = sum(size for name, size in sizes.items() if name not in made)
-        most = now
-        for at, one in enumerate(self.launched):
-            now += sum(sizes[name] for name in dict.fromkeys(value.name for value in one.writes))
-            most = max(most, now)
-            gone = [n for n, end in last.items() if end == at and n in made]
-            now -= sum(sizes[name] for name in gone)
-        return most
+        return self.memory_over_time.values_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that values and workspace take at once."""
+        return self.memory_over_time.peak_bytes
+
+    @property
+    def card_bytes(self) -> int:
+        """Bytes of the card's main memory."""
+        return self.device.main_memory.size_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the card's main memory holds the step."""
+        return self.peak_bytes <= self.card_bytes
 
     @cached_property
     def spent(self) -> Energy:
@@ -244,6 +258,19 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         """
         return frame(self.bound_rows(), step_traffic.BOUND_COLUMNS)
 
+    @cached_property
+    def memory(self) -> DataFrame:
+        """One row per launch: the bytes in memory while it runs, in all and by what they hold.
+
+        ``after_bytes`` are left once it is done. ``start_us`` is that of ``operations``.
+        """
+        return frame(self.memory_over_time.rows(), MEMORY_COLUMNS)
+
+    @cached_property
+    def held(self) -> DataFrame:
+        """One row per value that is there when memory is at its peak, the largest first."""
+        return frame(self.memory_over_time.held_rows(), HELD_COLUMNS)
+
     @property
     def split(self) -> dict[str, float]:
         """Microseconds by kind of operation over all phases, most first; they add up."""
@@ -329,6 +356,12 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
         return draw(stacks.phases(self.to_json()), ax)
 
+    def plot_memory(self, ax: Axes | None = None) -> Axes:
+        """Draw the memory of the step over its time, by what it holds."""
+        from npusim.results.shown.figures import step_memory
+
+        return draw(step_memory.over_time(self.to_json()), ax)
+
     def perfetto(self, path: str | Path) -> None:
         """Write phases, operations and kernels for ui.perfetto.dev; ``.json.gz`` compresses it."""
         from npusim.results.writers.perfetto import save_step
@@ -405,7 +438,6 @@ STEP: tuple[Fact[StepResult], ...] = (
     Fact("images_per_second", "speed", "images/s", rate_text, lambda step: step.images_per_second),
     Fact("all_reduce", "all-reduce", "", str, _all_reduce),
     Fact("plan", "plan of formats", "", str, _plan),
-    Fact("kept_bytes", "memory", "", bytes_text, lambda step: step.kept_bytes),
     Fact("fetched_bytes", "read", "", bytes_text, lambda step: step.fetched_bytes),
     Fact("written_back_bytes", "written", "", bytes_text, lambda step: step.written_back_bytes),
     Fact(
@@ -414,6 +446,22 @@ STEP: tuple[Fact[StepResult], ...] = (
     Fact("unread_bytes", "of no more use", "", bytes_text, lambda step: step.unread_bytes),
     Fact("dirty_bytes", "dirty at the end", "", bytes_text, lambda step: step.dirty_bytes),
     Fact("waiting_us", "wait for main memory", "\u00b5s", us_text, lambda step: step.waiting_us),
+    Fact("kept_bytes", "memory of values", "", bytes_text, lambda step: step.kept_bytes),
+    Fact("peak_bytes", "memory at most", "", bytes_text, lambda step: step.peak_bytes),
+    Fact("card_bytes", "memory of the card", "", bytes_text, lambda step: step.card_bytes),
+    Fact("fits", "fits the card", "", str, lambda step: step.fits),
+    Fact("fitting_batch", "a batch that fits", "", str, lambda step: step.fitting_batch),
+    Fact(
+        "peak", "when memory is at its peak", "", str, lambda step: step.memory_over_time.peak_row()
+    ),
+    Fact(
+        "held",
+        "values at the peak",
+        "",
+        str,
+        lambda step: step.memory_over_time.held_rows(MAX_HELD),
+    ),
+    Fact("memory", "memory over time", "", str, lambda step: step.memory_over_time.rows()),
     TOTAL_ENERGY,
     Fact("split", "time by kind", "", str, lambda step: step.split),
     Fact("kinds", "kinds", "", str, lambda step: step.kind_rows()),

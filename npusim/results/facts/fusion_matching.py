@@ -7,10 +7,13 @@ that it replaces. Without this such rows have no partner, or one that does less.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from npusim.results.facts.differences import Row, numbered
+from npusim.results.facts.fact import names_of
+from npusim.results.facts.step_rows import KIND, KINDS, OPERATION, OPERATIONS
 
 #: A phase, and a kind or the name of an operation.
 Place = tuple[str, str]
@@ -18,8 +21,8 @@ Place = tuple[str, str]
 #: What stands between kinds that one kernel computes together.
 FUSED = " + "
 
-#: Counts of rows that add up.
-_SUMS = ("kernels", "us", "launch_us", "bytes")
+#: The kernels that an operation launches, however often it runs.
+LAUNCHES = "launches"
 
 
 class Matched(NamedTuple):
@@ -91,7 +94,17 @@ def _group_name(together: set[str], phase: str, keys: Sequence[Place]) -> str:
 def _sum(rows: Sequence[Row]) -> Row:
     if not rows:
         return {}
-    return {name: sum(row[name] for row in rows) for name in _SUMS}
+    return _sums(rows, names_of(KINDS, KIND))
+
+
+def _sums(rows: Sequence[Row], names: Sequence[str]) -> Row:
+    """The sums of facts of rows, of those that are numbers in all of them."""
+    sums: Row = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        if all(isinstance(value, int | float) for value in values):
+            sums[name] = sum(values)
+    return sums
 
 
 # -- operations --------------------------------------------------------------------------------
@@ -100,31 +113,71 @@ def _sum(rows: Sequence[Row]) -> Row:
 def operations(a: Sequence[Row], b: Sequence[Row]) -> Iterator[Matched]:
     """Operations of both steps by phase and name, in the order of launch; those of b alone last.
 
-    An operation that is fused on one side only has as its partner the operation of its name and
+    An operation that is fused on one side only has as its partner the operations of its name and
     those just before it that are fused into it; ``kind`` then lists all of them. A name of two
-    phases says which: "conv1.bias, backward"; the second of a phase is called "name #2".
+    phases says which: "conv1.bias, backward"; the second of a phase is called "name #2". Rows have
+    ``launches``, how many kernels they launch. Conversions are no operations.
     """
     first, second = _by_phase_and_name(a), _by_phase_and_name(b)
     replaced_in_a, replaced_in_b = _replaced(second, first), _replaced(first, second)
     parts = {key for replaced in (replaced_in_a, replaced_in_b) for key in _all_of(replaced)}
     keys = [key for key in {**first, **second} if key not in parts]
+    for key, name in _names(keys):
+        yield Matched(name, _joined(first, key, replaced_in_a), _joined(second, key, replaced_in_b))
+
+
+def conversions(a: Sequence[Row], b: Sequence[Row]) -> Iterator[Matched]:
+    """Conversions of both steps by phase and value, all of a value as one row, with ``launches``.
+
+    A value that is converted in two phases says which: "conv1, backward".
+    """
+    first, second = _by_phase_and_value(a), _by_phase_and_value(b)
+    for key, name in _names(list({**first, **second})):
+        yield Matched(name, first.get(key, {}), second.get(key, {}))
+
+
+def _names(keys: Sequence[Place]) -> Iterator[tuple[Place, str]]:
+    """The name of each row, with its phase where another phase has one of that name."""
     phases: dict[str, set[str]] = {}
     for phase, name in keys:
         phases.setdefault(name, set()).add(phase)
     for phase, name in keys:
-        yield Matched(
-            f"{name}, {phase}" if len(phases[name]) > 1 else name,
-            _joined(first, (phase, name), replaced_in_a),
-            _joined(second, (phase, name), replaced_in_b),
-        )
+        yield (phase, name), f"{name}, {phase}" if len(phases[name]) > 1 else name
 
 
 def _by_phase_and_name(rows: Sequence[Row]) -> dict[Place, Row]:
+    """Operations by phase and name, without conversions."""
+    operations = [_counted(row) for row in rows if not row["converts"]]
     keyed: dict[Place, Row] = {}
-    for phase in dict.fromkeys(row["phase"] for row in rows):
-        of_phase = numbered([row for row in rows if row["phase"] == phase], "operation")
+    for phase in dict.fromkeys(row["phase"] for row in operations):
+        of_phase = numbered([row for row in operations if row["phase"] == phase], "operation")
         keyed |= {(phase, name): row for name, row in of_phase.items()}
     return keyed
+
+
+def _by_phase_and_value(rows: Sequence[Row]) -> dict[Place, Row]:
+    """Conversions by phase and the value that they convert, added up."""
+    members: dict[Place, list[Row]] = {}
+    for row in rows:
+        if row["converts"]:
+            members.setdefault((row["phase"], row["converts"]), []).append(_counted(row))
+    return {key: _added(of_value, of_value[0]["kind"]) for key, of_value in members.items()}
+
+
+def _counted(row: Row) -> Row:
+    """An operation with how many kernels it launches."""
+    return {**row, LAUNCHES: len(row["kernels"]) * row.get("count", 1)}
+
+
+def _added(rows: Sequence[Row], kind: str) -> Row:
+    """Operations as one that is called as the last of them."""
+    errors = [row["error"] for row in rows if row["error"]]
+    return {
+        **rows[-1],
+        **_sums(rows, (*names_of(OPERATIONS, OPERATION), LAUNCHES)),
+        "kind": kind,
+        "error": errors[0] if errors else "",
+    }
 
 
 def _all_of(replaced: Mapping[Place, Sequence[Place]]) -> Iterator[Place]:
@@ -133,48 +186,50 @@ def _all_of(replaced: Mapping[Place, Sequence[Place]]) -> Iterator[Place]:
 
 
 def _replaced(fused: Mapping[Place, Row], plain: Mapping[Place, Row]) -> dict[Place, list[Place]]:
-    """By an operation of ``fused`` those of ``plain`` that it replaces besides that of its name."""
+    """By an operation of ``fused`` those of ``plain`` that it replaces besides that of its name.
+
+    These are operations that ``fused`` lacks: those of its name behind it, as a sum and what is
+    applied to it are called alike, and the nearest before it. Others may stand between them, as a
+    gradient can wait for the one to which it is added.
+    """
     order = list(plain)
     places = {key: place for place, key in enumerate(order)}
+    alone = {key for key in order if key not in fused}
     replaced: dict[Place, list[Place]] = {}
     for key, row in fused.items():
-        missing = row["kind"].split(FUSED)
-        partner = plain.get(key)
-        if partner is None or len(missing) == 1:
+        missing = Counter(row["kind"].split(FUSED))
+        if key not in places or missing.total() == 1:
             continue
-        for kind in partner["kind"].split(FUSED):
-            if kind in missing:
-                missing.remove(kind)
+        missing -= Counter(plain[key]["kind"].split(FUSED))
+        place = places[key]
+        behind = [after for after in order[place + 1 :] if _same_name(plain, key, after)]
         parts: list[Place] = []
-        for before in reversed(order[: places[key]]):
-            kind = plain[before]["kind"]
+        for candidate in [*behind, *reversed(order[:place])]:
             if not missing:
                 break
-            if plain[before]["converts"]:
-                continue
-            if kind not in missing or before in fused:
-                break
-            missing.remove(kind)
-            parts.insert(0, before)
+            kinds_of_candidate = Counter(plain[candidate]["kind"].split(FUSED))
+            in_phase = candidate[0] == key[0]
+            if candidate in alone and in_phase and kinds_of_candidate <= missing:
+                missing -= kinds_of_candidate
+                alone.remove(candidate)
+                parts.append(candidate)
         if parts:
             replaced[key] = parts
     return replaced
+
+
+def _same_name(rows: Mapping[Place, Row], first: Place, second: Place) -> bool:
+    return first[0] == second[0] and rows[first]["operation"] == rows[second]["operation"]
 
 
 def _joined(
     rows: Mapping[Place, Row], key: Place, replaced: Mapping[Place, Sequence[Place]]
 ) -> Row:
     """The row of a key with those that are fused into it added; {} where there is none."""
-    parts = replaced.get(key, ())
     row = rows.get(key, {})
+    parts = replaced.get(key, ())
     if not parts:
         return row
-    every = [*(rows[part] for part in parts), row]
-    errors = [member["error"] for member in every if member["error"]]
-    return {
-        **row,
-        "kind": ", ".join(member["kind"] for member in every),
-        "us": sum(member["us"] for member in every),
-        "launch_us": sum(member["launch_us"] for member in every),
-        "error": errors[0] if errors else "",
-    }
+    order = [name for name in rows if name == key or name in parts]
+    members = [rows[name] for name in order]
+    return _added(members, ", ".join(member["kind"] for member in members))

@@ -95,13 +95,17 @@ class LineMark(Mark, frozen=True, kw_only=True):
 
 
 class Bars(Mark, frozen=True, kw_only=True):
-    """Rectangles from ``left`` to ``right`` and ``low`` to ``high``."""
+    """Rectangles from ``left`` to ``right`` and ``low`` to ``high``.
+
+    Those of an ``area`` stand side by side without seams.
+    """
 
     left: Numbers
     right: Numbers
     low: Numbers
     high: Numbers
     alpha: float | None = None
+    area: bool = False
 
 
 class Span(NamedTuple):

@@ -8,6 +8,7 @@ from math import isclose
 from typing import Any
 
 from npusim.results.facts.energy import TOTAL_ENERGY, energy_of_facts
+from npusim.results.facts.memory_rows import shares_of
 from npusim.results.facts.number_text import (
     alike_text,
     bytes_text,
@@ -29,6 +30,9 @@ TRAFFIC = "traffic_only"
 
 #: Kinds of operation that a report names one by one; more are summed up.
 KINDS = 8
+
+#: Values that the line of memory names.
+LARGEST = 3
 
 
 def device_text(facts: Mapping[str, Any]) -> str:
@@ -140,6 +144,35 @@ def step_missing(facts: Row) -> str:
         names = times_text(facts["unknown_products"].items())
         texts.append(f"operations that multiply and are not known: {names}")
     return "; ".join(texts)
+
+
+def memory_text(facts: Row) -> str:
+    """The most memory that a step takes, when, what that holds, and its largest values."""
+    largest = [f"{row['value']} {bytes_text(row['bytes'])}" for row in facts["held"][:LARGEST]]
+    return f"{peak_text(facts['peak'])}; largest: {', '.join(largest)}"
+
+
+def peak_text(peak: Row) -> str:
+    """The memory of a step at its peak, in which operation that is, and what it holds."""
+    return f"{bytes_text(peak['bytes'])} at most, {peak_place(peak)}"
+
+
+def peak_place(peak: Row) -> str:
+    """The operation in which memory is at its peak, its start if simulated, and what it holds."""
+    when = f"{peak['phase']}, at {us_text(peak['start_us'])} us" if peak["us"] else peak["phase"]
+    shares = [f"{holds} {bytes_text(size)}" for holds, size in shares_of(peak).items()]
+    return f"in {peak['operation']} ({when}): {', '.join(shares)}"
+
+
+def too_large(facts: Row) -> str:
+    """Need and size of a card whose memory does not hold a step, and a batch that fits."""
+    text = (
+        f"needs {bytes_text(facts['peak_bytes'])}, the card has {bytes_text(facts['card_bytes'])}"
+    )
+    fitting = facts["fitting_batch"]
+    if fitting is None:
+        return text
+    return f"{text}: {f'batch {fitting:,} fits' if fitting else 'no batch fits'}"
 
 
 def reduced_text(reduced: Row) -> str:

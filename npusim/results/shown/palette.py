@@ -21,9 +21,10 @@ _COLOURS = {
 
 #: What an instruction does -> colour, and so on: what ``palette.yaml`` says of each.
 CLASS_COLOURS, REASON_COLOURS, MOVES = (_COLOURS[name] for name in ("work", "reasons", "moves"))
-RESULT_COLOURS, PART_COLOURS, STEP_COLOURS, PATH_COLOURS = (
-    _COLOURS[name] for name in ("results", "parts", "step", "path")
+RESULT_COLOURS, PART_COLOURS, STEP_COLOURS, MEMORY_COLOURS, PATH_COLOURS = (
+    _COLOURS[name] for name in ("results", "parts", "step", "memory", "path")
 )
+LAUNCHED_COLOURS = _COLOURS["launched"]
 LAUNCH, KERNEL, READ_HIT, READ_MISS, BEST, POINT = _COLOURS["single"].values()
 
 _SYNC_WORDS = ("flag", "barrier", "wait", "sync")

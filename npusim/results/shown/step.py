@@ -23,7 +23,7 @@ from npusim.results.facts.step_rows import OPERATIONS
 from npusim.results.shown import network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
-from npusim.results.shown.figures import stacks, timeline
+from npusim.results.shown.figures import stacks, step_memory, timeline
 from npusim.results.shown.network_words import split_text
 from npusim.results.shown.report import (
     Cell,
@@ -65,6 +65,7 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
             Section("Phases", [OnPage(lambda: [stacks.phases(facts)])]),
             Section("Kinds of operations", [*_kinds(facts)], brief=True, heading="PHASE"),
             Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
+            Section("Memory", [OnPage(partial(_memory, facts))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
             Section("Conversions that remain", [*_conversions(facts)], heading="CONVERSION"),
             Section("Memory traffic", [OnPage(partial(_traffic, facts, device))]),
@@ -81,7 +82,9 @@ def _lead(facts: Row) -> str:
     text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
     if facts["all_reduce"]:
         text += f" All-reduce: {network_words.reduced_text(facts['all_reduce'])}."
-    return text if facts["complete"] else f"Partial: {network_words.step_missing(facts)}. {text}"
+    if not facts["complete"]:
+        text = f"Partial: {network_words.step_missing(facts)}. {text}"
+    return text if facts["fits"] else f"Too large: {network_words.too_large(facts)}. {text}"
 
 
 def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key]:
@@ -94,6 +97,8 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
     if not facts["complete"]:
         missing = network_words.step_missing(facts)
         yield Key(ReportLine("partial", f"{missing}; the times below lack it"))
+    if not facts["fits"]:
+        yield Key(ReportLine("too large", network_words.too_large(facts)))
     yield Key(ReportLine("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
     cached_us, cold_us = facts["at_least_us"]
     yield Key(
@@ -113,10 +118,9 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
         yield Key(ReportLine("all-reduce", network_words.reduced_text(facts["all_reduce"])))
     if facts["plan"]:
         yield Key(ReportLine("plan", network_words.plan_text(facts)))
-    memory = bytes_text(facts["kept_bytes"])
     yield Key(
-        ReportLine("memory", f"{memory} of values at most at once"),
-        (memory, "of values at most at once"),
+        ReportLine("memory", network_words.memory_text(facts)),
+        (bytes_text(facts["peak_bytes"]), f"of {bytes_text(facts['card_bytes'])} at most"),
     )
     if facts["fetched_bytes"] or facts["written_back_bytes"]:
         yield Key(ReportLine("main memory", _main_memory(facts)))
@@ -199,6 +203,27 @@ def _timeline(facts: Row, device: Device, launched: Sequence[Any]) -> Iterator[P
     rows = {"phase": named, "kernel": kernels}
     yield timeline.whole_in_rows("step", rows, us, named, "Kernels in the order of launch.")
     yield Colours(_colours(facts))
+
+
+def _memory(facts: Row) -> Iterator[Part]:
+    """Memory over the step, and the largest values when it is at its peak."""
+    yield step_memory.over_time(facts)
+    heads = ("at the peak", "format", "what", "made by", "bytes")
+    rows = [
+        (
+            row["value"],
+            row["format"],
+            row["holds"],
+            row["operation"] or "there before",
+            Cell.size(row["bytes"]),
+        )
+        for row in facts["held"]
+    ]
+    yield Table("", heads, rows, 4)
+    yield Note(
+        "A value is there until its last reader is done; weights and state always, and are updated "
+        "in place. Without what the framework takes: its context, rounding, fragmentation."
+    )
 
 
 def _head(fact: Fact[Any]) -> str:

@@ -23,8 +23,8 @@ from npusim.results.writers.text_layout import WIDTH, columns, fact, page, wrap
 #: Rows of waits, of traffic and of figures of calls that are shown; the rest is counted.
 MAX_ROWS = 12
 
-#: Layers, and kernels, of networks that are shown; the rest is counted.
-MAX_PARTS = 20
+#: Other differences of networks that are shown; the rest is counted.
+MAX_BESIDES = 40
 
 #: Changes of a wait, in us, that would read 0.000.
 _TINY_US = 0.0005
@@ -49,10 +49,15 @@ def of_networks(compared: NetworkDifferences) -> str:
     """Two networks or steps: how fast both are, then each kind of row and what else differs."""
     sections = [_sides(compared)]
     if compared.per_image:
-        sections.append(_change_of_speed(compared))
-    sections.append(_change_of_time(compared))
+        sections += [_change_of_speed(compared), _change_per_image(compared)]
+    else:
+        sections.append(_change_of_time(compared))
+        if compared.of_steps:
+            sections.append(_change_of_speed(compared))
     if compared.empty:
         return page([*sections, _NO_DIFFERENCE])
+    if compared.launched_differs or compared.modes_differ:
+        sections.append(_launched(compared))
     sections += [_times(compared, part) for part in compared.times_of_parts()]
     return page([*sections, _networks_besides(compared)])
 
@@ -220,46 +225,76 @@ def _others(compared: CallDifferences) -> Iterator[str]:
 
 
 def _change_of_speed(compared: NetworkDifferences) -> Iterator[str]:
-    """How the images a second changed."""
+    """How the images a second changed; nothing where they did not."""
     a, b = compared.rates
-    change = signed_text(b / a - 1)
-    yield from fact("speed", f"{rate_text(a)} -> {rate_text(b)} images/s, {change}")
+    if a != b:
+        change = signed_text(b / a - 1)
+        yield from fact("speed", f"{rate_text(a)} -> {rate_text(b)} images/s, {change}")
+
+
+def _change_per_image(compared: NetworkDifferences) -> Iterator[str]:
+    """How the time of an image changed, of sides that take different numbers of them."""
+    images_a, images_b = compared.images
+    us_a, us_b = compared.times
+    a, b = us_a / images_a, us_b / images_b
+    yield from fact("time", f"{us_text(a)} -> {us_text(b)} us an image, {signed_text(b / a - 1)}")
+
+
+def _launched(compared: NetworkDifferences) -> Iterator[str]:
+    """How much both launch, and what their times go to."""
+    each = " an image" if compared.per_image else ""
+    rows: list[Sequence[str]] = [("LAUNCHED", "A", "B", "change", "")]
+    for number in compared.launched():
+        title, a, b = number.fact.title, number.a, number.b
+        unit = f", {number.fact.unit}{each}" if number.fact.unit else ""
+        if a or b:
+            texts = number.fact.number(a), number.fact.number(b)
+            share = signed_text(b / a - 1) if a and a != b else ""
+            change = f"{b - a:+,.{1 if unit else 0}f}" if a != b else ""
+            rows.append((f"  {title}{unit}", *texts, change, share))
+    yield ""
+    yield from columns(rows, width=WIDTH)
+    yield from wrap(
+        "(us: launches of all kernels, and kernels without them; they add up to the time)"
+    )
 
 
 def _times(compared: NetworkDifferences, part: PartTimes) -> Iterator[str]:
     """Times of one kind of row that differ, the largest changes first."""
-    times = [row for row in part.times if row[1] != row[2]]
+    times = [row for row in part.times if row.a != row.b or row.launches_a != row.launches_b]
     if not times:
         return
-    rows: list[Sequence[str]] = [(f"{part.title} ({part.unit})", "A", "B", "change", "")]
-    for name, a, b in times[:MAX_PARTS]:
-        change_us, change_share = _change_texts(compared, a, b)
-        rows.append((f"  {name}", us_or_none(a), us_or_none(b), change_us, change_share))
+    launches = part.launches_differ
+    heads = [f"{part.title} ({part.unit})", "A", "B", "change", ""]
+    rows: list[Sequence[str]] = [[*heads, "#A", "#B"] if launches else heads]
+    for row in times[: part.most]:
+        cells = [
+            f"  {row.name}",
+            "-" if row.a == 0.0 else us_or_none(row.a),
+            "-" if row.b == 0.0 else us_or_none(row.b),
+            *_change_texts(compared, row.a, row.b),
+        ]
+        if launches:
+            cells += [f"{row.launches_a:,}", f"{row.launches_b:,}"]
+        rows.append(cells)
     yield ""
     yield from columns(rows, width=WIDTH)
-    if len(times) > MAX_PARTS:
-        yield f"  ({counted(len(times) - MAX_PARTS, 'other change')})"
+    if len(times) > part.most:
+        yield f"  ({counted(len(times) - part.most, 'other change')})"
+    if launches:
+        yield "  (#A, #B: kernels launched)"
 
 
 #: What is said of layers and kernels besides their times.
-_SAID = ("count", "bottleneck", "error", "launches", "macs")
-
-#: What is said of a network elsewhere, or not at all.
-_NOT_SAID = ("time_us", "device_digest")
+_SAID = ("count", "bottleneck", "error", "macs")
 
 
 def _networks_besides(compared: NetworkDifferences) -> Iterator[str]:
     """Other differences: of the networks, what bounds their layers, what was not simulated."""
-    rows = [row for row in compared.rows if _is_said(row)]
+    rows = compared.besides
+    rows += [row for row in compared.rows if row["what"] in _SAID and (row["a"] or row["b"])]
     if not rows:
         return
-    yield from _besides(compared, rows[: 2 * MAX_PARTS])
-    if len(rows) > 2 * MAX_PARTS:
-        yield f"  ({counted(len(rows) - 2 * MAX_PARTS, 'more')}: see --json)"
-
-
-def _is_said(row: Row) -> bool:
-    """True if a difference is listed besides the times."""
-    if row["what"] in _SAID and (row["a"] or row["b"]):
-        return True
-    return row["part"] == "network" and row["what"] not in _NOT_SAID
+    yield from _besides(compared, rows[:MAX_BESIDES])
+    if len(rows) > MAX_BESIDES:
+        yield f"  ({counted(len(rows) - MAX_BESIDES, 'more')}: see --json)"

@@ -239,6 +239,8 @@ def _draw_bars(ax: Axes, figure: Figure, bars: Any) -> None:
     corners = ((left, low), (right, low), (right, high), (left, high))
     boxes: Any = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
     look: dict[str, Any] = {"facecolor": bars.colour or TEXT, "linewidth": 0}
+    if bars.area:
+        look |= {"edgecolor": look["facecolor"], "linewidth": 0.3}
     drawn = PolyCollection(boxes, label=bars.name or "", alpha=bars.alpha, zorder=2, **look)
     drawn.set_rasterized(len(left) > MANY)
     ax.add_collection(drawn, autolim=False)

@@ -72,7 +72,7 @@ class ProgressBar(Bar):
 
     def __call__(self, kernel: str, phase: str, done: int, total: int) -> None:
         """Take note of ``done`` of ``total`` instructions of a kernel's phase."""
-        counted = phase in ("layers", "operations")
+        counted = phase in ("layers", "operations", "planned batches")
         text, unit = (kernel, phase) if counted else (f"{kernel}: {phase}", "instructions")
         self.show(text, done, total, unit)
 

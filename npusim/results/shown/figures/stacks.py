@@ -174,7 +174,7 @@ def pairs(rows: Sequence[tuple[str, float, float]], label: str, **more: Any) -> 
         marks.append(Bars(name=name, colour=colour, left=np.zeros(len(rows)), right=lengths,
                           low=low, high=low + 0.38, more={"text": texts},
                           tip=f"<div><b>{name}</b> @text \u00b5s</div>"))  # fmt: skip
-    changes = [signed_text(b / a - 1) if a and b else "" for _, a, b in rows]
+    changes = [_change_of_pair(a, b) for _, a, b in rows]
     longest = [max(a, b) for _, a, b in rows]
     marks.append(Words(x=longest, y=places, texts=changes, shift=(4, 0), size=8))
     return Figure(
@@ -187,6 +187,13 @@ def pairs(rows: Sequence[tuple[str, float, float]], label: str, **more: Any) -> 
         place="pairs",
         **more,
     )
+
+
+def _change_of_pair(a: float, b: float) -> str:
+    """How B changed, as a share of A, or which of the two is alone."""
+    if a and b:
+        return signed_text(b / a - 1)
+    return "A alone" if a else "B alone"
 
 
 def _share(us: float, whole_us: float, unit: str = " \u00b5s") -> str:

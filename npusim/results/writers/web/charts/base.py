@@ -229,7 +229,7 @@ def _draw_bars(model: Drawn, shown: Figure, bars: Any) -> None:
     drawn = model.quad(
         left="left", right="right", bottom="bottom", top="top", name=bars.name or None,
         fill_alpha=bars.alpha or 1.0, source=_source(bars, shown, **ends),
-        fill_color=bars.colour, line_color=None,
+        fill_color=bars.colour, line_color=bars.colour if bars.area else None, line_width=1,
     )  # fmt: skip
     if bars.tip:
         _hover(model, bars, drawn)
