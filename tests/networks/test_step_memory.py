@@ -12,6 +12,7 @@ import pytest
 
 import npusim
 from npusim.machine.device.catalog import load_device
+from npusim.networks.plan.l2_lines import L2Traffic
 from npusim.networks.plan.tasks import PLAIN, StoredValue
 from npusim.networks.rules.values import Training
 from npusim.networks.run import step as steps
