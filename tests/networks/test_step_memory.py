@@ -61,6 +61,7 @@ def launched(
         reads=read,
         writes=written,
         sizes={each: int("".join(filter(str.isdigit, each.name))) for each in (*read, *written)},
+        l2=L2Traffic(),
         value=value,
     )
 
@@ -293,6 +294,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
     assert not following.fits
     assert following.peak_bytes >= answer.next_batch.peak_bytes
     # It leaves room for the largest workspace, which the peak need not have.
+    assert following.fitting_batch is not None
     assert 0.95 * answer.batch < following.fitting_batch <= answer.batch
     assert f"batch {following.fitting_batch} fits" in following.text()
     assert "needs" in repr(following)
@@ -333,7 +335,7 @@ def test_a_step_tells_its_memory_over_time(tmp_path: Path) -> None:
     assert (frame["bytes"] == sum(frame[f"{holds}_bytes"] for holds in HOLDS)).all()
     assert list(frame["start_us"]) == list(step.operations["start_us"])
     assert step.held["bytes"].is_monotonic_decreasing
-    peak = frame.loc[frame["bytes"].idxmax()]
+    peak = frame.iloc[int(frame["bytes"].argmax())]
     held = step.held.groupby("holds")["bytes"].sum()
     assert held.sum() + peak["workspace_bytes"] == step.peak_bytes
     assert all(peak[f"{holds}_bytes"] == size for holds, size in held.items())
