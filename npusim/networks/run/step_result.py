@@ -350,7 +350,10 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
                 )
             yield text
         if self.dirty_bytes:
-            yield f"{bytes_text(self.dirty_bytes)} are dirty in the L2 at the end, counted nowhere"
+            yield (
+                f"{bytes_text(self.dirty_bytes)} are dirty in the L2 at the end and not counted: "
+                "what runs next has them written back"
+            )
         if self.fetched_again_bytes:
             yield (
                 f"{bytes_text(self.fetched_again_bytes)} are read again by kernels that need more "
