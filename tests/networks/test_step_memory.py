@@ -60,6 +60,7 @@ def launched(
         layer="l",
         timed=Timed(result),
         reads=read,
+        l2=L2Traffic(),
         writes=written,
         sizes={each: int("".join(filter(str.isdigit, each.name))) for each in (*read, *written)},
         l2=L2Traffic(),
@@ -170,18 +171,18 @@ def test_a_view_keeps_its_value_alive() -> None:
 
 
 def test_eager_memory_of_resnet18_is_that_of_the_graph_and_its_copies() -> None:
-    """Conversions of each call are gone when it is done: 688 MiB, where a graph has 762.
+    """Conversions of each call are gone when it is done: 688 MiB, where a graph has 683.
 
-    The graph's images have 16 channels in blocks, plain ones three.
+    Both keep plain images: the gradient of the first filter makes pixels of them channels.
     """
     graph = planned("resnet18", 64)
     eager = planned("resnet18", 64, mode="eager")
     each_call = planned("resnet18", 64, layouts="each_call")
-    assert graph.peak_bytes == pytest.approx(762 * MIB, rel=0.01)
+    assert graph.peak_bytes == pytest.approx(683 * MIB, rel=0.01)
     assert 0.9 * graph.peak_bytes < eager.peak_bytes < 1.1 * graph.peak_bytes
     assert each_call.peak_bytes == pytest.approx(eager.peak_bytes, rel=0.01)
-    padding = graph.peak.bytes["data"] - eager.peak.bytes["data"]
-    assert eager.peak_bytes == pytest.approx(graph.peak_bytes - padding, rel=0.02)
+    assert graph.peak.bytes["data"] == eager.peak.bytes["data"]
+    assert eager.peak_bytes == pytest.approx(graph.peak_bytes, rel=0.02)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
@@ -209,7 +210,8 @@ _READ_BACKWARD = {
 def counted(workload: Workload) -> float:
     """Bytes by hand: of what the backward pass reads, parameters in fp32 and fp16, and momentum.
 
-    Maps have channels in blocks of 16.
+    Maps have channels in blocks of 16, but images of which a strided filter's gradient makes pixels
+    channels.
     """
     shapes = {item.name: item.shape for item in workload.inputs}
     shapes |= {node.name: node.shape for node in workload.nodes}
@@ -225,6 +227,8 @@ def counted(workload: Workload) -> float:
         layer = node.layer
         if isinstance(layer, ConvLayer | LinearLayer):
             numbers[node.inputs[0]] = elements(node.inputs[0])
+            if isinstance(layer, ConvLayer) and layer.cin < 4 and max(layer.stride) > 1:
+                numbers[node.inputs[0]] = prod(shapes[node.inputs[0]])
             count = prod(layer.w_shape) if isinstance(layer, ConvLayer) else layer.cout * layer.cin
             weights += count
             parameters += count + layer.cout * bool(layer.bias)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.workloads import ConvLayer
+from npusim.workloads import ConvLayer, Workload
 from tests.networks.blocks import images, network
 from tests.networks.reference import Reference
 from tests.texts import text_of
@@ -16,7 +16,7 @@ from tests.texts import text_of
 TEXTS = {name: text_of(f"{name}.yaml") for name in ("odd_ways", "patches")}
 
 
-def kernels_of_network(workload: npusim.Workload, device: str, tiling: str) -> dict[str, object]:
+def kernels_of_network(workload: Workload, device: str, tiling: str) -> dict[str, object]:
     """The kernels that multiply of each result of each convolution, with their tilings."""
     network_result = npusim.network(
         workload, device=device, batch=2, tiling=tiling, passes="training"

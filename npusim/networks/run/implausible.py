@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from npusim.base.records import replace
+from npusim.machine.timing.trace import KernelRun
 from npusim.networks.plan.tasks import Task
 from npusim.networks.run.all_reduce import all_reduce_of
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.simulated import SimulatedTasks
 from npusim.networks.timed import Timed
+from npusim.results.facts import metrics
 from npusim.results.facts.advice import slow_kernels
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.number_text import counts, percent_text, us_text
@@ -37,6 +39,9 @@ TRIED_FROM = 2
 
 #: Operations are far from their least from so many times of it on.
 FAR_FROM = 10
+
+#: Operations whose kernels are traced for the reason, the longest: a trace takes as long as a run.
+MOST_TRACED = 5
 
 #: Excess of an operation, as a share of its step, below which nobody would look at it alone.
 WORTH_A_LOOK = 0.005
@@ -202,7 +207,8 @@ class Plausibility(Struct, frozen=True, dict=True):
     def far(self) -> tuple[FarOperation, ...]:
         """Operations that take more than ``FAR_FROM`` times their least, the longest first.
 
-        Kernels of those whose excess is worth a look are traced, equal ones once.
+        Kernels of those whose excess is worth a look have reasons, equal ones once; the longest are
+        traced for these.
         """
         reasons: dict[int, tuple[str, ...]] = {}
         rows = []
@@ -214,22 +220,40 @@ class Plausibility(Struct, frozen=True, dict=True):
             if launched.us - least >= WORTH_A_LOOK * self.step.compute_us:
                 key = id(launched.timed)
                 if key not in reasons:
-                    reasons[key] = tuple(_reasons(launched))
+                    traced = len(reasons) < MOST_TRACED
+                    reasons[key] = tuple(_reasons(launched, traced=traced))
                 why = reasons[key]
             rows.append(FarOperation(launched, why))
         return tuple(rows)
 
 
-def _reasons(launched: LaunchedOperation) -> Iterator[str]:
-    """Reasons why an operation is far from its least, in sentences."""
+def _reasons(launched: LaunchedOperation, *, traced: bool) -> Iterator[str]:
+    """Reasons why an operation is far from its least, in sentences.
+
+    They are on the critical path of kernels that are ``traced``, on the largest bound of others.
+    """
     result = launched.timed.result
     assert result is not None
-    sentences = slow_kernels(result, 0)
+    sentences = slow_kernels(result, 0) if traced else tuple(_bounds_of(result.runs))
     yield from sentences
     launches = sum(run.launch_cycles for run in result.runs)
     if not sentences or 2 * launches > result.cycles:
         share = percent_text(launches / result.cycles)
         yield f"{share} of its time are launches, of {counts(len(result.runs))} kernels"
+
+
+def _bounds_of(runs: Sequence[KernelRun]) -> Iterator[str]:
+    """Sentences on the largest bound of the program of kernels that are far from their least."""
+    for run in runs:
+        least = metrics.problem_bound(run)
+        bound = metrics.nearest_bound(run)
+        if least is None or bound is None or run.cycles <= FAR_FROM * least.cycles:
+            continue
+        share = percent_text(metrics.share(bound.cycles, run.cycles))
+        yield (
+            f"{run.name} takes {run.cycles / max(1, least.cycles):.0f} times what any program for "
+            f"its problem needs ({least.resource}): {bound.resource} alone needs {share} of it"
+        )
 
 
 def _rows(facts: Sequence[Fact[Any]], subjects: Sequence[Any]) -> list[Mapping[str, Any]]:

@@ -130,15 +130,15 @@ def _table(retiled: Sequence[Row], facts: Row) -> Table:
 
 
 def _sentences(far: Sequence[Row]) -> Iterator[str]:
-    """Sentences on operations, those with the same reason together."""
-    alike: dict[tuple[str, ...], list[Row]] = {}
+    """Sentences on operations, those that take as long for the same reason together."""
+    names: dict[str, list[str]] = {}
     for row in far:
-        alike.setdefault(tuple(row["why"]), []).append(row)
-    for why, rows in alike.items():
-        names = ", ".join(row["operation"] for row in rows)
-        us = us_text(rows[0]["us"])
-        least = us_text(rows[0]["least_us"])
-        yield f"{names}: {us} us, at least {least}; {'; '.join(why)}"
+        us = us_text(row["us"])
+        least = us_text(row["least_us"])
+        sentence = f"{us} us, at least {least}; {'; '.join(row['why'])}"
+        names.setdefault(sentence, []).append(row["operation"])
+    for sentence, operations in names.items():
+        yield f"{', '.join(operations)}: {sentence}"
 
 
 def _summed_up(far: Sequence[Row], time_us: float) -> str:
