@@ -63,7 +63,6 @@ def launched(
         l2=L2Traffic(),
         writes=written,
         sizes={each: int("".join(filter(str.isdigit, each.name))) for each in (*read, *written)},
-        l2=L2Traffic(),
         value=value,
     )
 
