@@ -1,15 +1,15 @@
 """``tiling="library"``: the vendor's own rules where they are known, else a plain choice.
 
-The rules are those of chips whose device file says so (``Device.library_rules``), for layers
-without depth. Elsewhere it is the tiling whose busiest pipe or memory has least to do, among the
-forms of kernel that the vendor's library has, with zeros inserted wherever a load can. As such a
-rule it counts bytes and products, and not what img2col fetches for them, nor that each core takes
-time to launch: published rules of the vendor keep as many cores busy as they can.
+The rules are those of chips whose device file says so (``Device.library_rules``), for the layers of
+``library_910.COVERAGE``. Elsewhere it is the tiling whose busiest pipe or memory has least to do,
+among the forms of kernel that the vendor's library has, with zeros inserted wherever a load can. As
+such a rule it counts bytes and products, and not what img2col fetches for them, nor that each core
+takes time to launch: published rules of the vendor keep as many cores busy as they can.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,36 +20,67 @@ from npusim.kernels.estimate.tile import busy_cycles
 from npusim.kernels.filter_gradient.space import Space as Filters
 from npusim.kernels.implicit_gemm.geometry import Geometry
 from npusim.kernels.implicit_gemm.space import Products
-from npusim.kernels.vendor.library_910 import knows
+from npusim.kernels.vendor.library_910 import COVERAGE, other_form
 from npusim.kernels.vendor.library_910_filter import filter_tiling
 from npusim.kernels.vendor.library_910_forward import forward_tiling
 from npusim.kernels.vendor.library_910_input import input_tiling
 from npusim.language import Device, DType
 from npusim.problem.convolution import Convolution
 
-#: Notes on the rule that tiled a layer, for reports.
-_RULE = "tiled by the rule of the vendor's library"
-_DEFAULT = "tiled by default, as the rule of the vendor's library has nothing for it"
+
+class LibraryTiling(NamedTuple):
+    """A tiling, and ``beyond``, why it is extrapolated, "" where it is not.
+
+    It is the published rule's (``by_rule``), or a choice in its place: ``instead`` says which.
+    """
+
+    tiling: Any
+    by_rule: bool = False
+    instead: str = ""
+    beyond: str = ""
+
+    @property
+    def remark(self) -> str:
+        """A note on the rule that tiled a layer, for reports; "" where there is none to tell of."""
+        if self.by_rule and not self.beyond:
+            return "tiled by the rule of the vendor's library"
+        if self.by_rule:
+            return (
+                "tiled by the rule of the vendor's library beyond what it covers "
+                f"(extrapolated): {self.beyond}"
+            )
+        if self.beyond:
+            return (
+                f"tiled {self.instead}, as the rule of the vendor's library has nothing for it "
+                f"(extrapolated): {self.beyond}"
+            )
+        return ""
 
 
-def tiled(kernel: Any, c: Convolution, device: Device, cores: int, dtype: DType) -> tuple[Any, str]:
-    """The tiling of a ``kernel`` class for the 3-D ``c``, and a note on which rule it is.
+def tiled(kernel: Any, c: Convolution, device: Device, cores: int, dtype: DType) -> LibraryTiling:
+    """The tiling of a ``kernel`` class for the 3-D ``c``, and which rule it is.
 
     Raises ``CapacityError`` if not even the smallest tile fits the device's buffers.
     """
     filters = kernel.computes == "weight"
-    gradient = filters or kernel.rotated
-    if knows(device, c, gradient=gradient):
-        if not gradient:
-            tiling, by_rule = forward_tiling(c, device, cores)
-            return tiling, _RULE if by_rule else _DEFAULT
-        rule = filter_tiling if filters else input_tiling
-        gradient_tiling = rule(c, device, cores)
-        if gradient_tiling is not None:
-            return gradient_tiling, _RULE
+    beyond = ""
+    if device.library_rules:
+        beyond = other_form(c)
+        if not (beyond or filters or kernel.rotated):
+            forward = forward_tiling(c, device, cores)
+            return LibraryTiling(forward.tiling, forward.by_rule, "by default", forward.beyond)
+        beyond = beyond or COVERAGE["weight" if filters else "input"].missed(c)
+        if not beyond:
+            rule = filter_tiling if filters else input_tiling
+            tiling = rule(c, device, cores)
+            if tiling is not None:
+                return LibraryTiling(tiling, by_rule=True)
+            beyond = "no tile of the rule fits"
     if filters:
-        return _filters(c, device, cores, dtype), ""
-    return _products(kernel.geometry_of(c), device, cores, dtype, rotated=kernel.rotated), ""
+        plainest = _filters(c, device, cores, dtype)
+    else:
+        plainest = _products(kernel.geometry_of(c), device, cores, dtype, rotated=kernel.rotated)
+    return LibraryTiling(plainest, instead="by a plain choice", beyond=beyond)
 
 
 def _filters(c: Convolution, device: Device, cores: int, dtype: DType) -> Any:

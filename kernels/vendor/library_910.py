@@ -16,8 +16,12 @@ resident       a whole operand in L1, which takes one buffer
 
 Steps divide what they cut, and no buffer has three slots. The library's constants are those of a
 910. Where the device has the figure itself (cores, sizes of L1, L0 and UB, the rates of moves), its
-own is taken, so that a 310 and a 310P are tiled as the rule would have it with their cores. A
-forward pass whose rule rejects what it finds gets the library's default tiling.
+own is taken, so that a 310 and a 310P are tiled as the rule would have it with their cores.
+
+``COVERAGE`` has the layers that each rule is published for. A forward pass outside of it, or of
+which the rule rejects what it finds, gets the library's default tiling. In the library that comes
+last: behind a repository and a cost model for static kernels, and never for dynamic ones, which are
+refused. Such a tiling is *extrapolated*: results say so, and why.
 """
 
 from __future__ import annotations
@@ -28,9 +32,6 @@ from npusim.kernels.estimate.fit import cube_sizes
 from npusim.kernels.implicit_gemm.tiling import Tiling as GemmTiling
 from npusim.language import Device
 from npusim.problem.convolution import Convolution
-
-#: Sizes of pictures that the rules of both gradients know.
-_SIDES = range(2, 4097)
 
 #: The moves whose rates the rule of the forward pass knows.
 _MOVES = (("GM", "L1"), ("L1", "L0A"), ("L1", "L0B"), ("L0C", "UB"), ("UB", "GM"))
@@ -70,17 +71,57 @@ class Rule:
         self.rates = [int(device.path(*move).rate) for move in _MOVES]
 
 
-def knows(device: Device, c: Convolution, *, gradient: bool) -> bool:
-    """True if the library of ``device`` tiles the 3-D ``c`` by these rules.
+class Coverage(NamedTuple):
+    """Layers that the published rule of a kernel covers, as its source checks them.
 
-    It has no depth, and an img2col load can slide over it; that of a ``gradient`` also has one
-    group, no dilation and a picture of usual sides.
+    At most so many ``groups`` (None: any) and taps ``dilation`` elements apart; input and output
+    are pictures of ``least_side`` rows and columns up to ``height`` and ``width``.
     """
-    flat = c.out[0] == c.spatial[0] == c.kernel[0] == 1 and c.c0 == 16
-    plain = c.groups == 1 and set(c.dilation) == {1}
-    plain = plain and all(side in _SIDES for side in (*c.spatial[1:], *c.out[1:]))
-    slides = all(c.axis(i).fits_window(whole=True) for i in (1, 2))
-    return device.library_rules and flat and slides and (plain or not gradient)
+
+    groups: int | None
+    dilation: int
+    least_side: int
+    height: int
+    width: int
+
+    def missed(self, c: Convolution) -> str:
+        """The first property of the 3-D ``c`` that is outside, in words; "" where none is."""
+        if self.groups is not None and c.groups > self.groups:
+            return f"{c.groups} groups, of at most {self.groups}"
+        if max(c.dilation) > self.dilation:
+            return f"dilation {max(c.dilation)}, of at most {self.dilation}"
+        for height, width in (c.spatial[1:], c.out[1:]):
+            high = self.least_side <= height <= self.height
+            wide = self.least_side <= width <= self.width
+            if not (high and wide):
+                most = f"{self.height:,}x{self.width:,}"
+                least = f"{self.least_side}x{self.least_side}"
+                return f"a picture of {height:,}x{width:,}, of {least} to {most}"
+        return ""
+
+
+#: Coverage of the rules by what their kernels compute: ``conv2d_fast_tiling.cc`` ("output"),
+#: ``conv2d_bp_input_cache_tiling.cc`` ("input") and ``dw_cache_tiling.cc`` ("weight"), with the
+#: checks of the operators that call them. With taps apart the rule of the forward pass fails.
+COVERAGE = {
+    "output": Coverage(groups=None, dilation=1, least_side=1, height=100_000, width=4096),
+    "input": Coverage(groups=1, dilation=1, least_side=2, height=4096, width=4096),
+    "weight": Coverage(groups=1, dilation=1, least_side=2, height=4096, width=4096),
+}
+
+
+def other_form(c: Convolution) -> str:
+    """The reason why the 3-D ``c`` is no layer for any of these rules, "" where it is one.
+
+    They are for layers of 16 bits without depth over which an img2col load can slide.
+    """
+    if max(c.out[0], c.spatial[0], c.kernel[0]) > 1:
+        return "it has a depth"
+    if c.c0 != 16:
+        return "its type has no 16 bits"
+    if not all(c.axis(i).fits_window(whole=True) for i in (1, 2)):
+        return "img2col loads do not slide over it"
+    return ""
 
 
 def divisors(number: int, most: int = 0) -> list[int]:

@@ -11,9 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf, prod
+from typing import NamedTuple
 
 from npusim.kernels.implicit_gemm.tiling import Tiling
-from npusim.kernels.vendor.library_910 import Piece, Rule, Tile, divisors, lowered, product_tiling
+from npusim.kernels.vendor.library_910 import (
+    COVERAGE,
+    Piece,
+    Rule,
+    Tile,
+    divisors,
+    lowered,
+    product_tiling,
+)
 from npusim.language import Device, ceil_div
 from npusim.problem.convolution import Convolution
 
@@ -130,32 +139,70 @@ def _next_step(steps: list[int], part: int, limit: int) -> int:
     return next((step for step in steps if part < step <= limit), 0)
 
 
-def forward_tiling(c: Convolution, device: Device, cores: int) -> tuple[Tiling, bool]:
-    """The tiling of the forward pass of ``c``; true if it is the rule's, not the default one."""
+class ForwardTiling(NamedTuple):
+    """The tiling of a forward pass: the rule's, or by default.
+
+    ``beyond`` says why it is extrapolated, "" where the rule covers it.
+    """
+
+    tiling: Tiling
+    by_rule: bool
+    beyond: str = ""
+
+
+def forward_tiling(c: Convolution, device: Device, cores: int) -> ForwardTiling:
+    """The tiling of the forward pass of ``c``, a layer for the rules of the library."""
+    coverage = COVERAGE["output"]
+    beyond = coverage.missed(c)
     rule = Forward(c, device, cores)
+    if max(c.dilation) > coverage.dilation:  # the rule fails; of large pictures it finds a tile
+        return ForwardTiling(_default(rule), by_rule=False, beyond=beyond)
     parts = rule.cores_used()
     _, all_n, planes = rule.whole
     _, high, wide = c.out
     m, n = rule.pieces(parts)
     resident = parts["n"] == 1 and n == all_n
-    tile = rule.tile(m, n, resident=resident) if set(c.dilation) == {1} else None
-    if tile and 2 * rule.x(m) + rule.w(n) <= 2 * rule.l1:
-        share = (
-            ceil_div(high, parts["m"]) * wide,
-            ceil_div(all_n, parts["n"]),
-            ceil_div(c.n, parts["b"]),
-        )
-        tiling = product_tiling(
-            tile,
-            Piece(planes, m // tile.m, 2),
-            Piece(planes, n // tile.n),
-            c.taps,
-            share,
-            resident=True,
-            n_slowest=not resident,
-        )
-        return tiling, True
+    tile = rule.tile(m, n, resident=resident)
+    if tile is None:
+        beyond = "the rule rejects the tile of L0 that it finds"
+        return ForwardTiling(_default(rule), by_rule=False, beyond=beyond)
+    least = rule.x(m) + rule.w(n)
+    if rule.x(m) + least > 2 * rule.l1:
+        beyond = _room_text(m, n, rule.x(m) + least, 2 * rule.l1, "with two buffers of x")
+        return ForwardTiling(_default(rule), by_rule=False, beyond=beyond)
+    share = (
+        ceil_div(high, parts["m"]) * wide,
+        ceil_div(all_n, parts["n"]),
+        ceil_div(c.n, parts["b"]),
+    )
+    tiling = product_tiling(
+        tile,
+        Piece(planes, m // tile.m, 2),
+        Piece(planes, n // tile.n),
+        c.taps,
+        share,
+        resident=True,
+        n_slowest=not resident,
+    )
+    if least > rule.l1:  # the search begins beyond its own limit, and ends there
+        beyond = _room_text(m, n, least, rule.l1, "of the half that the rule shares out")
+    return ForwardTiling(tiling, by_rule=True, beyond=beyond)
+
+
+def _room_text(m: int, n: int, size: int, room: int, why: str) -> str:
+    """Pieces of x and weights that take more than the room in L1, in words."""
+    return (
+        f"{16 * m} positions and {16 * n} filters, with all channels, take {ceil_div(size, 1024):,}"
+        f" KiB of L1, of {room // 1024:,} KiB {why}"
+    )
+
+
+def _default(rule: Forward) -> Tiling:
+    """The library's default tiling: cores by images alone, K in steps of 16, single buffers."""
+    c = rule.c
+    _, all_n, planes = rule.whole
+    _, high, wide = c.out
     rows = next((t for t in range(32, 0, -1) if 2 * rule.x(t) < 2 * rule.l1 * planes), 1)
-    share = (high * wide, all_n, c.n // lowered(c.n, cores))
+    share = (high * wide, all_n, c.n // lowered(c.n, rule.cores))
     tile = Tile(rows, min(2, all_n), 1)
-    return product_tiling(tile, Piece(1), Piece(1), 1, share, l0_slots=1), False
+    return product_tiling(tile, Piece(1), Piece(1), 1, share, l0_slots=1)

@@ -83,10 +83,12 @@ class Call(Struct, dict=True):
         self._operand_values: dict[str, Operand] = {}
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
+        self.extrapolated: dict[str, str] = {}  # kernels whose tiling no published rule covers: why
         self._touched: set[str] = set()  # tensors that the L2 may hold
         self.layouts = dict(self.options.layouts or {})  # of operands and results with gaps
         self._to_copy: dict[str, Tensor] = {}  # results that are copied into views at the end
-        self.blind = False  # to these and to the kind of launch, when tilings are chosen
+        #: When tilings are chosen: to these, and to the kind of launch.
+        self.blind = isinstance(self.options.tiling, str) and self.options.tiling == "library"
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Hold the call against the documented limits of its operator; ``RuleError`` outside.
@@ -426,7 +428,8 @@ class Call(Struct, dict=True):
 
     def _record(self, launched: Launched, kernel: str, tiling: Any) -> None:
         """Add the run of a kernel to the call: its rows, its tiling, what its time rests on."""
-        self.runs.append(launched.run)
+        beyond = self.extrapolated.get(kernel, "")
+        self.runs.append(replace(launched.run, extrapolated=beyond) if beyond else launched.run)
         if tiling is not None:
             self._tilings[kernel] = tiling
         self.figures |= dict.fromkeys(figures_behind(self.device, launched))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any, NamedTuple
 
 from npusim.base.dtypes import FP16, FP32, DType, dtype
@@ -18,14 +17,11 @@ from npusim.kernels.implicit_gemm.forward import ConvForward
 from npusim.kernels.implicit_gemm.implicit_gemm import ImplicitGemm
 from npusim.kernels.implicit_gemm.implicit_gemm import Tiling as GemmTiling
 from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
-from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.folding import FoldedConvolution
 from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.bias_add import BiasAdd
-from npusim.kernels.vector.bias_grad import BiasGrad, channel_parts
 from npusim.kernels.vector.clear_blocks import ClearBlocks
 from npusim.kernels.vector.epilogue import Epilogue
-from npusim.kernels.vector.library_bias_grad import LibraryBiasGrad
-from npusim.kernels.vector.row_sums import RowSums, row_parts
 from npusim.kernels.vendor import cann_filter, cann_input, library
 from npusim.kernels.vendor.cann import CannTiling
 from npusim.machine.isa.operands import Tensor
@@ -35,67 +31,13 @@ from npusim.problem.convolution import Convolution
 from npusim.problem.limits.forms import layer_of
 from npusim.results import Result
 
+#: Channels up to which the library computes a forward pass or a filter gradient of 16 bits in
+#: blocks of four (``FRACTAL_Z_C04``, unless the filter is 1x1), by kernels without a public rule.
+FEW_CHANNELS = 4
+
 #: Stand in for the tilings that are to be chosen.
 ANY_PRODUCT = GemmTiling(base_m=1, base_n=16, base_k=1, form="taps")
 ANY_GRADIENT = FilterTiling(base_m=16, base_n=16, base_k=16, slab_k=1, form="taps")
-
-
-def launch_bias(call: Call, dy: Tensor, db: Tensor, parts: str, *, cleared: bool = False) -> None:
-    """The sum of a plain ``dy`` (N, C, positions...) over all but channels, into ``db`` (C,).
-
-    Channels and rows that are cut need a workspace, which is called ``parts``.
-    ``tiling="library"`` sums as the library does on chips whose rules are known. ``db`` may be
-    ``cleared`` already.
-    """
-    images, channels, *places = dy.shape
-    flat = replace(dy, shape=(images, channels, prod(places)))
-    if runs_library_bias(call):
-        _launch_library_bias(call, flat, db, cleared=cleared)
-        return
-    if prod(places) == 1 and row_parts(images, call.vector_cores) > 1:
-        _launch_row_sums(call, replace(dy, shape=(images, channels)), db, parts)
-        return
-    kernel = call.spread(BiasGrad(flat, db, saturate=call.device.saturates))
-    count = channel_parts(flat.shape, kernel.used(call.vector_cores))
-    partial = call.workspace(parts, (channels, count), FP32) if count > 1 else None
-    call.launch(replace(kernel, partial=partial))
-
-
-def _launch_row_sums(call: Call, dy: Tensor, db: Tensor, parts: str) -> None:
-    """Launch the sum of many rows ``dy`` (R, C), cut into ``parts`` for different cores."""
-    rows, channels = dy.shape
-    most = row_parts(rows, call.vector_cores)
-    any_parts = Tensor(parts, (most, channels), FP32, "out")
-    kernel = call.spread(RowSums(dy, db, any_parts, saturate=call.device.saturates))
-    count = row_parts(rows, kernel.used(call.vector_cores))
-    call.launch(replace(kernel, partial=call.workspace(parts, (count, channels), FP32)))
-
-
-def runs_library_bias(call: Call) -> bool:
-    """Tell whether a call sums the gradients of biases as the vendor's library does."""
-    return call.device.library_rules and is_library(call.options.tiling, BiasGrad.name)
-
-
-def _launch_library_bias(call: Call, dy: Tensor, db: Tensor, *, cleared: bool) -> None:
-    """Launch the library's sum, which is fp32, with clearing before it and a cast behind it."""
-    sums = db if db.dtype is FP32 else call.workspace(f"{db.name}_fp32", db.shape, FP32)
-    kernel = LibraryBiasGrad.on(call.device, call.vector_cores, dy, sums)
-    if sums is not db or not cleared:
-        for clearing in kernel.before:
-            call.launch(clearing)
-    call.launch(kernel)
-    note = (
-        f"{kernel.name}: the gradient of a bias as the vendor's library sums it (BiasAddGrad); "
-        "tiling 'auto' has kernels of npusim's own"
-    )
-    if call.device.product != LibraryBiasGrad.known_for:
-        note += (
-            f". Its schedule is public for the {LibraryBiasGrad.known_for}; on {call.device.name} "
-            "it is extrapolated, with the cores and the UB of this chip"
-        )
-    call.notes.append(note)
-    if sums is not db:
-        call.launch_spread(cast(sums, db, saturate=call.device.saturates))
 
 
 def product(
@@ -323,23 +265,39 @@ def launch(call: Call, kernel: ConvBackpropFilter | ImplicitGemm, out: Tensor) -
         call.launch(kernel)
 
 
-def asked(call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter]) -> Any:
-    """The tiling of a kernel as a call asks for it: a tiling, or a word."""
+def asked(
+    call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
+) -> Any:
+    """The tiling of a kernel of the 3-D ``c`` as a call asks for it: a tiling, or a word.
+
+    Of few channels the library has kernels of its own, for which the best of ours stand: "auto".
+    """
     kind = FilterTiling if kernel is ConvBackpropFilter else GemmTiling
     option, vendor = call.options.tiling, kernel.vendor_rule
-    return asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
+    wanted = asked_tiling(option, kernel.name, kind, vendor=vendor, library=True)
+    if not isinstance(wanted, str) or wanted != "library" or kernel is ConvBackpropInput:
+        return wanted
+    few = c.cin <= FEW_CHANNELS and c.groups == 1 and c.taps > 1 and dtype.bytes == 2
+    return "auto" if few or isinstance(c, FoldedConvolution) else wanted
 
 
 def _tiling(
     call: Call, kernel: type[ImplicitGemm | ConvBackpropFilter], c: Convolution, dtype: DType
 ) -> Any:
     """The tiling that a call asks for, None for the best."""
-    wanted = asked(call, kernel)
+    wanted = asked(call, kernel, c, dtype)
+    if wanted == "auto" and is_library(call.options.tiling, kernel.name):
+        call.notes.append(
+            f"{kernel.name}: tiled as by 'auto', as the vendor's library has kernels of its own "
+            f"for up to {FEW_CHANNELS} channels, of which no rule is public"
+        )
     if wanted == "library":
         device = call.device.launching("single")
-        wanted, remark = library.tiled(kernel, c, device, call.cube_cores, dtype)
-        if remark:
-            call.notes.append(f"{kernel.name}: {remark}")
+        ruled = library.tiled(kernel, c, device, call.cube_cores, dtype)
+        if ruled.remark:
+            call.notes.append(f"{kernel.name}: {ruled.remark}")
+        call.extrapolated[kernel.name] = ruled.beyond
+        wanted = ruled.tiling
     rule: Any = cann_filter if kernel is ConvBackpropFilter else cann_input
     if wanted == "production":
         wanted = rule.production_tiling(c, call.device, call.cube_cores, dtype)

@@ -21,14 +21,21 @@ from npusim.kernels.layout.layout_change import Change, LayoutChange
 from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.machine.isa.operands import Tensor
+from npusim.ops.bias_gradient import launch_bias
 from npusim.ops.blocked_gradients import (
     launch,
-    launch_bias,
     launch_filter_gradient,
     product,
     require_time,
 )
-from npusim.ops.conv_ways import changed, faster_shape, filter_change, map_change, multiplied
+from npusim.ops.conv_ways import (
+    can_multiply,
+    changed,
+    faster_shape,
+    filter_change,
+    map_change,
+    multiplied,
+)
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.window_products import WindowProducts
 from npusim.problem.convolution import Convolution
@@ -55,18 +62,8 @@ class ConvolutionLauncher:
         self.ready: dict[str, Tensor] = {}  # operands, and what they were converted to, by name
         self.folded: list[FoldedConvolution] = []  # products with pixels as channels
         self.multiplied: set[str] = set()  # results that are products of matrices
-        self.products = WindowProducts(self) if self._can_multiply else None
-
-    @property
-    def _can_multiply(self) -> bool:
-        """Windows of the layer are rows of a matrix, and its filter is not 1x1 or the whole input.
-
-        A filter of 1x1 may be multiplied only where it is the whole input.
-        """
-        s = self.shape
-        if self.transposed:
-            return False
-        return s.one_window or (s.side_by_side and prod(s.kernel) > 1)
+        multiplies = not self.transposed and can_multiply(self.shape)
+        self.products = WindowProducts(self) if multiplies else None
 
     def decide(self, *results: str) -> None:
         """Choose which of the ``results``, "output", "input" and "weight", are products."""

@@ -11,7 +11,7 @@ problem and the figures of the device that they look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
 from npusim.ops.blocked_gradients import ANY_GRADIENT, ANY_PRODUCT, asked
 from npusim.ops.cube_math import CubeMath
-from npusim.ops.window_products import LIBRARY_MULTIPLIES, product_estimate
+from npusim.ops.window_products import product_estimate
 from npusim.problem.convolution import Convolution
 from npusim.reuse.answers import Answers
 from npusim.reuse.tracked_device import TrackedDevice
@@ -250,7 +250,7 @@ def faster_shape(
     kernels: list[type[Gradient]] = [ConvBackpropFilter]
     if gradient:
         kernels = [ConvBackpropInput, ConvForward] if can_fold(c) else [ConvBackpropInput]
-    if any(asked(call, kernel) not in ("auto", "tuned") for kernel in kernels):
+    if not all(_asks_for(("auto", "tuned"), call, kernel, c, math) for kernel in kernels):
         return None
     fold = _chosen_fold(call, c, math, gradient=gradient)
     if fold == _THIN:
@@ -261,6 +261,14 @@ def faster_shape(
     if gradient:
         return folded_gradient(c, Fold(rows, columns))
     return folded_input(c, Fold(rows, columns))
+
+
+def _asks_for(
+    words: Collection[str], call: Call, kernel: type[Gradient], c: Convolution, math: CubeMath
+) -> bool:
+    """True if a call asks for the tiling of a kernel of ``c`` by one of these words."""
+    wanted = asked(call, kernel, c, math.dtype)
+    return isinstance(wanted, str) and wanted in words
 
 
 def _chosen_fold(call: Call, c: Convolution, math: CubeMath, *, gradient: bool) -> list[int]:
@@ -290,8 +298,19 @@ _KERNELS_OF: Mapping[str, tuple[type[Gradient], ...]] = {
     "weight": (ConvBackpropFilter,),
 }
 
+#: The words for tilings under which a result may be a product.
+_WORDS = ("auto", "tuned", "library")
+
 #: The choice for a result, true for a product, in a list.
 _MULTIPLIED: Answers[list[bool]] = Answers("multiplied", 256, list, list)
+
+
+def can_multiply(c: Convolution) -> bool:
+    """True if windows of the ordinary ``c`` are rows of a matrix, which its filter multiplies.
+
+    A filter of 1x1 may be multiplied only where it is the whole input.
+    """
+    return c.one_window or (c.side_by_side and c.taps > 1)
 
 
 def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
@@ -301,13 +320,13 @@ def multiplied(call: Call, c: Convolution, math: CubeMath, result: str) -> bool:
     does so on the chip; else where it takes less time than convolution kernels by an estimate of
     both. A tiling that is given for a convolution kernel asks for this kernel.
     """
-    words = [asked(call, kernel) for kernel in _KERNELS_OF[result]]
-    if not all(word in ("auto", "tuned", "library") for word in words):
+    kernels = _KERNELS_OF[result]
+    if not all(_asks_for(_WORDS, call, kernel, c, math) for kernel in kernels):
         return False
     if c.one_window:
         return True
-    if "library" in words:
-        return call.device.product in LIBRARY_MULTIPLIES
+    if any(_asks_for(("library",), call, kernel, c, math) for kernel in kernels):
+        return call.device.library_multiplies
     key = f"{c} {math} {result} {call.groups}"
     known_answer = _MULTIPLIED.find(key, call.device)
     if known_answer is not None:

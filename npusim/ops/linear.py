@@ -20,7 +20,7 @@ from npusim.kernels.vector.bias_add import BiasAdd
 from npusim.kernels.vendor.imported import Imported
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
-from npusim.ops.blocked_gradients import launch_bias
+from npusim.ops.bias_gradient import launch_bias
 from npusim.ops.cube_math import cube_math
 from npusim.ops.layer_products import layer_product
 from npusim.results import Result

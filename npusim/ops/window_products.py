@@ -11,7 +11,8 @@ The weight lies so already. Where a filter is as large as the input, so does eve
 vendor's library launches one batched product on views of the operands, and converts nothing
 (``IsConv2DBp2MmMode`` and ``GetConv3DBp2MmMode`` in the public source of its operators); so do the
 calls here. Other layers need the kernel ``transpose`` between maps and matrices. On a 950 the
-library goes the same way with them; elsewhere a call that chooses its tilings compares estimates.
+library goes the same way with them (``Device.library_multiplies``); elsewhere a call that chooses
+its tilings compares estimates.
 Of a single image with several windows, channels are the rows of ``output``.
 """
 
@@ -39,9 +40,6 @@ from npusim.ops.linear import START, launch_product, launch_weight_product
 from npusim.problem.convolution import Convolution
 
 Product = TypeVar("Product", bound=Matmul)
-
-#: Products of chips on which the vendor's library computes all such layers as products.
-LIBRARY_MULTIPLIES = ("950",)
 
 #: Axes of an input (images, channels, then windows and taps along each axis), in the order of the
 #: matrix of windows; and the way back.

@@ -26,7 +26,7 @@ from npusim.machine.device.parts import DeviceFigure
 from npusim.machine.device.resources import LAUNCHES
 from npusim.machine.device.spec import Device
 from npusim.machine.device.variant import Head, free_key, variant_text
-from npusim.networks.network import RESULTS, LayerTime, NetworkResult, network
+from npusim.networks.network import LayerTime, NetworkResult, network
 from npusim.ops.network_layers import LayerRuns
 from npusim.results import Result
 from npusim.results.facts.energy import TOTAL_ENERGY
@@ -388,9 +388,7 @@ def _bars(game: Play, result: NetworkResult) -> list[LayerBar]:
     bars = []
     for name, layer in game.layers.items():
         row = now.get(name) or before.get(name)
-        parts = {}
-        if row:
-            parts = {part: row[f"{part}_us"] or 0 for part in (*RESULTS, "other")}
+        parts = row["split"] if row else {}
         share = game.us_of(name) / (sum(parts.values()) or 1)
         scaled = {part: us * share for part, us in parts.items()}
         bars.append(LayerBar(name, game.start.time_us(layer.cycles), scaled))

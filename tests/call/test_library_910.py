@@ -137,21 +137,27 @@ def notes(chip: str, cin: int, kernel: int, dims: int = 2, **layer: Any) -> list
 @pytest.mark.compiled
 @pytest.mark.parametrize("chip", CHIPS)
 def test_what_the_rule_rejects_is_tiled_by_default(chip: str) -> None:
-    """A first layer, and taps that lie apart; elsewhere and with depth nothing is said."""
+    """Filters of 7x7 over a block of channels, and taps that lie apart; with depth a plain choice.
+
+    Where no rule is public nothing is said.
+    """
     ruled = "conv_forward: tiled by the rule of the vendor's library"
     assert notes(chip, 16, 3) == [ruled]
-    for rejected in (notes(chip, 3, 7, stride=2, padding=3), notes(chip, 16, 3, dilation=2)):
+    for rejected in (notes(chip, 16, 7, stride=2, padding=3), notes(chip, 16, 3, dilation=2)):
         (note,) = rejected
         assert note.startswith("conv_forward: tiled by default")
+        assert "extrapolated" in note
     assert notes("ascend910b2", 16, 3) == []
-    assert notes(chip, 16, 3, dims=3) == []
+    (note,) = notes(chip, 16, 3, dims=3)
+    assert note.startswith("conv_forward: tiled by a plain choice")
+    assert note.endswith("it has a depth")
 
 
 @pytest.mark.compiled
 def test_the_default_of_a_first_layer_is_the_library_s() -> None:
     """32 x 2 x 1 blocks with every buffer single: rows of 7x7 filters for 32 blocks fit L1."""
     c = layer(3, 64, 224, 7, 2)
-    tiling, _ = library.tiled(ConvForward, c, device(), 32, FP16)
+    tiling = library.tiled(ConvForward, c, device(), 32, FP16).tiling
     assert (tiling.base_m, tiling.base_n, tiling.base_k) == (512, 32, 16)
     slots = (tiling.l1_slots, tiling.weight_slots, tiling.l0_slots, tiling.l0c_slots)
     assert slots == (1, 1, 1, 1)
@@ -160,7 +166,7 @@ def test_the_default_of_a_first_layer_is_the_library_s() -> None:
 def test_tiles_of_dw_are_shared_out_evenly() -> None:
     """384 -> 384 channels, 3x3 of 13x13: 24 tiles of 12 x 18 blocks, in 4 parts for 32 cores."""
     c = layer(384, 384, 13, 3, 1)
-    tiling, _ = library.tiled(ConvBackpropFilter, c, device(), 32, FP16)
+    tiling = library.tiled(ConvBackpropFilter, c, device(), 32, FP16).tiling
     tiles = 384 // tiling.base_m * (384 * 9 // tiling.base_n)
     assert tiles * tiling.k_parts % 32 == 0
     assert tiles * tiling.k_parts // 2 % 32 > 0

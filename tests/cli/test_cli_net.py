@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,44 @@ def test_an_operation_that_was_not_simulated_is_named(
     out, err = capfd.readouterr()
     assert "NOT SIMULATED\n- loss: nothing fits" in out
     assert "operations were not simulated: loss; the totals are partial" in err
+
+
+def test_the_largest_batch_is_that_of_the_library(
+    block: str, tmp_path: Path, capfd: Capture
+) -> None:
+    page = tmp_path / "largest.html"
+    words = ["--set", "main_memory.size=1MiB", "--largest-batch", "--mode", "eager"]
+    line = ["net", block, "--device", "ascend910b2", *words]
+    assert main([*line, "--report", str(page)]) == 0
+    want = npusim.largest_batch(
+        block, device=npusim.load_device("ascend910b2", {"main_memory.size": "1MiB"}), mode="eager"
+    )
+    out, err = capfd.readouterr()
+    assert (out, err) == (f"{want.text()}wrote {page}\n", "")
+    assert "fits 1.0 MiB" in page.read_text(encoding="utf-8")
+    assert main([*line, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == json.loads(json.dumps(want.to_json()))
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--largest-batch", "--batch", "3"], "--largest-batch looks for the batch"),
+        (["--largest-batch", "--gradients", "input"], "is of layers by themselves"),
+        (["--largest-batch", "--set", "main_memory.size=64KiB"], "batch 1 needs"),
+    ],
+)
+def test_what_no_largest_batch_has(
+    words: list[str], error: str, block: str, capfd: Capture
+) -> None:
+    assert main(["net", block, "--device", "ascend910b2", *words]) == 2
+    assert error in capfd.readouterr().err
+
+
+def test_a_step_that_its_card_does_not_hold_says_which_batch_fits(
+    block: str, capfd: Capture
+) -> None:
+    words = ["--mode", "graph", "--batch", "64", "--set", "main_memory.size=512KiB"]
+    assert main(["net", block, "--device", "ascend910b2", *words]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert re.search(r"too large needs [\d.]+ [KM]iB, the card has 512.0 KiB: batch \d+ fits", out)

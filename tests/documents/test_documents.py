@@ -182,6 +182,19 @@ def test_the_sweep_has_the_points_of_its_command() -> None:
     assert [tuple(row[name] for name in names) for row in _swept()] == list(product(*values))
 
 
+def test_the_words_below_the_sweep_say_what_its_times_are() -> None:
+    words = " ".join(prose("README.md").split())
+    found = re.search(
+        r"(\d+) in place of (\d+) save (\d+) % with (\d+ MiB) and (\d+) % with (\d+ MiB)", words
+    )
+    assert found is not None
+    times = {(row["groups"], row["l2.size"]): float(row["time_us"]) for row in _swept()}
+    more, fewer, *saved = found.groups()
+    for percent, size in zip(saved[::2], saved[1::2], strict=True):
+        l2 = size.replace(" ", "")
+        assert float(percent) == round(100 * (1 - times[more, l2] / times[fewer, l2]))
+
+
 @pytest.mark.slow  # its network and others are replayed
 @pytest.mark.parametrize("row", range(len(_swept())))
 def test_the_times_of_the_sweep_are_what_its_command_simulates(row: int, tmp_path: Path) -> None:

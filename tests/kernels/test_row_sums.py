@@ -20,7 +20,7 @@ from npusim.kernels.vector.row_sums import MANY_ROWS, RowSums, row_parts
 from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.isa.operands import Tensor
-from npusim.ops.blocked_gradients import launch_bias
+from npusim.ops.bias_gradient import launch_bias
 from tests.sampled import examples
 
 Array = npt.NDArray[Any]

@@ -52,6 +52,7 @@ class MadeUpTimes:
         self.launcher = launcher
         self.c0 = launcher.c0
         self.fractals = launcher.fractals
+        self.as_product, self.replaced = launcher.as_product, launcher.replaced
 
     def all(self, tasks: Any) -> None:
         """Take tasks of which times will be asked."""

@@ -15,9 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
+fake_tensor = pytest.importorskip("torch._subclasses.fake_tensor")
+python_dispatch = pytest.importorskip("torch.utils._python_dispatch")
+pytree = pytest.importorskip("torch.utils._pytree")
 
 F = torch.nn.functional
 
@@ -32,7 +32,7 @@ class LiveBytes(NamedTuple):
     peak: int
 
 
-class Live(TorchDispatchMode):  # type: ignore[misc]
+class Live(python_dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]
     """Counts bytes of tensors that operations make while they are alive; views have none."""
 
     def __init__(self, before: list[Tensor], wide: set[tuple[int, ...]]) -> None:
@@ -45,7 +45,7 @@ class Live(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(results):
+        for tensor in pytree.tree_leaves(results):
             if isinstance(tensor, torch.Tensor):
                 self._note(tensor)
         self.peak = max(self.peak, self.bytes)
@@ -74,7 +74,7 @@ def live_bytes(build: Callable[[], Module], shape: tuple[int, ...], batch: int) 
     Images and weights are cast to half precision, which autograd keeps; parameters, their state and
     buffers have four bytes.
     """
-    with FakeTensorMode():
+    with fake_tensor.FakeTensorMode():
         module = build().train()
         images = torch.randn(batch, *shape)
         labels = torch.zeros(batch, dtype=torch.int64)

@@ -42,6 +42,7 @@ class Times:
     def __init__(self, seed: int, launcher: Any) -> None:
         self.seed, self.launcher = seed, launcher
         self.c0, self.fractals = launcher.c0, launcher.fractals
+        self.as_product, self.replaced = launcher.as_product, launcher.replaced
 
     def all(self, tasks: Any) -> None:
         """Take tasks of which times will be asked."""

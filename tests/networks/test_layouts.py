@@ -22,7 +22,8 @@ from npusim.networks.plan.fusions import chosen, fused
 from npusim.networks.plan.launch_order import Formats, each_call, planned, problem, tasks
 from npusim.networks.plan.tasks import BLOCKED, FRACTAL, PLAIN
 from npusim.networks.rules.training import training
-from npusim.workloads import Workload, load_workload, workloads
+from npusim.networks.rules.values import Operation
+from npusim.workloads import ConvLayer, Workload, load_workload, workloads
 from tests.networks.blocks import ONE_BLOCK, TWO_BLOCKS, network
 
 DEVICE = load_device("ascend910b2")
@@ -114,14 +115,23 @@ class Costs:
 
     c0, fractals = 16, True
 
+    def as_product(self, operation: Operation, _: Any) -> bool:
+        """Filters that are the whole input are multiplied."""
+        layer = operation.layer
+        return isinstance(layer, ConvLayer) and operation.chain is None and layer.one_window
+
+    def replaced(self, *_: Any) -> None:
+        """No gradient is that of another convolution."""
+
     def __getitem__(self, what: Any) -> Any:
         return SimpleNamespace(us=1 + crc32(repr(what).encode()) % 1000 / 100)
 
 
 def planning(workload: Workload, *, passes: str = "training") -> tuple[Formats, FormatProblem]:
     step = training(workload, passes=passes)
-    fused(step, chosen("usual"), DEVICE)
-    formats = Formats(step, Costs())  # type: ignore[arg-type]
+    costs = Costs()
+    fused(step, chosen("usual"), DEVICE, costs.as_product)
+    formats = Formats(step, costs)  # type: ignore[arg-type]
     return formats, problem(step, formats, fixed=False)
 
 

@@ -12,11 +12,13 @@ import pytest
 
 import npusim
 from npusim.machine.device.catalog import load_device
+from npusim.networks.plan.l2_lines import L2Traffic
 from npusim.networks.plan.tasks import PLAIN, StoredValue
 from npusim.networks.rules.values import Training
 from npusim.networks.run import step as steps
 from npusim.networks.run.fitting import largest_fitting
 from npusim.networks.run.launched_operation import LaunchedOperation
+from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.memory import StepMemory
 from npusim.networks.timed import Timed
 from npusim.results.facts.memory_rows import HOLDS
@@ -58,6 +60,7 @@ def launched(
         layer="l",
         timed=Timed(result),
         reads=read,
+        l2=L2Traffic(),
         writes=written,
         sizes={each: int("".join(filter(str.isdigit, each.name))) for each in (*read, *written)},
         value=value,
@@ -167,18 +170,18 @@ def test_a_view_keeps_its_value_alive() -> None:
 
 
 def test_eager_memory_of_resnet18_is_that_of_the_graph_and_its_copies() -> None:
-    """Conversions of each call are gone when it is done: 688 MiB, where a graph has 762.
+    """Conversions of each call are gone when it is done: 688 MiB, where a graph has 683.
 
-    The graph's images have 16 channels in blocks, plain ones three.
+    Both keep plain images: the gradient of the first filter makes pixels of them channels.
     """
     graph = planned("resnet18", 64)
     eager = planned("resnet18", 64, mode="eager")
     each_call = planned("resnet18", 64, layouts="each_call")
-    assert graph.peak_bytes == pytest.approx(762 * MIB, rel=0.01)
+    assert graph.peak_bytes == pytest.approx(683 * MIB, rel=0.01)
     assert 0.9 * graph.peak_bytes < eager.peak_bytes < 1.1 * graph.peak_bytes
     assert each_call.peak_bytes == pytest.approx(eager.peak_bytes, rel=0.01)
-    padding = graph.peak.bytes["data"] - eager.peak.bytes["data"]
-    assert eager.peak_bytes == pytest.approx(graph.peak_bytes - padding, rel=0.02)
+    assert graph.peak.bytes["data"] == eager.peak.bytes["data"]
+    assert eager.peak_bytes == pytest.approx(graph.peak_bytes, rel=0.02)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
@@ -206,7 +209,8 @@ _READ_BACKWARD = {
 def counted(workload: Workload) -> float:
     """Bytes by hand: of what the backward pass reads, parameters in fp32 and fp16, and momentum.
 
-    Maps have channels in blocks of 16.
+    Maps have channels in blocks of 16, but images of which a strided filter's gradient makes pixels
+    channels.
     """
     shapes = {item.name: item.shape for item in workload.inputs}
     shapes |= {node.name: node.shape for node in workload.nodes}
@@ -222,6 +226,8 @@ def counted(workload: Workload) -> float:
         layer = node.layer
         if isinstance(layer, ConvLayer | LinearLayer):
             numbers[node.inputs[0]] = elements(node.inputs[0])
+            if isinstance(layer, ConvLayer) and layer.cin < 4 and max(layer.stride) > 1:
+                numbers[node.inputs[0]] = prod(shapes[node.inputs[0]])
             count = prod(layer.w_shape) if isinstance(layer, ConvLayer) else layer.cout * layer.cin
             weights += count
             parameters += count + layer.cout * bool(layer.bias)
@@ -292,6 +298,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
     assert not following.fits
     assert following.peak_bytes >= answer.next_batch.peak_bytes
     # It leaves room for the largest workspace, which the peak need not have.
+    assert following.fitting_batch is not None
     assert 0.95 * answer.batch < following.fitting_batch <= answer.batch
     assert f"batch {following.fitting_batch} fits" in following.text()
     assert "needs" in repr(following)
@@ -324,6 +331,32 @@ def test_a_card_too_small_for_one_image_is_refused(tmp_path: Path) -> None:
         npusim.largest_batch(workload, device="ascend910", batch=3)
 
 
+def test_a_batch_beyond_all_that_are_tried_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = "npusim.networks.run.largest_batch"
+    monkeypatch.setattr(f"{search}.MAX_BATCH", 7)
+    monkeypatch.setattr(f"{search}.largest_fitting", lambda size_of, room: 7)
+    with pytest.raises(npusim.ArgumentError, match="batch 7 fits ascend910 too"):
+        npusim.largest_batch(network(ONE_BLOCK, tmp_path), device="ascend910")
+
+
+def test_operations_without_a_time_make_the_answer_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = OperationLauncher.run
+
+    def without_sums(self: OperationLauncher, what: Any, arrays: Any = None) -> Any:
+        if what.operation.kind == "loss":
+            raise npusim.CapacityError("nothing fits")
+        return run(self, what, arrays)
+
+    monkeypatch.setattr(OperationLauncher, "run", without_sums)
+    answer = npusim.largest_batch(network(ONE_BLOCK, tmp_path), device=small_card("1MiB"))
+    text = " ".join(answer.text().split())
+    assert "partial 1 operations not simulated; their workspace is not counted" in text
+
+
 def test_a_step_tells_its_memory_over_time(tmp_path: Path) -> None:
     step = npusim.step(network(ONE_BLOCK, tmp_path), device="ascend910b2", batch=8)
     frame = step.memory
@@ -332,7 +365,7 @@ def test_a_step_tells_its_memory_over_time(tmp_path: Path) -> None:
     assert (frame["bytes"] == sum(frame[f"{holds}_bytes"] for holds in HOLDS)).all()
     assert list(frame["start_us"]) == list(step.operations["start_us"])
     assert step.held["bytes"].is_monotonic_decreasing
-    peak = frame.loc[frame["bytes"].idxmax()]
+    peak = frame.iloc[int(frame["bytes"].argmax())]
     held = step.held.groupby("holds")["bytes"].sum()
     assert held.sum() + peak["workspace_bytes"] == step.peak_bytes
     assert all(peak[f"{holds}_bytes"] == size for holds, size in held.items())

@@ -82,9 +82,7 @@ def test_a_patch_embedding_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert filter_gradient(*(npusim.spec(shape, "fp16") for shape in shapes)).time_us < 72
     rng = np.random.default_rng(0)
     dy, x = (rng.integers(-3, 4, s).astype(np.float16) for s in ((2, 32, 4, 4), (2, 3, 64, 64)))
-    monkeypatch.setattr(
-        conv_launch.ConvolutionLauncher, "_can_multiply", False
-    )  # as so small a layer is
+    monkeypatch.setattr(conv_launch, "can_multiply", lambda _: False)  # as so small a layer is
     outputs = filter_gradient(dy, x, np.zeros((32, 3, 16, 16), np.float16)).outputs
     assert outputs is not None
     exact_x, exact_dy = x.astype(np.float64), dy.astype(np.float64)
@@ -96,9 +94,24 @@ def test_a_patch_embedding_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("tiling", ["library", "production"])
 def test_the_library_folds_nothing(tiling: str) -> None:
     mask = (True, tiling == "library", False)  # the rule for filter gradients is not for this one
-    found = names(timed(1, (3, 64), (56, 56), (3, 3), mask=mask, tiling=tiling))
+    found = names(timed(1, (8, 64), (56, 56), (3, 3), mask=mask, tiling=tiling))
     assert "conv_backprop_input" in found
     assert not {"fold_map", "fold_weights"} & set(found)
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
+def test_up_to_four_channels_the_best_kernels_stand_for_the_library_s(device: str) -> None:
+    """The library has kernels for filter gradients in blocks of four; for input gradients none."""
+    x, w = npusim.spec((2, 3, 112, 112), "fp16"), npusim.spec((64, 3, 7, 7), "fp16")
+    dy = npusim.spec((2, 64, 56, 56), "fp16")
+    filters, inputs = (
+        npusim.ops.convolution_backward(
+            dy, x, w, None, 2, 3, output_mask=mask, device=device, tiling="library"
+        )
+        for mask in ((False, True, False), (True, False, False))
+    )
+    assert "fold_map" in names(filters)
+    assert "conv_backprop_input" in names(inputs)
 
 
 def test_a_tiling_that_is_given_is_that_of_the_plain_kernel() -> None:

@@ -326,6 +326,17 @@ def test_text_and_figure_of_two_modes_lead_with_what_is_launched(tmp_path: Path)
         layers.plot(what="launched")
 
 
+def test_bytes_and_energy_of_a_batch_are_of_one_image() -> None:
+    graph = step_facts("graph")
+    c = NetworkComparison(a=graph, b={**graph, "batch": 2}, labels=("A", "B"))
+    for what in ("energy_uj", "fetched_bytes", "written_back_bytes"):
+        [row] = [row for row in c.rows if row["what"] == f"{what}_per_image"]
+        assert row["b"] == pytest.approx(graph[what] / 2)
+    text = c.text()
+    assert re.search(r"written back to main memory an image: [\d.]+ \wiB -> [\d.]+ \wiB", text)
+    assert "fetched_bytes" not in text
+
+
 def test_what_one_side_does_not_launch_takes_it_no_time() -> None:
     without = copy.deepcopy(step_facts("graph"))
     gone = [row for row in without["kinds"] if row["kind"] == "update"]

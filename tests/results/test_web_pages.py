@@ -280,15 +280,67 @@ def test_a_network_in_the_browser(shown: Page, tmp_path: Path) -> None:
     checked(shown)
 
 
-def test_the_phases_of_a_step_open_into_kinds_in_tooltips(shown: Page, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def step_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a small step."""
+    path = tmp_path_factory.mktemp("step") / "step.html"
+    npusim.step("dcgan", device="ascend910b2", batch=1, mode="graph").report(path)
+    return path
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_step_in_the_browser(shown: Page, step_page: Path, width: int, dark: bool) -> None:
+    shown.open(step_page, width, dark=dark)
+    checked(shown)
+    texts = tooltips_of(shown, "figure")
+    assert re.search(r"convolution weight\s*[\d.,]+ \u00b5s, \d+ %", texts)
+    assert re.search(r"others.*(normalisation|activation): [\d.,]+ \u00b5s", texts, re.S)
+
+
+def test_kinds_of_a_step_have_their_shares_in_view_on_a_telephone(
+    shown: Page, step_page: Path
+) -> None:
+    shown.open(step_page, 400)
+    heads = "[...document.querySelectorAll('th')]"
+    right = f"{heads}.find(head => head.textContent === 'share').getBoundingClientRect().right"
+    assert shown.run(right) <= 400
+    scrolls = "document.querySelector('.scroll').scrollWidth > document.querySelector('.scroll')"
+    assert shown.run(f"{scrolls}.clientWidth"), "the rest is reached by scrolling the table"
+
+
+def test_the_timeline_of_a_step_tells_operations_kernels_bytes_and_shares(
+    shown: Page, step_page: Path
+) -> None:
+    shown.open(step_page, height=2400)
+    texts = tooltips_of(shown, "timeline")
+    span, share = r"[\d.,]+ to [\d.,]+ \u00b5s", r"[\d.,]+ \u00b5s, [\d.]+ %"
+    assert re.search(rf"forward{span}\d+ operations\s*{share}", texts)
+    moved = r"reads [\d.]+ \w+, writes [\d.]+ \w+"
+    assert re.search(rf"up2\.output{span}convolution output\s*{moved}\s*{share}", texts)
+    kernel = "conv_backprop_input of up2.output"
+    assert re.search(rf"{re.escape(kernel)}{span}{share}\s*[\d.]+ \w+ of GM", texts)
+    whole = shown.run(_RANGE)
+    names = "[...document.querySelectorAll('[data-zoom]')].map(button => button.textContent)"
+    assert shown.run(names)[:4] == ["whole step", "forward", "backward", "optimizer"]
+    shown.run("document.querySelectorAll('[data-zoom]')[4].click()")
+    longest = shown.run(_RANGE)
+    assert longest[1] - longest[0] < (whole[1] - whole[0]) / 3
+    checked(shown)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_memory_of_a_step_tells_what_there_is(shown: Page, tmp_path: Path, dark: bool) -> None:
     page = tmp_path / "step.html"
-    npusim.step("dcgan", device="ascend910b2", batch=1, mode="graph").report(page)
+    step = npusim.step("dcgan", device="ascend910b2", batch=4, mode="eager")
+    step.report(page)
     for width in (1280, 400):
-        shown.open(page, width)
+        shown.open(page, width, height=4000, dark=dark)
         checked(shown)
-        texts = tooltips_of(shown, "figure")
-        assert re.search(r"convolution weight\s*[\d.,]+ \u00b5s, \d+ %", texts)
-        assert re.search(r"others.*(normalisation|activation): [\d.,]+ \u00b5s", texts, re.S)
+        texts = tooltips_of(shown, "memory")
+        assert re.search(r"weights\s*[\d.]+ MiB", texts)
+        assert re.search(r"[\d.,]+ \u00b5s: [\d.]+ MiB in all", texts)
+        assert not re.search(r"\?\?\?|NaN|undefined", texts)
 
 
 # ---------------------------------------------------------------- studies

@@ -292,6 +292,7 @@ def test_the_page_keeps_points_beyond_limits(tmp_path: Path) -> None:
     assert sum(found.on_front) == 1
     report = found.as_report()
     part: dict[str, Any] = {section.title: section.parts[0] for section in report.sections}
+    assert report.told[0] == "within area_mm2<=2.6, time_us<=2.4"
     assert sorted(value for value, _ in report.cards) == sorted(
         ["6", "1", "5", "1.759 to 2.783", "2.48 to 3.78", "0.00581 to 0.00616"]
     )

@@ -19,6 +19,7 @@ import npusim
 from npusim.cli.main import main
 from npusim.machine.device.config import figures
 from npusim.machine.device.spec import Device
+from npusim.results.shown import palette
 from npusim.study.play import Play, knobs, page
 from tests.browser import CHROMIUM, browser
 from tests.tables import rows
@@ -132,6 +133,9 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
     assert "weight" in layers.text
     assert "bias" not in layers.text
     assert "output" not in layers.text
+    of_headline = {name for name in game.result.split if name in view.head.text}
+    assert of_headline == {name for name in palette.PART_COLOURS if f"> {name}<" in layers.text}
+    assert "launches" in of_headline
     before, *now = [bars.data_source.data for bars in drawn.renderers]
     ends = [sum(one["right"][at] - one["left"][at] for one in now) for at in (0, 1)]
     assert sum(ends) > sum(before["right"])
@@ -142,6 +146,7 @@ def test_the_page_answers_without_a_browser(net: Path, tmp_path: Path) -> None:
     title = view.places["timeline"].children[0]
     assert isinstance(title, Div)
     assert "deep" in title.text
+    assert "a row without bars is idle while that kernel runs" in title.text
     assert all(name in title.text for name in ("cube", "load"))
     assert game.again().changed == {}
     assert game.changed

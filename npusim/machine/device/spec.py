@@ -116,6 +116,10 @@ class Device(Shown):
     overlap_sums: str = "tensor"
     #: `tiling="library"` follows public rules of the vendor's library
     library_rules: bool = parts.figure("library_rules", "bool", False, digest="unless empty")
+    #: `tiling="library"` computes layers whose windows lie side by side as products of matrices
+    library_multiplies: bool = parts.figure(
+        "library_multiplies", "bool", False, digest="unless empty"
+    )
     #: what each source key stands for
     sources: Mapping[str, str]
     replays: bool = field(default=False, metadata={"digest": "unless empty"})  # in graph mode

@@ -164,6 +164,7 @@ class KernelRun(Struct, frozen=True, kw_only=True):
     useful_macs: int = 0  # that its problem needs, 0 where unknown
     problem_bounds: tuple[Bound, ...] = ()  # of any program for its problem
     idle: str = ""  # how many cores under the mask work, and why not all, where that is known
+    extrapolated: str = ""  # why no published rule covers its tiling, of those that follow one
     #: Bytes and multiply-adds by the figure that says their energy
     #: (``npusim.results.facts.energy``).
     activity: Mapping[str, int] = field(default_factory=dict)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import prod
 
+from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.base.yamltree import suggest
@@ -32,10 +33,16 @@ def chosen(fusions: str | Collection[str]) -> tuple[Fusion, ...]:
     return tuple(fusion for fusion in rows if fusion.name in names)
 
 
-def fused(step: Training, fusions: Collection[Fusion], device: Device) -> dict[str, int]:
+#: Tells whether plain operands of an operation, of this type, are multiplied as matrices.
+AsProduct = Callable[[Operation, DType], bool]
+
+
+def fused(
+    step: Training, fusions: Collection[Fusion], device: Device, as_product: AsProduct
+) -> dict[str, int]:
     """Rewrite the operations of a step; returns how often each fusion was made."""
     through_ub = not device.has_path("L0C", "GM")
-    joining = _Joining(step, through_ub=through_ub)
+    joining = _Joining(step, as_product, through_ub=through_ub)
     counts = {fusion.name: joining.passes(fusion) for fusion in fusions}
     step.operations = joining.left()
     return {name: count for name, count in counts.items() if count}
@@ -47,8 +54,9 @@ class _Joining:
     Places stay as they are, so that who writes a value is known by its place.
     """
 
-    def __init__(self, step: Training, *, through_ub: bool) -> None:
+    def __init__(self, step: Training, as_product: AsProduct, *, through_ub: bool) -> None:
         self.values = step.values
+        self.as_product = as_product
         self.readers = step.readers()
         self.through_ub = through_ub
         self.places: list[Operation | None] = [*step.operations]
@@ -86,7 +94,7 @@ class _Joining:
             if not alike or (first.core and not self.through_ub):
                 continue
             inner = next(name for name in first.writes if name in reads)
-            if not ((fusion.kept or self.readers[inner] == 1) and _dense(first)):
+            if not ((fusion.kept or self.readers[inner] == 1) and self._dense(first)):
                 continue
             if not fusion.kept and self._read_between(first, place, last):
                 continue
@@ -100,6 +108,21 @@ class _Joining:
             self.writers |= dict.fromkeys(joined.writes, where)
             return True
         return False
+
+    def _dense(self, operation: Operation) -> bool:
+        """Return whether a product leaves its result in one piece, of blocks of channels.
+
+        A strided gradient does so by phases; where a product of plain matrices takes the place of a
+        convolution, it takes less time by more than what comes after it.
+        """
+        layer = operation.layer
+        if not isinstance(layer, ConvLayer):
+            return True
+        dtype = self.values[operation.inputs[0]].dtype
+        if prod(layer.kernel) > 1 and self.as_product(operation, dtype):
+            return False
+        strided = set(layer.stride) != {1}
+        return not (strided and operation.core == "convolution.input")
 
     def _read_between(self, first: Operation, place: int, last: int) -> bool:
         """Return whether an operation between two places reads a result of the first of them."""
@@ -119,18 +142,3 @@ def _joined(fusion: Fusion, first: Operation, second: Operation, inner: str) -> 
     kind = f"{first.kind} + {second.kind}"
     stored = first.stored and fusion.kept
     return replace(first, name=second.name, kind=kind, chain=chain, stored=stored)
-
-
-def _dense(operation: Operation) -> bool:
-    """Return whether a product leaves its result in one piece, of blocks of channels.
-
-    A strided gradient does so by phases; of a filter that is the whole input the product is one of
-    plain matrices, which takes less time by more than what comes after it.
-    """
-    layer = operation.layer
-    if not isinstance(layer, ConvLayer):
-        return True
-    if layer.one_window and prod(layer.kernel) > 1:
-        return False
-    strided = set(layer.stride) != {1}
-    return not (strided and operation.core == "convolution.input")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple, Protocol
 
+from npusim.base.dtypes import DType
 from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan, FormatProblem, FormatWay
 from npusim.networks.plan.join_split import parts_of
@@ -21,11 +22,12 @@ from npusim.networks.plan.tasks import (
     Task,
     conversion_task,
     formats_of,
-    multiplies,
     task,
 )
 from npusim.networks.rules.values import VIEW, Operation, Training, Value
 from npusim.networks.timed import Timed
+from npusim.ops.blocked_gradients import FEW_CHANNELS
+from npusim.problem.convolution import Convolution
 from npusim.workloads import ConvLayer
 
 
@@ -39,6 +41,12 @@ class Times(Protocol):
     @property
     def fractals(self) -> bool:
         """Return whether weights of products are converted to fractals."""
+
+    def as_product(self, operation: Operation, dtype: DType) -> bool:
+        """Return whether plain operands of a convolution are multiplied as matrices."""
+
+    def replaced(self, operation: Operation, dtype: DType) -> Convolution | None:
+        """The convolution whose gradient is computed in place of that of a layer, None for it."""
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
         """Work out the times of tasks that are not known."""
@@ -109,12 +117,43 @@ class Formats:
             in_blocks = parts.in_blocks(self.times.c0)
             return [plain, blocked] if in_blocks else [plain]
         core = operation.core.removesuffix("_gradient")
-        if core.startswith("convolution") or core in _BLOCKED or _by_channel(operation):
-            return _as_matrices(operation, plain, blocked)
+        if core.startswith("convolution"):
+            return self._ways_of_convolutions(operation, plain, blocked)
+        if core in _BLOCKED or _by_channel(operation):
+            return [blocked]
         weights = operation.inputs[1] if operation.core in _FRACTAL else ""
         if weights and values[weights].kind == "matrix" and self.times.fractals:
             return [plain, plain | {weights: FRACTAL}]
         return self._ways_of_elements(operation, values, plain, blocked)
+
+    def _ways_of_convolutions(
+        self, operation: Operation, plain: dict[str, str], blocked: dict[str, str]
+    ) -> list[dict[str, str]]:
+        """The ways of a convolution: of blocks of channels, unless operators compute it otherwise.
+
+        Where plain operands are matrices they are multiplied. A single element of each channel lies
+        much alike in both formats; other filters take several times as long in blocks. A gradient
+        that is computed as that of another convolution has a plain map, and a plain filter where
+        that changes too. Of few channels it is the only way.
+        """
+        dtype = self.step.values[operation.inputs[0]].dtype
+        layer = operation.layer
+        assert isinstance(layer, ConvLayer)
+        if self.times.as_product(operation, dtype):
+            return [plain] if prod(layer.kernel) > 1 else [plain, blocked]
+        other = self.times.replaced(operation, dtype)
+        if other is None:
+            return [blocked]
+        first, second = operation.inputs
+        (result,) = operation.outputs
+        if operation.core == "convolution.weight":
+            plain_names = [first, result]
+        elif other.cin != layer.cin:  # pixels are channels, of the filter too
+            plain_names = [second, result]
+        else:
+            plain_names = [result]
+        mixed = blocked | {name: plain[name] for name in plain_names}
+        return [mixed] if layer.cin <= FEW_CHANNELS else [mixed, blocked]
 
     def _ways_of_elements(
         self,
@@ -176,20 +215,6 @@ class Formats:
 def _taking(ways: Sequence[dict[str, str]], bits: Mapping[str, str]) -> list[dict[str, str]]:
     """The ways that have ``bits``, those among their values, in these formats."""
     return [way for way in ways if all(way[name] == bits[name] for name in bits.keys() & way)]
-
-
-def _as_matrices(
-    operation: Operation, plain: dict[str, str], blocked: dict[str, str]
-) -> list[dict[str, str]]:
-    """The ways of what takes blocks of channels, unless its plain operands are matrices.
-
-    A single element of each channel lies much alike in both; filters that are a larger input take
-    several times as long in blocks.
-    """
-    if not multiplies(operation):
-        return [blocked]
-    assert isinstance(operation.layer, ConvLayer)
-    return [plain] if prod(operation.layer.kernel) > 1 else [plain, blocked]
 
 
 #: Products whose matrix of weights lies in fractals where no load of rows makes these.

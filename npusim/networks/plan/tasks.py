@@ -73,17 +73,6 @@ class Placed(NamedTuple):
         return Tensor(name, self.shape, self.value.dtype, role)
 
 
-def multiplies(operation: Operation) -> bool:
-    """Return whether plain operands of a convolution are matrices: each image is one window.
-
-    What is computed on its way out is computed of blocks.
-    """
-    layer = operation.layer
-    if not isinstance(layer, ConvLayer) or not operation.core.startswith("convolution"):
-        return False
-    return operation.chain is None and layer.one_window
-
-
 class Task(NamedTuple):
     """An operation by itself: its values are called after places, so that equal ones are equal.
 

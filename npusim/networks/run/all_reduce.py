@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from npusim.base.errors import ArgumentError
 from npusim.machine.device.all_reduce import Cards
 from npusim.machine.device.spec import Device
+from npusim.networks.rules.values import Training
 from npusim.networks.run.launched_operation import LaunchedOperation
 
 #: A section ``cards`` to begin with.
@@ -114,3 +116,16 @@ def exchanged(
         gradients = [stored for stored in operation.writes if stored.name in wanted]
         ready += [(end_us, operation.sizes[stored]) for stored in gradients]
     return all_reduce(device, cards, ready, backward_us)
+
+
+def all_reduce_of(
+    device: Device, cards: int, step: Training, launches: Sequence[LaunchedOperation]
+) -> Reduced | None:
+    """The exchange of the gradients of parameters, in the order in which the launches make them.
+
+    None on a single card.
+    """
+    if cards == 1:
+        return None
+    ends = [device.time_us(end) for end in accumulate(launched.cycles for launched in launches)]
+    return exchanged(device, cards, step.parameters, launches, ends)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from npusim.base.errors import ArgumentError, CapacityError
 from npusim.base.records import collecting_seldom
 from npusim.call.options import Options
-from npusim.networks.run.fitting import largest_fitting
+from npusim.networks.run.fitting import MAX_BATCH, largest_fitting
 from npusim.networks.run.memory import StepMemory
 from npusim.networks.run.step import (
     options_of,
@@ -245,6 +245,12 @@ class _Search:
         while True:
             if count == 0:
                 raise self._too_small()
+            if count == MAX_BATCH:
+                raise ArgumentError(
+                    f"{self.smallest.name}: batch {self.smallest.batch * count:,} fits "
+                    f"{self.options.machine.name} too, and larger ones are not tried; ask for a "
+                    "step of the batch that you need"
+                )
             result = self._simulated(count)
             if not result.fits:
                 workspace = result.peak_bytes - self._values_bytes(count)

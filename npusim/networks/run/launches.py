@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from npusim.base.dtypes import DType
 from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.call.call import Call
@@ -30,17 +31,24 @@ from npusim.kernels.vector.softmax_loss import softmax_loss
 from npusim.kernels.windows.pool import Pool, PoolGrad, pooled
 from npusim.machine.isa.operands import Tensor
 from npusim.networks.plan.join_split import parts_of
-from npusim.networks.plan.tasks import Placed, Task, multiplies
+from npusim.networks.plan.tasks import Placed, Task
 from npusim.networks.rules.values import COPY, Operation
 from npusim.networks.run import interpolation, join_split, moves
 from npusim.networks.run.chains import elementwise
 from npusim.networks.run.odd_rows import launch_odd_rows, odd_rows
+from npusim.networks.run.plain_convolutions import (
+    launch_matrices,
+    launch_replaced_filter,
+    launch_replaced_input,
+)
 from npusim.networks.run.traffic import TrafficAgain, traffic_run
 from npusim.ops import blocked_gradients as gradients
 from npusim.ops import linear
+from npusim.ops.bias_gradient import launch_bias
 from npusim.ops.blocked import fractal_columns
+from npusim.ops.conv_ways import can_multiply, faster_shape, multiplied
+from npusim.ops.cube_math import CubeMath
 from npusim.ops.layer_products import layer_product
-from npusim.ops.window_products import WindowMatrices
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
 from npusim.results.shown.network_words import TRAFFIC
@@ -50,9 +58,6 @@ T = TypeVar("T")
 
 #: Products of matrices.
 _MATRICES = ("linear.output", "linear.input", "linear.weight")
-
-#: Channels of the first layer of a network for which the vendor has kernels of its own.
-_FEW = 4
 
 
 class OperationLauncher(Struct, frozen=True):
@@ -78,8 +83,9 @@ class OperationLauncher(Struct, frozen=True):
         Raises ``CapacityError`` and the like as operators do.
         """
         operation = what.operation
-        call = Call(operation.kind, self._options(what), arrays is None)
-        call.blind = self.options.tiling == "library" and not self._is_tuned(what)
+        tuned = bool(self.tuned) and what._replace(warm=()) in self.tuned
+        call = Call(operation.kind, self._options(operation, tuned=tuned), arrays is None)
+        call.blind = self.options.tiling == "library" and not tuned
         core = operation.core.partition(" ")[0]
         tensors: dict[str, Tensor] = {}
         warm = what.warm or (False,) * len(what.values)
@@ -111,27 +117,14 @@ class OperationLauncher(Struct, frozen=True):
             return replace(result, replay=again)
         return result
 
-    def _options(self, what: Task) -> Options:
-        """The options of a task: where there is no rule of the library, the best tiling.
-
-        None is public of products of matrices, nor of layers with up to four channels, which the
-        library computes in blocks of four.
+    def _options(self, operation: Operation, *, tuned: bool = False) -> Options:
+        """The options of an operation: of products of matrices, whose rules are not public, the
+        best tiling stands for the library's, and so it does for what is ``tuned``.
         """
-        operation = what.operation
-        few = isinstance(operation.layer, ConvLayer) and operation.layer.cin <= _FEW
-        if operation.core.startswith("convolution"):
-            ruled = not few
-        else:
-            ruled = operation.core not in _MATRICES
-        if self._is_tuned(what):
-            ruled = False
-        if self.options.tiling != "library" or ruled:
-            return self.options
-        return replace(self.options, tiling="auto")
-
-    def _is_tuned(self, what: Task) -> bool:
-        """Return whether a task has an automatic tiling whatever others have."""
-        return bool(self.tuned) and what._replace(warm=()) in self.tuned
+        automatic = operation.core in _MATRICES or tuned
+        if self.options.tiling == "library" and automatic:
+            return replace(self.options, tiling="auto")
+        return self.options
 
     def _known(self, what: Task) -> bool:
         """Return whether a kernel takes these sizes: windows over channels in two dimensions."""
@@ -150,6 +143,48 @@ class OperationLauncher(Struct, frozen=True):
         maps = [v.shape for v in what.values if v.kind == "map"]
         alike = len({(len(shape), *shape[:2]) for shape in maps}) == 1 < len(maps)
         return alike and what.operation.core.startswith(("interpolate", "upsample", "avg_pool"))
+
+    def as_product(self, operation: Operation, dtype: DType) -> bool:
+        """Return whether plain operands of a convolution are multiplied as matrices.
+
+        They are where operators do so. What is computed on its way out is computed of blocks.
+        """
+        c = self._ordinary(operation)
+        if c is None or not can_multiply(c):
+            return False
+        result = operation.core.partition(".")[2]
+        try:
+            return multiplied(self._planned(operation), c, CubeMath(dtype, hf32=False), result)
+        except ArgumentError:  # of the tiling that is asked for, as the kernel will say
+            return False
+
+    def replaced(self, operation: Operation, dtype: DType) -> Convolution | None:
+        """The convolution whose gradient is computed in place of that of a layer, as by operators.
+
+        None where that is the layer's own.
+        """
+        c = self._ordinary(operation)
+        result = operation.core.partition(".")[2]
+        if c is None or result == "output":
+            return None
+        call = self._planned(operation)
+        try:
+            return faster_shape(call, c, CubeMath(dtype, hf32=False), gradient=result == "input")
+        except ArgumentError:
+            return None
+
+    def _ordinary(self, operation: Operation) -> Convolution | None:
+        """The ordinary convolution of an operation, None of another, or with a chain on its way."""
+        layer = operation.layer
+        if not isinstance(layer, ConvLayer) or not operation.core.startswith("convolution"):
+            return None
+        if layer.transposed or operation.chain is not None:
+            return None
+        return layer.plain().lifted(self.c0)
+
+    def _planned(self, operation: Operation) -> Call:
+        """A call that nothing is launched in, for what depends on options and device."""
+        return Call(operation.kind, self._options(operation), timing_only=True)
 
     def layout(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The kernel that changes the layout of a value: of maps that of the library, if known.
@@ -177,9 +212,19 @@ class OperationLauncher(Struct, frozen=True):
         result = operation.core.partition(".")[2]
         first = tensors[operation.inputs[0]]
         second = tensors[operation.inputs[1]]
-        blocked = len(first.shape) != layer.dims + 2
-        if multiplies(operation) and not blocked:
-            self.matrices(call, s, result, first, second, tensors[operation.outputs[0]])
+        target = tensors[operation.outputs[0]]
+        maps = (first, second if result == "weight" else target)
+        plain = [len(tensor.shape) == layer.dims + 2 for tensor in maps]
+        if all(plain):
+            launch_matrices(call, s, result, first, second, target)
+            return
+        if any(plain):
+            other = self.replaced(operation, first.dtype)
+            assert other is not None
+            if result == "weight":
+                launch_replaced_filter(call, s, other, first, second, target)
+            else:
+                launch_replaced_input(call, s, other, first, second, target)
             return
         out, epilogue = _drained(call, operation, tensors)
         if result == "weight":
@@ -195,33 +240,6 @@ class OperationLauncher(Struct, frozen=True):
             call.launch(MemSet(epilogue.sums[0], few=True, more=epilogue.sums[1:]))
         kernels = gradients.product(call, kernel, s, first, second, out, epilogue=epilogue)
         gradients.launch(call, kernels, out)
-
-    def matrices(
-        self,
-        call: Call,
-        s: Convolution,
-        result: str,
-        first: Tensor,
-        second: Tensor,
-        out: Tensor,
-    ) -> None:
-        """A ``result`` of a layer of one window: its plain operands as the rule lists them."""
-        m = WindowMatrices(s)
-        windows = (m.windows, m.depth)
-        weight = (m.cout, m.depth)
-        if result == "output":
-            left = replace(first, shape=windows)
-            right = replace(second, shape=weight)
-            product = replace(out, shape=m.output_rows)
-        elif result == "input":
-            left = replace(first, shape=m.output_rows)
-            right = replace(second, shape=weight)
-            product = replace(out, shape=windows)
-        else:  # whose rule lists the map before the gradient
-            left = replace(second, shape=m.output_rows)
-            right = replace(first, shape=windows)
-            product = replace(out, shape=weight)
-        linear.launch_product(call, m.product(result, left, right, product), ruled=True)
 
     def pool(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
@@ -309,7 +327,7 @@ class OperationLauncher(Struct, frozen=True):
         cleared = db.shape != dy.shape[1:2]
         if cleared:
             call.clear(db)
-        gradients.launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts", cleared=cleared)
+        launch_bias(call, dy, replace(db, shape=dy.shape[1:2]), "parts", cleared=cleared)
 
     def copy(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """A copy of a plain value, in another type if its target has one.

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from npusim.base.dtypes import DType
 from npusim.base.errors import NpusimError, StoreError
 from npusim.base.records import replace
 from npusim.base.workers import Workers
 from npusim.networks.plan.tasks import Placed, Task
+from npusim.networks.rules.values import Operation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.timed import Timed
+from npusim.problem.convolution import Convolution
 from npusim.reuse.answers import answers_in
 
 
@@ -54,6 +57,14 @@ class SimulatedTasks(Struct, frozen=True):
     def fractals(self) -> bool:
         """Return whether weights of products are converted to fractals."""
         return self.launcher.fractals
+
+    def as_product(self, operation: Operation, dtype: DType) -> bool:
+        """Return whether plain operands of a convolution are multiplied as matrices."""
+        return self.launcher.as_product(operation, dtype)
+
+    def replaced(self, operation: Operation, dtype: DType) -> Convolution | None:
+        """The convolution whose gradient is computed in place of that of a layer, None for it."""
+        return self.launcher.replaced(operation, dtype)
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
         """Simulate tasks; each comes with the name of an operation, the first of equal ones."""
@@ -105,6 +116,14 @@ class TasksBySize(Struct, frozen=True):
     def fractals(self) -> bool:
         """Return whether weights of products are converted to fractals."""
         return self.launcher.fractals
+
+    def as_product(self, operation: Operation, dtype: DType) -> bool:
+        """Return whether plain operands of a convolution are multiplied as matrices."""
+        return self.launcher.as_product(operation, dtype)
+
+    def replaced(self, operation: Operation, dtype: DType) -> Convolution | None:
+        """The convolution whose gradient is computed in place of that of a layer, None for it."""
+        return self.launcher.replaced(operation, dtype)
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
         """Simulate nothing."""

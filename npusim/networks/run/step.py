@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,8 +38,9 @@ from npusim.networks.plan.launch_order import (
 from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.training import training
 from npusim.networks.rules.values import PHASES, Kinds, Operation, Training
-from npusim.networks.run.all_reduce import Reduced, exchanged, figures_of
+from npusim.networks.run.all_reduce import all_reduce_of, figures_of
 from npusim.networks.run.fitting import largest_fitting
+from npusim.networks.run.implausible import AutomaticTilings
 from npusim.networks.run.launched_operation import CONVERSIONS, LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.memory import StepMemory, workspace_bytes
@@ -275,7 +275,6 @@ class PreparedStep(Struct, frozen=True):
     def result(self, times: Mapping[Task, Timed]) -> StepResult:
         """The step, whose tasks take so long."""
         device = self.times.launcher.options.machine
-        cards = self.setting.cards
         done = tuple(_launched(self.step, self.todo, times))
         return StepResult(
             workload=self.workload,
@@ -286,7 +285,10 @@ class PreparedStep(Struct, frozen=True):
             launched=done,
             fused=self.fused,
             plan=self.plan,
-            reduced=_reduced(device, cards, self.step, done) if cards > 1 else None,
+            reduced=all_reduce_of(device, self.setting.cards, self.step, done),
+            automatic=AutomaticTilings.of(
+                [launch.task for launch in self.todo], self.times.launcher, self.times.store
+            ),
         )
 
 
@@ -344,7 +346,7 @@ def plan_of(
         optimizer=setting.optimizer,
         settings=settings,
     )
-    fused_counts = fused(step, chosen(setting.fusions), device)
+    fused_counts = fused(step, chosen(setting.fusions), device, times.as_product)
     formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
     plan = None
@@ -368,7 +370,7 @@ def planned_memory(workload: Workload, options: Options, setting: Setting) -> St
     """
     device = options.machine
     planned_step = plan_of(workload, setting, device, TasksBySize(_launcher(options, setting)))
-    untimed = defaultdict(partial(Timed, None, "planned, not simulated"))
+    untimed: dict[Task, Timed] = defaultdict(partial(Timed, None, "planned, not simulated"))
     launched = tuple(_launched(planned_step.step, planned_step.todo, untimed))
     return StepMemory(device, launched, planned_step.step)
 
@@ -436,11 +438,3 @@ def _label(operation: Operation | None) -> str:
     if isinstance(layer, ElementwiseLayer):
         return layer.called.removeprefix(MULTIPLIES) or layer.kind
     return operation.kind if operation is not None else ""
-
-
-def _reduced(
-    device: Device, cards: int, step: Training, done: Sequence[LaunchedOperation]
-) -> Reduced:
-    """The all-reduce of the gradients of parameters, in the order in which they are made."""
-    ends = accumulate(launched.cycles for launched in done)
-    return exchanged(device, cards, step.parameters, done, [device.time_us(end) for end in ends])

@@ -22,6 +22,7 @@ from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.values import PHASES, Kinds, Training
 from npusim.networks.run.all_reduce import Reduced
+from npusim.networks.run.implausible import PLAUSIBILITY, AutomaticTilings, Plausibility
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.memory import StepMemory
 from npusim.networks.run.step_again import alike_operations, replay_of
@@ -99,10 +100,11 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     """A step of a network on one card of ``setting.cards``, in the order of launch.
 
     ``fused`` says how often each fusion was made, ``plan`` how formats were chosen, and ``reduced``
-    what exchanging the gradients between cards takes. ``fitting_batch`` is a batch that the card's
-    memory holds, where it does not hold this one and that is known. ``request`` says how the step
-    was asked for, and ``simulated`` are the tasks that were timed for it: what
-    ``npusim.alternatives`` begins with.
+    what exchanging the gradients between cards takes. ``automatic`` times its operations with other
+    tilings, where these are the library's. ``fitting_batch`` is a batch that the card's memory
+    holds, where it does not hold this one and that is known. ``request`` says how the step was
+    asked for, and ``simulated`` are the tasks that were timed for it: what ``npusim.alternatives``
+    begins with.
     """
 
     workload: Workload
@@ -114,6 +116,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     fused: Mapping[str, int]
     plan: FormatPlan | None
     reduced: Reduced | None = None
+    automatic: AutomaticTilings | None = None
     fitting_batch: int | None = None
     request: StepRequest | None = None
     simulated: Mapping[Task, Timed] = field(default_factory=dict)
@@ -167,6 +170,20 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
             if one.timed.result is not None
             for _ in range(one.count)
         )
+
+    @cached_property
+    def plausibility(self) -> Plausibility:
+        """The step held against the least of its operations; simulates what is asked of it."""
+        return Plausibility(self)
+
+    @property
+    def tuned(self) -> StepResult:
+        """The step in which operations far from their least have the better of two tilings.
+
+        These are the library's and an automatic one. Some operations are simulated when this is
+        first asked for.
+        """
+        return self.plausibility.tuned
 
     @property
     def images_per_second(self) -> float:
@@ -555,7 +572,10 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
                 )
             yield text
         if self.dirty_bytes:
-            yield f"{bytes_text(self.dirty_bytes)} are dirty in the L2 at the end, counted nowhere"
+            yield (
+                f"{bytes_text(self.dirty_bytes)} are dirty in the L2 at the end and not counted: "
+                "what runs next has them written back"
+            )
         if self.fetched_again_bytes:
             yield (
                 f"{bytes_text(self.fetched_again_bytes)} are read again by kernels that need more "
@@ -564,7 +584,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
 
     def to_json(self) -> Row:
         """Everything as plain values, ready for ``json.dumps``."""
-        return row_of(STEP, self)
+        return row_of(STEP, self) | row_of(PLAUSIBILITY, self.plausibility)
 
     # -- views -------------------------------------------------------------------------------
 

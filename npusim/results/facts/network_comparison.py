@@ -139,7 +139,12 @@ _OF_MODE = ("mode", "launch", "layouts", "fusions")
 _IN_WORDS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     TOTAL_ENERGY.name: (TOTAL_ENERGY.title, TOTAL_ENERGY.text),
     "kept_bytes": ("memory", bytes_text),
+    "fetched_bytes": ("fetched from main memory", bytes_text),
+    "written_back_bytes": ("written back to main memory", bytes_text),
 }
+
+#: Facts of a network, besides times, that grow with the number of images.
+_OF_ALL_IMAGES = (TOTAL_ENERGY.name, "fetched_bytes", "written_back_bytes")
 
 #: Behind the name of a fact: that it is of one image.
 PER_IMAGE = "_per_image"
@@ -212,9 +217,9 @@ class NetworkDifferences(Differences):
 
         ``part`` is "network", "layer" or "kernel", of steps "launched", "kind", "operation" or
         "conversion" (by the value converted). ``what`` is a fact of ``to_json``, microseconds (of
-        all images) where it ends in "us". Where the numbers of images differ, times and energy are
-        there of one image as well: ``what`` ends in "_per_image". ``change`` is b less a where both
-        are numbers.
+        all images) where it ends in "us". Where the numbers of images differ, times, energy and
+        bytes of main memory are there of one image as well: ``what`` ends in "_per_image".
+        ``change`` is b less a where both are numbers.
         """
         facts: list[tuple[Any, ...]] = []
         for name in (*_OF_NETWORK, *_OF_STEP):
@@ -234,7 +239,7 @@ class NetworkDifferences(Differences):
         """A fact of both, and that of one image where their numbers differ and it adds up."""
         a, b = side_a.get(what), side_b.get(what)
         yield part, name, what, a, b
-        if self.per_image and (what.endswith("us") or what == TOTAL_ENERGY.name):
+        if self.per_image and (what.endswith("us") or what in _OF_ALL_IMAGES):
             images_a, images_b = self.images
             image_a = None if a is None else a / images_a
             image_b = None if b is None else b / images_b
@@ -310,10 +315,10 @@ class NetworkDifferences(Differences):
 
     @property
     def besides(self) -> list[Row]:
-        """Differences of both as a whole, besides time and speed; energy is of one image."""
+        """Differences of both as a whole, besides time and speed; of one image what grows so."""
         skipped = {"time_us", f"time_us{PER_IMAGE}", "device_digest", "images_per_second"}
         if self.per_image:
-            skipped.add(TOTAL_ENERGY.name)
+            skipped |= set(_OF_ALL_IMAGES)
         return [row for row in self.rows if row["part"] == "network" and row["what"] not in skipped]
 
     def besides_text(self, row: Row) -> str:

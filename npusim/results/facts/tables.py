@@ -108,6 +108,7 @@ KERNELS: tuple[Fact[KernelColumns], ...] = (
         compared="time",
     ),
     Fact("problem_bound", "least by", "", str, lambda kernel: _resource(kernel.least)),
+    Fact("extrapolated", "extrapolated", "", str, lambda kernel: kernel.run.extrapolated),
 )
 
 

@@ -459,7 +459,8 @@ def _kernels(result: CallFacts) -> Iterator[Part]:
     yield InText(Table("", _IN_TEXT, rows_of_text, 1, blank="-"))
     for run in advice.major_kernels(result.runs):
         if run.tiling:
-            yield InText(ReportLine("tiling", f"{run.name}: {run.tiling}"))
+            mark = " (extrapolated)" if run.extrapolated else ""
+            yield InText(ReportLine("tiling", f"{run.name}: {run.tiling}{mark}"))
 
 
 def _bounds(result: CallFacts) -> Iterator[Part]:

@@ -226,12 +226,15 @@ def _launched_table(of: NetworkDifferences) -> Table:
         digits = 1 if number.fact.unit else 0
         return Cell(f"{number.b - number.a:+,.{digits}f}", number.b - number.a)
 
+    def share(number: LaunchedNumber) -> Cell:
+        return _share(number.a, number.b) if number.a != number.b else Cell("")
+
     columns: dict[str, Callable[[LaunchedNumber], Any]] = {
         "": title,
         "A": lambda number: Cell(number.fact.number(number.a), number.a),
         "B": lambda number: Cell(number.fact.number(number.b), number.b),
         "change": change,
-        "of A": lambda number: _share(number.a, number.b),
+        "of A": share,
     }
     return Table.of(columns, [number for number in of.launched() if number.a or number.b])
 

@@ -109,7 +109,10 @@ class Bars(Mark, frozen=True, kw_only=True):
 
 
 class Span(NamedTuple):
-    """A stretch of an axis; ``short`` stands on it where it fits, else an ``upright`` name."""
+    """A stretch of an axis; ``short`` stands on it where it fits, else an ``upright`` name.
+
+    On a page ``details`` are lines of its tooltip, below its name.
+    """
 
     name: str
     short: str
@@ -117,6 +120,7 @@ class Span(NamedTuple):
     right: float
     colour: str
     upright: bool = False
+    details: str = ""
 
 
 class Spans(Mark, frozen=True, kw_only=True):
@@ -166,11 +170,12 @@ class Figure(Struct, frozen=True, kw_only=True):
     """Marks on two axes, drawn in their order.
 
     ``at`` says where the key of the marks is: "inside", "corner" (lower right), "beside", "above"
-    or "below". Files have ``inches``, pages ``pixels`` of height; a page shows ``about`` to those
-    who cannot see it, and ``caption`` below it. There the figure has the id ``place``; ``zoom`` is
-    "width", "both" or "". ``toggles`` lets the key hide marks; ``jumps`` are buttons that show a
-    stretch: name, first and last. ``view`` is the stretch that is seen first, and if there is one a
-    strip below the figure has all of it. Of a ``bare`` figure no axes are drawn.
+    or "below". Files have ``inches``, pages ``pixels`` of height and those of width that there are,
+    at most ``widest`` if that is not 0; a page shows ``about`` to those who cannot see it, and
+    ``caption`` below it. There the figure has the id ``place``; ``zoom`` is "width", "both" or "".
+    ``toggles`` lets the key hide marks; ``jumps`` are buttons that show a stretch: name, first and
+    last. ``view`` is the stretch that is seen first, and if there is one a strip below the figure
+    has all of it. Of a ``bare`` figure no axes are drawn.
     """
 
     x: FigureAxis
@@ -183,6 +188,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     bare: bool = False
     inches: tuple[float, float] = (7.0, 4.2)
     pixels: int = 380
+    widest: int = 0
     place: str = "figure"
     about: str = ""
     caption: str = ""

@@ -51,6 +51,9 @@ def _keys(facts: Row, step: Row) -> Iterator[Key]:
     yield Key(ReportLine("network", f"{facts['workload']}: {step['description']}"))
     yield Key(ReportLine("mode", network_words.asked(step)))
     yield Key(ReportLine("device", network_words.device_text(step)))
+    if not step["complete"]:
+        missing = network_words.step_missing(step)
+        yield Key(ReportLine("partial", f"{missing}; their workspace is not counted"))
     card = mebibytes_text(facts["card_bytes"])
     yield Key(
         ReportLine("largest", f"batch {facts['batch']:,} fits {card}"),

@@ -135,8 +135,9 @@ def _timeline(facts: Row, device: Device, parts: Sequence[Any]) -> Iterator[Part
     for part in parts:
         runs, alike = part.result.runs, part.layer.count
         name = f"{alike} \u00d7 {part.layer.name}" if alike > 1 else part.layer.name
-        colours = (palette.RESULT_COLOURS[run.computes or "other"] for run in runs)
-        pieces.append((name, alike, zip(runs, metrics.titles(runs), colours, strict=True)))
+        colours = [palette.RESULT_COLOURS[run.computes or "other"] for run in runs]
+        kernels_of_layer = [*zip(runs, metrics.titles(runs), colours, strict=True)]
+        pieces.append(timeline.Piece(name, kernels_of_layer, alike))
     layers, kernels = timeline.in_turn(pieces, us)
     slowest = sorted(layers, key=lambda span: span.left - span.right)[:6]
     named = [span for span in layers if span in slowest]

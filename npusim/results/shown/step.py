@@ -23,7 +23,7 @@ from npusim.results.facts.number_text import (
 from npusim.results.facts.step_rows import OPERATIONS
 from npusim.results.facts.step_verdict import SAME, HalvedTime
 from npusim.results.facts.verdict import saving_text
-from npusim.results.shown import network_words, palette
+from npusim.results.shown import implausible, network_words, palette
 from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
 from npusim.results.shown.figures import stacks, step_memory, timeline
@@ -50,6 +50,9 @@ Row = Mapping[str, Any]
 #: Conversions that a text names one by one; more are summed up.
 MAX_CONVERSIONS = 12
 
+#: The longest operations that have a button of the timeline.
+LONGEST = 6
+
 
 def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     """The report of a step, as text and as a page; a notebook shows its kinds and notes.
@@ -62,12 +65,18 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     return Report(
         title=f"{facts['workload']} {facts['pass']} step on {device.name}",
         about=[f"{facts['description']}; batch {facts['batch']}, {network_words.asked(facts)}"],
-        lead=_lead(facts),
+        lead=_lead(facts, device),
         lines=lines,
         cards=cards,
         sections=(
             Section("Phases", [OnPage(lambda: [stacks.phases(facts)])]),
             Section("Kinds of operations", [*kinds(facts["kinds"])], brief=True, heading="PHASE"),
+            Section(
+                "Far from the least",
+                [*implausible.parts(facts, device)],
+                brief=True,
+                heading="FAR FROM THE LEAST",
+            ),
             Section("Timeline", [OnPage(partial(_timeline, facts, device, launched))]),
             Section("Memory", [OnPage(partial(_memory, facts))]),
             Section("Operations", [OnPage(partial(_operations, facts))], opened=False),
@@ -82,9 +91,10 @@ def report(facts: Row, device: Device, launched: Sequence[Any]) -> Report:
     )
 
 
-def _lead(facts: Row) -> str:
+def _lead(facts: Row, device: Device) -> str:
     """The time and the kinds of operation that matter most."""
-    text = f"{us_text(facts['time_us'])} \u00b5s. {split_text(facts, network_words.KINDS)}."
+    text = f"{us_text(facts['time_us'])} \u00b5s{implausible.totals(facts, device)}."
+    text += f" {split_text(facts, network_words.KINDS)}."
     if facts["verdict"]:
         text += f" Bottleneck: {verdict_text(facts['verdict'])}."
     if facts["all_reduce"]:
@@ -107,6 +117,7 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
     if not facts["fits"]:
         yield Key(ReportLine("too large", network_words.too_large(facts)))
     yield Key(ReportLine("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
+    yield from implausible.keys(facts, device)
     cached_us, cold_us = facts["at_least_us"]
     yield Key(
         ReportLine(
@@ -213,7 +224,7 @@ def _time(facts: Row) -> str:
 
 
 def _images(facts: Row) -> str:
-    return f"a step of {facts['batch']} images"
+    return f"a step of {counted(facts['batch'], 'image')}"
 
 
 def _colours(facts: Row) -> list[tuple[str, str]]:
@@ -223,25 +234,43 @@ def _colours(facts: Row) -> list[tuple[str, str]]:
 
 
 def _timeline(facts: Row, device: Device, launched: Sequence[Any]) -> Iterator[Part]:
-    """Phases and kernels one after another."""
+    """Phases, operations and kernels one after another; buttons show phases and what is longest."""
     us = device.time_us(1)
-    pieces = []
-    for operation in launched:
-        kernels_of_operation = [
-            (run, run.name, palette.STEP_COLOURS[palette.step_group(kind)])
-            for kind, run in operation.parts
-        ]
-        pieces.append((operation.name, 1, kernels_of_operation))
-    operations, kernels = timeline.in_turn(pieces, us)
-    phases: dict[str, Span] = {}
+    operations, kernels = timeline.in_turn([_piece(operation) for operation in launched], us)
+    phases: dict[str, list[Span]] = {}
     for operation, span in zip(launched, operations, strict=True):
-        name = operation.phase
-        left = phases.get(name, span).left
-        phases[name] = Span(name, name, left, span.right, palette.KERNEL)
-    named = [*phases.values()]
-    rows = {"phase": named, "kernel": kernels}
-    yield timeline.whole_in_rows("step", rows, us, named, "Kernels in the order of launch.")
+        phases.setdefault(operation.phase, []).append(span)
+    named = [_phase(name, spans, facts["cycles"], us) for name, spans in phases.items()]
+    rows = {"phase": named, "operation": operations, "kernel": kernels}
+    longest = sorted(operations, key=lambda span: span.left - span.right)[:LONGEST]
+    caption = "Operations and their kernels in the order of launch."
+    yield timeline.whole_in_rows("step", rows, us, [*named, *longest], caption)
     yield Colours(_colours(facts))
+
+
+def _piece(operation: Any) -> timeline.Piece:
+    """An operation with its kernels, for a timeline; a tooltip has its kind and its bytes."""
+    kernels = [
+        (run, run.name, palette.STEP_COLOURS[palette.step_group(kind)])
+        for kind, run in operation.parts
+    ]
+    sizes = (
+        f"reads {bytes_text(operation.read_bytes)}, writes {bytes_text(operation.written_bytes)}"
+    )
+    return timeline.Piece(
+        operation.name,
+        kernels,
+        colour=palette.STEP_COLOURS[palette.step_group(operation.kind)],
+        details=f"{operation.kind}\n{sizes}",
+    )
+
+
+def _phase(name: str, operations: Sequence[Span], all_cycles: int, us: float) -> Span:
+    """A phase from its first to its last operation, ``us`` microseconds a cycle."""
+    left, right = operations[0].left, operations[-1].right
+    share = timeline.share_text(right - left, all_cycles, us)
+    details = f"{counted(len(operations), 'operation')}\n{share}"
+    return Span(name, name, left, right, palette.KERNEL, details=details)
 
 
 def _memory(facts: Row) -> Iterator[Part]:

@@ -197,7 +197,7 @@ def explored(of: Any) -> Report:
         title=f"{what}: the least {' and '.join([', '.join(goals), last] if goals else [last])}",
         about=[f"{_others(fixed)}; over {', '.join(varied)}"],
         lead=_least(of, best),
-        told=(*of.limits, *(f"nearly: {text}" for text in nearly(of)), *of.notes),
+        told=(*_limits(of), *(f"nearly: {text}" for text in nearly(of)), *of.notes),
         cards=[*_explored_cards(of, timed, best)],
         sections=(
             Section("Goals against each other", [Pair([*_charts(of, timed)])]),
@@ -208,6 +208,11 @@ def explored(of: Any) -> Report:
         ),
         origin=_ORIGIN,
     )
+
+
+def _limits(of: Any) -> list[str]:
+    """A sentence on the limits of an ``Exploration``, none without them."""
+    return [f"within {', '.join(of.limits)}"] if of.limits else []
 
 
 #: Points near the limits that are told.

@@ -19,7 +19,7 @@ from tests.tables import table
 DEFAULTS = {
     *("align", "conflict", "elements", "floor", "hf32_bits", "idle_head", "issue", "row"),
     *("core", "odd_tile", "piece", "repeated", "request", "skew", "unaligned", "window"),
-    "library_rules",  # elsewhere the library's are not known
+    *("library_rules", "library_multiplies"),  # elsewhere the library's are not known
     *("crossbar", "phy", "l2_knee"),  # DSPs have no L2, and nothing is said of the way to DDR
     "read_at_most",  # elsewhere nobody has measured more than the mean
 }

@@ -14,11 +14,16 @@ from npusim.results.facts.metrics import PathTotal
 from npusim.results.facts.number_text import bytes_text, percent_text
 from npusim.results.shown import palette
 from npusim.results.shown.figure import Bars, Figure, FigureAxis, LineMark, Mark, Words
+from npusim.results.shown.figures import labels
 
 #: Half the sides of a box, in columns and in rows, and the columns between arrows around the boxes.
 _WIDE, _HIGH, _LANE = 0.43, 0.17, 0.5
 #: Arrows are as thick as the root of their bytes, at most this.
 _THICKEST, _THINNEST = 6.0, 1.4
+#: Rows from the middle of a row to the arrows along it.
+_APART = 0.06
+#: Pixels of a row, and of the width of a figure at most.
+_ROW, _WIDEST = 110, 600
 
 
 class Arrow(NamedTuple):
@@ -86,18 +91,22 @@ def drawn(device: Device, totals: Sequence[PathTotal]) -> Figure:
     columns = max((place.column for place in places.values()), default=0.0) + 1
     rows = max((place.row for place in places.values()), default=0) + 1
     passing = sum(_passes(arrow, places) for arrow in between)
+    ends = (-0.5, columns - 0.3 + _LANE * passing + (_LANE if passing else 0.0))
     return Figure(
-        x=FigureAxis(ends=(-0.5, columns - 0.3 + _LANE * passing + 0.4 * (passing > 0))),
+        x=FigureAxis(ends=ends),
         y=FigureAxis(ends=(rows - 0.7, -0.3)),
         marks=[
             *_filled(device, between, places),
             *_lines(between, places),
+            *_labels(between, places, ends),
             *_boxes(device, places),
         ],
         inches=(1.3 * (columns + _LANE * passing), 1.15 * rows),
-        pixels=110 * rows,
+        pixels=_ROW * rows,
         place="memories",
-        about="bytes moved between memories; sizes of L1, L0 and UB are those of one core",
+        widest=_WIDEST,
+        about="bytes moved between memories",
+        caption=_about_sizes(device, places),
         bare=True,
     )
 
@@ -166,7 +175,7 @@ def _depths(moves: Sequence[Arrow], first: Mapping[str, int]) -> dict[str, int]:
 
 def _passes(arrow: Arrow, places: Mapping[str, _Place]) -> bool:
     """True if an arrow passes rows of others, and has to go around them."""
-    return abs(places[arrow.src].row - places[arrow.dst].row) != 1
+    return abs(places[arrow.src].row - places[arrow.dst].row) > 1
 
 
 def _boxes(device: Device, places: Mapping[str, _Place]) -> Iterator[Mark]:
@@ -193,9 +202,15 @@ def _boxes(device: Device, places: Mapping[str, _Place]) -> Iterator[Mark]:
     yield Words(x=x, y=y, texts=sizes, side="center", shift=(0, -7), size=8)
 
 
+def _about_sizes(device: Device, places: Mapping[str, _Place]) -> str:
+    """A sentence on the memories that every core has, "" without them."""
+    names = [name for name in places if name in device.memories]
+    return f"Sizes of {', '.join(names)} are those of one core." if names else ""
+
+
 def _size(device: Device, name: str) -> str:
     if name in device.memories:
-        return f"{_short(device.memories[name].size_bytes)} each"  # of the cores
+        return _short(device.memories[name].size_bytes)
     if name == "L2" and device.l2 is not None:
         return _short(device.l2.size_bytes)
     return _short(device.main_memory.size_bytes) if name in metrics.MAIN_MEMORIES else ""
@@ -220,31 +235,39 @@ def _filled(device: Device, moves: Sequence[Arrow], places: Mapping[str, _Place]
         ends = (reader.row + _HIGH, results[0].row - _HIGH)
         yield LineMark(x=(reader.column, results[0].column), y=ends, dash=":", width=1.0)
     if inner and device.cube is not None:
-        at = [results[0].column], [results[0].row - 0.5]
-        yield Words(x=at[0], y=at[1], texts=["cube"], side="center", size=8)
+        x, y = [results[0].column], [results[0].row - 0.5]
+        yield Words(x=x, y=y, texts=["cube"], side="center", size=8, covers=True)
 
 
 class _Route(NamedTuple):
-    """The way of an arrow: its corners, the middle of its label, and its head's turn in degrees."""
+    """The way of an arrow: its corners, and its head's turn in degrees."""
 
     corners: Sequence[tuple[float, float]]
-    middle: tuple[float, float]
     turn: float
 
 
-def _lines(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
-    """An arrow for each path, those that pass a row by the right of all boxes."""
-    most = max((arrow.bytes for arrow in moves), default=1)
+def _routes(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> list[tuple[Arrow, _Route]]:
+    """The way of each path, most bytes first; by the right of all boxes where it passes a row."""
     lane = max((place.column for place in places.values()), default=0.0) + 0.8
     ends = _ends(moves, places)
-    labels: list[Mark] = []
+    routes = []
     for arrow in sorted(moves, key=lambda arrow: -arrow.bytes):
         if _passes(arrow, places):
             route = _around(places[arrow.src], places[arrow.dst], lane)
             lane += _LANE
+        elif places[arrow.src].row == places[arrow.dst].row:
+            route = _level(places[arrow.src], places[arrow.dst])
         else:
             shifts = (ends[arrow.src, arrow], ends[arrow.dst, arrow])
             route = _straight(places[arrow.src], places[arrow.dst], shifts)
+        routes.append((arrow, route))
+    return routes
+
+
+def _lines(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mark]:
+    """An arrow for each path."""
+    most = max((arrow.bytes for arrow in moves), default=1)
+    for arrow, route in _routes(moves, places):
         x, y = zip(*route.corners, strict=True)
         width = max(_THINNEST, _THICKEST * sqrt(arrow.bytes / most))
         yield LineMark(x=x, y=y, colour=arrow.colour, width=width)
@@ -259,8 +282,6 @@ def _lines(moves: Sequence[Arrow], places: Mapping[str, _Place]) -> Iterator[Mar
             more={"told": [arrow.told]},
             tip="<div>@told</div>",
         )
-        labels.append(_label(arrow, route))
-    yield from labels  # above all arrows, so that none strikes one out
 
 
 def _around(start: _Place, end: _Place, lane: float) -> _Route:
@@ -271,7 +292,7 @@ def _around(start: _Place, end: _Place, lane: float) -> _Route:
         (lane, end.row),
         (end.column + _WIDE + 0.05, end.row),
     ]
-    return _Route(corners, (lane, (start.row + end.row) / 2), 90.0)
+    return _Route(corners, 90.0)
 
 
 def _straight(start: _Place, end: _Place, shifts: tuple[float, float]) -> _Route:
@@ -280,18 +301,52 @@ def _straight(start: _Place, end: _Place, shifts: tuple[float, float]) -> _Route
     x1 = start.column + shifts[0]
     x2 = end.column + shifts[1]
     corners = [(x1, start.row + down * _HIGH), (x2, end.row - down * (_HIGH + 0.05))]
-    middle = ((x1 + x2) / 2, (start.row + end.row) / 2 - 0.08 * down)
-    return _Route(corners, middle, 90.0 + 90.0 * down)
+    return _Route(corners, 90.0 + 90.0 * down)
 
 
-def _label(arrow: Arrow, route: _Route) -> Words:
-    """The bytes of an arrow and its share of hits, on the side where its way leaves room."""
+def _level(start: _Place, end: _Place) -> _Route:
+    """The way between boxes of one row; to the left it is the lower of two."""
+    right = 1 if end.column > start.column else -1
+    row = start.row - right * _APART
+    corners = [(start.column + right * _WIDE, row), (end.column - right * (_WIDE + 0.05), row)]
+    return _Route(corners, 180.0 + 90.0 * right)
+
+
+def _labels(
+    moves: Sequence[Arrow], places: Mapping[str, _Place], ends: tuple[float, float]
+) -> Iterator[Words]:
+    """The bytes of each arrow and its share of hits, where they cover nothing; ``ends`` of x."""
+    routes = _routes(moves, places)
+    boxes = [
+        (place.column - _WIDE, place.column + _WIDE, place.row - _HIGH, place.row + _HIGH)
+        for place in places.values()
+    ]
+    rows = max((place.row for place in places.values()), default=0) + 1
+    scene = labels.Scene(
+        boxes=boxes,
+        lines=[route.corners for _, route in routes],
+        first=ends[0],
+        last=ends[1],
+        row=_ROW * rows / (rows - 0.4),
+    )
+    texts = {number: _label(arrow) for number, (arrow, _) in enumerate(routes)}
+    for number, place in labels.placed(texts, scene).items():
+        yield Words(
+            x=[place.x],
+            y=[place.y],
+            texts=[texts[number]],
+            side=place.side,
+            shift=place.shift,
+            size=8,
+        )
+
+
+def _label(arrow: Arrow) -> str:
+    """The bytes of an arrow and its share of hits."""
     text = bytes_text(arrow.bytes)
     if arrow.hit_share is not None:
-        text += f"\n{percent_text(arrow.hit_share)} L2 hits"
-    side, shift = ("right", -8.0) if route.turn == 180 else ("left", 8.0)
-    x, y = route.middle
-    return Words(x=[x], y=[y], texts=[text], side=side, shift=(shift, 0), size=8, covers=True)
+        text += f"\n{percent_text(arrow.hit_share)} hits"
+    return text
 
 
 def _ends(
@@ -300,7 +355,7 @@ def _ends(
     """Where arrows between neighbouring rows meet a box: side by side, so that none cross."""
     edges: dict[tuple[str, int], list[tuple[float, bool, Arrow]]] = {}
     for arrow in moves:
-        if not _passes(arrow, places):
+        if abs(places[arrow.src].row - places[arrow.dst].row) == 1:
             up = places[arrow.dst].row < places[arrow.src].row
             for name, other in ((arrow.src, arrow.dst), (arrow.dst, arrow.src)):
                 meeting = edges.setdefault((name, places[other].row), [])

@@ -23,7 +23,7 @@ from npusim.results.shown.network_words import verdict
 
 
 class LayerBar(NamedTuple):
-    """A layer: microseconds as it was, and by result as it is, empty while that is not known."""
+    """A layer: microseconds as it was, and its parts as it is, empty while they are not known."""
 
     name: str
     before: float
@@ -210,20 +210,19 @@ def _kind_lines(group: str, kinds: Mapping[str, float], whole_us: float) -> list
 
 
 def moved(layers: Sequence[LayerBar]) -> Figure:
-    """Layers as they are, by result, before broad grey bars of what they were."""
+    """Layers as they are, by the parts of their time, before broad grey bars of what they were."""
     count, places = len(layers), np.arange(len(layers))
     base = np.zeros(count)
     before = [layer.before for layer in layers]
     marks = [Bars(left=base, right=before, low=places - 0.43, high=places + 0.43,
                   colour=palette.KERNEL, alpha=0.28)]  # fmt: skip
-    for part, colour in palette.RESULT_COLOURS.items():
+    for part, colour in palette.PART_COLOURS.items():
         us = np.array([layer.parts.get(part, 0.0) for layer in layers])
         sums = [sum(layer.parts.values()) for layer in layers]
         texts = [f"{n:,.1f} \u00b5s, {all_:,.1f} in all" for n, all_ in zip(us, sums, strict=True)]
-        words = "layouts, clearing, casts" if part == "other" else part
-        marks.append(Bars(name=words, colour=colour, left=base, right=base + us, low=places - 0.25,
+        marks.append(Bars(name=part, colour=colour, left=base, right=base + us, low=places - 0.25,
                           high=places + 0.25, more={"text": texts},
-                          tip=f"<div><b>{words}</b><br>@text</div>"))  # fmt: skip
+                          tip=f"<div><b>{part}</b><br>@text</div>"))  # fmt: skip
         base = base + us
     return Figure(
         x=FigureAxis(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from npusim.base.reasons import DONE, REASONS
 from npusim.machine.timing.trace import KernelRun, Timeline
 from npusim.results.facts import metrics
 from npusim.results.facts.call import CallFacts
-from npusim.results.facts.number_text import us_text
+from npusim.results.facts.number_text import bytes_text, percent_text, us_text
 from npusim.results.facts.tables import call_timeline
 from npusim.results.shown import palette
 from npusim.results.shown.figure import Bars, Coded, Figure, FigureAxis, Span, Spans
@@ -199,7 +199,7 @@ def interactive(result: CallFacts) -> Figure:
     caption = (
         "Drag to move; zoom with the buttons, with Ctrl and the wheel, or by dragging the frame in "
         "the strip of all kernels. Waits are the low bars before what waited. Shown are the first "
-        "and the slowest core of each kernel."
+        "and the slowest core of each kernel; a row without bars is idle while that kernel runs."
     )
     if gap:
         caption += (
@@ -222,39 +222,56 @@ def interactive(result: CallFacts) -> Figure:
     )
 
 
-def of_rows(rows: Mapping[str, Sequence[Span]], us: float, **more: Any) -> Figure:
-    """Spans in named rows, ``us`` microseconds a cycle; ``more`` is as of a figure."""
-    last_us = max(span.right for spans in rows.values() for span in spans) * us
-    return Figure(
-        x=FigureAxis(label="time (\u00b5s)", ends=(0.0, last_us), unit=us),
-        y=FigureAxis(names=tuple(rows), ends=(len(rows) - 0.4, -0.6)),
-        marks=[Spans(y=row, spans=spans) for row, spans in enumerate(rows.values())],
-        pixels=2 * TRACK * len(rows) + AROUND,
-        place="timeline",
-        zoom="width",
-        **more,
-    )
+class Piece(NamedTuple):
+    """Work under one name: its kernels with their titles and colours, and its own colour.
+
+    So many are ``alike`` and are drawn as one. ``details`` are lines of its tooltip.
+    """
+
+    name: str
+    kernels: Sequence[tuple[KernelRun, str, str]]
+    alike: int = 1
+    colour: str = palette.KERNEL
+    details: str = ""
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of all that are alike, with launches."""
+        return self.alike * sum(run.launch_cycles + run.cycles for run, _, _ in self.kernels)
 
 
-def in_turn(
-    pieces: Iterable[tuple[str, int, Iterable[tuple[KernelRun, str, str]]]], us: float
-) -> tuple[list[Span], list[Span]]:
+def in_turn(pieces: Sequence[Piece], us: float) -> tuple[list[Span], list[Span]]:
     """Pieces of work one after another, and their launches and kernels.
 
-    Of a piece are its name, how many are alike, which are drawn as one, and its kernels with their
-    titles and colours; ``us`` microseconds are a cycle.
+    ``us`` microseconds are a cycle.
     """
-    now, wholes, kernels = 0, list[Span](), list[Span]()
-    for name, alike, runs in pieces:
+    all_cycles = sum(piece.cycles for piece in pieces)
+    now = 0
+    wholes: list[Span] = []
+    kernels: list[Span] = []
+    for piece in pieces:
         first = now
-        for run, title, colour in runs:
-            start = now + alike * run.launch_cycles
+        for run, title, colour in piece.kernels:
+            start = now + piece.alike * run.launch_cycles
             if run.launch_cycles:
                 kernels.append(launch(title, now, start, us))
-            now = start + alike * run.cycles
-            kernels.append(Span(f"{title} of {name}", title, start, now, colour))
-        wholes.append(Span(name, name, first, now, palette.KERNEL))
+            now = start + piece.alike * run.cycles
+            details = [share_text(now - start, all_cycles, us), f"{bytes_text(run.gm_bytes)} of GM"]
+            if piece.alike > 1:
+                details[1] += " each"
+            name = f"{title} of {piece.name}"
+            kernels.append(Span(name, title, start, now, colour, details="\n".join(details)))
+        share = share_text(now - first, all_cycles, us)
+        details_of_piece = f"{piece.details}\n{share}" if piece.details else share
+        wholes.append(
+            Span(piece.name, piece.name, first, now, piece.colour, details=details_of_piece)
+        )
     return wholes, kernels
+
+
+def share_text(cycles: float, all_cycles: float, us: float) -> str:
+    """Microseconds of some cycles, and their share of all."""
+    return f"{us_text(cycles * us)} \u00b5s, {percent_text(cycles / all_cycles, 1)}"
 
 
 def spans(runs: Sequence[KernelRun], us: float) -> list[Span]:
@@ -426,15 +443,26 @@ def covered(
 
 
 def whole_in_rows(
-    what: str, rows: dict[str, list[Span]], us: float, named: Sequence[Span], caption: str
+    what: str, rows: Mapping[str, Sequence[Span]], us: float, named: Sequence[Span], caption: str
 ) -> Figure:
-    """Rows of work one after another; buttons show the whole and what is ``named``."""
-    (first, wholes), _ = rows.items()
-    jumps = [(f"whole {what}", 0.0, wholes[-1].right * us)]
-    return of_rows(
-        rows,
-        us,
-        about=f"timeline of {first}s and kernels",
-        caption=f"{caption} Drag to move; zoom with the buttons or with Ctrl and the wheel.",
-        jumps=[*jumps, *((span.name, span.left * us, span.right * us) for span in named)],
+    """Rows of work one after another, ``us`` microseconds a cycle.
+
+    Buttons show the whole and what is ``named``; a strip below has the first row.
+    """
+    wholes, *_ = rows.values()
+    last_us = wholes[-1].right * us
+    jumps = [(f"whole {what}", 0.0, last_us)]
+    jumps += [(span.name, span.left * us, span.right * us) for span in named]
+    return Figure(
+        x=FigureAxis(label="time (\u00b5s)", ends=(0.0, last_us), unit=us),
+        y=FigureAxis(names=tuple(rows), ends=(len(rows) - 0.4, -0.6)),
+        marks=[Spans(y=row, spans=spans) for row, spans in enumerate(rows.values())],
+        pixels=2 * TRACK * len(rows) + AROUND,
+        place="timeline",
+        about=f"timeline of {', '.join(f'{name}s' for name in rows)}",
+        caption=f"{caption} Drag to move; zoom with the buttons, with Ctrl and the wheel, or by "
+        f"dragging the frame in the strip of {next(iter(rows))}s.",
+        zoom="width",
+        jumps=jumps,
+        view=(0.0, last_us),
     )

@@ -37,6 +37,9 @@ Drawn = Any  # Bokeh makes its figures' methods up, which types cannot follow
 #: What dragging does, by what zooms.
 _TOOLS = {"width": "xpan", "both": "pan"}
 
+#: Pixels of a point, in which the size of words is.
+_PIXELS = 4 / 3
+
 #: Pixels of the strip below a figure.
 STRIP = 64
 
@@ -79,7 +82,7 @@ def build(shown: Figure) -> Any:
         return model
     strip = _strip(shown, model.x_range)
     for mark in shown.marks:
-        if isinstance(mark, Spans):
+        if isinstance(mark, Spans) and mark.y == 0:
             _draw_spans(strip, shown, mark)
     return column(model, strip, sizing_mode="stretch_width")
 
@@ -96,6 +99,8 @@ def _new_figure(shown: Figure, **settings: Any) -> Drawn:
         "x_range": _range(shown.x, shown.view, wide),
         "y_range": _range(shown.y),
     }
+    if shown.widest:
+        usual["max_width"] = shown.widest
     model: Drawn = figure(
         sizing_mode="stretch_width",
         tools=tools,
@@ -235,7 +240,10 @@ def _draw_bars(model: Drawn, shown: Figure, bars: Any) -> None:
         _hover(model, bars, drawn)
 
 
-_SPAN_TIP = "<div><b>@name</b><br>@left{0,0.000} to @right{0,0.000} \u00b5s</div>"
+_SPAN_TIP = (
+    "<div><b>@name</b><br>@left{0,0.000} to @right{0,0.000} \u00b5s"
+    '<div style="white-space:pre-line">@details</div></div>'
+)
 
 
 def _draw_spans(model: Drawn, shown: Figure, spans: Any) -> None:
@@ -248,6 +256,7 @@ def _draw_spans(model: Drawn, shown: Figure, spans: Any) -> None:
             "right": [span.right * us for span in of],
             "name": [span.name for span in of],
             "short": [span.short for span in of],
+            "details": [span.details for span in of],
             "colour": [span.colour for span in of],
             "x": starts,
             "text": [""] * len(of),
@@ -271,7 +280,8 @@ def _draw_words(model: Drawn, shown: Figure, words: Any) -> None:
     source.data["text"] = list(words.texts)
     drawn = model.text(
         "x", "y", "text", source=source, x_offset=words.shift[0], y_offset=-words.shift[1],
-        text_align=words.side, text_baseline="middle", text_font_size="12px",
+        text_align=words.side, text_baseline="middle",
+        text_font_size=f"{words.size * _PIXELS:.0f}px",
     )  # fmt: skip
     _tagged(drawn, words.colour, "text")
     behind_bars = words.side == "left" and bool(shown.y.names) and not shown.zoom

@@ -152,7 +152,7 @@ class Live:
         entries = [(mark.name, mark.colour) for mark in named if any(mark.right > mark.left)]
         children: list[Any] = place.children
         head, *old = children
-        head.text = macro_text("key", title, entries)
+        head.text = macro_text("key", title, entries, shown.caption)
         before, after = (getattr(of, "renderers", ()) for of in (old[0] if old else None, new))
         if len(before) != len(after) or shown.view is not None:
             place.children = [head, new]
