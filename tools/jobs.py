@@ -50,6 +50,12 @@ r2,910B2,gemm,2048,1024,1024,fp16,fp32,ND,ND,128,256,64,4,4,task,40,A
 r3,910B2,gemm,1024,3072,1024,fp16,fp32,ND,ND,128,256,64,4,4,task,50,A
 r4,910B2,gemm,512,512,1024,fp16,fp32,ND,ND,128,256,64,4,4,task,20,A
 """,
+    "tiny-card.yaml": """\
+base: ascend910b2
+name: tiny-card
+description: a card that holds a few images
+main_memory: {size: 4MiB}
+""",
     "constants.yaml": """\
 constants:
 - {path: l2.read, devices: [ascend910b2], low: 3TB/s, high: 5.2TB/s}
@@ -65,6 +71,9 @@ COMMANDS = {
     "net": f"net {_BLOCK} --batch 4 --json",
     "step": f"net {_BLOCK} --batch 4 --mode graph --layouts best --json",
     "eager": f"net {_BLOCK} --batch 4 --mode eager --json",
+    "bound": f"bound net {_BLOCK} --batch 4 --mode graph --json",
+    "alternatives": f"explain net {_BLOCK} --batch 4 --mode graph --alternatives --json",
+    "largest-batch": "net block.yaml --device tiny-card.yaml --mode graph --largest-batch --json",
     "sweep": f"sweep {_PRODUCT} {_VARY} --csv sweep.csv",
     "sweep-net": f"sweep net {_BLOCK} --vary batch=1,2,3 --csv sweep.csv",
     "explore": f"explore {_PRODUCT} {_VARY} --goals time_us,buffer_bytes",

@@ -116,7 +116,17 @@ READ = {
     "--subject-to",
     "--trials",
 }
-WRITTEN = {"--csv", "--cann", "--plot", "--report", "--tornado", "--folder", "--store", "--storage"}
+WRITTEN = {
+    "--csv",
+    "--cann",
+    "--plot",
+    "--report",
+    "--tornado",
+    "--trace",
+    "--folder",
+    "--store",
+    "--storage",
+}
 
 
 @pytest.mark.parametrize("command", ["net", "sweep", "explore", "tune", "play"])

@@ -19,8 +19,10 @@ from tools import jobs
 
 #: Public functions that take ``jobs``, and the command of ``tools/jobs.py`` that calls each.
 FUNCTIONS = {
+    "alternatives": "alternatives",
     "calibrate": "fit",
     "explore": "explore",
+    "largest_batch": "largest-batch",
     "network": "net",
     "sensitivities": "tornado",
     "step": "step",
@@ -123,7 +125,7 @@ def test_every_command_with_jobs_is_tried() -> None:
 
 def _help(name: str) -> list[str]:
     """The usages of a command and of those below it."""
-    top = parser([name])
+    top = parser([name, "net"])  # what takes calls and steps declares the one that is named
     leaves: list[Any] = [top]
     texts = []
     while leaves:

@@ -199,6 +199,7 @@ _MIDDLES = """(name => {
   const model = Bokeh.documents.map(d => d.get_model_by_name(name)).find(m => m);
   const below = view => [view, ...(view.child_views ?? []).flatMap(below)];
   const view = Bokeh.index.roots.flatMap(below).find(view => view.model === model);
+  view.el.scrollIntoView({block: 'center', behavior: 'instant'});
   const place = view.el.getBoundingClientRect();
   const {x_scale, y_scale} = view.frame;
   return model.renderers.filter(r => r.data_source.data.left).flatMap(renderer => {
@@ -219,7 +220,6 @@ _MIDDLES = """(name => {
 
 def tooltips_of(shown: Page, chart: str) -> str:
     """Texts of the tooltips of a chart's widest bars of each kind."""
-    shown.run("scrollTo(0, 0)")
     texts: set[str] = set()
     for x, y in shown.run(f"{_MIDDLES}('{chart}')"):
         shown.hover(x, y)

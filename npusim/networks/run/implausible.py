@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from npusim.base.records import replace
+from npusim.machine.device.spec import Device
 from npusim.machine.timing.trace import KernelRun
 from npusim.networks.plan.tasks import Task
+from npusim.networks.rules.values import Training
 from npusim.networks.run.all_reduce import all_reduce_of
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
@@ -29,9 +31,6 @@ from npusim.results.facts import metrics
 from npusim.results.facts.advice import slow_kernels
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.number_text import counts, percent_text, us_text
-
-if TYPE_CHECKING:
-    from npusim.networks.run.step_result import StepResult
 
 #: Operations are tried with automatic tilings from so many times their least on: these can save at
 #: most what is beyond the least.
@@ -70,6 +69,42 @@ class AutomaticTilings(Struct, frozen=True):
     def timed(self, place: int) -> Timed:
         """The time of the operation at a place, or why it has none; equal ones are timed once."""
         return self.times[self.tasks[place]]
+
+
+class LaunchedStep(Protocol):
+    """A step as it was launched: what its plausibility rests on."""
+
+    @property
+    def device(self) -> Device:
+        """Where it ran."""
+
+    @property
+    def cards(self) -> int:
+        """Cards that exchange gradients."""
+
+    @property
+    def step(self) -> Training:
+        """Its operations and values."""
+
+    @property
+    def launched(self) -> tuple[LaunchedOperation, ...]:
+        """Its operations in the order of launch."""
+
+    @property
+    def automatic(self) -> AutomaticTilings | None:
+        """Its operations with automatic tilings; None where it has no others."""
+
+    @property
+    def compute_us(self) -> float:
+        """Microseconds of all kernels and launches of one card."""
+
+    @property
+    def time_us(self) -> float:
+        """``compute_us``, and what the exchange of gradients adds to it."""
+
+
+#: The class of a step.
+S = TypeVar("S", bound=LaunchedStep)
 
 
 class RetiledOperation(Struct, frozen=True):
@@ -143,10 +178,10 @@ FAR: tuple[Fact[FarOperation], ...] = (
 )
 
 
-class Plausibility(Struct, frozen=True, dict=True):
+class Plausibility(Struct, Generic[S], frozen=True, dict=True):
     """A step held against the least of its operations."""
 
-    step: StepResult
+    step: S
 
     @cached_property
     def retiled(self) -> tuple[RetiledOperation, ...]:
@@ -177,7 +212,7 @@ class Plausibility(Struct, frozen=True, dict=True):
         return tuple(tried)
 
     @cached_property
-    def tuned(self) -> StepResult:
+    def tuned(self) -> S:
         """The step whose ``retiled`` operations have the better of both tilings.
 
         Formats of values are those of the step; the step itself where nothing gets faster.
@@ -190,7 +225,7 @@ class Plausibility(Struct, frozen=True, dict=True):
             replace(operation, timed=faster[place].tuned) if place in faster else operation
             for place, operation in enumerate(step.launched)
         )
-        reduced = all_reduce_of(step.device, step.setting.cards, step.step, launched)
+        reduced = all_reduce_of(step.device, step.cards, step.step, launched)
         return replace(step, launched=launched, reduced=reduced, automatic=None)
 
     @property
@@ -262,7 +297,7 @@ def _rows(facts: Sequence[Fact[Any]], subjects: Sequence[Any]) -> list[Mapping[s
 
 
 #: A step held against the least of its operations, in JSON.
-PLAUSIBILITY: tuple[Fact[Plausibility], ...] = (
+PLAUSIBILITY: tuple[Fact[Plausibility[Any]], ...] = (
     Fact("tuned_us", "as tuned", "\u00b5s", us_text, lambda step: step.tuned.time_us),
     Fact("retiled", "tried with automatic tilings", "", str, lambda s: _rows(RETILED, s.retiled)),
     Fact("extrapolated", "extrapolated", "", str, lambda step: step.extrapolated),

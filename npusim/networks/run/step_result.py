@@ -133,6 +133,11 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         )
 
     @property
+    def cards(self) -> int:
+        """Cards that exchange their gradients."""
+        return self.setting.cards
+
+    @property
     def failed(self) -> tuple[LaunchedOperation, ...]:
         """Operations without a time; the totals lack them."""
         return tuple(one for one in self.launched if one.timed.result is None)
@@ -172,7 +177,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         )
 
     @cached_property
-    def plausibility(self) -> Plausibility:
+    def plausibility(self) -> Plausibility[StepResult]:
         """The step held against the least of its operations; simulates what is asked of it."""
         return Plausibility(self)
 

@@ -36,6 +36,8 @@ from npusim.kernels.matmul.matmul import Matmul, Tiling
 from npusim.kernels.parts.sum_parts import SumParts
 from npusim.kernels.vector.blend import Blend
 from npusim.kernels.vector.blend_periods import BlendPeriods, Periods
+from npusim.kernels.vector.library_bias_grad import LibraryBiasGrad
+from npusim.kernels.vector.row_sums import RowSums
 from npusim.machine.device.catalog import load_device
 from npusim.machine.isa.operands import Tensor
 from npusim.machine.program.kernel import Kernel
@@ -133,12 +135,26 @@ def by_hand() -> Found:
             tensor("x", 1, 12, 16), tensor("y", 1, 8, 16, role="out"),
             Periods((((0, 0.5), (1, 0.5)), ((1, 1.0),)), 4, 2),
         ),
+        RowSums(
+            tensor("dy", 1200, 40), tensor("db", 40, role="out"),
+            tensor("p", 24, 40, kind=FP32, role="out"),
+        ),
         EveryNth(tensor("x", 200), tensor("y", 100, role="out"), 2),
         CopyBoxes(
             tensor("x", 4, 40), tensor("y", 4, 40, role="out"), (Box((0, 0), (0, 0), (4, 40)),)
         ),
     ]  # fmt: skip
     found: Found = {type(kernel): ("ascend910b2", 24, kernel) for kernel in kernels}
+    found[LibraryBiasGrad] = (
+        "ascend910",
+        32,
+        LibraryBiasGrad.on(
+            load_device("ascend910"),
+            32,
+            tensor("dy", 2, 20, 9),
+            tensor("db", 20, kind=FP32, role="out"),
+        ),
+    )
     for row in shipped_sheets()[0].of(KernelRow):
         if row.id in ("C130", "C143"):
             device = load_device(device_name(row)[0])
