@@ -14,8 +14,9 @@ from npusim.machine.device.resources import word_of
 from npusim.machine.device.spec import LAUNCH_MODES, Device
 from npusim.networks.plan.tasks import Task
 from npusim.networks.rules.table import tables
+from npusim.networks.run.setting import StepRequest
 from npusim.networks.run.step import LAYOUTS, time_step
-from npusim.networks.run.step_result import StepRequest, StepResult
+from npusim.networks.run.step_result import StepResult
 from npusim.networks.timed import Timed
 from npusim.results.alternatives import Alternatives
 from npusim.results.facts.number_text import counted

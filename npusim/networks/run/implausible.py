@@ -153,7 +153,8 @@ def extrapolated(launched: LaunchedOperation) -> str:
 def least_us(launched: LaunchedOperation) -> float:
     """Microseconds that any programs for all times that an operation runs need, 0 if unknown."""
     result = launched.timed.result
-    return launched.count * result.at_least.cold.us if result is not None else 0.0
+    least = launched.least
+    return result.device.time_us(least.cycles) if result is not None and least is not None else 0.0
 
 
 #: An operation that was tried with automatic tilings. Times are of all times that it runs.

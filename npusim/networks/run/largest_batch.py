@@ -16,6 +16,7 @@ from npusim.base.records import collecting_seldom
 from npusim.call.options import Options
 from npusim.networks.run.fitting import MAX_BATCH, largest_fitting
 from npusim.networks.run.memory import StepMemory
+from npusim.networks.run.setting import Setting
 from npusim.networks.run.step import (
     options_of,
     planned_memory,
@@ -23,7 +24,7 @@ from npusim.networks.run.step import (
     smallest_network,
     step,
 )
-from npusim.networks.run.step_result import Setting, StepResult
+from npusim.networks.run.step_result import StepResult
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.number_text import bytes_text, counts, rate_text
 from npusim.results.facts.tables import DataFrame

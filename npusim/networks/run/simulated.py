@@ -40,13 +40,10 @@ class Attempt(Struct, frozen=True):
             return Timed(None, str(error))
 
 
-class SimulatedTasks(Struct, frozen=True):
-    """Times of tasks, each simulated once, in the processes of ``workers``."""
+class OfLauncher(Struct, frozen=True):
+    """Facts of the kernels of a launcher that a plan needs besides their times."""
 
     launcher: OperationLauncher
-    store: str | Path | None = None
-    workers: Workers = field(default_factory=partial(Workers, 1))
-    known: dict[Task, Timed] = field(default_factory=dict)
 
     @property
     def c0(self) -> int:
@@ -65,6 +62,14 @@ class SimulatedTasks(Struct, frozen=True):
     def replaced(self, operation: Operation, dtype: DType) -> Convolution | None:
         """The convolution whose gradient is computed in place of that of a layer, None for it."""
         return self.launcher.replaced(operation, dtype)
+
+
+class SimulatedTasks(OfLauncher, frozen=True):
+    """Times of tasks, each simulated once, in the processes of ``workers``."""
+
+    store: str | Path | None = None
+    workers: Workers = field(default_factory=partial(Workers, 1))
+    known: dict[Task, Timed] = field(default_factory=dict)
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
         """Simulate tasks; each comes with the name of an operation, the first of equal ones."""
@@ -102,28 +107,8 @@ class SizedTask(Timed, frozen=True):
         return self.bytes * 1e-6
 
 
-class TasksBySize(Struct, frozen=True):
+class TasksBySize(OfLauncher, frozen=True):
     """Tasks that nothing simulates, for plans whose sizes are asked for and not their times."""
-
-    launcher: OperationLauncher
-
-    @property
-    def c0(self) -> int:
-        """Channels of a block."""
-        return self.launcher.c0
-
-    @property
-    def fractals(self) -> bool:
-        """Return whether weights of products are converted to fractals."""
-        return self.launcher.fractals
-
-    def as_product(self, operation: Operation, dtype: DType) -> bool:
-        """Return whether plain operands of a convolution are multiplied as matrices."""
-        return self.launcher.as_product(operation, dtype)
-
-    def replaced(self, operation: Operation, dtype: DType) -> Convolution | None:
-        """The convolution whose gradient is computed in place of that of a layer, None for it."""
-        return self.launcher.replaced(operation, dtype)
 
     def all(self, tasks: Iterable[tuple[str, Task]]) -> None:
         """Simulate nothing."""

@@ -44,8 +44,9 @@ from npusim.networks.run.implausible import AutomaticTilings
 from npusim.networks.run.launched_operation import CONVERSIONS, LaunchedOperation
 from npusim.networks.run.launches import OperationLauncher
 from npusim.networks.run.memory import StepMemory, workspace_bytes
+from npusim.networks.run.setting import Setting, StepRequest
 from npusim.networks.run.simulated import SimulatedTasks, TasksBySize
-from npusim.networks.run.step_result import Setting, StepRequest, StepResult
+from npusim.networks.run.step_result import StepResult
 from npusim.networks.timed import Timed
 from npusim.workloads import ElementwiseLayer, Workload, read_network
 from npusim.workloads.graph import MULTIPLIES

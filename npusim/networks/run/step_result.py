@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,14 @@ from npusim.call.in_turn import notes_of
 from npusim.machine.device.spec import Device
 from npusim.networks.plan.formats import FormatPlan
 from npusim.networks.plan.tasks import Task
-from npusim.networks.rules.values import PHASES, Kinds, Training
+from npusim.networks.rules.values import PHASES, Training
 from npusim.networks.run.all_reduce import Reduced
 from npusim.networks.run.implausible import PLAUSIBILITY, AutomaticTilings, Plausibility
 from npusim.networks.run.launched_operation import LaunchedOperation
 from npusim.networks.run.memory import StepMemory
+from npusim.networks.run.setting import Setting, StepRequest
 from npusim.networks.run.step_again import alike_operations, replay_of
+from npusim.networks.run.step_notes import notes_of_step
 from npusim.networks.timed import Timed
 from npusim.results.bounded import Bounded
 from npusim.results.facts import metrics, step_rows, step_traffic
@@ -39,7 +40,6 @@ from npusim.results.facts.number_text import (
     counts,
     percent_text,
     rate_text,
-    times_text,
     us_text,
 )
 from npusim.results.facts.step_advice import advise_step
@@ -51,7 +51,7 @@ from npusim.results.facts.what_if import Progress as Tried
 from npusim.results.facts.what_if import WhatIf
 from npusim.results.facts.what_if import what_if as figures_tried
 from npusim.results.saved import Reported
-from npusim.results.shown.network_words import TRAFFIC, asked, step_missing
+from npusim.results.shown.network_words import asked, step_missing
 from npusim.results.shown.report import Report
 from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.text import report_text
@@ -62,38 +62,6 @@ if TYPE_CHECKING:
     from npusim.results.step_explanation import StepExplanation
 
 Row = dict[str, Any]
-
-
-class Setting(Struct, frozen=True, kw_only=True):
-    """How a step runs: see ``npusim.step`` for what each means."""
-
-    mode: str
-    layouts: str
-    fusions: tuple[str, ...]
-    optimizer: str
-    passes: str
-    kinds: Kinds
-    cards: int = 1
-
-
-class StepRequest(Struct, frozen=True, kw_only=True):
-    """Arguments with which ``npusim.step`` was called; ``options`` are its further keywords."""
-
-    workload: Any
-    input_shape: Sequence[int] | None
-    inputs: Any
-    loss: Any
-    targets: Any
-    batch: int
-    mode: str
-    passes: str
-    layouts: str | None
-    fusions: str | Collection[str] | None
-    optimizer: str
-    dtype: Any
-    normalisation: Any
-    cards: int
-    options: Mapping[str, Any]
 
 
 class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=True):
@@ -530,62 +498,7 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         """What the time does not say by itself."""
         results = [one.timed.result for one in self.launched if one.timed.result]
         seen, figures = notes_of(self.device, results)
-        return (*self._own_notes(), *seen, *figures)
-
-    def _own_notes(self) -> Iterator[str]:
-        if self.setting.layouts != "each_call" and self.plan is not None:
-            yield (
-                "formats are chosen by the times of kernels that start with a cold L2; the step's "
-                "own time counts what the kernels before leave there"
-            )
-        yield from self._notes_of_main_memory()
-        only = [one for one in self.launched if any(r.name == TRAFFIC for r in one.timed.runs)]
-        if only:
-            us = sum(one.us for one in only)
-            counts: Counter[str] = Counter()
-            for one in only:
-                counts[one.label] += one.count
-            yield (
-                f"{us_text(us)} us are traffic only, bytes at the rates of main memory, because "
-                f"there is no kernel: {times_text(counts.items())}"
-            )
-
-    def _notes_of_main_memory(self) -> Iterator[str]:
-        """What is counted of the bytes to and from main memory, and what is not."""
-        if self.device.l2 is None:
-            return
-        if self.written_back_bytes:
-            text = (
-                f"{bytes_text(self.written_back_bytes)} are written back to "
-                f"{self.device.main_memory_name} as later kernels need their room in the L2"
-            )
-            if self.unread_bytes:
-                text += (
-                    f", {bytes_text(self.unread_bytes)} of it values that nothing reads any more: "
-                    "each has addresses of its own here; other values at their addresses would "
-                    "save some of that"
-                )
-            yield text
-            text = (
-                "energy and bounds count all that is written back, the time only what a kernel "
-                "writes back of its own results"
-            )
-            if self.waiting_us:
-                text += (
-                    "; were every operation at least as long as main memory takes for its bytes, "
-                    f"the step would be {us_text(self.waiting_us)} us longer"
-                )
-            yield text
-        if self.dirty_bytes:
-            yield (
-                f"{bytes_text(self.dirty_bytes)} are dirty in the L2 at the end and not counted: "
-                "what runs next has them written back"
-            )
-        if self.fetched_again_bytes:
-            yield (
-                f"{bytes_text(self.fetched_again_bytes)} are read again by kernels that need more "
-                "room than the L2 has"
-            )
+        return (*notes_of_step(self), *seen, *figures)
 
     def to_json(self) -> Row:
         """Everything as plain values, ready for ``json.dumps``."""
@@ -608,7 +521,8 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
         """Draw the memory of the step over its time, by what it holds."""
         from npusim.results.shown.figures import step_memory
 
-        return draw(step_memory.over_time(self.to_json()), ax)
+        facts = row_of([fact for fact in STEP if fact.name in _DRAWN_OF_MEMORY], self)
+        return draw(step_memory.over_time(facts), ax)
 
     def save_trace(self, path: str | Path) -> None:
         """Write phases, operations and kernels for ui.perfetto.dev; ``.json.gz`` compresses it."""
@@ -656,6 +570,20 @@ _DRAWN = (
     "time_us",
     "all_reduce",
     "kinds",
+)
+
+#: Facts that the figure of memory shows, which waits for no verdict either.
+_DRAWN_OF_MEMORY = (
+    "workload",
+    "device",
+    "batch",
+    "pass",
+    "mode",
+    "compute_us",
+    "memory",
+    "peak",
+    "peak_bytes",
+    "card_bytes",
 )
 
 #: A step in JSON.

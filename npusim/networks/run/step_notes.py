@@ -1,0 +1,121 @@
+"""Notes of a training step: what its time counts, and what it does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+from npusim.machine.device.spec import Device
+from npusim.networks.plan.formats import FormatPlan
+from npusim.networks.run.launched_operation import LaunchedOperation
+from npusim.networks.run.setting import Setting
+from npusim.results.facts.number_text import bytes_text, times_text, us_text
+from npusim.results.shown.network_words import TRAFFIC
+
+
+class NotedStep(Protocol):
+    """The parts of a step that its notes tell of."""
+
+    @property
+    def device(self) -> Device:
+        """Where it ran."""
+
+    @property
+    def setting(self) -> Setting:
+        """How it ran."""
+
+    @property
+    def plan(self) -> FormatPlan | None:
+        """How formats were chosen, None where every operation converts."""
+
+    @property
+    def launched(self) -> tuple[LaunchedOperation, ...]:
+        """Its operations in the order of launch."""
+
+    @property
+    def written_back_bytes(self) -> int:
+        """Bytes that go to main memory."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Those of them that are of values nothing reads any more."""
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Bytes that are dirty in the L2 at the end."""
+
+    @property
+    def fetched_again_bytes(self) -> int:
+        """Bytes that kernels read from main memory once more."""
+
+    @property
+    def waiting_us(self) -> float:
+        """Microseconds that main memory needs beyond the times of operations."""
+
+
+def notes_of_step(step: NotedStep) -> Iterator[str]:
+    """Notes on formats, on main memory, and on operations without a kernel."""
+    if step.setting.layouts != "each_call" and step.plan is not None:
+        yield (
+            "formats are chosen by the times of kernels that start with a cold L2; the step's "
+            "own time counts what the kernels before leave there"
+        )
+    if step.device.l2 is not None:
+        yield from _notes_of_main_memory(step)
+    yield from _notes_of_traffic_alone(step.launched)
+
+
+def _notes_of_main_memory(step: NotedStep) -> Iterator[str]:
+    """Notes on the bytes to and from main memory that are counted, and on those that are not."""
+    if step.written_back_bytes:
+        text = (
+            f"{bytes_text(step.written_back_bytes)} are written back to "
+            f"{step.device.main_memory_name} as later kernels need their room in the L2"
+        )
+        if step.unread_bytes:
+            text += (
+                f", {bytes_text(step.unread_bytes)} of it values that nothing reads any more: "
+                "each has addresses of its own here; other values at their addresses would "
+                "save some of that"
+            )
+        yield text
+        text = (
+            "energy and bounds count all that is written back, the time only what a kernel "
+            "writes back of its own results"
+        )
+        if step.waiting_us:
+            text += (
+                "; were every operation at least as long as main memory takes for its bytes, "
+                f"the step would be {us_text(step.waiting_us)} us longer"
+            )
+        yield text
+    if step.dirty_bytes:
+        yield (
+            f"{bytes_text(step.dirty_bytes)} are dirty in the L2 at the end and not counted: "
+            "what runs next has them written back"
+        )
+    if step.fetched_again_bytes:
+        yield (
+            f"{bytes_text(step.fetched_again_bytes)} are read again by kernels that need more "
+            "room than the L2 has"
+        )
+
+
+def _notes_of_traffic_alone(launched: tuple[LaunchedOperation, ...]) -> Iterator[str]:
+    """A note on the operations that have no kernel, by the kinds of their layers."""
+    operations = [
+        operation
+        for operation in launched
+        if any(run.name == TRAFFIC for run in operation.timed.runs)
+    ]
+    if not operations:
+        return
+    counts = Counter[str]()
+    for operation in operations:
+        counts[operation.label] += operation.count
+    us = sum(operation.us for operation in operations)
+    yield (
+        f"{us_text(us)} us are traffic only, bytes at the rates of main memory, because "
+        f"there is no kernel: {times_text(counts.items())}"
+    )
