@@ -31,8 +31,8 @@ def test_every_figure_is_sourced(name: str) -> None:
     device = load_device(name)
     assert device.name == name
     for path in figures(device).keys() - device.provenance.keys():
-        known = ("paths.", "cube.", "gemm.", "launch.", "graph.", "l2.", "vector.", "silicon.")
-        known = (*known, "links.", "library_")
+        parts = ("paths.", "cube.", "gemm.", "launch.", "graph.", "l2.", "links.", "vector.")
+        known = (*parts, "silicon.", "library_")
         assert path.startswith(known) or path.endswith(".read_at_most"), path
         assert path.rpartition(".")[2] in DEFAULTS, path
     for path, text, confidence, source in describe(device):
