@@ -141,7 +141,8 @@ class CallRow(Measured):
     """One measured framework call, all the kernels it launched included; sizes are elements.
 
     ``kernels`` are names with their counts, such as ``TransDatax3``; ``output_mask`` says which
-    gradients (input, weight, bias) a convolution's backward computed.
+    gradients (input, weight, bias) a convolution's backward computed. ``cube_math_type`` is the
+    arithmetic of a convolution of fp32, by the name that ``convolution_backward`` has for it.
     """
 
     call: str
@@ -158,6 +159,7 @@ class CallRow(Measured):
     transposed: bool | None = None
     output_padding: tuple[int, ...] | None = None
     dtype: str | None = None
+    cube_math_type: str | None = None
     output_mask: tuple[bool, bool, bool] | None = None
     M: int | None = None
     Ncols: int | None = None
