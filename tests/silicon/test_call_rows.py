@@ -100,7 +100,7 @@ def test_where_the_library_s_rule_is_unknown_the_tiling_is_auto() -> None:
 
 
 def test_kernels_of_unlisted_forward_convolutions() -> None:
-    """With groups seven launches are taken for granted; on a 950 no conversions, with and without."""
+    """With groups seven launches are taken for granted; on a 950 no conversions of either."""
     layer = row("convolution_forward_as_transposed_dx", **LAYER)
     plain = simulate_call_row(layer, load_device("ascend950pr"))
     assert plain.kernels == ("conv_forward",)
