@@ -123,7 +123,7 @@ KNOWN = {
     ("CONV2D-FWD", "910B2", "odd planes"): "L008 and L010 (+27, +24 %), kept in fp32, are aligned",
     ("CONV2D-FWD", "910B2", "channels below a block"): "the same two calls",
     ("DW3D", "950PR", "bytes of weights"): "their loads (DN2NZ) have no published rate",
-    ("DW-CONV2D-FWD", "910B2", "bytes of weights"): "launches alone make two small calls 14 and 20 % slow",
+    ("DW-CONV2D-FWD", "910B2", "bytes of weights"): "two small calls are 14 and 20 % too slow",
 }  # fmt: skip
 
 #: Calls that are beside all others of their family, each with its reason; no feature explains them.
