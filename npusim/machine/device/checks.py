@@ -153,6 +153,15 @@ def _check_links(device: Device, root: YamlNode) -> None:
         node.mapping()["scope"].word("scope", SCOPES)
         for item in node.mapping()["traffic"].items() if link.traffic else ():
             item.word("traffic", TRAFFIC)
+        if link.turnaround_percent and not {"read_miss", "evict"} <= {*link.traffic}:
+            raise node.mapping()["turnaround"].fail(
+                "only a link whose traffic has read_miss and evict turns around between them; add "
+                "both, or remove it"
+            )
+        if link.turnaround_percent >= 100:
+            raise node.mapping()["turnaround"].fail(
+                "nothing would be left of the rate; less than 100% is possible"
+            )
         if link.name not in used and not link.traffic:
             raise node.fail(
                 "nothing uses this link; name it in 'links' of a path, give it 'traffic', or "

@@ -124,7 +124,7 @@ class SimpyEngine:
         self.env = simpy.Environment()
         self.scalar = program.pipes.index("S")
         self.links = Links(program.device, [core.group for core in program.cores])
-        self.fabric = Fabric(self.links.capacities)
+        self.fabric = Fabric(self.links.capacities, self.links.turning)
         self.joining: list[tuple[tuple[int, int, int], Step, simpy.Event]] = []
         self.transfers: dict[int, simpy.Event] = {}
         self.serial = 0

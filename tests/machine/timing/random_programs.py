@@ -106,6 +106,9 @@ def _with_links(rng: Random, name: str) -> Device:
         links.append(f"  {link}:\n    rate: {rate}B/cycle (assumed, HERE)\n    scope: {scope}\n")
         if traffic or not named:
             links.append(f"    traffic: [{', '.join(traffic or TRAFFIC)}]\n")
+        both = {"read_miss", "evict"} <= {*(traffic or ([] if named else TRAFFIC))}
+        if both and rng.random() < 0.7:
+            links.append(f"    turnaround: {rng.choice((1, 11, 50, 99))}% (assumed, HERE)\n")
     text = f"base: {name}\nname: {name}\ndescription: with links\nsources:\n  HERE: for a test\n"
     text += "links:\n" + "".join(links) + ("paths:\n" if users else "")
     text += "".join(f"  {path}:\n    links: [{', '.join(own)}]\n" for path, own in users.items())
@@ -143,6 +146,8 @@ def _costs(rng: Random, device: Device) -> dict[str, str]:
     for name in device.paths:
         values[f"paths.{name}.rate"] = f"{rng.choice(rates)}B/cycle"
         values[f"paths.{name}.issue"] = f"{rng.choice(issue)}cycle"
+        if name.startswith("GM->") and not equal:
+            values[f"paths.{name}.memory_rate"] = f"{rng.choice(('1/3', '40', '2000'))}B/cycle"
         for figure in ("startup", "idle_head"):
             values[f"paths.{name}.{figure}"] = f"{rng.choice(few)}cycle"
         for figure, most in (("row", "2.7"), ("floor", "90")):

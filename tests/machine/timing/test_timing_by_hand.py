@@ -148,6 +148,25 @@ def test_two_cores_share_main_memory() -> None:
     assert reasons(r, "MTE2", "core0") == {"busy": 50, "bandwidth": 16, "not_started": 1}
 
 
+def test_a_core_alone_reads_main_memory_slower_than_its_path() -> None:
+    # 2560 B from main memory take 10 + 2560 / 32; loaded again they are in the L2, at 64 B a cycle.
+    def body(s: Script, k: Language, task: Any) -> None:
+        load(s, k, 0)
+        load(s, k, 0)
+
+    slow = npusim.load_device("tiny", {"paths.GM->UB.memory_rate": "32B/cycle"})
+    r = simulate(Script(body), slow)
+    assert spans(r, "MTE2") == [(1, 91), (91, 141)]
+    assert reasons(r, "MTE2")["bandwidth"] == 40
+
+
+def test_cores_together_read_main_memory_at_its_rate() -> None:
+    # Each of 4 cores may have 32 B a cycle, and all have 64: 10 + 4 * 2560 / 64.
+    slow = npusim.load_device("tiny", {"paths.GM->UB.memory_rate": "32B/cycle"})
+    r = simulate(Script(lambda s, k, task: load(s, k, task.core)), slow, cores=0b1111)
+    assert [spans(r, "MTE2", f"core{core}") for core in range(4)] == [[(1, 171)]] * 4
+
+
 def test_second_reader_of_a_block_in_flight_hits_the_l2() -> None:
     # Both cores read the same 2560 B. Core 0 comes first (same cycle, lower number) and fetches
     # from main memory at 64 B/cycle; core 1 finds the sectors in flight and is served by the L2,

@@ -101,7 +101,10 @@ ENTRY = record("key", "who")
 #: A class of transfers, and the uses of links it has from ``first`` to ``last``.
 CLASS = record("cap", "count", "rate", "drained", "first", "last", "limit")
 USE = record("link", "weight")
-LINK = record("capacity", "left", "demand", "fair")
+#: A link: ``turning`` is its capacity while main memory is read and written back at once,
+#: ``direction`` READS or WRITES for the link of what is read from main memory or written to it.
+LINK = record("capacity", "turning", "direction", "left", "demand", "fair")
+READS, WRITES = 1, 2
 
 #: An executed instruction, in the order of ``npusim.machine.timing.outcome.PipeSpans``.
 SPAN = record("core", "pipe", "index", "template", "instruction", "start", "end", "why", "waited")
