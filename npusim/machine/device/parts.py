@@ -423,7 +423,7 @@ class L2Cache:
     request_bytes: int = figure("request", "size", 0)
     #: what of `read` there would be if all of it missed, as a read that waits for main memory takes
     #: its time too; no more than `read`, which it is if not given
-    missed_bytes_per_cycle: Fraction = figure("missed", "rate", Fraction(0))
+    missed_bytes_per_cycle: Fraction = figure("missed", "rate", Fraction(0), digest="unless empty")
     #: an atomic add writes this many times
     atomic_factor: int = figure("atomic_factor", "count")
     #: energy of a byte that cores read or write, with the way there; without it runs that need it
