@@ -22,7 +22,11 @@ DEFAULTS = {
     *("library_rules", "library_multiplies"),  # elsewhere the library's are not known
     *("crossbar", "phy", "l2_knee"),  # DSPs have no L2, and nothing is said of the way to DDR
     "read_at_most",  # elsewhere nobody has measured more than the mean
-    *("memory_rate", "turnaround", "missed"),  # elsewhere no core was timed alone, and no bus both ways
+    *(
+        "memory_rate",
+        "turnaround",
+        "missed",
+    ),  # elsewhere no core was timed alone, and no bus both ways
 }
 
 
