@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from npusim.base.dtypes import DType
 from npusim.machine.device.spec import Device
+from npusim.networks.plan.addresses import Addresses
 from npusim.networks.plan.formats import FormatPlan, FormatProblem, FormatWay
 from npusim.networks.plan.join_split import parts_of
 from npusim.networks.plan.l2_lines import L2Lines, L2Traffic
@@ -358,41 +359,24 @@ def tasks(
 ) -> Iterator[LaunchTask]:
     """The launches with the task of each, after what the ones before left in the L2.
 
-    A launch reads its operands one after another, then writes its results. A value lies at the same
-    addresses throughout and no other does, but that a result of the optimizer takes the place of
-    what it replaces.
+    A launch reads its operands one after another, then writes its results. Values lie where
+    ``Addresses`` puts them.
     """
     computed = [(launch, launch.reads, launch.writes) for launch in launches if not launch.is_view]
-    places = _Places(formats.step.updates)
-    last_uses: dict[StoredValue, int] = {}
-    for number, (_, reads, writes) in enumerate(computed):
-        for stored in (*reads, *writes):
-            last_uses[places[stored]] = number
+    step = formats.step
+    used = [(reads, writes) for _, reads, writes in computed]
+    addresses = Addresses(used, step.updates, {*step.results})
     lines = L2Lines(device.l2)
     for number, (launch, reads, writes) in enumerate(computed):
         sizes = {stored: formats.size(*stored) for stored in (*reads, *writes)}
-        warm = []
-        for stored in reads:
-            place = places[stored]
-            warm.append(lines.read(place, sizes[stored]))
-            if last_uses[place] == number:
-                lines.unread(place)
+        warm = [
+            lines.read(addresses.block(stored, sizes[stored]), sizes[stored]) for stored in reads
+        ]
         for stored in writes:
-            lines.write(places[stored], sizes[stored])
+            lines.write(addresses.block(stored, sizes[stored]), sizes[stored])
+        for block in addresses.after(number):
+            lines.unread(block)
         yield LaunchTask(launch, _task(launch, formats, warm), sizes, lines.moved())
-
-
-class _Places(dict[StoredValue, StoredValue]):
-    """The places of values: their own, or those of the values that they update."""
-
-    def __init__(self, updates: Mapping[str, str]) -> None:
-        super().__init__()
-        self._updates = updates
-
-    def __missing__(self, stored: StoredValue) -> StoredValue:
-        place = StoredValue(self._updates.get(stored.name, stored.name), stored.format)
-        self[stored] = place
-        return place
 
 
 def _task(launch: PlannedLaunch, formats: Formats, warm: Sequence[bool]) -> Task:
