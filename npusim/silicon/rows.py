@@ -31,12 +31,15 @@ class Declined(Exception):  # noqa: N818 - an answer, not an error
 class Measured:
     """The columns of every row.
 
-    ``parts`` are the parts of its time that may be measured, each in a column ``{part}_us``.
+    ``possible_chips`` are those between which its source leaves the chip open, ``chip`` one of
+    them; there are none where the source names it. ``parts`` are the parts of its time that may be
+    measured, each in a column ``{part}_us``.
     """
 
     id: str
     chip: str
     family: str = ""
+    possible_chips: tuple[str, ...] = ()
     time_us: float | None = None
     parts: ClassVar[tuple[str, ...]] = ()
 

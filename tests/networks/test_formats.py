@@ -229,11 +229,11 @@ class Views(nn.Module):  # type: ignore[misc, name-defined]
 @pytest.mark.parametrize(
     ("make", "device", "mode", "layouts", "fusions"),
     [
-        (activated, "ascend910", "eager", None, "usual"),
+        (activated, "ascend910", "eager", "each_call", "usual"),
         (activated, "ascend910", "graph", "each_call", "all"),
         (activated, "ascend310p", "graph", "each_call", "usual"),
-        (gradients_activated, "ascend910", "eager", None, "usual"),
-        (gradients_activated, "ascend310p", "eager", None, "all"),
+        (gradients_activated, "ascend910", "eager", "each_call", "usual"),
+        (gradients_activated, "ascend310p", "eager", "each_call", "all"),
         (normalised, "ascend910", "graph", "each_call", None),
         (normalised, "ascend910b2", "eager", None, "usual"),
         (Views, "ascend910", "graph", None, None),
