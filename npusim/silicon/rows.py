@@ -144,7 +144,9 @@ class CallRow(Measured):
     """One measured framework call, all the kernels it launched included; sizes are elements.
 
     ``kernels`` are names with their counts, such as ``TransDatax3``; ``output_mask`` says which
-    gradients (input, weight, bias) a convolution's backward computed.
+    gradients (input, weight, bias) a convolution's backward computed. ``launch`` and ``start`` are
+    those of ``npusim.call.Options``: kernels of a call by itself (single) or of a replayed graph,
+    operands in main memory (cold) or in the L2 (warm).
     """
 
     call: str
@@ -169,6 +171,8 @@ class CallRow(Measured):
     perm: tuple[int, ...] | None = None
     work: int | None = None
     kernels: tuple[str, ...] = ()
+    launch: str | None = None
+    start: str | None = None
     trust: str | None = None
     source: str | None = None
     note: str | None = None
