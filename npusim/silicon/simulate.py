@@ -96,6 +96,11 @@ def device_name(row: Row) -> tuple[str, tuple[str, ...]]:
         return CHIPS[chip], notes
     if chip in devices() or chip.endswith(".yaml"):
         return chip, ()
+    if _OR in chip:
+        raise Declined(
+            f"chip {chip!r} is one of several: `npusim validate` simulates the row on each, and "
+            "nothing is fitted to it"
+        )
     raise Declined(
         f"chip {chip!r} has no device; known are {', '.join((*CHIPS, _FAMILY))}, the names that "
         "`npusim devices` lists, device files ending in .yaml, and several of these with "

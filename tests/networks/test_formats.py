@@ -109,9 +109,8 @@ def missing(ready: PreparedStep) -> list[str]:
         there.update(launch.writes)
     data = {"input", "labels"} & before.keys()
     faults += [f"{name} comes in {before[name]}" for name in data if before[name] != PLAIN]
-    for name in made:
-        old = name.removesuffix("_new")
-        if name != old and old in before and (name, before[old]) not in there:
+    for name, old in ready.step.updates.items():
+        if old in before and (name, before[old]) not in there:
             faults.append(f"{name} is not left in {before[old]}")
     return faults
 
