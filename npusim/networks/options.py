@@ -115,7 +115,7 @@ STEP_OPTIONS = (
         read=str,
         metavar="HOW",
         help="each_call, every operation converts; as_framework, blocks throughout; or best, the "
-        "least time, with proof (default: as the mode has them)",
+        "least time, with proof (default: as the mode has them on the device)",
     ),
     NetworkOption(
         name="fusions",

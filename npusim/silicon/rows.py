@@ -31,12 +31,15 @@ class Declined(Exception):  # noqa: N818 - an answer, not an error
 class Measured:
     """The columns of every row.
 
-    ``parts`` are the parts of its time that may be measured, each in a column ``{part}_us``.
+    ``possible_chips`` are those between which its source leaves the chip open, ``chip`` one of
+    them; there are none where the source names it. ``parts`` are the parts of its time that may be
+    measured, each in a column ``{part}_us``.
     """
 
     id: str
     chip: str
     family: str = ""
+    possible_chips: tuple[str, ...] = ()
     time_us: float | None = None
     parts: ClassVar[tuple[str, ...]] = ()
 
@@ -141,7 +144,9 @@ class CallRow(Measured):
     """One measured framework call, all the kernels it launched included; sizes are elements.
 
     ``kernels`` are names with their counts, such as ``TransDatax3``; ``output_mask`` says which
-    gradients (input, weight, bias) a convolution's backward computed.
+    gradients (input, weight, bias) a convolution's backward computed. ``launch`` and ``start`` are
+    those of ``npusim.call.Options``: kernels of a call by itself (single) or of a replayed graph,
+    operands in main memory (cold) or in the L2 (warm).
     """
 
     call: str
@@ -166,6 +171,8 @@ class CallRow(Measured):
     perm: tuple[int, ...] | None = None
     work: int | None = None
     kernels: tuple[str, ...] = ()
+    launch: str | None = None
+    start: str | None = None
     trust: str | None = None
     source: str | None = None
     note: str | None = None
