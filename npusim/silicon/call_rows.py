@@ -115,9 +115,9 @@ def _launched(row: CallRow, device: Device, runs: tuple[KernelRun, ...]) -> _Lau
         return _as_named(row, device, runs)
     if row.call != _FORWARD:
         return _Launched(runs)
-    if (row.groups or 1) > 1:
-        return _Launched(runs, max(0, _GROUPED - len(runs)), (_GROUPED_NOTE,))
     if device.product not in _PLAIN:
+        if (row.groups or 1) > 1:
+            return _Launched(runs, max(0, _GROUPED - len(runs)), (_GROUPED_NOTE,))
         return _Launched(runs)
     without_conversions = tuple(run for run in runs if run.name != TransData.name)
     note = "forward convolutions read plain tensors on this chip: no conversions"
@@ -228,6 +228,7 @@ def _backward(row: CallRow, device: Device, tiling: Any, c: Convolution, **wante
         spec(c.w_shape, row.dtype),
         **arguments(c),
         **wanted,
+        cube_math_type=row.cube_math_type or "keep_dtype",
         device=device,
         tiling=tiling,
         rules="hardware",

@@ -146,7 +146,8 @@ class CallRow(Measured):
     ``kernels`` are names with their counts, such as ``TransDatax3``; ``output_mask`` says which
     gradients (input, weight, bias) a convolution's backward computed. ``launch`` and ``start`` are
     those of ``npusim.call.Options``: kernels of a call by itself (single) or of a replayed graph,
-    operands in main memory (cold) or in the L2 (warm).
+    operands in main memory (cold) or in the L2 (warm). ``cube_math_type`` is the arithmetic of a
+    convolution of fp32, by the name that ``convolution_backward`` has for it.
     """
 
     call: str
@@ -163,6 +164,7 @@ class CallRow(Measured):
     transposed: bool | None = None
     output_padding: tuple[int, ...] | None = None
     dtype: str | None = None
+    cube_math_type: str | None = None
     output_mask: tuple[bool, bool, bool] | None = None
     M: int | None = None
     Ncols: int | None = None

@@ -71,6 +71,18 @@ def test_a_kernel_that_only_the_call_launched_is_a_launch() -> None:
     assert "trans_data: launched 3 times here, 4 times by the call" in done.notes
 
 
+def test_a_row_states_the_arithmetic_of_fp32() -> None:
+    """A layer that the cube limits is faster in HF32; without the column it is kept in fp32."""
+    sizes = {"Cin": 256, "Cout": 256, "spatial": (32, 32), "padding": (1, 1), "dtype": "float32"}
+    layer = row("convolution_forward_as_transposed_dx", **LAYER | sizes)
+
+    def time(name: str | None) -> float:
+        return simulate_call_row(replace(layer, cube_math_type=name), A2).time_us
+
+    assert time(None) == time("keep_dtype")
+    assert time("allow_fp32_down_precision") == time("use_hf32") < time("keep_dtype") - 5
+
+
 def test_a_cast_of_a_forward_convolution_is_that_of_its_bias() -> None:
     columns = row("convolution_forward_as_transposed_dx", **LAYER | {"dtype": "bfloat16"})
     plain = replace(columns, kernels=("TransDatax3", "Conv2Dx1"))
@@ -88,11 +100,14 @@ def test_where_the_library_s_rule_is_unknown_the_tiling_is_auto() -> None:
 
 
 def test_kernels_of_unlisted_forward_convolutions() -> None:
-    """With groups seven launches are taken for granted; on a 950 no conversions."""
+    """With groups seven launches are taken for granted; on a 950 no conversions of either."""
     layer = row("convolution_forward_as_transposed_dx", **LAYER)
     plain = simulate_call_row(layer, load_device("ascend950pr"))
     assert plain.kernels == ("conv_forward",)
     assert "no conversions" in plain.notes[-1]
+    in_groups = simulate_call_row(replace(layer, groups=16), load_device("ascend950pr"))
+    assert "trans_data" not in in_groups.kernels
+    assert "no conversions" in in_groups.notes[-1]
     dense, grouped = (simulate_call_row(replace(layer, groups=g), A2) for g in (1, 16))
     assert len(grouped.kernels) < 7
     assert "seven launches" in grouped.notes[-1]

@@ -27,6 +27,7 @@ import numpy as np
 from npusim.base.records import replace
 from npusim.cli.files import print_table
 from npusim.kernels.estimate.tile import busy_cycles
+from npusim.kernels.layout.library_maps import LibraryMaps
 from npusim.kernels.layout.library_trans_data import LibraryGroups
 from npusim.kernels.layout.trans_data import TransData
 from npusim.kernels.vendor import library
@@ -128,6 +129,21 @@ CHOICES = (
             "LibraryGroups",
             ("as without", TransData),
             ("group by group", LibraryGroups),
+            of=conv_launch,
+        ),
+    ),
+    Choice(
+        "pieces of a move inside UB",
+        "910B2",
+        _figures(["paths.UB->UB.row"], ["0cycle"], ["2cycle"]),
+    ),
+    Choice(
+        "conversions of images",
+        "910B2",
+        _modules(
+            "LibraryMaps",
+            ("turned once", TransData),
+            ("turned twice", LibraryMaps),
             of=conv_launch,
         ),
     ),
