@@ -22,6 +22,7 @@ import npusim
 from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
 from npusim.silicon.rows import NetworkRow
+from npusim.silicon.stacks import stack_keywords
 from npusim.silicon.sheet import shipped_steps
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
@@ -278,7 +279,10 @@ def steps() -> str:
     found, rows = _steps(), []
     for row in shipped_steps().of(NetworkRow):
         one = found[row.id]
-        types = f"{row.dtype}, normalisation fp32" if row.normalisation else f"{row.dtype}"
+        keywords = stack_keywords(row)
+        types = keywords["dtype"]
+        if "normalisation" in keywords:
+            types += f", normalisation {keywords['normalisation']}"
         asked = (
             f"{row.network}, batch {row.batch}, {types}",
             f"{row.cards} x {row.chip}",

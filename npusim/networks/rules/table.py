@@ -19,6 +19,10 @@ from npusim.kernels.vector.elementwise import Step
 from npusim.kernels.vector.expression import BY_ROW
 
 
+#: The word for the fusions that the vendor's graph engine makes.
+ENGINE = "graph_engine"
+
+
 class OperationForm(NamedTuple):
     """An operation of a layer: its row of ``CHAINS`` or its own kernel, and its values.
 
@@ -144,7 +148,7 @@ class Fusion(NamedTuple):
 
     The result itself stays in memory where it is ``kept``; else nobody else may read it. A kernel
     of a product can have a chain behind it on chips that drain L0C through UB. ``usual`` are those
-    that the vendor's graph compiler makes.
+    that the passes of a framework make, ``engine`` those of the vendor's graph engine.
     """
 
     name: str
@@ -152,6 +156,7 @@ class Fusion(NamedTuple):
     second: str
     kept: bool = False
     usual: bool = True
+    engine: bool = True
 
 
 class Update(NamedTuple):
@@ -295,8 +300,17 @@ def _operands(words: Sequence[str]) -> tuple[str, str, str]:
 def _fusion(name: str, node: YamlNode) -> Fusion:
     parts = node.mapping(("first", "second"), ("keeps", "usual"))
     first = tuple(item.text() for item in parts["first"].items())
-    usual = "usual" not in parts or parts["usual"].text() != "no"
-    return Fusion(name, first, parts["second"].text(), "keeps" in parts, usual)
+    makers = parts["usual"].text() if "usual" in parts else "yes"
+    if makers not in ("yes", "no", ENGINE):
+        raise parts["usual"].fail(f"expected yes, no or {ENGINE}, got {makers!r}")
+    return Fusion(
+        name,
+        first,
+        parts["second"].text(),
+        kept="keeps" in parts,
+        usual=makers == "yes",
+        engine=makers != "no",
+    )
 
 
 def chain_of(
