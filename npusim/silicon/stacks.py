@@ -49,13 +49,12 @@ def stack_keywords(row: NetworkRow) -> dict[str, str]:
     names = list(dict.fromkeys(stack for stack, _ in known))
     if row.stack not in names:
         raise Declined(
-            f"stack {row.stack!r} is not known{suggest(row.stack, names)}; known are "
-            f"{', '.join(names)}; or state dtype and normalisation in its place"
+            f"stack {row.stack!r} is not known{suggest(row.stack, names)}; or leave stack and amp "
+            "empty and state dtype and normalisation"
         )
     levels = [level for stack, level in known if stack == row.stack]
     if row.amp not in levels:
         raise Declined(
-            f"amp {row.amp!r} is not known of stack {row.stack!r}{suggest(row.amp, levels)}; "
-            f"known are {', '.join(levels)}"
+            f"amp {row.amp!r} is not known of stack {row.stack!r}{suggest(row.amp, levels)}"
         )
     return dict(known[row.stack, row.amp])

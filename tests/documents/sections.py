@@ -22,8 +22,8 @@ import npusim
 from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
 from npusim.silicon.rows import NetworkRow
-from npusim.silicon.stacks import stack_keywords
 from npusim.silicon.sheet import shipped_steps
+from npusim.silicon.stacks import stack_keywords
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES

@@ -120,8 +120,9 @@ class _Joining:
     def _dense(self, operation: Operation) -> bool:
         """Return whether a product leaves its result in one piece, of blocks of channels.
 
-        Chains without a product do. A strided gradient does so by phases; where a product of plain matrices takes the place of a
-        convolution, it takes less time by more than what comes after it.
+        Chains without a product do. A strided gradient does so by phases; where a product of plain
+        matrices takes the place of a convolution, it takes less time by more than what comes after
+        it.
         """
         layer = operation.layer
         if not operation.core or not isinstance(layer, ConvLayer):

@@ -348,8 +348,8 @@ def plan_of(
         settings=settings,
     )
     fused_counts = fused(step, chosen(setting.fusions), device, times.as_product)
-    formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
+    formats = Formats(step, times, as_framework=fixed)
     plan = None
     if setting.layouts == "each_call":
         launches = each_call(step, formats)
@@ -357,7 +357,9 @@ def plan_of(
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
         if not fixed:
-            usual = problem(step, formats, fixed=True).best()
+            framework = Formats(step, times, as_framework=True)
+            framework.simulate(fixed=True)
+            usual = problem(step, framework, fixed=True).best()
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
