@@ -101,13 +101,16 @@ def step(
     channels and one kernel does what several operations are. What belongs to a mode can be asked
     for by itself: ``layouts`` "each_call" (every operation converts), "as_framework" (blocks of
     channels throughout, conversions at the borders) or "best" (the least time, by an integer
-    program that proves it); ``fusions`` "usual", "all", "none" or names of the table in
+    program that proves it); ``fusions`` "usual" (those of a framework's own passes), "graph_engine"
+    (those of the vendor's graph engine), "all", "none" or names of the table in
     ``configs/operations.yaml``; and the options ``launch`` and ``tiling``, which is "library"
     unless given, as frameworks call the vendor's kernels.
 
     ``passes`` is "training" (both passes and the ``optimizer``: "momentum", "sgd", "adam"),
-    "forward" or "backward". Maps have the type ``dtype``, normalisations ``normalisation`` where it
-    is another; what the cube cannot multiply is cast to fp16. Of several ``cards`` each has
+    "forward" or "backward". Maps have the type ``dtype``; what the cube cannot multiply is cast to
+    fp16. Normalisations read and write maps of the type ``normalisation``, with a cast before and
+    one behind each where that is not ``dtype``; their statistics, scales and shifts are fp32 in any
+    case. Of several ``cards`` each has
     ``batch`` images, and gradients are exchanged beside the backward pass. Operations are simulated
     in ``jobs`` processes and kept in ``store`` as for ``npusim.network``. The keywords left are
     those of ``npusim.call.Options`` except ``timeline`` and ``check``: ``device`` is required.
