@@ -138,8 +138,8 @@ STEP_OPTIONS = (
         takers=(STEP,),
         read=dtype,
         metavar="TYPE",
-        help="type of the maps that normalisations read and write, with casts around them where it is "
-        "not that of --dtype; statistics are fp32 (default: that of --dtype)",
+        help="type of the maps that normalisations read and write, with casts around them where it "
+        "is not that of --dtype; statistics are fp32 (default: that of --dtype)",
     ),
     NetworkOption(
         name="cards",
