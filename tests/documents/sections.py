@@ -280,7 +280,7 @@ def steps() -> str:
     for row in shipped_steps().of(NetworkRow):
         one = found[row.id]
         keywords = stack_keywords(row)
-        types = keywords["dtype"]
+        types = keywords.get("dtype", "fp16")
         if "normalisation" in keywords:
             types += f", normalisation {keywords['normalisation']}"
         asked = (
