@@ -31,6 +31,7 @@ from npusim.problem.convolution import Convolution
 from npusim.results import Result
 from npusim.results.facts.least import on_silicon
 from npusim.silicon.rows import PARTS, CallRow, Declined, NetworkRow, SimulatedRow, needed
+from npusim.silicon.stacks import stack_keywords
 
 #: Kernels that a call may name.
 _KERNELS = (
@@ -312,13 +313,13 @@ _CONVOLUTIONS = {
 
 
 def simulate_network_row(row: NetworkRow, device: Device) -> SimulatedRow:
-    """The step of a row with the usual settings of its mode.
+    """The step of a row with the usual settings of its mode, in the types of its stack.
 
     Raises ``Declined`` for what a step cannot have here, and where some of it was not simulated.
     """
     mode, batch = needed(row, "mode", "batch")
-    optional: dict[str, Any] = {}
-    for name in ("dtype", "normalisation", "optimizer", "cards"):
+    optional: dict[str, Any] = {**stack_keywords(row)}
+    for name in ("optimizer", "cards"):
         if getattr(row, name) is not None:
             optional[name] = getattr(row, name)
     with told_as(Declined, caught=ArgumentError):

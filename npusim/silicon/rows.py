@@ -184,7 +184,9 @@ class CallRow(Measured):
 class NetworkRow(Measured):
     """One measured training step, most of whose columns are arguments of ``npusim.step``.
 
-    ``input_bound`` says whether reading images may have set the pace. The parts are forward
+    ``stack`` and ``amp`` are the software and its level of mixed precision, which say what
+    ``dtype`` and ``normalisation`` are (``npusim/silicon/stacks.py``); these are for rows without a
+    stack. ``input_bound`` says whether reading images may have set the pace. The parts are forward
     convolutions, both gradients, normalisations, the optimizer, and casts with clearing and
     layouts; they do not add up to the step.
     """
@@ -194,6 +196,8 @@ class NetworkRow(Measured):
     batch: int | None = None
     cards: int | None = None
     pieces: int | None = None
+    stack: str | None = None
+    amp: str | None = None
     dtype: str | None = None
     normalisation: str | None = None
     optimizer: str | None = None

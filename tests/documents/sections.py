@@ -23,6 +23,7 @@ from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
 from npusim.silicon.rows import NetworkRow
 from npusim.silicon.sheet import shipped_steps
+from npusim.silicon.stacks import stack_keywords
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
@@ -282,7 +283,10 @@ def steps() -> str:
     """Every measured step: what it took, what was simulated, or why not."""
     points, rows = _steps(), []
     for row in shipped_steps().of(NetworkRow):
-        types = f"{row.dtype}, normalisation fp32" if row.normalisation else f"{row.dtype}"
+        keywords = stack_keywords(row)
+        types = keywords.get("dtype", "fp16")
+        if "normalisation" in keywords:
+            types += f", normalisation {keywords['normalisation']}"
         asked = (
             f"{row.network}, batch {row.batch}, {types}",
             f"{row.cards} x {row.chip}",

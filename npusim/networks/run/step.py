@@ -100,13 +100,16 @@ def step(
     which values stay in blocks of channels and one kernel does what several operations are. What
     belongs to a mode can be asked for by itself: ``layouts`` "each_call" (every operation
     converts), "as_framework" (blocks of channels throughout, conversions at the borders) or "best"
-    (the least time, by an integer program that proves it); ``fusions`` "usual", "all", "none" or
+    (the least time, by an integer program that proves it); ``fusions`` "usual" (those of a
+    framework's own passes), "graph_engine" (those of the vendor's graph engine), "all", "none" or
     names of the table in ``configs/operations.yaml``; and the options ``launch`` and ``tiling``,
     which is "library" unless given, as frameworks call the vendor's kernels.
 
     ``passes`` is "training" (both passes and the ``optimizer``: "momentum", "sgd", "adam"),
-    "forward" or "backward". Maps have the type ``dtype``, normalisations ``normalisation`` where it
-    is another; what the cube cannot multiply is cast to fp16. Of several ``cards`` each has
+    "forward" or "backward". Maps have the type ``dtype``; what the cube cannot multiply is cast to
+    fp16. Normalisations read and write maps of the type ``normalisation``, with a cast before and
+    one behind each where that is not ``dtype``; their statistics, scales and shifts are fp32 in any
+    case. Of several ``cards`` each has
     ``batch`` images, and gradients are exchanged beside the backward pass. Operations are simulated
     in ``jobs`` processes and kept in ``store`` as for ``npusim.network``. The keywords left are
     those of ``npusim.call.Options`` except ``timeline`` and ``check``: ``device`` is required.
@@ -358,8 +361,8 @@ def plan_of(
         settings=settings,
     )
     fused_counts = fused(step, chosen(setting.fusions), device, times.as_product)
-    formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
+    formats = Formats(step, times, as_framework=fixed)
     plan = None
     if setting.layouts == "each_call":
         launches = each_call(step, formats)
@@ -367,7 +370,9 @@ def plan_of(
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
         if not fixed:
-            usual = problem(step, formats, fixed=True).best()
+            framework = Formats(step, times, as_framework=True)
+            framework.simulate(fixed=True)
+            usual = problem(step, framework, fixed=True).best()
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))
