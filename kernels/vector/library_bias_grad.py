@@ -398,12 +398,14 @@ class _Nest:
         slot = self.dy.next()
         pitch = lines.loaded(dtype.bytes) * dtype.bytes
         size = lines.length * dtype.bytes
+        odd = size % BLOCK_BYTES != 0 and self.k.has_path("GM", "UB", "odd_row")
+        variant = "odd_row" if odd else ""
         for move in self._moves(u, lines):
             target = slot.at(move.line * pitch, size, rows=move.rows, pitch=pitch)
             source = self.kernel.dy.at(
                 move.offset, size, base="dy", rows=move.rows, pitch=move.pitch
             )
-            self.k.data_move(target, source, dtype)
+            self.k.data_move(target, source, dtype, variant=variant)
         if self.wide is None:
             return slot
         wide = self.wide.next()

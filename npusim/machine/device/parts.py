@@ -351,10 +351,10 @@ class Vector:
     idle_head_cycles: int = figure("idle_head", "cycles")
     #: time of the scalar pipe to issue it
     issue_cycles: int = figure("issue", "cycles", 1)
-    #: per repeat: of two sources `add sub mul div max min`, with a scalar `adds muls maxs mins
-    #: compares`, of one source `abs exp ln rec relu rsqrt sqrt`, `compare select`, and `cast copy
-    #: dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements of 4 bytes, as
-    #: long as for as many of 2
+    #: per repeat: of two sources `add sub mul div max min and or`, with a scalar `adds muls maxs
+    #: mins compares`, of one source `abs exp ln rec relu rsqrt sqrt not`, `compare select`, and
+    #: `cast copy dup reduce_add reduce_max reduce_min transpose col2img`; of `exp ln sqrt` for
+    #: elements of 4 bytes, as long as for as many of 2
     ops: Mapping[str, Fraction] = figure("ops", "map:fraction_cycles")
     #: per repeat: added where one of two sources is repeated, as a number for each channel is
     repeated_cycles: Fraction = figure(

@@ -54,7 +54,8 @@ def test_every_device_can_run_the_instruction_set(name: str) -> None:
     if "dsp" in {role for kind in device.cores.values() for role in kind.roles}:
         check_dsp(device)
         return
-    assert device.vector.ops.keys() == load_device("tiny").vector.ops.keys()
+    operations = load_device("tiny").vector.ops.keys()
+    assert device.vector.ops.keys() | {"col2img"} == operations  # cores of the first 910's kind
     for src, dst in (("GM", "L1"), ("GM", "UB"), ("UB", "GM"), ("IMM", "L1"), ("UB", "UB")):
         assert device.has_path(src, dst)
     for dst in ("L0A", "L0B"):
