@@ -23,6 +23,7 @@ from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
 from npusim.silicon.rows import NetworkRow
 from npusim.silicon.sheet import shipped_steps
+from npusim.silicon.stacks import stack_keywords
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
@@ -250,21 +251,26 @@ def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
     return count, "mechanism", left_out, left_out_middle, f"{mean} / {middle}"
 
 
-def _steps() -> dict[str, dict[str, Any]]:
-    """What was simulated of the measured steps, from ``make steps``, by row."""
-    return {found["id"]: found for found in json.loads(STEPS.read_text(encoding="utf-8"))}
+def _steps() -> dict[str, list[dict[str, Any]]]:
+    """Simulations of measured steps, from ``make steps``, by row: one for each possible chip."""
+    points: dict[str, list[dict[str, Any]]] = {}
+    for point in json.loads(STEPS.read_text(encoding="utf-8")):
+        points.setdefault(point["id"], []).append(point)
+    return points
 
 
 def _step_errors() -> dict[str, list[float]]:
     """Absolute errors of the steps simulated by chip, where reading images does not set the pace.
 
-    Chips are in the order of the rows; one whose steps are not simulated is left out.
+    Chips are in the order of the rows; one whose steps are not simulated is left out, and so is a
+    row whose source leaves the chip open.
     """
     simulated = _steps()
     errors: dict[str, list[float]] = {}
     for row in shipped_steps().of(NetworkRow):
-        error = simulated[row.id]["error"]
-        if row.input_bound == "no" and error is not None:
+        first, *others = simulated[row.id]
+        error = first["error"]
+        if row.input_bound == "no" and error is not None and not others:
             errors.setdefault(row.chip, []).append(abs(error))
     return errors
 
@@ -275,29 +281,44 @@ def _percent(share: float) -> str:
 
 def steps() -> str:
     """Every measured step: what it took, what was simulated, or why not."""
-    found, rows = _steps(), []
+    points, rows = _steps(), []
     for row in shipped_steps().of(NetworkRow):
-        one = found[row.id]
-        types = f"{row.dtype}, normalisation fp32" if row.normalisation else f"{row.dtype}"
+        keywords = stack_keywords(row)
+        types = keywords.get("dtype", "fp16")
+        if "normalisation" in keywords:
+            types += f", normalisation {keywords['normalisation']}"
         asked = (
             f"{row.network}, batch {row.batch}, {types}",
             f"{row.cards} x {row.chip}",
             f"{row.mode}",
         )
-        error = one["error"]
-        times = f"{(row.time_us or 0) / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
-        reason = textwrap.shorten(one.get("reason") or "", 75, placeholder=" ...")
-        told = f"{100 * error:+.0f} %" if error is not None else reason
-        told += " (images may set the pace)" * (error is not None and row.input_bound != "no")
-        rows.append((row.id, *asked, times[0], times[1] if error is not None else "-", told))
+        measured = f"{(row.time_us or 0) / 1e3:.1f}"
+        simulated, error = _simulated_step(points[row.id])
+        if row.input_bound != "no" and simulated != "-":
+            error += " (images may set the pace)"
+        rows.append((row.id, *asked, measured, simulated, error))
     head = ("row", "step", "cards", "mode", "measured ms", "simulated ms", "error, or why none")
     return table(head, rows)
+
+
+def _simulated_step(points: list[dict[str, Any]]) -> tuple[str, str]:
+    """Milliseconds and error of a step, of one whose chip is open on each; "-" and why, else."""
+    for point in points:
+        if point["error"] is None:
+            return "-", textwrap.shorten(point.get("reason") or "", 75, placeholder=" ...")
+    times = [f"{point['simulated_us'] / 1e3:.1f}" for point in points]
+    errors = [f"{100 * point['error']:+.0f} %" for point in points]
+    if len(points) == 1:
+        return times[0], errors[0]
+    chips = [point["chip"] for point in points]
+    each = ", ".join(f"{time} on a {chip}" for time, chip in zip(times, chips, strict=True))
+    return each, f"{' or '.join(errors)}, counted in no mean"
 
 
 def step_parts() -> str:
     """The parts of the step that has a profile."""
     (row,) = (row for row in shipped_steps().of(NetworkRow) if row.busy_us)
-    found = _steps()[row.id]
+    (found,) = _steps()[row.id]
     rows = []
     for part, us in row.busy_us.items():
         error = found[f"{part}_us"] / us - 1
