@@ -25,6 +25,7 @@ from npusim.results.facts.number_text import (
     us_text,
 )
 from npusim.results.facts.pressure import wasted_lanes
+from npusim.results.facts.spread import NO_SPREAD, spread_text
 from npusim.results.facts.time_range import TimeRange
 from npusim.results.shown import palette
 from npusim.results.shown.figures import memories, roofline, timeline
@@ -163,11 +164,12 @@ def _range(times: TimeRange) -> Key:
         for effect in times.effects[:MAX_EFFECTS]
         if effect.faster_us(times.time_us) or effect.slower_us(times.time_us)
     ]
-    if times.spread != (1.0, 1.0):
-        low, high = times.spread
-        reasons.append(f"measured calls ({low:.2f} to {high:.2f} of the simulated time)")
     ends = f"{us_text(times.low_us)} to {us_text(times.high_us)}"
-    text = f"{ends} us, most from {', '.join(reasons)}" if reasons else f"{ends} us"
+    text = f"{ends} us"
+    if times.spread != NO_SPREAD:
+        text += f": {spread_text(times.spread, times.work)}"
+    if reasons:
+        text += f"; figures that matter most: {', '.join(reasons)}"
     return Key(ReportLine("range", text), (f"{ends} \u00b5s", "range of the time"))
 
 
