@@ -1,4 +1,4 @@
-"""The rows of ``configs/silicon/left_out.csv``, behind ``time_range``: measured over predicted times.
+"""The evidence of ``time_range``, ``configs/silicon/left_out.csv``: measured over predicted times.
 
 Kernels are predicted by constants that were fitted without their shape, calls by choices that were
 made without their group (``tools.scorecard.mechanisms``). Nothing is left out of other rows, which
@@ -28,7 +28,7 @@ from npusim.problem.work import (
     step_of,
 )
 from npusim.results.facts.spread import LeftOutRow
-from npusim.silicon.rows import KernelRow, NetworkRow, Row
+from npusim.silicon.rows import CallRow, KernelRow, NetworkRow, Row
 from npusim.silicon.score import is_scored, shape_of
 from npusim.silicon.sheet import shipped_sheets, shipped_steps
 from npusim.silicon.simulate import RowOutcome, device_name

@@ -25,6 +25,7 @@ from npusim.results.facts.energy import (
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.least import Ends, ends
 from npusim.results.facts.number_text import bytes_text, counted, counts, us_text
+from npusim.results.facts.other_chips import other_chips_of
 from npusim.results.facts.replay import Replay
 from npusim.results.facts.time_range import TimeRange, time_range
 from npusim.results.facts.verdict import Verdict, verdict
@@ -229,6 +230,7 @@ CALL: tuple[Fact[CallFacts], ...] = (
     Fact("device", "device", "", str, lambda call: call.device.name),
     Fact("device_digest", "digest", "", str, lambda call: call.device.digest()),
     Fact("launch", "launch mode", "", str, lambda call: call.device.launch_mode),
+    other_chips_of(lambda call: call.device),
     Fact("cycles", "cycles", "", counts, lambda call: call.cycles),
     TIME,
     Fact("bottleneck", "bottleneck", "", str, lambda call: call.bottleneck),

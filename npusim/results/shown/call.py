@@ -24,6 +24,7 @@ from npusim.results.facts.number_text import (
     rate_text,
     us_text,
 )
+from npusim.results.facts.other_chips import OTHER_CHIPS
 from npusim.results.facts.pressure import wasted_lanes
 from npusim.results.facts.spread import NO_SPREAD, spread_text
 from npusim.results.facts.time_range import TimeRange
@@ -113,6 +114,9 @@ def _keys(result: CallFacts) -> Iterator[Key]:
             f"digest {device.digest()}",
         )
     )
+    text = OTHER_CHIPS.format(OTHER_CHIPS.of(device))
+    if text:
+        yield Key(ReportLine("figures", text))
     launches = us_text(device.time_us(sum(run.launch_cycles for run in result.runs)))
     yield Key(
         ReportLine(

@@ -98,6 +98,7 @@ def _keys(facts: Row, device: Device, what: str) -> Iterator[Key]:
     yield Key(ReportLine("network", f"{facts['workload']}: {facts['description']}"))
     yield Key(ReportLine(facts["pass"], what))
     yield Key(ReportLine("device", network_words.device_text(facts)))
+    yield from network_words.other_chips(facts)
     ends = ""
     if facts["time_range_us"]:
         low_us, high_us = facts["time_range_us"]
