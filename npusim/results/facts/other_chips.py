@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from npusim.machine.device.parts import ENERGY
 from npusim.machine.device.spec import Device
 from npusim.results.facts.fact import Fact
-from npusim.results.facts.number_text import counted
 
 T = TypeVar("T")
 
@@ -57,14 +56,20 @@ def _other_chips(device: Device) -> dict[str, Any]:
     }
 
 
-def other_chips_text(facts: Mapping[str, Any]) -> str:
-    """The same in a line; "" where no figure is another chip's."""
+def count_and_rest(facts: Mapping[str, Any]) -> tuple[str, str]:
+    """The same as a count and the rest of the sentence; two "" where no figure is another chip's."""
     if not facts["of_other_chips"]:
-        return ""
+        return "", ""
     chips = ", ".join(f"{chip} {count}" for chip, count in facts["chips"].items())
-    count = f"{facts['of_other_chips']} of {counted(facts['figures'], 'figure')}"
-    text = f"{count} that cost time were fitted for another chip ({chips})"
-    return f"{text}; {facts['assumed']} more are assumed" if facts["assumed"] else text
+    rest = f"figures that cost time were fitted for another chip ({chips})"
+    if facts["assumed"]:
+        rest += f"; {facts['assumed']} more are assumed"
+    return f"{facts['of_other_chips']} of {facts['figures']}", rest
+
+
+def other_chips_text(facts: Mapping[str, Any]) -> str:
+    """The sentence."""
+    return " ".join(count_and_rest(facts)).strip()
 
 
 #: Of a device.

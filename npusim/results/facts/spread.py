@@ -41,8 +41,9 @@ SORTS: tuple[tuple[str, ...], ...] = (
 #: probability of n / (n + 1).
 LEAST_ROWS = 4
 
-#: Rows of a chip below which those of other chips may widen the range.
-ENOUGH_ROWS = 10
+#: Rows of a chip below which those of other chips may widen the range: of fewer the factor is the
+#: largest deviation, which one row more may well exceed by far.
+ENOUGH_ROWS = 9
 
 
 class LeftOutRow(NamedTuple):
@@ -108,7 +109,7 @@ def factor(ratios: Collection[float]) -> float:
 def spread_among(rows: Iterable[LeftOutRow], product: str, work: str) -> Spread:
     """The spread of a class on a chip's product, as some rows show it.
 
-    Ten rows of the product and class speak for themselves. With fewer the spread is at least that
+    Nine rows of the product and class speak for themselves. With fewer the spread is at least that
     of the class on all chips. Without any, and where no chip has ``LEAST_ROWS``, it is at least
     that of all classes of the sort (``SORTS``): kernels, calls, work between them, steps.
     """

@@ -14,6 +14,7 @@ from npusim.machine.timing.trace import Bound, KernelRun, LineWork
 from npusim.results.facts import advice, metrics, tables
 from npusim.results.facts.call import LEAST, TIME, CallFacts
 from npusim.results.facts.energy import EnergyRow, no_energy
+from npusim.results.facts.fact import row_of
 from npusim.results.facts.least import PROBLEM
 from npusim.results.facts.metrics import PathTotal, PipeShare
 from npusim.results.facts.number_text import (
@@ -31,6 +32,7 @@ from npusim.results.facts.time_range import TimeRange
 from npusim.results.shown import palette
 from npusim.results.shown.figures import memories, roofline, timeline
 from npusim.results.shown.kernel_lines import HEAD, LEFT, cells
+from npusim.results.shown.other_chips import other_chips
 from npusim.results.shown.report import (
     Cell,
     Colours,
@@ -114,9 +116,7 @@ def _keys(result: CallFacts) -> Iterator[Key]:
             f"digest {device.digest()}",
         )
     )
-    text = OTHER_CHIPS.format(OTHER_CHIPS.of(device))
-    if text:
-        yield Key(ReportLine("figures", text))
+    yield from other_chips(row_of([OTHER_CHIPS], device))
     launches = us_text(device.time_us(sum(run.launch_cycles for run in result.runs)))
     yield Key(
         ReportLine(
@@ -169,11 +169,12 @@ def _range(times: TimeRange) -> Key:
         if effect.faster_us(times.time_us) or effect.slower_us(times.time_us)
     ]
     ends = f"{us_text(times.low_us)} to {us_text(times.high_us)}"
-    text = f"{ends} us"
+    text, figures = f"{ends} us", ", most from"
     if times.spread != NO_SPREAD:
         text += f": {spread_text(times.spread, times.work)}"
+        figures = "; figures that matter most:"
     if reasons:
-        text += f"; figures that matter most: {', '.join(reasons)}"
+        text += f"{figures} {', '.join(reasons)}"
     return Key(ReportLine("range", text), (f"{ends} \u00b5s", "range of the time"))
 
 

@@ -18,7 +18,6 @@ from npusim.results.facts.number_text import (
     times_text,
     us_text,
 )
-from npusim.results.facts.other_chips import OTHER_CHIPS
 from npusim.results.facts.spread import NO_SPREAD, Spread, spread_text
 from npusim.results.facts.tables import least_share
 from npusim.results.shown.report import Key, ReportLine
@@ -41,13 +40,6 @@ def device_text(facts: Mapping[str, Any]) -> str:
     """The device of plain facts, its clock, and what it is by content."""
     clock = f"{facts['clock_hz'] / 1e9:g} GHz"
     return f"{facts['device']}, {clock}, digest {facts['device_digest']}"
-
-
-def other_chips(facts: Mapping[str, Any]) -> Iterator[Key]:
-    """The line on figures that were fitted for another chip, where there are any."""
-    text = OTHER_CHIPS.format(facts[OTHER_CHIPS.name])
-    if text:
-        yield Key(ReportLine("figures", text))
 
 
 def step_range(facts: Mapping[str, Any]) -> Iterator[Key]:
