@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,19 @@ def test_assumed_figures_of_a_listed_source_are_another_chips(tmp_path: Path) ->
     assert dict(figures_of_others(device(tmp_path, text)))["l2.request"] == "someone"
     with pytest.raises(ConfigError, match=r"unknown source 'LENT'.*explain new ones"):
         device(tmp_path, CHILD + "carried_over: {LENT: someone}\n")
+
+
+@pytest.mark.parametrize("name", npusim.devices())
+def test_sources_that_say_so_are_listed_as_carried_over(name: str) -> None:
+    """A key whose explanation begins with the chip it is from is one of another chip."""
+    machine = load_device(name)
+    says_so = {
+        key
+        for key, about in machine.sources.items()
+        if re.match(r"as (the|a|on|fitted on) |carried over |(not )?measured on .*this bin", about)
+    }
+    used = {provenance.source for provenance in machine.provenance.values()}
+    assert says_so & used <= set(machine.carried_over)
 
 
 def test_everything_shows_the_same_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

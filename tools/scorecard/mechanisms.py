@@ -11,7 +11,7 @@ them. The first alternative of a choice is what one would take without any measu
 where no other row tells.
 
 **To add a choice**, add a row to ``CHOICES``: its name, the chip, the families of calls that decide
-it (``SCORED`` for the scored kernels of a chip, ``STEPS`` for its steps), and its alternatives, the
+it (or of streaming kernels; ``SCORED`` for the scored kernels of a chip, ``STEPS`` for its steps), and its alternatives, the
 one without measurements first, the one that ships last. An alternative changes figures of the
 device (``_figures``), or names of modules and classes (``_names``); a figure between two ends is a
 ``line``. Choices of a chip that the same sort of row decides are made together. Figures that
@@ -57,9 +57,12 @@ _CONVOLUTIONS = ("CONV2D-FWD", "DW-CONV2D-FWD", "DW3D")
 #: Families without calls on a chip.
 _UNMEASURED = {("950PR", "DW-CONV2D-FWD"), ("950PR", "GEMM")}
 
-#: Sorts of rows that decide a choice: scored kernels, steps of networks, and calls, which choices
-#: name by their families.
-SCORED, STEPS, CALLS = "scored kernels", "steps", "calls"
+#: Sorts of rows that decide a choice. Choices name calls and streaming kernels by their families;
+#: all scored kernels, and all steps, have one name.
+KERNELS, CALLS, STEPS = "kernels", "calls", "steps"
+SCORED = "scored kernels"
+_STREAMS = ("ASC-ADD", "ASC-GELU", "ASC-COPY", "ASC-ND2NZ")
+_SORTS = {SCORED: KERNELS, **dict.fromkeys(_STREAMS, KERNELS), STEPS: STEPS}
 
 Places = tuple[int, ...]
 
@@ -89,8 +92,8 @@ class Choice:
 
     @property
     def sort(self) -> str:
-        """The sort of rows that decide it: ``SCORED``, ``STEPS``, or calls."""
-        (sort,) = {name if name in (SCORED, STEPS) else CALLS for name in self.decided_by}
+        """The sort of rows that decide it: kernels, calls or steps."""
+        (sort,) = {_SORTS.get(name, CALLS) for name in self.decided_by}
         return sort
 
     @property
@@ -255,7 +258,9 @@ def _family(row: Row) -> str:
         return row.family
     if not work_of(row):
         return ""
-    return STEPS if isinstance(row, NetworkRow) else SCORED if is_scored(row) else ""
+    if isinstance(row, NetworkRow):
+        return STEPS
+    return SCORED if is_scored(row) else row.family
 
 
 def simulated(row: Row, alternatives: Sequence[Alternative]) -> float:

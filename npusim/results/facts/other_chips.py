@@ -57,7 +57,7 @@ def _other_chips(device: Device) -> dict[str, Any]:
 
 
 def count_and_rest(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """The same as a count and the rest of the sentence; two "" where no figure is another chip's."""
+    """The same as a count and the rest of the sentence; "" where none is such."""
     if not facts["of_other_chips"]:
         return "", ""
     chips = ", ".join(f"{chip} {count}" for chip, count in facts["chips"].items())

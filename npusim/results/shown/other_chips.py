@@ -10,7 +10,7 @@ from npusim.results.shown.report import Key, ReportLine
 
 
 def other_chips(facts: Mapping[str, Any]) -> Iterator[Key]:
-    """The key of the fact ``OTHER_CHIPS`` among ``facts``; none where no figure is another chip's."""
+    """The key of the fact ``OTHER_CHIPS`` among ``facts``; none where none is such."""
     known = facts[OTHER_CHIPS.name]
     count, rest = count_and_rest(known)
     if count:
