@@ -10,11 +10,11 @@ choices are made again on all other rows that decide them, and what was left out
 them. The first alternative of a choice is what one would take without any measured row; it stands
 where no other row tells.
 
-**To add a choice**, add a row to ``CHOICES``: its name, the chip, the families of calls that decide
-it (or of streaming kernels; ``SCORED`` for the scored kernels of a chip, ``STEPS`` for its steps), and its alternatives, the
-one without measurements first, the one that ships last. An alternative changes figures of the
-device (``_figures``), or names of modules and classes (``_names``); a figure between two ends is a
-``line``. Choices of a chip that the same sort of row decides are made together. Figures that
+**To add a choice**, add a row to ``CHOICES``: its name, the chip, the families of calls or of
+streaming kernels that decide it (``SCORED`` for the scored kernels of a chip, ``STEPS`` for its
+steps), and its alternatives, the one without measurements first, the one that ships last. An
+alternative changes figures of the device (``_figures``), or names of modules and classes
+(``_names``); a figure between two ends is a ``line``. Choices of a chip that the same sort of row decides are made together. Figures that
 ``fit.yaml`` has need no row: ``python -m tools.scorecard`` fits them again. ``--only WORD`` makes
 the choices whose names have the word, with all others as they ship.
 """
