@@ -40,8 +40,8 @@ from tests.documents.language_table import language
 from tests.documents.operator_table import operator_table
 from tests.documents.pages import ROOT, blocks
 from tools.scorecard.coverage import coverage
-from tools.scorecard.evidence import kind_of, work_of
-from tools.scorecard.mechanisms import CHOICES, SEEN_ROWS
+from tools.scorecard.evidence import SEEN_ROWS, kind_of, work_of
+from tools.scorecard.mechanisms import CHOICES
 
 SCORECARD = ROOT / "docs" / "scorecard" / "scorecard.txt"
 MECHANISMS = SCORECARD.with_name("mechanisms.txt")

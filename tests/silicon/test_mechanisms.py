@@ -14,13 +14,12 @@ import pytest
 from npusim.silicon.rows import CallRow, Row
 from npusim.silicon.sheet import shipped_steps
 from tests.silicon.replayed import ratios, times
-from tools.scorecard.evidence import group_of
+from tools.scorecard.evidence import SEEN_ROWS, group_of
 from tools.scorecard.mechanisms import (
     CALLS,
     CHOICES,
     FAMILIES,
     POINTS,
-    SEEN_ROWS,
     Alternative,
     Choice,
     Errors,

@@ -50,6 +50,11 @@ OPERATIONS = {
     "nd2nz_vector": LAYOUT,
 }
 
+#: Rows on which figures were chosen that nothing is left out of, and which: they are not unseen.
+SEEN_ROWS = {
+    "N001": "figures of a 910 with the keys STEP and GRAPH, from the profile of the step",
+}
+
 #: Classes of calls that are no convolutions.
 _CALLS = {"matmul": PRODUCT, "transpose": LAYOUT}
 
@@ -104,9 +109,12 @@ def predicted(outcome: RowOutcome) -> LeftOutRow | None:
 
 
 def left_out_row(row: Row, predicted_us: float) -> LeftOutRow | None:
-    """The row of the file of a time; None where nothing was measured or no range rests on it."""
+    """The row of the file of a time; None where nothing was measured or no range rests on it.
+
+    None rests on ``SEEN_ROWS``.
+    """
     work = work_of(row)
-    if not work or not row.time_us:
+    if not work or not row.time_us or row.id in SEEN_ROWS:
         return None
     product = load_device(device_name(row)[0]).product
     group = " ".join(map(str, group_of(row)))

@@ -222,12 +222,6 @@ CHOICES = (
 )
 
 
-#: Rows on which figures were chosen that nothing is left out of, and which: they are not unseen.
-SEEN_ROWS = {
-    "N001": "figures of a 910 with the keys STEP and GRAPH, from the profile of the step",
-}
-
-
 @dataclass(frozen=True)
 class Prediction:
     """A row, its group, and its simulated over its measured time less 1, chosen without it."""
