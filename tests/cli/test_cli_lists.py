@@ -98,7 +98,8 @@ def test_devices_show_counts_what_was_fitted_for_another_chip(
     file.write_text("base: ascend910b2\nname: mine\ndescription: d\n", encoding="utf-8")
     known = load_device("ascend910b2").provenance.values()
     fitted = sum(
-        one.confidence in ("fitted", "hypothesis") or one.source == "A910" for one in known
+        one.confidence in ("fitted", "hypothesis") or one.source in ("A910", "EXCHANGE")
+        for one in known
     )
     told = " ".join(" ".join(_lines(capsys, "devices", "show", str(file))).split())
     assert re.search(rf"{fitted} of \d+ figures that cost time were fitted for another", told)

@@ -53,20 +53,26 @@ def test_a_factor_is_the_deviation_that_the_next_row_exceeds_one_time_in_five(
 def test_nine_rows_of_a_chip_speak_for_themselves() -> None:
     narrow = rows(FORWARD, "a2", *[1.01] * ENOUGH_ROWS)
     wide = rows(FORWARD, "950", *[1.5] * 4)
-    assert spread_among([*narrow, *wide], "a2", FORWARD) == (pytest.approx(1.01), ENOUGH_ROWS)
+    spread = spread_among([*narrow, *wide], "a2", FORWARD)
+    assert spread.factor == pytest.approx(1.01)
+    assert spread.rows == ENOUGH_ROWS
 
 
 def test_fewer_are_at_least_as_wide_as_the_class() -> None:
     """Five rows within 1 % are no proof where those of another chip are 20 % off."""
     few = rows(FORWARD, "950", *[1.01] * 5)
     others = rows(FORWARD, "a2", *[1.2] * ENOUGH_ROWS)
-    assert spread_among([*few, *others], "950", FORWARD) == (pytest.approx(1.2), 5)
+    spread = spread_among([*few, *others], "950", FORWARD)
+    assert spread.factor == pytest.approx(1.2)
+    assert spread.rows == 5
     assert spread_among(few, "950", FORWARD).factor == pytest.approx(1.01)
 
 
 def test_where_no_row_is_a_chips_all_classes_of_the_sort_count() -> None:
     known = [*rows(FORWARD, "a2", *[1.1] * 10), *rows(FILTER_GRADIENT, "a2", *[1.6] * 30)]
-    assert spread_among(known, "910", FORWARD) == (pytest.approx(1.6), 0)
+    spread = spread_among(known, "910", FORWARD)
+    assert spread.factor == pytest.approx(1.6)
+    assert spread.rows == 0
     other_sorts = rows(KERNEL, "a2", *[3.0] * 60)
     assert spread_among([*known, *other_sorts], "910", FORWARD).factor == pytest.approx(1.6)
 
@@ -74,7 +80,8 @@ def test_where_no_row_is_a_chips_all_classes_of_the_sort_count() -> None:
 def test_two_rows_are_no_class() -> None:
     steps = [*rows(STEPS[0], "910", *[1.1] * 10), *rows(STEPS[1], "910", 2.0, 2.0)]
     spread = spread_among(steps, "910", STEPS[1])
-    assert spread == (pytest.approx(2.0), 2)
+    assert spread.factor == pytest.approx(2.0)
+    assert spread.rows == 2
 
 
 def test_a_device_without_a_product_has_none() -> None:

@@ -14,9 +14,10 @@ where no other row tells.
 streaming kernels that decide it (``SCORED`` for the scored kernels of a chip, ``STEPS`` for its
 steps), and its alternatives, the one without measurements first, the one that ships last. An
 alternative changes figures of the device (``_figures``), or names of modules and classes
-(``_names``); a figure between two ends is a ``line``. Choices of a chip that the same sort of row decides are made together. Figures that
-``fit.yaml`` has need no row: ``python -m tools.scorecard`` fits them again. ``--only WORD`` makes
-the choices whose names have the word, with all others as they ship.
+(``_names``); a figure between two ends is a ``line``. Choices of a chip that the same sort of row
+decides are made together. Figures that ``fit.yaml`` has need no row: ``python -m tools.scorecard``
+fits them again. ``--only WORD`` makes the choices whose names have the word, with all others as
+they ship.
 """
 
 from __future__ import annotations
@@ -246,6 +247,11 @@ def rows(chip: str, families: Collection[str] = FAMILIES) -> list[Row]:
     return [row for row in measured if row.chip == chip and _family(row) in families]
 
 
+def calls(chip: str) -> list[CallRow]:
+    """The measured calls of a chip that the headline is about."""
+    return [row for row in rows(chip) if isinstance(row, CallRow)]
+
+
 def _family(row: Row) -> str:
     """The word by which choices name the rows that decide them."""
     if isinstance(row, CallRow):
@@ -317,7 +323,7 @@ class Errors:
 
     def _time_us(self, places: Places) -> float:
         """The time between the corners around ``places``."""
-        corners = {(): 1.0}
+        corners: dict[Places, float] = {(): 1.0}
         for choice, place in zip(self.choices, places, strict=True):
             share = place / (POINTS - 1)
             ends = {0: 1 - share, 1: share} if choice.line else {place: 1.0}
@@ -481,7 +487,7 @@ def _chosen(
     chip: str, choices: Sequence[Choice], found: Study, everywhere: Places
 ) -> list[tuple[str, ...]]:
     """A row for each choice: what all rows choose, and the others of each group."""
-    rows_of_table = []
+    rows_of_table: list[tuple[str, ...]] = []
     for i, choice in enumerate(choices):
         counts = Counter(names[i] for names in found.chosen.values()).most_common()
         without = ", ".join(f"{name} ({count})" for name, count in counts)
