@@ -32,6 +32,7 @@ from npusim.results.facts.other_chips import time_figures
 from npusim.results.facts.spread import left_out_rows
 from npusim.silicon.rows import NetworkRow
 from npusim.silicon.sheet import shipped_sheets, shipped_steps
+from npusim.silicon.stacks import stack_keywords
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
@@ -258,22 +259,27 @@ def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
     return count, "mechanism", left_out, left_out_middle, f"{mean} / {middle}"
 
 
-def _steps() -> dict[str, dict[str, Any]]:
-    """What was simulated of the measured steps, from ``make steps``, by row."""
-    return {found["id"]: found for found in json.loads(STEPS.read_text(encoding="utf-8"))}
+def _steps() -> dict[str, list[dict[str, Any]]]:
+    """Simulations of measured steps, from ``make steps``, by row: one for each possible chip."""
+    points: dict[str, list[dict[str, Any]]] = {}
+    for point in json.loads(STEPS.read_text(encoding="utf-8")):
+        points.setdefault(point["id"], []).append(point)
+    return points
 
 
 def _step_errors() -> dict[tuple[str, str], list[float]]:
     """Absolute errors of unseen steps by kind of network and chip, in the order of ``STEPS``.
 
-    Steps for which reading images may have set the pace are left out, and rows on which figures
-    were chosen (``SEEN_ROWS``).
+    Steps for which reading images may have set the pace are left out, and so are rows on which
+    figures were chosen (``SEEN_ROWS``) and rows whose source leaves the chip open.
     """
     simulated = _steps()
     found: dict[tuple[str, str], list[float]] = {}
     for row in shipped_steps().of(NetworkRow):
-        error = simulated[row.id]["error"]
-        if work_of(row) and error is not None and row.id not in SEEN_ROWS:
+        first, *others = simulated[row.id]
+        error = first["error"]
+        unseen = row.id not in SEEN_ROWS and not others
+        if work_of(row) and error is not None and unseen:
             found.setdefault((kind_of(row), row.chip), []).append(abs(error))
     order = {kind: place for place, kind in enumerate(NETWORK_KINDS)}
     return dict(sorted(found.items(), key=lambda entry: (order[entry[0][0]], entry[0][1])))
@@ -357,22 +363,23 @@ def _percent(share: float) -> str:
 
 def steps() -> str:
     """Every measured step: what it took, what was simulated, or why not."""
-    found, rows = _steps(), []
+    points, rows = _steps(), []
     for row in shipped_steps().of(NetworkRow):
-        one = found[row.id]
-        types = f"{row.dtype}, normalisation fp32" if row.normalisation else f"{row.dtype}"
+        keywords = stack_keywords(row)
+        types = keywords.get("dtype", "fp16")
+        if "normalisation" in keywords:
+            types += f", normalisation {keywords['normalisation']}"
         asked = (
             f"{row.network}, batch {row.batch}, {types}",
             kind_of(row),
             f"{row.cards} x {row.chip}",
             f"{row.mode}",
         )
-        error = one["error"]
-        times = f"{(row.time_us or 0) / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
-        reason = textwrap.shorten(one.get("reason") or "", 75, placeholder=" ...")
-        told = f"{100 * error:+.0f} %" if error is not None else reason
-        told += " (images may set the pace)" * (error is not None and row.input_bound != "no")
-        rows.append((row.id, *asked, times[0], times[1] if error is not None else "-", told))
+        measured = f"{(row.time_us or 0) / 1e3:.1f}"
+        simulated, error = _simulated_step(points[row.id])
+        if row.input_bound != "no" and simulated != "-":
+            error += " (images may set the pace)"
+        rows.append((row.id, *asked, measured, simulated, error))
     head = (
         "row",
         "step",
@@ -386,10 +393,24 @@ def steps() -> str:
     return table(head, rows)
 
 
+def _simulated_step(points: list[dict[str, Any]]) -> tuple[str, str]:
+    """Milliseconds and error of a step, of one whose chip is open on each; "-" and why, else."""
+    for point in points:
+        if point["error"] is None:
+            return "-", textwrap.shorten(point.get("reason") or "", 75, placeholder=" ...")
+    times = [f"{point['simulated_us'] / 1e3:.1f}" for point in points]
+    errors = [f"{100 * point['error']:+.0f} %" for point in points]
+    if len(points) == 1:
+        return times[0], errors[0]
+    chips = [point["chip"] for point in points]
+    each = ", ".join(f"{time} on a {chip}" for time, chip in zip(times, chips, strict=True))
+    return each, f"{' or '.join(errors)}, counted in no mean"
+
+
 def step_parts() -> str:
     """The parts of the step that has a profile."""
     (row,) = (row for row in shipped_steps().of(NetworkRow) if row.busy_us)
-    found = _steps()[row.id]
+    (found,) = _steps()[row.id]
     rows = []
     for part, us in row.busy_us.items():
         error = found[f"{part}_us"] / us - 1

@@ -36,6 +36,7 @@ from unittest.mock import patch
 from npusim.base.records import replace
 from npusim.cli.files import print_table
 from npusim.kernels.estimate.tile import busy_cycles
+from npusim.kernels.layout.library_maps import LibraryMaps
 from npusim.kernels.layout.library_trans_data import LibraryGroups
 from npusim.kernels.layout.trans_data import TransData
 from npusim.kernels.vendor import library
@@ -180,6 +181,23 @@ CHOICES = (
             "LibraryGroups",
             ("as without", TransData),
             ("group by group", LibraryGroups),
+            of=conv_launch,
+        ),
+    ),
+    Choice(
+        "pieces of a move inside UB",
+        "910B2",
+        ("CONV2D-FWD", "DW-CONV2D-FWD"),
+        _figures(["paths.UB->UB.row"], ["0cycle"], ["2cycle"]),
+    ),
+    Choice(
+        "conversions of images",
+        "910B2",
+        ("CONV2D-FWD", "DW-CONV2D-FWD"),
+        _names(
+            "LibraryMaps",
+            ("turned once", TransData),
+            ("turned twice", LibraryMaps),
             of=conv_launch,
         ),
     ),

@@ -120,6 +120,9 @@ class Device(Shown):
     library_multiplies: bool = parts.figure(
         "library_multiplies", "bool", False, digest="unless empty"
     )
+    #: frameworks that call operators one by one leave tensors in private formats between them:
+    #: blocks of channels and fractals
+    private_formats: bool = parts.figure("private_formats", "bool", False, digest="unless empty")
     #: what each source key stands for
     sources: Mapping[str, str]
     #: source keys whose figures were fitted for another chip, each with that chip

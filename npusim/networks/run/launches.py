@@ -49,6 +49,8 @@ from npusim.ops.blocked import fractal_columns
 from npusim.ops.conv_ways import can_multiply, faster_shape, multiplied
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.layer_products import layer_product
+from npusim.ops.library_average import launch_library_average
+from npusim.ops.library_pool import launch_library_pool
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
 from npusim.results.shown.network_words import TRAFFIC
@@ -244,6 +246,8 @@ class OperationLauncher(Struct, frozen=True):
     def pool(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
 
+        ``tiling="library"`` pools as the library does, on chips and for windows whose rules are
+        known.
         Maxima of windows that no UB holds have no kernel: their time is that of their bytes.
         The gradient of a sum over windows side by side enlarges a map, and such sums are the
         gradient of that.
@@ -265,6 +269,12 @@ class OperationLauncher(Struct, frozen=True):
             kind = "sum"
         else:
             kind = "mean" if layer.numbers else "mean_inside"
+        if mask is not None and launch_library_pool(call, shape, read, out, mask, back=back):
+            return
+        if kind.startswith("mean") and launch_library_average(
+            call, shape, read, out, inside=kind == "mean_inside", back=back
+        ):
+            return
         saturate = call.device.saturates
         forward = Pool(shape, image, windows, kind=kind, mask=mask, saturate=saturate)
         fits = forward.fits(call.device)
