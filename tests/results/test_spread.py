@@ -118,6 +118,15 @@ def test_a_range_on_a_measured_chip_is_that_of_its_class() -> None:
     assert found.high_us == pytest.approx(result.time_us * found.spread.factor)
     assert found.low_us == pytest.approx(result.time_us / found.spread.factor)
     assert f"({FILTER_GRADIENT}, {found.spread.rows} rows)" in " ".join(result.text().split())
+    changed = npusim.ops.convolution_backward(
+        dy,
+        x,
+        w,
+        padding=1,
+        output_mask=(False, True, False),
+        device=result.device.replace("l2.size", "96MiB"),
+    ).time_range
+    assert changed.spread == (found.spread.factor, 0), "nobody measured such a chip"
     unmeasured = npusim.ops.convolution_backward(
         dy, x, w, padding=1, output_mask=(False, True, False), device="ascend310p"
     ).time_range

@@ -112,6 +112,27 @@ class Choice:
 #: Points of a straight line that are looked at, its ends included.
 POINTS = 13
 
+#: What a core alone gets of main memory: of a move to L1 and L0, and to UB.
+_ALONE = (
+    *(f"paths.{path}.memory_rate" for path in ("GM->L1", "GM->L1.nd2nz", "GM->L0A", "GM->L0B")),
+    "paths.GM->UB.memory_rate",
+)
+
+
+def _memory(chip: str, decided_by: tuple[str, ...], streams: tuple[str, ...]) -> tuple[Choice, ...]:
+    """What a core alone gets of main memory, and what turning its bus around takes."""
+    unlimited, alone = ("10TB/s",) * len(_ALONE), (*("155GB/s",) * (len(_ALONE) - 1), "96GB/s")
+    return (
+        Choice("main memory of a core alone", chip, decided_by, _figures(_ALONE, unlimited, alone)),
+        Choice(
+            "turnaround of the bus",
+            chip,
+            streams,
+            _figures(["links.hbm.turnaround"], ["0%"], ["11%"]),
+        ),
+    )
+
+
 _IMG2COL = "paths.L1->L0B.load3d.window", "paths.L1->L0A.load3d_transpose.rate"
 
 
@@ -156,6 +177,8 @@ def _empty_cast(row: CallRow, device: Device) -> list[KernelRun]:
 
 
 CHOICES = (
+    *_memory("910B1", (SCORED, "ASC-ADD", "ASC-COPY"), ("ASC-ADD", "ASC-COPY")),
+    *_memory("950PR", (SCORED,), ("ASC-ADD", "ASC-GELU", "ASC-COPY")),
     *_launches("910B2", "0.05us", "0.2us"),
     Choice(
         "img2col into L0B, transposed into L0A",

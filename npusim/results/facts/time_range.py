@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from npusim.base.quantities import format_quantity
 from npusim.machine.device.catalog import ranges
-from npusim.machine.device.config import figure_text
+from npusim.machine.device.config import USER, figure_text
 from npusim.machine.device.spec import Device
 from npusim.results.facts import tables
 from npusim.results.facts.replay import Replay
@@ -108,4 +108,6 @@ def time_range(device: Device, time_us: float, replay: Replay, work: str) -> Tim
             effects.append(Effect(path, texts[0], texts[1], low, high))
     effects.sort(key=lambda effect: -max(effect.faster_us(time_us), effect.slower_us(time_us)))
     spread = spread_of(device.product, work)
+    if any(provenance.source == USER[0] for provenance in device.provenance.values()):
+        spread = spread._replace(rows=0)  # nobody measured a chip with a user's figures
     return TimeRange(time_us=time_us, effects=tuple(effects), spread=spread, work=work)
