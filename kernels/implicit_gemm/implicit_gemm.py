@@ -68,6 +68,7 @@ from npusim.language import (
     round_up,
 )
 from npusim.problem.convolution import Convolution
+from npusim.problem.work import DEPTH_WISE, FORWARD
 
 __all__ = ["Epilogue", "ImplicitGemm", "Tiling"]
 
@@ -197,6 +198,10 @@ class ImplicitGemm(Tiled):
     @property
     def useful_macs(self) -> int:
         return self.shape.useful_macs
+
+    @property
+    def work_class(self) -> str:
+        return DEPTH_WISE if self.shape.is_depth_wise else FORWARD
 
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -275,8 +275,10 @@ def _points(outcomes: Sequence[RowOutcome]) -> dict[str, list[tuple[float, float
     """Measured and simulated times by family, of rows whose chip is known."""
     points: dict[str, list[tuple[float, float]]] = {}
     for outcome in outcomes:
-        if outcome.simulated is not None and score.counted_error(outcome) is not None:
-            pair = (outcome.row.time_us, outcome.simulated.time_us)
+        measured = outcome.row.time_us
+        known = score.counted_error(outcome) is not None
+        if outcome.simulated is not None and measured is not None and known:
+            pair = (measured, outcome.simulated.time_us)
             points.setdefault(outcome.row.family, []).append(pair)
     return points
 

@@ -47,6 +47,16 @@ def _check_sums(device: Device, root: YamlNode) -> None:
         raise _node_at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
 
 
+def _check_carried_over(device: Device, root: YamlNode) -> None:
+    """Figures are carried over by keys that the sources explain."""
+    for key in device.carried_over:
+        if key not in device.sources:
+            hint = suggest(key, device.sources)
+            raise _node_at(root, "carried_over", key).fail(
+                f"unknown source {key!r}{hint} (explain new ones under 'sources')"
+            )
+
+
 def _check_roles(device: Device, root: YamlNode) -> None:
     """Each role is known and held by one memory, or by one pipe."""
     sections: tuple[tuple[str, Mapping[str, Memory | Pipe], Collection[str]], ...] = (
@@ -295,6 +305,7 @@ def _check_sizes(device: Device, root: YamlNode) -> None:
 #: The checks of a device, in their order.
 CHECKS: tuple[Callable[[Device, YamlNode], None], ...] = (
     _check_sums,
+    _check_carried_over,
     _check_roles,
     _check_cores,
     _check_core_counts,

@@ -89,13 +89,15 @@ class Provenance:
 
     ``range`` is the range its file states, in base units; ``npusim.machine.device.catalog.ranges``
     knows the ranges of figures that state none. ``inherited`` names the base in whose file it
-    stands.
+    stands, ``explained_by`` that in whose file its source is explained, "" for the device's own:
+    a file that explains the source of an inherited figure says that it holds here, too.
     """
 
     confidence: str
     source: str
     range: Range | None = None
     inherited: str = ""
+    explained_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,14 +27,19 @@ DEFAULTS = {
 }
 
 
+#: Beginnings of the figures that have a default.
+PREFIXES = (
+    *("paths.", "cube.", "gemm.", "launch.", "graph.", "l2.", "vector.", "silicon."),
+    *("links.", "library_", "private_"),
+)
+
+
 @pytest.mark.parametrize("name", devices())
 def test_every_figure_is_sourced(name: str) -> None:
     device = load_device(name)
     assert device.name == name
     for path in figures(device).keys() - device.provenance.keys():
-        known = ("paths.", "cube.", "gemm.", "launch.", "graph.", "l2.", "vector.", "silicon.")
-        known = (*known, "links.", "library_", "private_")
-        assert path.startswith(known) or path.endswith(".read_at_most"), path
+        assert path.startswith(PREFIXES) or path.endswith(".read_at_most"), path
         assert path.rpartition(".")[2] in DEFAULTS, path
     for path, text, confidence, source in describe(device):
         assert confidence in CONFIDENCES, path
