@@ -15,7 +15,7 @@ tiles is closed. Public of them is the chain (load, missing channels, transposit
 ``vnchwconv`` around a reordering in UB, store), that a branch borrows rows or samples as the 16
 lines of a transposition, and the static kernel that turns so (``trans_data_positive_source_ntc`` of
 CANN 8.1, its mode 1000). That every map goes this way, and without two slots, is a hypothesis.
-So is what each piece takes (``paths.UB->UB.row`` of a device): both are decided by depth-wise calls.
+So is what a piece takes (``paths.UB->UB.row`` of a device). Depth-wise calls decide both.
 """
 
 from __future__ import annotations
