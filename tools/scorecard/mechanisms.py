@@ -128,7 +128,7 @@ def _memory(chip: str, decided_by: tuple[str, ...], streams: tuple[str, ...]) ->
             "turnaround of the bus",
             chip,
             streams,
-            _figures(["links.hbm.turnaround"], ["0%"], ["11%"]),
+            _figures(["links.hbm.turnaround"], ["0.01%"], ["11%"]),
         ),
     )
 
@@ -284,8 +284,9 @@ class Study:
 def rows(chip: str, families: Collection[str] = FAMILIES) -> list[Row]:
     """The measured rows of a chip that decide choices of some families."""
     sheets = (*shipped_sheets(), shipped_steps())
-    measured = [row for sheet in sheets for row in sheet.rows if isinstance(row, Row)]
-    return [row for row in measured if row.chip == chip and _family(row) in families]
+    known = [row for sheet in sheets for row in sheet.rows if isinstance(row, Row)]
+    measured = [row for row in known if row.chip == chip and row.time_us]
+    return [row for row in measured if _family(row) in families]
 
 
 def calls(chip: str) -> list[CallRow]:
@@ -488,7 +489,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for chip, sort in dict.fromkeys((choice.chip, choice.sort) for choice in chosen_choices):
         choices = [c for c in chosen_choices if (c.chip, c.sort) == (chip, sort)]
         families = {family for choice in choices for family in choice.decided_by}
-        table = {row: Errors(row, choices) for row in rows(chip, families)}
+        table = {
+            row: Errors(row, choices)
+            for row in rows(chip, families)
+            if simulate_row(row, {}).simulated is not None
+        }
         found = study(table, choices)
         errors_rows += _errors_of_families(chip, found)
         chosen_rows += _chosen(chip, choices, found, best([*table.values()], choices))
