@@ -91,7 +91,35 @@ def crossing(launches: Iterable[LaunchTask]) -> CrossingBytes:
 
 
 def accesses(ready: PreparedStep) -> Iterator[Access]:
-    """The operands of all launches in order: of each what it reads, then what it writes."""
+    """The operands of all launches in order, in the memory that they lie in."""
+    launches = [[*each] for each in operands(ready)]
+    kept = {*ready.step.results}
+    seen: dict[tuple[str, str], int] = {}  # values and formats, and their last launch
+    lasting = set[tuple[str, str]]()
+    for number, launch in enumerate(launches):
+        lasting |= {place for place, _, write in launch if not write and place not in seen}
+        seen |= {place: number for place, _, _ in launch}
+    memory: dict[tuple[str, str], tuple[str, str]] = {}
+    unused: list[tuple[int, str]] = []  # size and name of memory whose value is dead
+    for number, launch in enumerate(launches):
+        for place, size, write in launch:
+            if place not in memory:
+                lines = -(-size // 512)
+                fits = [each for each in unused if each[0] == lines]
+                if fits:
+                    unused.remove(fits[-1])
+                name = fits[-1][1] if fits else f"memory {len(memory)}"
+                memory[place] = name, ""
+            yield Access(memory[place], size, write)
+        dead = [place for place, last in seen.items() if last == number and place not in lasting]
+        for place in dead:
+            if place[0] not in kept:
+                size = next(each.size for each in launch if each.place == place)
+                unused.append((-(-size // 512), memory[place][0]))
+
+
+def operands(ready: PreparedStep) -> Iterator[list[Access]]:
+    """By launch what it reads, then what it writes, each value in a place of its own."""
     step = ready.step
     before = {*step.values} - {name for op in step.operations for name in op.writes}
 
@@ -99,19 +127,20 @@ def accesses(ready: PreparedStep) -> Iterator[Access]:
         size = ready.formats.size(name, format)
         while format == "ND" and name in step.views:
             name = step.views[name]
-        old = name.removesuffix("_new")
+        old = step.updates.get(name, name)
         return Access((old if old in before else name, format), size, write)
 
     for launch, *_ in ready.todo:
         operation = launch.operation
         if operation is None:
-            yield access(launch.value, launch.home, write=False)
-            yield access(launch.value, launch.format, write=True)
+            yield [
+                access(launch.value, launch.home, write=False),
+                access(launch.value, launch.format, write=True),
+            ]
             continue
-        for name in operation.reads:
-            yield access(name, launch.formats[name], write=False)
-        for name in operation.writes:
-            yield access(name, launch.formats[name], write=True)
+        reads = [access(name, launch.formats[name], write=False) for name in operation.reads]
+        writes = [access(name, launch.formats[name], write=True) for name in operation.writes]
+        yield reads + writes
 
 
 def line_by_line(used: Iterable[Access], l2_bytes: int, line_bytes: int) -> CrossingBytes:

@@ -27,8 +27,8 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 
 @pytest.fixture(scope="module")
 def step(block: Workload) -> StepResult:
-    """A step whose values do not fit an L2 of 64 KiB."""
-    device = npusim.load_device("ascend910b2", {"l2.size": "64KiB"})
+    """A step whose values do not fit an L2 of 32 KiB."""
+    device = npusim.load_device("ascend910b2", {"l2.size": "32KiB"})
     return npusim.step(block, device=device, batch=4)
 
 
@@ -48,7 +48,7 @@ def test_what_leaves_the_l2_is_in_traffic_operations_and_energy(step: StepResult
     assert amounts["main_memory.energy"] == read + written
     facts = step.to_json()
     assert (facts["fetched_bytes"], facts["written_back_bytes"]) == (read, written)
-    assert facts["dirty_bytes"] == step.launched[-1].l2.dirty <= 64 * 1024
+    assert facts["dirty_bytes"] == step.launched[-1].l2.dirty <= 32 * 1024
     phases = step.traffic[step.traffic.dst == "HBM"]
     assert [*phases.phase] == ["forward", "backward", "optimizer"]
 
@@ -63,10 +63,11 @@ def test_most_of_what_is_written_leaves_a_small_l2_and_nothing_a_large_one(
     block: Workload, step: StepResult
 ) -> None:
     written = sum(operation.written_bytes for operation in step.launched)
-    assert step.written_back_bytes + step.dirty_bytes > 0.7 * written
+    assert 0.5 * written < step.written_back_bytes + step.dirty_bytes < written
     large = npusim.step(block, device="ascend910b2", batch=4)
     assert large.written_back_bytes == 0
-    assert large.dirty_bytes == step.written_back_bytes + step.dirty_bytes, "each is written once"
+    once = step.written_back_bytes + step.dirty_bytes
+    assert large.dirty_bytes < once, "memory that is used again is dirty once, and written once"
     assert large.fetched_bytes < step.fetched_bytes
     assert crossed(large, "L2", "HBM") == 0
 

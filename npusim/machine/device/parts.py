@@ -89,13 +89,15 @@ class Provenance:
 
     ``range`` is the range its file states, in base units; ``npusim.machine.device.catalog.ranges``
     knows the ranges of figures that state none. ``inherited`` names the base in whose file it
-    stands.
+    stands, ``explained_by`` that in whose file its source is explained, "" for the device's own:
+    a file that explains the source of an inherited figure says that it holds here, too.
     """
 
     confidence: str
     source: str
     range: Range | None = None
     inherited: str = ""
+    explained_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +170,11 @@ class Path:
     ``conflict_cycles`` are added per 512 B read from a buffer of several slots that share a bank of
     their memory: one slot is read while another is written. ``unaligned_cycles`` are added per row
     in GM whose pitch or place is no multiple of ``align_bytes``. ``elements_per_cycle`` (0: no
-    limit) holds back types of less than a byte. ``links`` are the shared links that every byte of
-    the move occupies; who else uses them at the time makes it slower.
+    limit) holds back types of less than a byte. Bytes of a load that are not in the L2 come at
+    ``memory_bytes_per_cycle`` at most (0: no limit): a core has one queue of loads, which run one
+    after another, so that this is the rate at which a core alone reads main memory. ``links`` are
+    the shared links that every byte of the move occupies; who else uses them at the time makes it
+    slower.
     """
 
     name: str
@@ -181,6 +186,11 @@ class Path:
     startup_cycles: int = figure("startup", "cycles")
     #: the move's own limit, nobody else moving
     bytes_per_cycle: Fraction = figure("rate", "rate")
+    #: the most of it for bytes that are not in the L2, which a core has in flight over the latency
+    #: of main memory; without it `rate`
+    memory_bytes_per_cycle: Fraction = figure(
+        "memory_rate", "rate", Fraction(0), digest="unless empty"
+    )
     #: cost of one contiguous piece
     row_cycles: Fraction = figure("row", "fraction_cycles", Fraction(0))
     #: block of GM of which rows take whole ones at once; of others they take a half, a quarter and
@@ -209,6 +219,13 @@ class Path:
     def fixed_rate(self) -> int:
         """``bytes_per_cycle`` as engines compute with it."""
         return fixed_rate(self.bytes_per_cycle)
+
+    @cached_property
+    def fixed_memory_rate(self) -> int:
+        """The most that bytes from main memory get, as engines compute with it."""
+        if not self.memory_bytes_per_cycle:
+            return self.fixed_rate
+        return min(self.fixed_rate, fixed_rate(self.memory_bytes_per_cycle))
 
     @cached_property
     def figures(self) -> tuple[str, ...]:
@@ -263,6 +280,14 @@ class Link:
     #: `read_hit`, `read_miss`, `write`, `atomic` and `evict`: traffic to and from GM that uses the
     #: link whatever its path
     traffic: tuple[str, ...] = ()
+    #: share of the rate that is lost while both `read_miss` and `evict` drain, as the bus of the
+    #: memory turns around between them
+    turnaround_percent: Fraction = figure("turnaround", "share", Fraction(0), digest="unless empty")
+
+    @cached_property
+    def turning_bytes_per_cycle(self) -> Fraction:
+        """What is left of the rate while reads and write-backs take turns."""
+        return self.bytes_per_cycle * (100 - self.turnaround_percent) / 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,6 +423,9 @@ class L2Cache:
     read_at_most: Fraction = most_read()
     #: what each row takes of `read` besides its bytes
     request_bytes: int = figure("request", "size", 0)
+    #: what of `read` there would be if all of it missed, as a read that waits for main memory takes
+    #: its time too; no more than `read`, which it is if not given
+    missed_bytes_per_cycle: Fraction = figure("missed", "rate", Fraction(0), digest="unless empty")
     #: an atomic add writes this many times
     atomic_factor: int = figure("atomic_factor", "count")
     #: energy of a byte that cores read or write, with the way there; without it runs that need it

@@ -36,6 +36,7 @@ class Flow(Struct, frozen=True):
     kind: int
     size: int  # bytes
     rate: int  # most it can get, fixed point
+    memory_rate: int  # most that bytes from main memory can get of it, fixed point
     links: tuple[str, ...]  # that its path names
     region: GmRegion | None = None  # None for a move inside a core
     tensor: int = -1  # index into Program.tensors
@@ -291,7 +292,8 @@ def flow_of(
     path, (origin, goal, _, _) = instruction.path, facts.move
     sources, targets = facts.reads, facts.writes
     if "GM" not in (origin, goal):
-        return Flow(MOVE, targets[0].size, path.fixed_rate, path.links) if path.links else None
+        rate = path.fixed_rate
+        return Flow(MOVE, targets[0].size, rate, rate, path.links) if path.links else None
     if origin == "GM":
         kind = READ
         region = sources[0]
@@ -317,5 +319,17 @@ def flow_of(
         request = request * pieces // region.rows
     many = 1 if kind == READ else len(targets)  # regions that a store writes
     apart = targets[1].offset - targets[0].offset if many > 1 else 0
-    flow = kind, many * region.size, rate, path.links, region, tensor, base, peer, request
-    return Flow(*flow, many, apart)
+    return Flow(
+        kind=kind,
+        size=many * region.size,
+        rate=rate,
+        memory_rate=path.fixed_memory_rate,
+        links=path.links,
+        region=region,
+        tensor=tensor,
+        base=base,
+        peer=peer,
+        request=request,
+        regions=many,
+        apart=apart,
+    )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from npusim.base.integers import RATE_BITS
-from npusim.machine.timing.links import WEIGHT_BITS, Uses
+from npusim.machine.timing.links import WEIGHT_BITS, Turning, Uses
 
 _HUGE = 1 << 62
 
@@ -74,8 +74,9 @@ class Fabric:
     transfer; then ``rerate()`` once; ``next_finish()`` says when to call again.
     """
 
-    def __init__(self, capacities: Sequence[int]) -> None:
+    def __init__(self, capacities: Sequence[int], turning: Turning) -> None:
         self.capacities = capacities  # fixed-point bytes per cycle, by link
+        self.turning = turning  # what is left of them while main memory is read and written
         self.now = 0
         self.classes: dict[tuple[int, Uses], _Class] = {}
         self.parts: dict[int, int] = {}  # transfer -> parts still draining, transfers to end first
@@ -118,7 +119,10 @@ class Fabric:
         """Share the links anew among the transfers now draining."""
         busy = [members for members in self.classes.values() if members.heap]
         loads = [Load(len(c.heap), c.cap, c.uses) for c in busy]
-        for members, rate in zip(busy, max_min_share(loads, self.capacities), strict=True):
+        used = {link for load in loads for link, _ in load.uses}
+        turns = self.turning.reads in used and self.turning.writes in used
+        capacities = self.turning.capacities if turns else self.capacities
+        for members, rate in zip(busy, max_min_share(loads, capacities), strict=True):
             members.rate = rate
 
     def next_finish(self) -> int | None:

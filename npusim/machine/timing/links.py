@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from npusim.base.integers import fixed_rate
 from npusim.base.records import replace
-from npusim.machine.device.parts import TRAFFIC
+from npusim.machine.device.parts import TRAFFIC, L2Cache
 from npusim.machine.device.spec import Device
 from npusim.machine.program import program as flows
 from npusim.machine.program.program import READ, Flow
@@ -51,6 +51,16 @@ def occupied(amount: int, row_bytes: int, request: int) -> int:
     return amount + amount * request // row_bytes
 
 
+def waiting(l2: L2Cache | None) -> int:
+    """Return what a missed byte takes of the L2's bandwidth besides its own, in fixed point.
+
+    That is 0 without an L2, and where the file does not tell what misses take.
+    """
+    if l2 is None or not l2.missed_bytes_per_cycle:
+        return 0
+    return int(ONE * (l2.read_bytes_per_cycle / l2.missed_bytes_per_cycle - 1))
+
+
 def parts(flow: Flow) -> tuple[Part, ...]:
     """Return what a flow can turn into; of GM traffic the last is what it evicts.
 
@@ -65,7 +75,7 @@ def parts(flow: Flow) -> tuple[Part, ...]:
     row = flow.region.row_bytes
     share = max(1, ONE * row // (row + flow.request))
     hit = Part(READ_HIT, occupied(rate, row, flow.request), along, share)
-    return hit, Part(READ_MISS, rate, along), evict
+    return hit, Part(READ_MISS, flow.memory_rate, along), evict
 
 
 _STORES = {flows.WRITE: WRITE, flows.ATOMIC: ATOMIC}
@@ -74,11 +84,13 @@ _STORES = {flows.WRITE: WRITE, flows.ATOMIC: ATOMIC}
 class Row(Struct, frozen=True):
     """A link: capacity in fixed-point bytes per cycle, and weights by kind of traffic.
 
-    ``listed``: in the file's ``links``.
+    ``turning`` is the capacity while main memory is read and written back at once; ``listed``: in
+    the file's ``links``.
     """
 
     name: str
     capacity: int
+    turning: int
     scope: str
     weights: tuple[int, ...]
     listed: bool = False
@@ -97,13 +109,29 @@ def link_rows(device: Device) -> tuple[Row, ...]:
     for link in device.links.values():
         weights = {TRAFFIC.index(word): 1 for word in link.traffic}
         row = _row(link.name, link.bytes_per_cycle, weights)
-        rows.append(replace(row, scope=link.scope, listed=True))
+        turning = fixed_rate(link.turning_bytes_per_cycle)
+        rows.append(replace(row, turning=turning, scope=link.scope, listed=True))
     return tuple(rows)
 
 
 def _row(name: str, rate: Fraction, weights: dict[int, int]) -> Row:
     """Return a row of the chip whose weights are 0 where ``weights`` says nothing."""
-    return Row(name, fixed_rate(rate), "chip", tuple(weights.get(kind, 0) for kind in range(6)))
+    capacity = fixed_rate(rate)
+    return Row(
+        name=name,
+        capacity=capacity,
+        turning=capacity,
+        scope="chip",
+        weights=tuple(weights.get(kind, 0) for kind in range(6)),
+    )
+
+
+class Turning(NamedTuple):
+    """The links that reads and write-backs of main memory use, and capacities while both do."""
+
+    reads: int
+    writes: int
+    capacities: list[int]
 
 
 class Links:
@@ -112,6 +140,7 @@ class Links:
     def __init__(self, device: Device, groups: Sequence[int]) -> None:
         self.rows = link_rows(device)
         self.capacities: list[int] = []
+        turning: list[int] = []
         self.places: list[list[int]] = []  # by row and core: the link that the core uses
         order = {group: i for i, group in enumerate(dict.fromkeys(groups))}
         for row in self.rows:
@@ -121,9 +150,18 @@ class Links:
                 "core": list(range(len(groups))),
             }[row.scope]
             self.places.append([len(self.capacities) + i for i in of])
-            self.capacities += [row.capacity] * (1 + max(of, default=0))
+            count = 1 + max(of, default=0)
+            self.capacities += [row.capacity] * count
+            turning += [row.turning] * count
+        reads, writes = (self._place(f"main_memory.{way}") for way in ("read", "write"))
+        self.turning = Turning(reads, writes, turning)
         self.alike = all(row.scope == "chip" for row in self.rows)  # whether cores share all links
         self._known: dict[tuple[Part, int], Uses] = {}
+
+    def _place(self, name: str) -> int:
+        """The link of a row of the whole chip."""
+        (row,) = (i for i, row in enumerate(self.rows) if row.name == name and not row.listed)
+        return self.places[row][0]
 
     def uses(self, part: Part, core: int) -> Uses:
         """Return what a part of a transfer of ``core`` uses."""

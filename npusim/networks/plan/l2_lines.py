@@ -7,11 +7,11 @@ as much as a queue of all their lines.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from npusim.base.integers import round_up
 from npusim.machine.device.parts import L2Cache
-from npusim.networks.plan.tasks import StoredValue
 
 
 class L2Traffic(NamedTuple):
@@ -56,17 +56,17 @@ class L2Lines:
         self._unread_bytes = 0
         self._dirty_bytes = 0
         self._used_bytes = 0
-        self._entries: dict[StoredValue, _Entry] = {}  # the least recently used first
+        self._entries: dict[Hashable, _Entry] = {}  # the least recently used first
 
-    def read(self, place: StoredValue, size_bytes: int) -> bool:
+    def read(self, place: Hashable, size_bytes: int) -> bool:
         """Read the value at a place; return whether all of it was there."""
         return self._touch(place, size_bytes, write=False)
 
-    def write(self, place: StoredValue, size_bytes: int) -> None:
+    def write(self, place: Hashable, size_bytes: int) -> None:
         """Write the value at a place, all of it."""
         self._touch(place, size_bytes, write=True)
 
-    def unread(self, place: StoredValue) -> None:
+    def unread(self, place: Hashable) -> None:
         """Note that nothing reads the value at a place any more."""
         if place in self._entries:
             self._entries[place].unread = True
@@ -84,7 +84,7 @@ class L2Lines:
         self._unread_bytes = 0
         return traffic
 
-    def _touch(self, place: StoredValue, size_bytes: int, *, write: bool) -> bool:
+    def _touch(self, place: Hashable, size_bytes: int, *, write: bool) -> bool:
         """Use all lines of a value in order; return whether all of them were there."""
         size = round_up(size_bytes, self.sector_bytes)
         entry = self._entries.pop(place, None)

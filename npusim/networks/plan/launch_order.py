@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from npusim.base.dtypes import DType
 from npusim.machine.device.spec import Device
+from npusim.networks.plan.addresses import Addresses
 from npusim.networks.plan.formats import FormatPlan, FormatProblem, FormatWay
 from npusim.networks.plan.join_split import parts_of
 from npusim.networks.plan.l2_lines import L2Lines, L2Traffic
@@ -24,7 +25,7 @@ from npusim.networks.plan.tasks import (
     formats_of,
     task,
 )
-from npusim.networks.rules.values import VIEW, Operation, Training, Value
+from npusim.networks.rules.values import SLICE, VIEW, Operation, Training, Value
 from npusim.networks.timed import Timed
 from npusim.ops.blocked_gradients import FEW_CHANNELS
 from npusim.problem.convolution import Convolution
@@ -56,11 +57,18 @@ class Times(Protocol):
 
 
 class Formats:
-    """The ways of a step's operations, and what it costs to convert its values."""
+    """The ways of a step's operations, and what it costs to convert its values.
 
-    def __init__(self, step: Training, times: Times) -> None:
+    ``as_framework`` has no ways in which a framework's kernels do not run: MindSpore registers its
+    Slice for plain values alone (ops/_op_impl/tbe/slice.py; Concat and Split for blocks too), so
+    that a concatenation of unequal parts has its gradient in plain maps, by conversions there and
+    back.
+    """
+
+    def __init__(self, step: Training, times: Times, *, as_framework: bool = False) -> None:
         self.step = step
         self.times = times
+        self.as_framework = as_framework
         #: What operations leave that take blocks of channels for the sake of numbers by channel.
         self.by_channel = {
             name
@@ -114,7 +122,8 @@ class Formats:
         }
         parts = parts_of(operation, values)
         if parts is not None:
-            in_blocks = parts.in_blocks(self.times.c0)
+            registered = operation.core != SLICE or not self.as_framework
+            in_blocks = registered and parts.in_blocks(self.times.c0)
             return [plain, blocked] if in_blocks else [plain]
         core = operation.core.removesuffix("_gradient")
         if core.startswith("convolution"):
@@ -358,41 +367,24 @@ def tasks(
 ) -> Iterator[LaunchTask]:
     """The launches with the task of each, after what the ones before left in the L2.
 
-    A launch reads its operands one after another, then writes its results. A value lies at the same
-    addresses throughout and no other does, but that a result of the optimizer takes the place of
-    what it replaces.
+    A launch reads its operands one after another, then writes its results. Values lie where
+    ``Addresses`` puts them.
     """
     computed = [(launch, launch.reads, launch.writes) for launch in launches if not launch.is_view]
-    places = _Places(formats.step.updates)
-    last_uses: dict[StoredValue, int] = {}
-    for number, (_, reads, writes) in enumerate(computed):
-        for stored in (*reads, *writes):
-            last_uses[places[stored]] = number
+    step = formats.step
+    used = [(reads, writes) for _, reads, writes in computed]
+    addresses = Addresses(used, step.updates, {*step.results})
     lines = L2Lines(device.l2)
     for number, (launch, reads, writes) in enumerate(computed):
         sizes = {stored: formats.size(*stored) for stored in (*reads, *writes)}
-        warm = []
-        for stored in reads:
-            place = places[stored]
-            warm.append(lines.read(place, sizes[stored]))
-            if last_uses[place] == number:
-                lines.unread(place)
+        warm = [
+            lines.read(addresses.block(stored, sizes[stored]), sizes[stored]) for stored in reads
+        ]
         for stored in writes:
-            lines.write(places[stored], sizes[stored])
+            lines.write(addresses.block(stored, sizes[stored]), sizes[stored])
+        for block in addresses.after(number):
+            lines.unread(block)
         yield LaunchTask(launch, _task(launch, formats, warm), sizes, lines.moved())
-
-
-class _Places(dict[StoredValue, StoredValue]):
-    """The places of values: their own, or those of the values that they update."""
-
-    def __init__(self, updates: Mapping[str, str]) -> None:
-        super().__init__()
-        self._updates = updates
-
-    def __missing__(self, stored: StoredValue) -> StoredValue:
-        place = StoredValue(self._updates.get(stored.name, stored.name), stored.format)
-        self[stored] = place
-        return place
 
 
 def _task(launch: PlannedLaunch, formats: Formats, warm: Sequence[bool]) -> Task:

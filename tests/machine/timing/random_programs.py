@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from random import Random
 from typing import Any
@@ -106,6 +107,9 @@ def _with_links(rng: Random, name: str) -> Device:
         links.append(f"  {link}:\n    rate: {rate}B/cycle (assumed, HERE)\n    scope: {scope}\n")
         if traffic or not named:
             links.append(f"    traffic: [{', '.join(traffic or TRAFFIC)}]\n")
+        both = {"read_miss", "evict"} <= {*(traffic or ([] if named else TRAFFIC))}
+        if both and rng.random() < 0.7:
+            links.append(f"    turnaround: {rng.choice((1, 11, 50, 99))}% (assumed, HERE)\n")
     text = f"base: {name}\nname: {name}\ndescription: with links\nsources:\n  HERE: for a test\n"
     text += "links:\n" + "".join(links) + ("paths:\n" if users else "")
     text += "".join(f"  {path}:\n    links: [{', '.join(own)}]\n" for path, own in users.items())
@@ -125,6 +129,10 @@ def _memory(rng: Random, device: Device) -> dict[str, str]:
         size = block * rng.choice((1, 2, 3, 8, 30, 10_000)) + rng.choice((0, sector - 1))
         if device.l2.request_bytes:
             values["l2.request"] = f"{rng.choice((1, 37, 240, 5000))}B"
+        if rng.random() < 0.7:
+            share = Fraction(rng.choice(("1/2", "2/3", "1/50", "1")))
+            read = Fraction(values["l2.read"].removesuffix("B/cycle"))
+            values["l2.missed"] = f"{read * share}B/cycle"
         values |= {"l2.sector": f"{sector}B", "l2.block": f"{block}B", "l2.size": f"{size}B"}
         values["l2.atomic_factor"] = str(rng.choice((1, 2, 3)))
     return values
@@ -143,6 +151,8 @@ def _costs(rng: Random, device: Device) -> dict[str, str]:
     for name in device.paths:
         values[f"paths.{name}.rate"] = f"{rng.choice(rates)}B/cycle"
         values[f"paths.{name}.issue"] = f"{rng.choice(issue)}cycle"
+        if name.startswith("GM->") and not equal:
+            values[f"paths.{name}.memory_rate"] = f"{rng.choice(('1/3', '40', '2000'))}B/cycle"
         for figure in ("startup", "idle_head"):
             values[f"paths.{name}.{figure}"] = f"{rng.choice(few)}cycle"
         for figure, most in (("row", "2.7"), ("floor", "90")):

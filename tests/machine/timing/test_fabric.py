@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import npusim
+from npusim.machine.device.config import parse_device
 from npusim.machine.timing.fabric import Fabric, Load, max_min_share
-from npusim.machine.timing.links import ATOMIC, ONE, READ_HIT, READ_MISS, WRITE, Links, Part
+from npusim.machine.timing.links import (
+    ATOMIC,
+    EVICT,
+    ONE,
+    READ_HIT,
+    READ_MISS,
+    WRITE,
+    Links,
+    Part,
+)
+
+BUS = """
+base: tiny
+name: mine
+description: tiny with a bus of main memory
+links:
+  bus:
+    rate: 32B/cycle (assumed, HAND)
+    scope: chip
+    traffic: [read_miss, evict]
+{turnaround}"""
 
 LINKS = Links(npusim.load_device("tiny"), [0])
 
@@ -80,7 +102,7 @@ def test_shares_are_feasible_and_nobody_can_get_more_for_free(
 
 def fabric() -> Fabric:
     """`tiny`: L2 reads 128, writes 128 B/cycle; main memory reads 64."""
-    return Fabric(LINKS.capacities)
+    return Fabric(LINKS.capacities, LINKS.turning)
 
 
 def join(f: Fabric, transfer: int, traffic: int, size: int, cap: int) -> None:
@@ -133,6 +155,30 @@ def test_atomic_adds_occupy_the_l2_twice() -> None:
         join(atomic, i, ATOMIC, 1280, 64 * B)
     assert drain(plain) == [(20, [1, 2])]
     assert drain(atomic) == [(40, [1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("turnaround", "cycles"), [("", [60, 80]), ("    turnaround: 25%\n", [80, 100])]
+)
+def test_a_bus_that_turns_around_loses_a_share_while_both_ways_drain(
+    turnaround: str, cycles: list[int]
+) -> None:
+    # Both get half the bus of 32 B/cycle, 16, or 12 with a quarter lost: 960 B are written back by
+    # cycle 60 or 80. The other 640 B of the read then have the bus alone, in 20 cycles.
+    turnaround = turnaround.replace("%", "% (assumed, HAND)")
+    links = Links(parse_device(BUS.format(turnaround=turnaround)), [0])
+    f = Fabric(links.capacities, links.turning)
+    f.join(1, 1600, 64 * B, links.uses(Part(READ_MISS, 64 * B, ()), 0))
+    f.join(2, 960, 64 * B, links.uses(Part(EVICT, 64 * B, ()), 0))
+    assert drain(f) == [(cycles[0], [2]), (cycles[1], [1])]
+
+
+def test_reads_alone_lose_nothing_of_a_bus_that_turns_around() -> None:
+    turnaround = "    turnaround: 25% (assumed, HAND)\n"
+    links = Links(parse_device(BUS.format(turnaround=turnaround)), [0])
+    f = Fabric(links.capacities, links.turning)
+    f.join(1, 1600, 64 * B, links.uses(Part(READ_MISS, 64 * B, ()), 0))
+    assert drain(f) == [(50, [1])]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 64)), min_size=1, max_size=20))

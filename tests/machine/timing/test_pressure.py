@@ -143,5 +143,5 @@ def test_what_lines_fill_is_text_and_no_bar_where_the_first_line_fills_nothing()
     report = r.as_report()
     (section,) = (one for one in report.sections if one.title == "Lines of the kernels")
     (table,) = (part for part in section.shown if isinstance(part, Table))
-    assert table.rows[0][1] == "MTE2"
+    assert table.rows[0][1] in ("MTE2", "MTE3")
     assert table.kinds[-5:] == ["n"] * 5

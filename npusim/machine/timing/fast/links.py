@@ -11,7 +11,7 @@ import numpy as np
 
 from npusim.base.integers import RATE_BITS, IntArray
 from npusim.machine.timing.fast.jit import compiled
-from npusim.machine.timing.fast.state import Records, Shape, State
+from npusim.machine.timing.fast.state import READS, WRITES, Records, Shape, State
 from npusim.machine.timing.links import WEIGHT_BITS
 
 NEVER = 1 << 62
@@ -94,12 +94,25 @@ def numbered(transfers: int, classes: int) -> int:
 
 
 @compiled
+def turns_around(state: State) -> bool:
+    """Whether main memory is read and written back at once."""
+    classes, uses, links = state.classes, state.uses, state.links
+    directions = 0
+    for g in range(classes.size):
+        if classes[g].count:
+            for u in range(classes[g].first, classes[g].last):
+                directions |= links[uses[u].link].direction
+    return bool(directions == READS | WRITES)
+
+
+@compiled
 def share(state: State) -> None:
     """Progressive filling. A class without a rate has a limit of at least 0."""
     classes, uses, links = state.classes, state.uses, state.links
     active = 0
+    turns = turns_around(state)
     for i in range(links.size):
-        links[i].left = links[i].capacity
+        links[i].left = links[i].turning if turns else links[i].capacity
     for g in range(classes.size):
         classes[g].limit = 0 if classes[g].count else -1
         active += classes[g].count > 0

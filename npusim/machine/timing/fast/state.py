@@ -101,7 +101,10 @@ ENTRY = record("key", "who")
 #: A class of transfers, and the uses of links it has from ``first`` to ``last``.
 CLASS = record("cap", "count", "rate", "drained", "first", "last", "limit")
 USE = record("link", "weight")
-LINK = record("capacity", "left", "demand", "fair")
+#: A link: ``turning`` is its capacity while main memory is read and written back at once,
+#: ``direction`` READS or WRITES for the link of what is read from main memory or written to it.
+LINK = record("capacity", "turning", "direction", "left", "demand", "fair")
+READS, WRITES = 1, 2
 
 #: An executed instruction, in the order of ``npusim.machine.timing.outcome.PipeSpans``.
 SPAN = record("core", "pipe", "index", "template", "instruction", "start", "end", "why", "waited")
@@ -109,9 +112,11 @@ SPAN = record("core", "pipe", "index", "template", "instruction", "start", "end"
 #: Bytes of operands read from the L2, of those that were not there, and of the sectors fetched.
 HITS = record("hit", "miss", "fetched")
 
-#: The L2. ``used``, ``capacity``: sectors; ``aged``, ``aged_end``: what is left of the sorted list.
+#: The L2. ``used``, ``capacity``: sectors; ``aged``, ``aged_end``: what is left of the sorted list;
+#: ``waiting``: what a missed byte takes of its bandwidth besides its own, in fixed point.
 L2_INFO = record(
-    *("cached", "block_shift", "sector_shift", "capacity", "used", "clock", "aged", "aged_end")
+    *("cached", "block_shift", "sector_shift", "capacity", "used", "clock", "aged", "aged_end"),
+    "waiting",
 )
 
 #: What a transfer reads: rows of bytes of a tensor, from sector ``first`` to ``last``. Where the

@@ -24,12 +24,14 @@ from npusim.machine.timing.fast.state import (
     LINK,
     MEET,
     PLAIN,
+    READS,
     SET_FLAG,
     STEP,
     TENSOR,
     USE,
     WAIT,
     WAIT_FLAG,
+    WRITES,
     Code,
     Records,
     filled,
@@ -155,7 +157,13 @@ class Tables:
             first = len(uses)
             uses += used
             classes.append((cap, 0, 0, 0, first, len(uses), 0))
-        rows = [(capacity, 0, 0, 0) for capacity in self.links.capacities]
+        turning = self.links.turning
+        directions = {turning.reads: READS, turning.writes: WRITES}
+        capacities = zip(self.links.capacities, turning.capacities, strict=True)
+        rows = [
+            (capacity, left, directions.get(link, 0), 0, 0, 0)
+            for link, (capacity, left) in enumerate(capacities)
+        ]
         return filled(CLASS, classes), filled(USE, uses), filled(LINK, rows)
 
     def _classes(self) -> IntArray:
