@@ -126,14 +126,19 @@ steps: $(VENV)/.installed
 	mkdir -p build
 	$(BIN)/npusim validate --networks --json > build/steps.json && mv build/steps.json docs/model/steps.json
 	$(BIN)/python -m tests.documents.kernels_910
-	$(BIN)/python -m tests.documents errors steps "parts of a step" "kernels of a 910"
+	$(BIN)/python -m tools.scorecard.evidence
+	$(BIN)/python -m tools.scorecard.coverage > $(SCORECARD)/coverage.txt
+	$(BIN)/python -m tests.documents errors 'short errors' ranges steps "parts of a step" "kernels of a 910"
 
 scorecard: $(VENV)/.installed
 	mkdir -p $(SCORECARD)
-	$(BIN)/python -m tools.scorecard --html $(SCORECARD)/scorecard.html \
+	$(BIN)/python -m tools.scorecard --evidence --html $(SCORECARD)/scorecard.html \
 	  --plot $(SCORECARD)/scorecard.png > $(SCORECARD)/scorecard.txt
-	$(BIN)/python -m tools.scorecard.mechanisms > $(SCORECARD)/mechanisms.txt
-	$(BIN)/python -m tests.documents errors 'other errors' busy
+	$(BIN)/python -m tools.scorecard.mechanisms --evidence > $(SCORECARD)/mechanisms.txt
+	$(BIN)/python -m tools.scorecard.evidence
+	$(BIN)/python -m tools.scorecard.coverage > $(SCORECARD)/coverage.txt
+	$(BIN)/python -m tests.documents errors 'short errors' 'errors by size' ranges choices \
+	  'other errors' busy
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -70,6 +70,7 @@ from npusim.language import (
     Tensor,
     grid,
 )
+from npusim.problem.work import FILTER_GRADIENT
 
 __all__ = ["ConvGradFilter", "DeconvGradFilter", "Tiling"]
 
@@ -114,6 +115,10 @@ class DeconvGradFilter(DspGradient):
     ranks_by_bound: ClassVar[bool] = True
     #: True if the axes of channels are the other way round in dw: those of x outside the taps.
     turned: ClassVar[bool] = False
+
+    @property
+    def work_class(self) -> str:
+        return FILTER_GRADIENT
 
     def __post_init__(self) -> None:
         wide = self.shape.spatial[1]

@@ -49,6 +49,7 @@ from npusim.language import (
     in_pieces,
     in_runs,
 )
+from npusim.problem.work import FORWARD
 
 __all__ = ["ConvGradInput", "DeconvGradInput", "Tiling"]
 
@@ -91,6 +92,10 @@ class DeconvGradInput(DspGradient):
 
     name: ClassVar[str] = "deconv_grad_input"
     uses: ClassVar[Mapping[str, str]] = {"w": "taps"}
+
+    @property
+    def work_class(self) -> str:
+        return FORWARD
 
     def __post_init__(self) -> None:
         s = self.shape

@@ -30,7 +30,8 @@ class Stream(NamedTuple):
     the device's ``vector.ops`` and the bytes it walks through. All of it is in equal pieces,
     ``tasks`` of them where 1, 2, ... cores work; ``loads`` moves bring a piece, which leaves in
     ``stores``. ``cold`` data come from main memory. Of the share of pieces that is ``in_turn`` the
-    vector unit clears the slot before it is loaded, so that loads wait for the piece before.
+    vector unit clears the slot before it is loaded, so that loads wait for the piece before. Moves
+    inside UB take so many ``rows`` of less than a repeat.
     """
 
     read: int
@@ -41,6 +42,7 @@ class Stream(NamedTuple):
     cold: bool = True
     stores: Numbers = 1
     in_turn: float = 0
+    rows: int = 0
 
 
 def clearing(size: int, cores: int, piece: int) -> Stream:
@@ -112,6 +114,8 @@ def times(device: Device, cores: int, stream: Stream) -> Floats:
     turning = np.zeros(cores)
     for op, size in stream.vector:
         turning = turning + _vector_cycles(device, op, size / tasks)
+    if stream.rows:
+        turning = turning + float(device.path("UB", "UB").row_cycles) * stream.rows / tasks
     loading = Move.cycles(load, stream.read / tasks, moves=stream.loads)
     storing = Move.cycles(store, stream.written / tasks, moves=stream.stores)
     # What loads and the vector unit do in turn takes as long as both.

@@ -62,6 +62,7 @@ from npusim.language import (
 )
 from npusim.problem.axis import WIDEST_FILTER
 from npusim.problem.convolution import Convolution
+from npusim.problem.work import DEPTH_WISE, FILTER_GRADIENT
 
 __all__ = ["ConvBackpropFilter", "Tiling"]
 
@@ -123,6 +124,10 @@ class ConvBackpropFilter(Tiled):
     @property
     def useful_macs(self) -> int:
         return self.shape.useful_macs
+
+    @property
+    def work_class(self) -> str:
+        return DEPTH_WISE if self.shape.is_depth_wise else FILTER_GRADIENT
 
     @property
     def needed_bytes(self) -> Mapping[str, int]:

@@ -68,6 +68,7 @@ from npusim.language import (
     round_up,
 )
 from npusim.problem.convolution import Convolution
+from npusim.problem.work import DEPTH_WISE, FORWARD
 
 __all__ = ["Epilogue", "ImplicitGemm", "Tiling"]
 
@@ -198,6 +199,10 @@ class ImplicitGemm(Tiled):
     def useful_macs(self) -> int:
         return self.shape.useful_macs
 
+    @property
+    def work_class(self) -> str:
+        return DEPTH_WISE if self.shape.is_depth_wise else FORWARD
+
     @cached_property
     def tensors(self) -> tuple[Tensor, ...]:
         operands = [self.x, self.w, self.y]
@@ -215,7 +220,8 @@ class ImplicitGemm(Tiled):
         """The slabs of an output plane."""
         t = self.tiling
         g = self.geometry
-        return cut_plane(g.h, g.w, t.base_m * t.step_m, self.height, form=t.form)
+        slab = t.base_m * t.step_m
+        return cut_plane(g.h, g.w, slab, self.height, form=t.form, whole_rows=t.whole_rows)
 
     @property
     def _dense(self) -> bool:
@@ -264,6 +270,7 @@ class ImplicitGemm(Tiled):
             step_n=min(t.step_n, ceil_div(channels, base_n)),
             images=min(t.images, g.images),
             zeros=self.zeros,
+            whole_rows=bool(live.columns.most("offset")),
             base_k=max(g.c0, min(t.base_k, columns * g.c0)),  # whole columns, at least one
             step_planes=min(t.step_planes, g.planes_in),
             step_columns=columns,
@@ -474,9 +481,8 @@ class _Nest:
             depth = len(columns) * c0
             a = self.a.next()
             b = self.b.next()
-            k.load3d(
-                a, operands.x, window, kernel.x.dtype, m=(tile.m.start, rows), k=(j * c0, depth)
-            )
+            first = w.offset + tile.m.start
+            k.load3d(a, operands.x, window, kernel.x.dtype, m=(first, rows), k=(j * c0, depth))
             kernel.feed_weights(k, b, operands.w, n, operands.columns, columns, taps)
             k.mmad(
                 tile.c,

@@ -29,7 +29,10 @@ class Tiling:
     channels are cut into tiles of nearly equal size, the larger ones spread evenly, rather than
     into tiles of ``base_n`` and a rest; there are as many. With ``zeros`` positions that no input
     reaches are stored with those between which they lie, where L0C drains through UB, rather than
-    cleared before, if tiles have whole rows of one phase.
+    cleared before, if tiles have whole rows of one phase. With ``whole_rows`` a slab that is part
+    of a row has the whole rows of the input behind it in L1, which one move brings for all planes,
+    rather than just the pixels it reads; where the form is "window", nothing is inserted and slabs
+    are of a multiple of 16 positions.
 
     ``form`` is one of ``FORMS``: "window" slides the filter over an input with zeros inserted in
     L1; "phases" computes positions of one residue modulo the inserted stride at a time, with the
@@ -60,6 +63,7 @@ class Tiling:
     images: int = 1
     even_n: bool = False
     zeros: bool = False
+    whole_rows: bool = False
 
     def __post_init__(self) -> None:
         counts = (
@@ -104,6 +108,7 @@ class Tiling:
             f"{self.images} images": self.images > 1,
             "N evenly": self.even_n,
             "zeros between": self.zeros,
+            "whole rows": self.whole_rows,
             "unit flag": self.unit_flag,
             f"{self.cores} cores": bool(self.cores),
         }

@@ -38,6 +38,7 @@ from npusim.language import (
     in_pieces,
     round_up,
 )
+from npusim.problem.work import LAYOUT
 
 #: Most bytes of a piece: its load has full bandwidth.
 _PIECE = 32 * 1024
@@ -76,6 +77,10 @@ class Concat(Spread):
     place: tuple[int, ...] = ()
 
     name: ClassVar[str] = "concat"
+
+    @property
+    def work_class(self) -> str:
+        return LAYOUT
 
     def __post_init__(self) -> None:
         whole = self.whole

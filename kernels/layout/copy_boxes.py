@@ -34,6 +34,7 @@ from npusim.language import (
     in_pieces,
     round_up,
 )
+from npusim.problem.work import LAYOUT
 
 #: Most bytes of a piece: its load has full bandwidth.
 _PIECE_BYTES = 32 * 1024
@@ -69,6 +70,10 @@ class CopyBoxes(Spread):
     boxes: tuple[Box, ...]
 
     name: ClassVar[str] = "copy_boxes"
+
+    @property
+    def work_class(self) -> str:
+        return LAYOUT
 
     def __post_init__(self) -> None:
         source = self.source

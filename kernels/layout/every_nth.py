@@ -40,6 +40,7 @@ from npusim.language import (
     in_runs,
     round_up,
 )
+from npusim.problem.work import LAYOUT
 
 #: Elements of a line of the part, and lines that are turned together: a fractal has both.
 _LINE = 16
@@ -68,6 +69,10 @@ class EveryNth(Spread):
     first: int = 0
 
     name: ClassVar[str] = "every_nth"
+
+    @property
+    def work_class(self) -> str:
+        return LAYOUT
 
     def __post_init__(self) -> None:
         whole = self.whole

@@ -37,6 +37,7 @@ from npusim.language import (
     round_down,
     round_up,
 )
+from npusim.problem.work import LAYOUT
 
 
 class Change(Protocol):
@@ -146,6 +147,10 @@ class LayoutChange(Spread):
     works: ClassVar[type[ChangeWork]]
     #: Names of the tile as it is loaded and of what is made of it.
     buffers: ClassVar[tuple[str, str]] = ("as_loaded", "turned")
+
+    @property
+    def work_class(self) -> str:
+        return LAYOUT
 
     def __post_init__(self) -> None:
         src = self.src

@@ -55,6 +55,7 @@ from npusim.language import (
     in_runs,
     round_up,
 )
+from npusim.problem.work import LAYOUT
 
 
 def dense_strides(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -270,6 +271,10 @@ class Rearrangement(Spread):
     x: Tensor
     y: Tensor
     turns: bool = False
+
+    @property
+    def work_class(self) -> str:
+        return LAYOUT
 
     @property
     @abstractmethod

@@ -82,6 +82,7 @@ class ThinWork(Turning):
         return {
             "tasks": unit_counts(max(size, self.blocked.size_bytes), slot, cores),
             "vector": tuple(vector),
+            "rows": self.blocked.size_bytes // self.lane,
         }
 
     def tasks(self, slot_bytes: int, cores: int) -> Tasks[ThinTile]:

@@ -73,6 +73,7 @@ from npusim.language import (
     ceil_div,
     round_up,
 )
+from npusim.problem.work import PRODUCT
 
 __all__ = ["Matmul", "Tiling"]
 
@@ -187,6 +188,10 @@ class Matmul(Tiled):
     @property
     def useful_macs(self) -> int:
         return self.m * self.k * self.dtype.values * self.n
+
+    @property
+    def work_class(self) -> str:
+        return PRODUCT
 
     @property
     def needed_bytes(self) -> dict[str, int]:

@@ -109,13 +109,16 @@ def cut_plane(
     multiple: int = 1,
     form: str = "window",
     widest: tuple[int, int] = (WIDEST_FILTER, WIDEST_FILTER),
+    *,
+    whole_rows: bool = False,
 ) -> Plane:
     """Cut one output plane into slabs of at most ``slab`` positions: whole rows, or parts of one.
 
     Parts are of a ``multiple`` of positions where ``slab`` has room for one. With ``height`` no
     slab goes across a multiple of so many rows. Axes are taken in parts of ``form``; of "rows" the
     rows are tap by tap, the columns under a window; of "bands" both are under windows of at most
-    the rows and columns of the ``widest``.
+    the rows and columns of the ``widest``. With ``whole_rows`` part of a row reads the whole rows
+    of the input behind it, where ``reads_whole_rows``.
     """
     down = form
     across = form
@@ -130,7 +133,17 @@ def cut_plane(
     if out > slab:
         columns = round_down(slab, multiple) or slab
     rows = h.runs(max(1, slab // out), height, down, widest[0])
-    return Plane(rows, w.runs(columns, form=across, widest=widest[1]))
+    whole = whole_rows and columns < out and reads_whole_rows(w, form, columns)
+    return Plane(rows, w.runs(columns, form=across, widest=widest[1], whole=whole))
+
+
+def reads_whole_rows(w: Axis, form: str, columns: int) -> bool:
+    """True if img2col loads may take so many outputs of a row from whole rows of the input in L1.
+
+    These loads begin at multiples of 16 outputs.
+    """
+    begins = columns % 16 == 0 and w.before >= 0
+    return begins and form == "window" and w.insert == 1 and w.fits_window(whole=True)
 
 
 def numbered(*columns: IntArray) -> IntArray:

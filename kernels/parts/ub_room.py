@@ -16,6 +16,19 @@ from npusim.language import (
     round_up,
 )
 
+#: Elements of a step of the library are whole repeats of the vector unit in fp16.
+_REPEAT = 128
+
+
+def library_step(ub_bytes: int, width: int) -> int:
+    """Elements of a step of the vendor library's vector kernels, of a UB of so many bytes.
+
+    Half of UB is for a second step, whether or not a kernel has one. Of the other half an element
+    takes ``width`` numbers of 16 bits. Source: the schedules of the library's tensor compiler (CANN
+    8.1, tbe/dsl/static_schedule: elewise_schedule.py, elewise_schedule_new.py).
+    """
+    return max(_REPEAT, round_down(ub_bytes // 2 // 2 // width, _REPEAT))
+
 
 class UbBuffer(NamedTuple):
     """A buffer in UB: so many elements of a type (None: bytes) in each slot, and slots."""

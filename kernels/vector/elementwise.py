@@ -97,10 +97,12 @@ class _Called(Spread):
 class Elementwise(Expression, _Called):
     """Run ``steps`` over the maps; a tensor is called in the steps by its own name.
 
-    ``called`` names it in reports and errors; the other fields are those of ``Expression``, with
-    ``sums`` of role "inout". Raises ``ArgumentError`` where shapes or types do not fit, or steps
-    cannot be done.
+    ``called`` names it in reports and errors, ``tile`` is the most elements of a tile; other
+    fields are those of ``Expression``, with ``sums`` of role "inout". Raises ``ArgumentError``
+    where shapes or types do not fit, or steps cannot be done.
     """
+
+    tile: int = TILE
 
     name: ClassVar[str] = "elementwise"
 
@@ -186,7 +188,7 @@ class Elementwise(Expression, _Called):
 
     @property
     def tiling_text(self) -> str:
-        return f"{self.called}, tile up to {TILE}"
+        return f"{self.called}, tile up to {self.tile}"
 
     @property
     def before(self) -> tuple[Kernel, ...]:
@@ -201,7 +203,7 @@ class Elementwise(Expression, _Called):
         return Stream(
             read=sum(tensor.size_bytes for tensor in self.reads),
             written=sum(tensor.size_bytes for tensor in (*self.writes, *self.rows)),
-            tasks=np.maximum(np.arange(1, cores + 1), ceil_div(count, TILE)),
+            tasks=np.maximum(np.arange(1, cores + 1), ceil_div(count, self.tile)),
             vector=(
                 *self._instructions(),
                 ("cast", rounded * count * 4),
@@ -309,7 +311,7 @@ class _Nest:
         vectors = sum(value.kind == "vector" for value in kernel.order.values.values())
         besides = vectors * 2 * self.c0 * 4 + 8 * 32 * len(kernel.maps)
         row = round_up(kernel.width, GRAIN)
-        most = min(max(TILE, row), round_up(kernel.count, GRAIN))
+        most = min(max(kernel.tile, row), round_up(kernel.count, GRAIN))
         return piece(
             self.k, kernel.called, most, element, multiple=GRAIN, least=row, besides=besides
         )

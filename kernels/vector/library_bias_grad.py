@@ -41,6 +41,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from npusim.kernels.parts.mem_set import MemSet
+from npusim.kernels.parts.ub_room import library_step
 from npusim.language import (
     BLOCK_BYTES,
     FP16,
@@ -58,17 +59,13 @@ from npusim.language import (
     ceil_div,
     grid,
     in_pieces,
-    round_down,
     round_up,
 )
 
 #: Numbers of fp32 in a block of 32 B: the results of a core, and the grain of a picture in UB.
 _GRAIN = BLOCK_BYTES // FP32.bytes
-#: Bytes of UB for each element of a step: half of UB is kept for a second step, whether or not
-#: there is one, and of the other half an element takes a sum and a widened value of fp32.
-_STEP_BYTES = 2 * (4 + 4)
-#: Elements of a step are whole repeats of the vector unit in fp16.
-_REPEAT = 128
+#: Numbers of 16 bits that an element of a step takes in UB: a sum and a widened value of fp32.
+_WIDTH = 4
 
 
 class Schedule(NamedTuple):
@@ -193,8 +190,7 @@ class LibraryBiasGrad(Kernel):
     @classmethod
     def on(cls, device: Device, cores: int, dy: Tensor, db: Tensor) -> LibraryBiasGrad:
         """The kernel with the schedule of a device, for so many of its vector cores."""
-        room = device.memory("UB").size_bytes // _STEP_BYTES
-        elements = max(_REPEAT, round_down(room, _REPEAT))
+        elements = library_step(device.memory("UB").size_bytes, _WIDTH)
         images, channels, positions = dy.shape
         return cls(dy, db, schedule((images, channels, positions), cores, elements))
 
@@ -402,12 +398,14 @@ class _Nest:
         slot = self.dy.next()
         pitch = lines.loaded(dtype.bytes) * dtype.bytes
         size = lines.length * dtype.bytes
+        odd = size % BLOCK_BYTES != 0 and self.k.has_path("GM", "UB", "odd_row")
+        variant = "odd_row" if odd else ""
         for move in self._moves(u, lines):
             target = slot.at(move.line * pitch, size, rows=move.rows, pitch=pitch)
             source = self.kernel.dy.at(
                 move.offset, size, base="dy", rows=move.rows, pitch=move.pitch
             )
-            self.k.data_move(target, source, dtype)
+            self.k.data_move(target, source, dtype, variant=variant)
         if self.wide is None:
             return slot
         wide = self.wide.next()

@@ -48,6 +48,7 @@ from npusim.language import (
     in_runs,
     round_up,
 )
+from npusim.problem.work import LAYOUT
 
 # -- copies in ---------------------------------------------------------------------------------
 
@@ -99,6 +100,10 @@ class CopyIn(Kernel):
     name: ClassVar[str] = "copy_in"
     role: ClassVar[str] = "vector"
     memory: ClassVar[str] = "UB"
+
+    @property
+    def work_class(self) -> str:
+        return LAYOUT
 
     def __post_init__(self) -> None:
         if len(self.x.shape) != 2 or not self.x.size_bytes:
@@ -310,6 +315,10 @@ class NdToNz(Kernel):
 
     name: ClassVar[str] = "nd_to_nz"
     role: ClassVar[str] = "vector"
+
+    @property
+    def work_class(self) -> str:
+        return LAYOUT
 
     def __post_init__(self) -> None:
         x = self.x

@@ -183,6 +183,7 @@ def forward_tiling(c: Convolution, device: Device, cores: int) -> ForwardTiling:
         share,
         resident=True,
         n_slowest=not resident,
+        whole_rows=True,
     )
     if least > rule.l1:  # the search begins beyond its own limit, and ends there
         beyond = _room_text(m, n, least, rule.l1, "of the half that the rule shares out")
@@ -205,4 +206,4 @@ def _default(rule: Forward) -> Tiling:
     rows = next((t for t in range(32, 0, -1) if 2 * rule.x(t) < 2 * rule.l1 * planes), 1)
     share = (high * wide, all_n, c.n // lowered(c.n, rule.cores))
     tile = Tile(rows, min(2, all_n), 1)
-    return product_tiling(tile, Piece(1), Piece(1), 1, share, l0_slots=1)
+    return product_tiling(tile, Piece(1), Piece(1), 1, share, l0_slots=1, whole_rows=True)

@@ -279,6 +279,7 @@ def _kernel(rule: Input, parts: Parts, t: Tile, pieces: Pieces, *, scattered: bo
         c.taps,
         (positions, n, c.n // parts.batch),
         form="phases" if scattered else "window",
+        whole_rows=not scattered,
         l0c_slots=2,
         resident=deep_b and (not m_slowest or n_steps == 1),
         resident_input=deep_a and (m_slowest or m_steps == 1),

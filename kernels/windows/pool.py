@@ -26,9 +26,9 @@ for (run of planes, or rows of windows of a plane) of this core:      # one task
 for (run of planes, or rows of a plane) of this core:                 # one task of ``PoolGrad``
     UB sums <- 0                                                      # V
     UB dy, mask <- the windows that reach the piece                   # MTE2
-    UB dy <- dy in the sums' type, / count                            # V
+    UB dy <- dy in the sums' type, / count, of a mean                 # V
     for kh, kw:                                                       # V
-        UB taken <- dy where the mask of the tap has a 1, else 0
+        UB taken <- dy where the mask of the tap has a 1, else 0, in the sums' type
         UB sums[every sH-th row, every sW-th column] += taken
     GM dx <- sums, rounded                                            # V, MTE3
 
@@ -45,7 +45,7 @@ from itertools import product
 from math import inf, prod
 from typing import ClassVar, NamedTuple
 
-from npusim.kernels.parts.ub_room import UbBuffer
+from npusim.kernels.parts.ub_room import UbBuffer, converted
 from npusim.kernels.windows.im2col_backward_tiling import Tiling
 from npusim.kernels.windows.patches import Grid, Nest, Piece, Side
 from npusim.kernels.windows.pooling import Planes, Pooling, PoolNest, Windows
@@ -272,8 +272,7 @@ class _PoolGrad(PoolNest):
                 continue
             given = dy
             if masks:
-                given = self.buffers["taken"].next()
-                self.k.vec_select(given.at(0, size), masks[tap], dy, 0.0, self.wide)
+                given = self._taken(masks[tap], dy, size)
             pixel = (y + (first - first_row) * s.stride[0]) * columns.size + x
             window = (first - run.row) * run.wide + first_column - run.column
             pixels = Grid(sums, pixel, s.stride[0] * columns.size, s.stride[1])
@@ -281,10 +280,21 @@ class _PoolGrad(PoolNest):
             for target, source in self.rectangles(pixels, windows, (end - first, wide), apart):
                 self.k.vec_binary("add", target, target, source, self.wide)
 
+    def _taken(self, mask: SlotRegion, dy: Slot, size: int) -> Slot:
+        """What a mask takes of dy, in the sums' type: so many bytes of it."""
+        taken = self.buffers["taken"].next()
+        narrow = taken.at(0, size // self.wide.bytes * self.dtype.bytes)
+        self.k.vec_select(narrow, mask, dy, 0.0, self.dtype)
+        return converted(self.k, narrow, self.dtype, self.wide, self.buffers.get("wide")).slot
+
     def _load(self, run: _Run, rows: Side, columns: Side, planes: int) -> Slot:
-        """A run of dy in the sums' type, over the count."""
+        """A run of dy: for masks as it is, else in the sums' type, over the count."""
         kernel = self.kernel
         extent = planes * run.high, run.wide
+        if kernel.mask:
+            dy = self.buffers["dy"].next()
+            self.k.data_move(dy, kernel.lines(kernel.read, self._first(run), extent), self.dtype)
+            return dy
         dy = self.load("dy", kernel.lines(kernel.read, self._first(run), extent))
         if run.high < len(rows.counts):
             first = run.row - kernel.reach(rows)[0]
@@ -333,5 +343,5 @@ class PoolGrad(Pooling):
             buffers["dx"] = UbBuffer(dtype, pixels, 2)
         if self.mask:
             buffers["mask"] = UbBuffer(None, self.shape.taps * round_up(windows // 8, 32), 2)
-            buffers["taken"] = UbBuffer(wide, windows)
+            buffers["taken"] = UbBuffer(dtype, windows)
         return buffers

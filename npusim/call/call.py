@@ -21,7 +21,7 @@ from npusim.base.resources import require_room
 from npusim.call.options import Options, require_short
 from npusim.call.spec import Array, Operand, Spec, elements_overlap
 from npusim.call.tilings.choice import Around, K, chosen
-from npusim.call.tilings.words import asked_of, is_library, is_tuned
+from npusim.call.tilings.words import asked_of, is_library, is_tuned, stands_for_library
 from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy, elements_spanned
 from npusim.kernels.parts.mem_set import MemSet
 from npusim.machine.device.catalog import parse_core_mask
@@ -35,6 +35,7 @@ from npusim.machine.timing.run import Launched, Launches
 from npusim.machine.timing.trace import Bound, KernelRun
 from npusim.problem.limits.facts import OperatorFacts
 from npusim.problem.limits.table import Undocumented, check, check_undocumented
+from npusim.problem.work import ELEMENTWISE, KERNEL, PRODUCT
 from npusim.results import Result
 from npusim.results.facts.number_text import bytes_text
 from npusim.reuse.launches import Again, CachedLaunches, Step, figures_behind, notes_on_figures
@@ -79,10 +80,12 @@ class Call(Struct, dict=True):
         self.figures: dict[str, None] = {}  # what the time rests on so far, in order of use
         self.held: dict[str, int] = {}  # bytes of main memory by tensor
         self._steps: list[Step] = []
+        self.own_kernel = False  # given as such, with its tiling
         self._operands: dict[str, int] = {}  # bytes the problem needs, as far as kernels know
         self._operand_values: dict[str, Operand] = {}
         self._results: dict[str, int] = {}
         self._tilings: dict[str, Any] = {}
+        self._work_classes: list[str] = []  # of the runs
         self.extrapolated: dict[str, str] = {}  # kernels whose tiling no published rule covers: why
         self._touched: set[str] = set()  # tensors that the L2 may hold
         self.layouts = dict(self.options.layouts or {})  # of operands and results with gaps
@@ -405,7 +408,28 @@ class Call(Struct, dict=True):
             )
             if not self.timing_only:
                 self._execute(program, written_whole)
+        self._work_classes.append(self._work_class(kernel, launched.run.macs))
         self._record(launched, kernel.name, kernel.tiling_in_use)
+
+    def _work_class(self, kernel: Kernel, macs: int) -> str:
+        """The class of measured rows that a kernel of this call belongs to, if it did ``macs``.
+
+        A product whose tiling a word asks for stands for the library's.
+        """
+        if not kernel.work_class:
+            return KERNEL if macs else ELEMENTWISE
+        asked = asked_of(self.options.tiling, kernel.name)
+        if kernel.work_class == PRODUCT and (self.own_kernel or not stands_for_library(asked)):
+            return KERNEL
+        return kernel.work_class
+
+    @property
+    def work(self) -> str:
+        """The class of its longest kernel that multiplies; where none does, of its longest."""
+        kernels = list(zip(self.runs, self._work_classes, strict=True))
+        multiplying = [(run, work) for run, work in kernels if run.macs]
+        longest = max(multiplying or kernels, key=lambda kernel: kernel[0].cycles, default=None)
+        return "" if longest is None else longest[1]
 
     def _recalled(self, kernel: Kernel) -> Launched | None:
         """Launch a kernel whose run is known, whose progress is one step; None if it is not."""
@@ -495,6 +519,7 @@ class Call(Struct, dict=True):
             problem_bounds=self._problem_bounds(needed or {}),
             sizes=sizes or {},
             tilings=dict(self._tilings),
+            work=self.work,
             replay=Again(steps, figures, self.groups, self.options.engine, self.device),
         )
 
@@ -533,6 +558,7 @@ def simulate(kernel: Kernel, device: str | Device, *arrays: Array | Spec, **opti
         without=("tiling", "rules", "deterministic", "layouts"),
     )
     call = Call(kernel.name, wanted, timing_only)
+    call.own_kernel = True
     for tensor, array in zip(inputs, operands, strict=True):
         if tuple(array.shape) != tensor.shape:
             raise ArgumentError(

@@ -21,6 +21,7 @@ from npusim.machine.device.catalog import load_device, parse_core_mask
 from npusim.machine.device.spec import Device
 from npusim.machine.program.kernel import Kernel
 from npusim.results.facts.number_text import counted
+from npusim.results.facts.other_chips import OTHER_CHIPS
 from npusim.results.writers.text_layout import wrap
 
 
@@ -135,8 +136,11 @@ class Ranking(Shown, Struct, frozen=True):
         ]
         if self.left_out:
             lines.append(f"{len(self.left_out)} do not run, the first: {self.left_out[0].reason}")
-        notes = wrap(f"note: {self.note}", later="  ") if self.note else []
-        return "\n".join([head, *lines, *notes])
+        notes = [self.note] if self.note else []
+        figures = OTHER_CHIPS.format(OTHER_CHIPS.of(self.device))
+        notes += [figures] if figures else []
+        wrapped = [line for note in notes for line in wrap(f"note: {note}", later="  ")]
+        return "\n".join([head, *lines, *wrapped])
 
 
 def rank(

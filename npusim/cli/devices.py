@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from npusim.base.quantities import format_frequency, format_size
@@ -18,7 +19,8 @@ from npusim.machine.device.config import figures as known_figures
 from npusim.machine.device.resources import by_word
 from npusim.machine.device.scaling import logic_growth, sized_memories, supply
 from npusim.machine.device.spec import Device
-from npusim.results.facts.number_text import counted
+from npusim.results.facts.fact import row_of
+from npusim.results.facts.other_chips import OTHER_CHIPS, figures_of_others
 from npusim.results.writers import text_layout as lines
 
 #: Of the rates of a device: its vendor's order, which is not that of tilings.
@@ -27,6 +29,9 @@ _BLOCKS = (
     "documents; tilings and reports have m x n x k."
 )
 
+
+#: Figures of other chips that are named.
+_FIRST = 3
 
 #: Above the words for the figures of a resource.
 _TOGETHER = (
@@ -122,15 +127,6 @@ def _key(device: Device, path: str) -> str:
     return provenance.source
 
 
-def _fitted_elsewhere(device: Device) -> list[str]:
-    """The figures that stand in the file of a base and were fitted to that chip."""
-    return [
-        path
-        for path, provenance in device.provenance.items()
-        if provenance.inherited and provenance.confidence in ("fitted", "hypothesis")
-    ]
-
-
 def _costs(device: Device) -> dict[str, Any] | None:
     """Area and power, and by how much they differ from what is stated for the reference.
 
@@ -211,7 +207,7 @@ def _show(arguments: argparse.Namespace) -> None:
     _print_figures(device)
     for line in _about_costs(device):
         print(line)
-    _print_fitted_elsewhere(device)
+    _print_other_chips(device)
     print("\n".join(("", *lines.wrap(_TOGETHER))))
     for word, paths in by_word(device, known_figures(device)).items():
         if len(paths) > 1:
@@ -245,7 +241,7 @@ def _object(device: Device) -> dict[str, Any]:
     together = by_word(device, known_figures(device))
     return {
         **_facts(device),
-        "inherited_and_fitted": len(_fitted_elsewhere(device)),
+        **row_of([OTHER_CHIPS], device),
         "costs": _costs(device),
         "figures": figures,
         "together": {word: list(paths) for word, paths in together.items()},
@@ -265,16 +261,12 @@ def _print_figures(device: Device) -> None:
     print_table(("figure", "value, range", "confidence, source"), cells, 3)
 
 
-def _print_fitted_elsewhere(device: Device) -> None:
+def _print_other_chips(device: Device) -> None:
     """Print how many figures were fitted for another chip, and the first of them."""
-    paths = _fitted_elsewhere(device)
-    if not paths:
-        return
-    first = ", ".join(paths[:3])
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    count = counted(len(paths), "figure")
-    text = f"inherited and fitted for another chip: {count} ({first}{more})"
-    print("\n".join(("", *lines.wrap(text))))
+    text = OTHER_CHIPS.format(OTHER_CHIPS.of(device))
+    if text:
+        first = ", ".join(path for path, _ in islice(figures_of_others(device), _FIRST))
+        print("\n".join(("", *lines.wrap(f"{text}: {first}, ..."))))
 
 
 def _print_sources(device: Device) -> None:

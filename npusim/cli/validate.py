@@ -24,7 +24,7 @@ from npusim.silicon.profile import read_data
 from npusim.silicon.rows import Row, Unreadable
 from npusim.silicon.score import busy_errors, is_scored, time_error
 from npusim.silicon.sheet import Sheet, shipped_sheets, shipped_steps
-from npusim.silicon.simulate import RowOutcome, RowWorkers, Task, effort, on_device
+from npusim.silicon.simulate import RowOutcome, RowWorkers, Task, effort, of_each_chip, on_device
 from npusim.silicon.tables import save_page, save_plot, scorecard
 
 #: Products of base blocks above which --quick leaves a point out.
@@ -111,7 +111,10 @@ def execute(arguments: argparse.Namespace) -> int:
     shipped = [shipped_steps()] if arguments.networks else list(shipped_sheets())
     sheets = [read_data(file, arguments.device) for file in files] if files else shipped
     _tell_ignored(sheets)
-    rows = [row for sheet in sheets for row in sheet.rows if _chosen(row, arguments)]
+    rows = [row for sheet in sheets for row in sheet.rows]
+    if not arguments.device:
+        rows = of_each_chip(rows)
+    rows = [row for row in rows if _chosen(row, arguments)]
     if not rows:
         raise ArgumentError("no point is left to simulate; choose another chip or family")
     if arguments.device:
@@ -176,6 +179,7 @@ def _object(outcome: RowOutcome) -> dict[str, Any]:
         "id": row.id,
         "family": row.family,
         "chip": row.chip,
+        "possible_chips": list(row.possible_chips),
         "measured_us": row.time_us,
         "simulated_us": getattr(simulated, "time_us", None),
         "error": time_error(outcome),

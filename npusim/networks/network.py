@@ -37,6 +37,7 @@ from npusim.results.facts.energy import (
 )
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.number_text import counts, us_text
+from npusim.results.facts.other_chips import other_chips_of
 from npusim.results.facts.tables import DataFrame, frame
 from npusim.results.saved import Reported
 from npusim.results.shown import network_words
@@ -297,6 +298,7 @@ NETWORK: tuple[Fact[NetworkResult], ...] = (
     Fact("npusim_version", "npusim", "", str, lambda _: __version__),
     Fact("device", "device", "", str, lambda net: net.device.name),
     Fact("device_digest", "digest", "", str, lambda net: net.device.digest()),
+    other_chips_of(lambda net: net.device),
     Fact("launch", "launch mode", "", str, lambda net: net.device.launch_mode),
     Fact("clock_hz", "clock", "Hz", counts, lambda net: net.device.clock_hz),
     Fact("batch", "batch", "", counts, lambda net: net.batch),

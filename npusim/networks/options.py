@@ -115,7 +115,7 @@ STEP_OPTIONS = (
         read=str,
         metavar="HOW",
         help="each_call, every operation converts; as_framework, blocks throughout; or best, the "
-        "least time, with proof (default: as the mode has them)",
+        "least time, with proof (default: as the mode has them on the device)",
     ),
     NetworkOption(
         name="fusions",
@@ -123,7 +123,8 @@ STEP_OPTIONS = (
         read=str,
         separator="&",
         metavar="NAMES",
-        help="usual, all, none or names with commas between (default: as the mode has them)",
+        help="usual, those of a framework's passes; graph_engine, those of the vendor's graph "
+        "engine; all, none or names with commas between (default: as the mode has them)",
     ),
     NetworkOption(
         name="optimizer",
@@ -137,7 +138,8 @@ STEP_OPTIONS = (
         takers=(STEP,),
         read=dtype,
         metavar="TYPE",
-        help="element type of normalisations (default: that of --dtype)",
+        help="type of the maps that normalisations read and write, with casts around them where it "
+        "is not that of --dtype; statistics are fp32 (default: that of --dtype)",
     ),
     NetworkOption(
         name="cards",

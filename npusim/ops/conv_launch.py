@@ -18,6 +18,7 @@ from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
 from npusim.kernels.layout.cast import cast
 from npusim.kernels.layout.folding import FoldedConvolution
 from npusim.kernels.layout.layout_change import Change, LayoutChange
+from npusim.kernels.layout.library_maps import LibraryMaps
 from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.machine.isa.operands import Tensor
@@ -342,6 +343,8 @@ class ConvolutionLauncher:
                 return LibraryGroups(change, src, dst)
             if self.deep:
                 return LibraryTransData(change, src, dst)
+            if change.maps and not self.call.device.library_rules:
+                return LibraryMaps(change, src, dst)
         return changed(change, src, dst)
 
     def _conversion(self, kind: str) -> Conversion:

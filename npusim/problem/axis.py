@@ -32,8 +32,9 @@ class Reading(NamedTuple):
     """Way in which some outputs of an axis read inputs, wherever on the axis they are.
 
     ``outputs`` read ``size`` virtual inputs and padding ``before`` and ``after`` them; of the
-    virtual ones ``real`` are real, the first after ``skip``. The rest is said of the outputs' own
-    axis, but how far apart outputs, inputs and taps are on the whole one.
+    virtual ones ``real`` are real, the first after ``skip``. The first output is the one that
+    ``offset`` outputs of these inputs precede. The rest is said of the outputs' own axis, but how
+    far apart outputs, inputs and taps are on the whole one.
     """
 
     outputs: int
@@ -42,6 +43,7 @@ class Reading(NamedTuple):
     after: int
     real: int
     skip: int
+    offset: int
     kernel: int
     stride: int
     dilation: int
@@ -67,6 +69,7 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     first_real: IntArray
     real: IntArray
     skip: IntArray
+    offset: IntArray
     tap: IntArray
     kernel: IntArray
     part: IntArray
@@ -109,12 +112,12 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     @cached_property
     def readings(self) -> tuple[tuple[Reading, ...], IntArray]:
         """The distinct ways of reading, and which of them is each run's."""
-        names = ("count", "size", "before", "after", "real", "skip", "kernel", "part")
+        names = ("count", "size", "before", "after", "real", "skip", "offset", "kernel", "part")
         rows = [*zip(*(getattr(self, name).tolist() for name in names), strict=True)]
         numbered: dict[Reading, int] = {}
         numbers = {}
         for row in sorted(set(rows)):
-            outputs, size, before, after, real, skip, kernel, number = row
+            outputs, size, before, after, real, skip, offset, kernel, number = row
             part = self.parts[number]
             reading = Reading(
                 outputs,
@@ -123,6 +126,7 @@ class Runs(Struct, frozen=True, kw_only=True, eq=False, dict=True):
                 after,
                 real,
                 skip,
+                offset,
                 kernel,
                 part.axis.stride,
                 part.axis.dilation,
@@ -307,18 +311,28 @@ class Axis(Struct, frozen=True, kw_only=True, dict=True):
 
     @lru_cache(maxsize=64)  # noqa: B019 - an axis is a few numbers, known by its value
     def runs(
-        self, step: int, block: int = 0, form: str = "window", widest: int = WIDEST_FILTER
+        self,
+        step: int,
+        block: int = 0,
+        form: str = "window",
+        widest: int = WIDEST_FILTER,
+        *,
+        whole: bool = False,
     ) -> Runs:
         """All outputs in runs of ``step``, none across a multiple of ``block`` (0: no blocks).
 
-        Runs of the same outputs, whose sums are one, follow each other.
+        Runs of the same outputs, whose sums are one, follow each other. With ``whole`` each run
+        reads all inputs of the axis, of which its outputs take a part; this is only for form
+        "window" of an axis that ``fits_window`` as a whole and is read from its beginning.
         """
         every: list[AxisPart] = []
         pieces = [np.zeros((len(_COLUMNS), 0), np.int64)]
         for parts in filter(None, self.parts(form, widest)):
             pads = max(part.axis.pads for part in parts)
             first, count = parts[0].cut(step, block, pads)
-            together = [part.reach(first, count, i) for i, part in enumerate(parts, len(every))]
+            together = [
+                part.reach(first, count, i, whole=whole) for i, part in enumerate(parts, len(every))
+            ]
             # [part][column][run] -> [column][run of each part in turn]
             pieces.append(np.stack(together, 2).reshape(len(_COLUMNS), -1))
             every += parts
@@ -400,12 +414,16 @@ class AxisPart(Struct, frozen=True):
         stop = np.minimum(first // block * block + block, out)
         return first, np.minimum(step, stop - first)
 
-    def reach(self, first: IntArray, count: IntArray, number: int = 0) -> tuple[IntArray, ...]:
+    def reach(
+        self, first: IntArray, count: IntArray, number: int = 0, *, whole: bool = False
+    ) -> tuple[IntArray, ...]:
         """Reads of ``count`` outputs from the part's ``first`` on: the columns of ``Runs``.
 
         Taps that read nothing but padding are left out where there is more padding than the
-        field of a load holds. ``number`` is the part's own.
+        field of a load holds. ``number`` is the part's own. With ``whole`` all inputs are read.
         """
+        if whole:
+            return self._reach_all(first, count, number)
         a = self.axis
         low = first * a.stride - a.before
         tap = np.zeros_like(first)
@@ -443,9 +461,31 @@ class AxisPart(Struct, frozen=True):
             first_input + first_real * input_step,
             real,
             first_real * a.insert - start,
+            np.zeros_like(first),
             first_tap + tap * tap_step,
             kernel,
             np.full_like(first, number),
+        )
+
+    def _reach_all(self, first: IntArray, count: IntArray, number: int) -> tuple[IntArray, ...]:
+        """The columns of ``Runs`` where each run reads every input, from the first on."""
+        a = self.axis
+        reach = (a.out - 1) * a.stride - a.before + (a.kernel - 1) * a.dilation + 1
+        zero = np.zeros_like(first)
+        return (
+            self.outputs[0] + first * self.outputs[1],
+            count,
+            zero,
+            zero + a.virtual,
+            zero + a.before,
+            zero + max(0, reach - a.virtual),
+            zero + self.inputs[0],
+            zero + a.size,
+            zero,
+            first,
+            zero + self.taps[0],
+            zero + a.kernel,
+            zero + number,
         )
 
 

@@ -303,6 +303,11 @@ class Convolution:
         return tuple(plain.axis(i).use for i in range(self.dims))
 
     @property
+    def is_depth_wise(self) -> bool:
+        """True where each group has one input or one output channel."""
+        return self.groups > 1 and self.groups == min(self.cin, self.cout)
+
+    @property
     def useful_macs(self) -> int:
         """Multiply-adds of any one of the three convolutions on elements that are there.
 

@@ -54,7 +54,9 @@ class Checked(NamedTuple):
 
 
 def broken(outcomes: Iterable[RowOutcome]) -> list[Checked]:
-    """Every bound that a row breaks, in the order of the rows; those of trust C are left out.
+    """Every bound that a row breaks, in the order of the rows.
+
+    Those of trust C are left out, and those whose chip is open: they would say which it is not.
 
     Its time may not be below any bound, nor the mean busy time of its cube below what the
     multiply-adds take. A busy time that no other of the chip and type comes near is a fault of the
@@ -82,7 +84,8 @@ def broken(outcomes: Iterable[RowOutcome]) -> list[Checked]:
 
 def _checks(outcome: RowOutcome) -> Iterator[Checked]:
     row, simulated = outcome.row, outcome.simulated
-    if simulated is None or not row.time_us or getattr(row, "trust", None) == "C":
+    untrusted = getattr(row, "trust", None) == "C" or row.possible_chips
+    if simulated is None or not row.time_us or untrusted:
         return
     busy = row.busy_us.get("cube") if getattr(row, "busy_statistic", None) != "median" else None
     for least in simulated.bounds:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from npusim.base.dtypes import FP32, INT32, DType, dtype
 from npusim.base.errors import ArgumentError, told_as
 from npusim.call.call import simulate
+from npusim.call.options import Options
 from npusim.call.spec import spec
 from npusim.kernels.filter_gradient.filter_gradient import ConvBackpropFilter
 from npusim.kernels.implicit_gemm.forward import ConvForward
@@ -30,6 +31,7 @@ from npusim.problem.convolution import Convolution
 from npusim.results import Result
 from npusim.results.facts.least import on_silicon
 from npusim.silicon.rows import PARTS, CallRow, Declined, NetworkRow, SimulatedRow, needed
+from npusim.silicon.stacks import stack_keywords
 
 #: Kernels that a call may name.
 _KERNELS = (
@@ -63,12 +65,14 @@ def simulate_call_row(row: CallRow, device: Device, tiling: Any = "production") 
     Where the library's rule is not known for the call, "production" is "library", the best of ours
     in the forms of kernel that the library has. Where the row names the kernels that were launched,
     others do not count, nor does one that is launched again more often than named, and one that is
-    named but not launched here counts as a launch without work. Notes say so. Raises ``Declined``
-    for a call, dtype or size without a counterpart.
+    named but not launched here counts as a launch without work. Notes say so. Kernels are those of
+    a call by itself and begin with a cold L2, unless the row states ``launch`` and ``start``.
+    Raises ``Declined`` for a call, dtype or size without a counterpart.
     """
     if row.call not in _CALLS:
         raise Declined(f"call {row.call!r} is not known; it is one of {', '.join(_CALLS)}")
     with told_as(Declined):
+        device = device.launching(row.launch or Options.launch)
         result, notes = _run(row, device, tiling)
     launched = _launched(row, device, result.runs)
     cycles = sum(run.cycles + run.launch_cycles for run in launched.runs)
@@ -112,9 +116,9 @@ def _launched(row: CallRow, device: Device, runs: tuple[KernelRun, ...]) -> _Lau
         return _as_named(row, device, runs)
     if row.call != _FORWARD:
         return _Launched(runs)
-    if (row.groups or 1) > 1:
-        return _Launched(runs, max(0, _GROUPED - len(runs)), (_GROUPED_NOTE,))
     if device.product not in _PLAIN:
+        if (row.groups or 1) > 1:
+            return _Launched(runs, max(0, _GROUPED - len(runs)), (_GROUPED_NOTE,))
         return _Launched(runs)
     without_conversions = tuple(run for run in runs if run.name != TransData.name)
     note = "forward convolutions read plain tensors on this chip: no conversions"
@@ -166,7 +170,24 @@ def _cast_of_bias(row: CallRow, device: Device) -> list[KernelRun]:
     channels, name = needed(row, "Cout", "dtype")
     bias = Tensor("bias", (channels,), dtype(name))
     wide = Tensor("bias_fp32", (channels,), FP32, "out")
-    return list(simulate(cast(bias, wide), device, timeline=False).runs)
+    return list(simulate(cast(bias, wide), device, **_conditions(row)).runs)
+
+
+class _Conditions(TypedDict):
+    """The keywords of ``npusim.call.Options`` that say how a call was measured."""
+
+    launch: str
+    start: str
+    timeline: bool
+
+
+def _conditions(row: CallRow) -> _Conditions:
+    """The launches and the L2 that a row states; by default single, and cold."""
+    return {
+        "launch": row.launch or Options.launch,
+        "start": row.start or Options.start,
+        "timeline": False,
+    }
 
 
 # -- convolutions ------------------------------------------------------------------------------
@@ -208,10 +229,11 @@ def _backward(row: CallRow, device: Device, tiling: Any, c: Convolution, **wante
         spec(c.w_shape, row.dtype),
         **arguments(c),
         **wanted,
+        cube_math_type=row.cube_math_type or "keep_dtype",
         device=device,
         tiling=tiling,
         rules="hardware",
-        timeline=False,
+        **_conditions(row),
     )
 
 
@@ -241,7 +263,7 @@ def _matmul(row: CallRow, device: Device, tiling: Any) -> Result:
         out_dtype=name,
         device=device,
         tiling=tiling,
-        timeline=False,
+        **_conditions(row),
     )
 
 
@@ -258,7 +280,7 @@ def _transpose(row: CallRow, device: Device, tiling: Any) -> Result:
         raise Declined(f"perm is {perm}: it must name each of the {len(shape)} axes once")
     x = Tensor("x", shape, moved)
     y = Tensor("y", tuple(shape[axis] for axis in perm), moved, "out")
-    return simulate(Transpose(perm, x, y), device, timeline=False)
+    return simulate(Transpose(perm, x, y), device, **_conditions(row))
 
 
 _EIGHT_BYTES = ("int64", "uint64", "float64")
@@ -291,13 +313,13 @@ _CONVOLUTIONS = {
 
 
 def simulate_network_row(row: NetworkRow, device: Device) -> SimulatedRow:
-    """The step of a row with the usual settings of its mode.
+    """The step of a row with the usual settings of its mode, in the types of its stack.
 
     Raises ``Declined`` for what a step cannot have here, and where some of it was not simulated.
     """
     mode, batch = needed(row, "mode", "batch")
-    optional: dict[str, Any] = {}
-    for name in ("dtype", "normalisation", "optimizer", "cards"):
+    optional: dict[str, Any] = {**stack_keywords(row)}
+    for name in ("optimizer", "cards"):
         if getattr(row, name) is not None:
             optional[name] = getattr(row, name)
     with told_as(Declined, caught=ArgumentError):

@@ -31,12 +31,15 @@ class Declined(Exception):  # noqa: N818 - an answer, not an error
 class Measured:
     """The columns of every row.
 
-    ``parts`` are the parts of its time that may be measured, each in a column ``{part}_us``.
+    ``possible_chips`` are those between which its source leaves the chip open, ``chip`` one of
+    them; there are none where the source names it. ``parts`` are the parts of its time that may be
+    measured, each in a column ``{part}_us``.
     """
 
     id: str
     chip: str
     family: str = ""
+    possible_chips: tuple[str, ...] = ()
     time_us: float | None = None
     parts: ClassVar[tuple[str, ...]] = ()
 
@@ -141,7 +144,10 @@ class CallRow(Measured):
     """One measured framework call, all the kernels it launched included; sizes are elements.
 
     ``kernels`` are names with their counts, such as ``TransDatax3``; ``output_mask`` says which
-    gradients (input, weight, bias) a convolution's backward computed.
+    gradients (input, weight, bias) a convolution's backward computed. ``launch`` and ``start`` are
+    those of ``npusim.call.Options``: kernels of a call by itself (single) or of a replayed graph,
+    operands in main memory (cold) or in the L2 (warm). ``cube_math_type`` is the arithmetic of a
+    convolution of fp32, by the name that ``convolution_backward`` has for it.
     """
 
     call: str
@@ -158,6 +164,7 @@ class CallRow(Measured):
     transposed: bool | None = None
     output_padding: tuple[int, ...] | None = None
     dtype: str | None = None
+    cube_math_type: str | None = None
     output_mask: tuple[bool, bool, bool] | None = None
     M: int | None = None
     Ncols: int | None = None
@@ -166,6 +173,8 @@ class CallRow(Measured):
     perm: tuple[int, ...] | None = None
     work: int | None = None
     kernels: tuple[str, ...] = ()
+    launch: str | None = None
+    start: str | None = None
     trust: str | None = None
     source: str | None = None
     note: str | None = None
@@ -175,7 +184,9 @@ class CallRow(Measured):
 class NetworkRow(Measured):
     """One measured training step, most of whose columns are arguments of ``npusim.step``.
 
-    ``input_bound`` says whether reading images may have set the pace. The parts are forward
+    ``stack`` and ``amp`` are the software and its level of mixed precision, which say what
+    ``dtype`` and ``normalisation`` are (``npusim/silicon/stacks.py``); these are for rows without a
+    stack. ``input_bound`` says whether reading images may have set the pace. The parts are forward
     convolutions, both gradients, normalisations, the optimizer, and casts with clearing and
     layouts; they do not add up to the step.
     """
@@ -185,6 +196,8 @@ class NetworkRow(Measured):
     batch: int | None = None
     cards: int | None = None
     pieces: int | None = None
+    stack: str | None = None
+    amp: str | None = None
     dtype: str | None = None
     normalisation: str | None = None
     optimizer: str | None = None

@@ -75,6 +75,15 @@ def time_error(outcome: RowOutcome) -> float | None:
     return float(outcome.simulated.time_us / row.time_us) - 1
 
 
+def counted_error(outcome: RowOutcome) -> float | None:
+    """Return the error of time that means count: none of a row whose chip its source leaves open.
+
+    Such a row is simulated on each chip that it may have run on. The nearer figure would be chosen
+    by its time, and the other is of a chip that was not measured.
+    """
+    return None if outcome.row.possible_chips else time_error(outcome)
+
+
 def busy_errors(outcome: RowOutcome) -> dict[str, float]:
     """Return simulated over measured busy time, less 1, of the pipes that have both."""
     errors = {}
@@ -103,6 +112,7 @@ def is_scored(row: Measured) -> bool:
         and row.op == "gemm"
         and row.base_m is not None
         and row.trust in ("A", "B")
+        and not row.possible_chips
         and row.chip in SCORED_CHIPS
         and not UNSCORED_WORDS & row.words
     )
@@ -133,7 +143,7 @@ def by_shape(outcomes: Iterable[RowOutcome]) -> list[float]:
     """Return the mean absolute error of time of every family and shape."""
     errors: dict[tuple[object, ...], list[float]] = {}
     for outcome in outcomes:
-        error = time_error(outcome)
+        error = counted_error(outcome)
         if error is not None:
             errors.setdefault(shape_of(outcome.row), []).append(abs(error))
     return [fmean(of_shape) for of_shape in errors.values()]
@@ -173,11 +183,11 @@ def family_scores(outcomes: Sequence[RowOutcome]) -> list[FamilyScore]:
 
 
 def pairs(outcomes: Iterable[RowOutcome]) -> list[RowPair]:
-    """Return every two rows that share a pair and a chip and have times."""
+    """Return every two rows that share a pair and a chip that is known, and have times."""
     groups: dict[tuple[str, str], list[RowOutcome]] = {}
     for outcome in outcomes:
         row = outcome.row
-        if isinstance(row, KernelRow) and row.pair and row.time_us:
+        if isinstance(row, KernelRow) and row.pair and row.time_us and not row.possible_chips:
             groups.setdefault((row.pair, row.chip), []).append(outcome)
     return [
         _pair(name, first, second)
@@ -201,7 +211,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float |
 
 
 def _family(name: str, outcomes: Sequence[RowOutcome]) -> FamilyScore:
-    compared = [outcome for outcome in outcomes if time_error(outcome) is not None]
+    compared = [outcome for outcome in outcomes if counted_error(outcome) is not None]
     declined = sum(o.simulated is None and not o.failed for o in outcomes)
     failed = sum(o.failed for o in outcomes)
     rank = rank_correlation([_measured(o) for o in compared], [_simulated(o) for o in compared])
@@ -240,8 +250,8 @@ def _simulated(outcome: RowOutcome) -> float:
 
 
 def times_of(outcomes: Iterable[RowOutcome]) -> list[float]:
-    """Absolute errors of time, where there are any."""
-    errors = (time_error(outcome) for outcome in outcomes)
+    """Absolute errors of time that count, where there are any."""
+    errors = (counted_error(outcome) for outcome in outcomes)
     return [abs(error) for error in errors if error is not None]
 
 

@@ -44,6 +44,9 @@ _SMALL_BIN = "910B3"
 _LARGE_BIN = "910B1"
 _SMALL_BIN_CORES = (20, 40)
 
+#: What stands between the chips of a row whose source does not say on which of them it ran.
+_OR = " or "
+
 #: Products of matrices, alone or with the work of vector cores on the result.
 GEMM_OPS = ("gemm", "batch_gemm", "gemm_gelu", "grouped_gemm_dequant_gelu")
 
@@ -93,10 +96,35 @@ def device_name(row: Row) -> tuple[str, tuple[str, ...]]:
         return CHIPS[chip], notes
     if chip in devices() or chip.endswith(".yaml"):
         return chip, ()
+    if _OR in chip:
+        raise Declined(
+            f"chip {chip!r} is one of several: `npusim validate` simulates the row on each, and "
+            "nothing is fitted to it"
+        )
     raise Declined(
         f"chip {chip!r} has no device; known are {', '.join((*CHIPS, _FAMILY))}, the names that "
-        "`npusim devices` lists, and device files ending in .yaml"
+        "`npusim devices` lists, device files ending in .yaml, and several of these with "
+        f"{_OR.strip()!r} between them"
     )
+
+
+def of_each_chip(rows: Sequence[Row | Unreadable]) -> list[Row | Unreadable]:
+    """Return rows, one whose source leaves its chip open as a row for each chip.
+
+    Such a cell is "910 or 910B"; each of its rows has both as ``possible_chips``.
+    """
+    candidates: list[Row | Unreadable] = []
+    for row in rows:
+        candidates += [row] if isinstance(row, Unreadable) else _candidates(row)
+    return candidates
+
+
+def _candidates(row: Row) -> list[Row]:
+    """The rows that one may be: itself, or one for each chip between which it is open."""
+    chips = tuple(chip.strip() for chip in row.chip.split(_OR))
+    if len(chips) == 1:
+        return [row]
+    return [replace(row, chip=chip, possible_chips=chips) for chip in chips]
 
 
 def other_chip(row: Row, name: str, device: Device) -> str:
@@ -117,8 +145,9 @@ def other_chip(row: Row, name: str, device: Device) -> str:
 def on_device(rows: Sequence[Row | Unreadable], name: str) -> list[Row | Unreadable]:
     """Return rows as of one device: a shipped one or a device file, in place of their chips.
 
-    A row of another chip is ``Unreadable``, with the reason. Raises ``ArgumentError`` or
-    ``ConfigError`` for a device that does not exist or cannot be read.
+    A row of another chip is ``Unreadable``, with the reason; one whose chip is open is a row of the
+    device if that is possible. Raises ``ArgumentError`` or ``ConfigError`` for a device that does
+    not exist or cannot be read.
     """
     name = ALIASES.get(name, name)
     device = load_device(name)
@@ -129,9 +158,13 @@ def _on(row: Row | Unreadable, name: str, device: Device) -> Row | Unreadable:
     """Return a row as of one device; ``Unreadable`` where it was measured on another chip."""
     if isinstance(row, Unreadable):
         return row
-    reason = other_chip(row, name, device)
-    if not reason:
-        return replace(row, chip=name)
+    reasons = []
+    for candidate in _candidates(row):
+        reason = other_chip(candidate, name, device)
+        if not reason:
+            return replace(candidate, chip=name)
+        reasons.append(reason)
+    reason = "; ".join(reasons)
     reason += "; leave out --device, or give a device file that builds on that chip"
     return Unreadable(id=row.id, family=row.family, chip=row.chip, reason=reason)
 

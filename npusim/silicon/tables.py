@@ -46,7 +46,13 @@ def scorecard(outcomes: Sequence[RowOutcome]) -> list[Table]:
 
 def details(outcomes: Sequence[RowOutcome]) -> list[Table]:
     """Return the tables of single rows and of pairs that have any rows."""
-    tables = (points(outcomes), _refusals(outcomes), _broken(outcomes), _pairs(outcomes))
+    tables = (
+        points(outcomes),
+        _open_points(outcomes),
+        _refusals(outcomes),
+        _broken(outcomes),
+        _pairs(outcomes),
+    )
     return [table for table in tables if table.rows]
 
 
@@ -123,8 +129,12 @@ def _pairs(outcomes: Sequence[RowOutcome]) -> Table:
 
 
 def points(outcomes: Sequence[RowOutcome]) -> Table:
-    """Every row that was simulated; busy times as measured / simulated."""
-    shown = [outcome for outcome in outcomes if outcome.simulated is not None]
+    """Every row of a known chip that was simulated; busy times as measured / simulated."""
+    shown = [
+        outcome
+        for outcome in outcomes
+        if outcome.simulated is not None and not outcome.row.possible_chips
+    ]
     measured = {pipe for outcome in shown for pipe in outcome.row.busy_us}
     pipes = [pipe for pipe in (*PIPES, *PARTS) if pipe in measured]
     columns: Columns = {
@@ -143,6 +153,30 @@ def _side_by_side(outcome: RowOutcome, pipe: str) -> str:
     if measured is None or outcome.simulated is None:
         return ""
     return f"{us_text(measured)} / {figure(us_text, outcome.busy_us.get(pipe))}"
+
+
+def _open_points(outcomes: Sequence[RowOutcome]) -> Table:
+    """Every row whose source leaves the chip open: a figure for each chip, none of which counts."""
+    rows: dict[tuple[str, tuple[str, ...]], list[RowOutcome]] = {}
+    for outcome in outcomes:
+        row = outcome.row
+        if row.possible_chips and outcome.simulated is not None:
+            rows.setdefault((row.id, row.possible_chips), []).append(outcome)
+    columns: Columns = {
+        "id": lambda figures: figures[0].row.id,
+        "family": lambda figures: figures[0].row.family,
+        "measured us": lambda figures: figure(us_text, figures[0].row.time_us),
+        "simulated us": lambda figures: "; ".join(map(_on_its_chip, figures)),
+    }
+    title = "Chip left open by the source: a figure for each, none counts in a mean"
+    return Table.of(columns, list(rows.values()), 3, title=title)
+
+
+def _on_its_chip(outcome: RowOutcome) -> str:
+    """The chip, time and error of a simulated row."""
+    assert outcome.simulated is not None
+    error = figure(signed_text, score.time_error(outcome))
+    return f"{us_text(outcome.simulated.time_us)} on a {outcome.row.chip} ({error})"
 
 
 def _refusals(outcomes: Sequence[RowOutcome]) -> Table:
@@ -238,12 +272,13 @@ def _ends(values: np.ndarray) -> tuple[float, float]:
 
 
 def _points(outcomes: Sequence[RowOutcome]) -> dict[str, list[tuple[float, float]]]:
-    """Measured and simulated times by family."""
+    """Measured and simulated times by family, of rows whose chip is known."""
     points: dict[str, list[tuple[float, float]]] = {}
     for outcome in outcomes:
-        if outcome.simulated is not None and outcome.row.time_us:
-            pair = (outcome.row.time_us, outcome.simulated.time_us)
-            points.setdefault(outcome.row.family, []).append(pair)
+        row = outcome.row
+        simulated = outcome.simulated
+        if simulated is not None and row.time_us and not row.possible_chips:
+            points.setdefault(row.family, []).append((row.time_us, simulated.time_us))
     return points
 
 

@@ -35,7 +35,7 @@ from npusim.study.space import Study
 from npusim.study.subject import DEVICE, NETWORK, OPERATOR, Row, Setting, option_names, split
 
 #: Columns after the varied names; a promise to users. Those of gradients are a network's, those of
-#: phases, of values that are kept and of main memory a step's.
+#: phases, of memory that is taken and of traffic to main memory a step's.
 COLUMNS = (
     *names_of(TIMES),
     *(f"{part}_us" for part in (*RESULTS, "other", "layout")),
@@ -44,6 +44,7 @@ COLUMNS = (
     "optimizer_us",
     *names_of(COSTS),
     "kept_bytes",
+    "peak_bytes",
     "fetched_bytes",
     "written_back_bytes",
     *names_of(DESIGN),
@@ -54,7 +55,14 @@ COLUMNS = (
 )
 
 #: Those that are whole numbers, which they stay beside points that failed and have none.
-_COUNTS = ("cycles", "buffer_bytes", "kept_bytes", "fetched_bytes", "written_back_bytes")
+_COUNTS = (
+    "cycles",
+    "buffer_bytes",
+    "kept_bytes",
+    "peak_bytes",
+    "fetched_bytes",
+    "written_back_bytes",
+)
 
 
 class Tabled(Answer, ABC):

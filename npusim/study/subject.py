@@ -309,7 +309,7 @@ def _of_layers(result: NetworkResult) -> Row:
 
 
 def _of_step(result: Any) -> Row:
-    """Times of phases, launches and conversions, and bytes: kept, and to and from main memory."""
+    """Times of phases, launches and conversions, and bytes: in memory, and to and from it."""
     times = Counter[str]()
     rows = result.kind_rows()
     for row in rows:
@@ -319,6 +319,7 @@ def _of_step(result: Any) -> Row:
         "launch_us": sum(row["launch_us"] for row in rows),
         "layout_us": sum(conversion.us for conversion in result.conversions),
         "kept_bytes": result.kept_bytes,
+        "peak_bytes": result.peak_bytes,
         "fetched_bytes": result.fetched_bytes,
         "written_back_bytes": result.written_back_bytes,
     }

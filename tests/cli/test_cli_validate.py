@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from npusim.cli import validate
 from npusim.cli.main import main
 from npusim.machine.device.spec import Device
 from npusim.silicon import simulate
-from npusim.silicon.rows import CallRow, Declined, KernelRow, SimulatedRow
+from npusim.silicon.rows import CallRow, Declined, KernelRow, NetworkRow, SimulatedRow
 from tests.tables import rows
 from tests.texts import text_of
 
@@ -26,7 +27,10 @@ CALLS = "id,family,chip,call,M,time_us\nm,H,910B2,matmul,40,50\n"
 
 @pytest.fixture(autouse=True)
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel takes M us at the device's own clock, its cube half of that; an add fails."""
+    """A kernel takes M us at the device's own clock, its cube half of that; an add fails.
+
+    A step takes a millisecond for each GHz of the clock.
+    """
 
     def gemm(row: KernelRow, device: Device) -> SimulatedRow:
         time = float(row.M or 0)
@@ -40,6 +44,10 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(row: CallRow, device: Device) -> SimulatedRow:
         return SimulatedRow(float(row.M or 0) * 1e9 / device.clock_hz, {}, ("matmul",))
 
+    def network(_: NetworkRow, device: Device) -> SimulatedRow:
+        return SimulatedRow(device.clock_hz / 1e6, {})
+
+    monkeypatch.setattr(simulate, "simulate_network_row", network)
     monkeypatch.setattr(simulate, "simulate_gemm_row", gemm)
     monkeypatch.setattr(simulate, "simulate_stream_row", stream)
     monkeypatch.setattr(simulate, "simulate_call_row", call)
@@ -76,8 +84,9 @@ def test_json_has_an_object_per_row_in_the_order_of_the_files(
     a, b, c = found[:3]
     pipes = ("cube", "mte1", "mte2", "mte3", "fixpipe", "vec", "scalar", "aiv_mte2")
     assert a == {
-        "id": "a", "family": "F", "chip": "910B1", "measured_us": 100.0, "simulated_us": 100.0,
-        "error": 0.0, "bound_us": None, **{f"{pipe}_us": None for pipe in pipes}, "cube_us": 50.0,
+        "id": "a", "family": "F", "chip": "910B1", "possible_chips": [],
+        "measured_us": 100.0, "simulated_us": 100.0, "error": 0.0, "bound_us": None,
+        **{f"{pipe}_us": None for pipe in pipes}, "cube_us": 50.0,
         "kernels": ["matmul"], "notes": ["ascend910b1"],
     }  # fmt: skip
     assert b["error"] == pytest.approx(80 / 90 - 1)
@@ -163,9 +172,61 @@ def test_without_a_file_the_points_that_ship_are_run(capsys: Capture) -> None:
 
 
 def test_steps_are_simulated_where_they_are_asked_for(capsys: Capture) -> None:
-    assert main(["validate", "--networks", "--chip", "910 or 910B", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert [row["id"] for row in found] == ["N028", "N029", "N030", "N031", "N032"]
-    assert {row["simulated_us"] for row in found} == {None}
+    found = json_of_steps(capsys, "--chip", "910B", "--family", "STEP-CARDS")
+    assert [row["id"] for row in found] == ["N018", "N020", "N025"]
+    assert {row["simulated_us"] for row in found} == {1850}
     assert {row["forward_us"] for row in found} == {None}
-    assert all("chip '910 or 910B' has no device" in row["reason"] for row in found)
+
+
+OPEN = ["N028", "N029", "N030", "N031", "N032"]
+
+
+def json_of_steps(capsys: Capture, *words: str) -> list[dict[str, Any]]:
+    assert run("--networks", "--json", *words) == 0
+    points: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return points
+
+
+def test_a_row_whose_chip_is_open_is_simulated_on_each(capsys: Capture) -> None:
+    points = [point for point in json_of_steps(capsys) if point["possible_chips"]]
+    assert [(point["id"], point["chip"]) for point in points] == [
+        (name, chip) for name in OPEN for chip in ("910", "910B")
+    ]
+    assert {point["chip"]: point["simulated_us"] for point in points} == {"910": 1e3, "910B": 1850}
+    assert {tuple(point["possible_chips"]) for point in points} == {("910", "910B")}
+    points = json_of_steps(capsys, "--chip", "910B", "--family", "STEP-INPUT")
+    assert [point["id"] for point in points] == ["N016", "N022", *OPEN]
+
+
+def test_a_row_whose_chip_is_open_counts_in_no_mean(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "steps.csv"
+    head = "id,chip,network,mode,batch,time_us\n"
+    file.write_text(f"{head}a,910,resnet18,graph,1,1250\n", encoding="utf-8")
+    assert run("--data", str(file)) == 0
+    alone = capsys.readouterr().out
+    assert re.search(r"^all +1 +1 +0 +0 +20.0 % +20.0 %", alone, re.M)
+    file.write_text(
+        f"{head}a,910,resnet18,graph,1,1250\nb,910 or 910B,resnet18,eager,1,2000\n",
+        encoding="utf-8",
+    )
+    assert run("--data", str(file)) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^all +3 +1 +0 +0 +20.0 % +20.0 %", out, re.M), "means stay"
+    assert "Chip left open by the source: a figure for each, none counts in a mean" in out
+    assert re.search(
+        r"(?m)^b +2,000.0 +1,000.0 on a 910 \(-50.0 %\); 1,850.0 on a 910B \(-7.5 %\)", out
+    )
+
+
+def test_a_device_takes_a_row_that_may_be_of_its_chip(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "steps.csv"
+    file.write_text(
+        "id,chip,network,mode,batch,time_us\nb,910 or 910B,resnet18,eager,1,2000\n",
+        encoding="utf-8",
+    )
+    (found,) = objects(capsys, "--data", str(file), "--device", "ascend910")
+    assert (found["simulated_us"], found["possible_chips"]) == (1000, ["910", "910B"])
+    (found,) = objects(capsys, "--data", str(file), "--device", "ascend950pr", status=1)
+    assert found["reason"].startswith(
+        "measured on 910, which is not ascend950pr; measured on 910B, which is not ascend950pr; "
+    )

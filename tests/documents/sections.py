@@ -19,10 +19,20 @@ from typing import Any
 from importlinter.api import read_configuration
 
 import npusim
-from npusim.machine.device.parts import ENERGY
 from npusim.networks.rules.table import tables
+from npusim.problem.work import (
+    DEPTH_WISE,
+    FILTER_GRADIENT,
+    FORWARD,
+    KERNEL,
+    NETWORK_KINDS,
+    PRODUCT,
+)
+from npusim.results.facts.other_chips import time_figures
+from npusim.results.facts.spread import left_out_rows
 from npusim.silicon.rows import NetworkRow
-from npusim.silicon.sheet import shipped_steps
+from npusim.silicon.sheet import shipped_sheets, shipped_steps
+from npusim.silicon.stacks import stack_keywords
 from npusim.workloads.kinds import KINDS
 from tests.documents import kernels_910, tilings_table
 from tests.documents.device_keys import KEY_TABLES
@@ -30,9 +40,13 @@ from tests.documents.kept_table import kept_rows
 from tests.documents.language_table import language
 from tests.documents.operator_table import operator_table
 from tests.documents.pages import ROOT, blocks
+from tools.scorecard.coverage import coverage
+from tools.scorecard.evidence import SEEN_ROWS, kind_of, work_of
+from tools.scorecard.mechanisms import CHOICES
 
 SCORECARD = ROOT / "docs" / "scorecard" / "scorecard.txt"
 MECHANISMS = SCORECARD.with_name("mechanisms.txt")
+CALLS_OF_LAYERS = (PRODUCT, FORWARD, DEPTH_WISE, FILTER_GRADIENT)
 SPEEDS = ROOT / "docs" / "model" / "speed.json"
 STEPS = SPEEDS.with_name("steps.json")
 
@@ -145,9 +159,8 @@ def assumed() -> str:
     """The share of assumed figures of each device, but for energy and area."""
     rows = []
     for name in npusim.devices():
-        stated = npusim.load_device(name).provenance.items()
-        costless = {ENERGY, "silicon"}
-        known = [one.confidence for path, one in stated if costless.isdisjoint(path.split("."))]
+        device = npusim.load_device(name)
+        known = [device.provenance[path].confidence for path in time_figures(device)]
         rows.append((known.count("assumed") / len(known), name, len(known)))
     cells = (
         (f"`{name}`", str(count), f"{100 * share:.0f} %") for share, name, count in sorted(rows)
@@ -204,9 +217,10 @@ def errors() -> str:
     what = "matrix products with a known tiling (910B1, 910C, 950)"
     rows = [(what, count, "shape and switch", *known, " / ".join(shipped))]
     rows += [(words, *_by_mechanism(*of)) for words, of in CALLS.items()]
-    for chip, own in _step_errors().items():
-        errors = f"{_percent(fmean(own))} / {_percent(median(own))}"
-        rows.append((f"steps of networks, {chip}", str(len(own)), "nothing", "-", "-", errors))
+    for (kind, chip), unseen in _step_errors().items():
+        figures = f"{_percent(fmean(unseen))} / {_percent(median(unseen))}"
+        what = f"steps of {kind} networks, {chip}"
+        rows.append((what, str(len(unseen)), "nothing", "-", "-", figures))
     head = ("what", "measured", "left out by", "mean error", "median error", "as shipped")
     return table(head, rows)
 
@@ -220,7 +234,6 @@ def short_errors() -> str:
     sizes = [int(row[0]) for row in calls.values()]
     means = [float(row[2].removesuffix(" %")) for row in calls.values()]
     over_all = sum(size * error for size, error in zip(sizes, means, strict=True)) / sum(sizes)
-    steps = _step_errors()
     rows = [
         ("matrix products whose tiling is known", count, f"{mean}, median {middle}, left out"),
         (
@@ -229,15 +242,11 @@ def short_errors() -> str:
             f"{over_all:.1f} %, by class {min(means)} to {max(means)} %, left out",
         ),
     ]
-    for chip, found in steps.items():
-        seen = "; figures saw one of them" if chip == "910" else ""
-        rows.append(
-            (
-                f"training steps of networks, {chip}",
-                str(len(found)),
-                f"{_percent(fmean(found))}, median {_percent(median(found))}{seen}",
-            )
-        )
+    for kind, unseen in errors_by_kind().items():
+        figures = "none measured"
+        if unseen:
+            figures = f"{_percent(fmean(unseen))}, median {_percent(median(unseen))}"
+        rows.append((f"training steps of {kind} networks", str(len(unseen)), figures))
     return table(("what", "measured", "mean error of the time"), rows)
 
 
@@ -250,23 +259,102 @@ def _by_mechanism(family: str, chip: str) -> tuple[str, str, str, str, str]:
     return count, "mechanism", left_out, left_out_middle, f"{mean} / {middle}"
 
 
-def _steps() -> dict[str, dict[str, Any]]:
-    """What was simulated of the measured steps, from ``make steps``, by row."""
-    return {found["id"]: found for found in json.loads(STEPS.read_text(encoding="utf-8"))}
+def _steps() -> dict[str, list[dict[str, Any]]]:
+    """Simulations of measured steps, from ``make steps``, by row: one for each possible chip."""
+    points: dict[str, list[dict[str, Any]]] = {}
+    for point in json.loads(STEPS.read_text(encoding="utf-8")):
+        points.setdefault(point["id"], []).append(point)
+    return points
 
 
-def _step_errors() -> dict[str, list[float]]:
-    """Absolute errors of the steps simulated by chip, where reading images does not set the pace.
+def _step_errors() -> dict[tuple[str, str], list[float]]:
+    """Absolute errors of unseen steps by kind of network and chip, in the order of ``STEPS``.
 
-    Chips are in the order of the rows; one whose steps are not simulated is left out.
+    Steps for which reading images may have set the pace are left out, and so are rows on which
+    figures were chosen (``SEEN_ROWS``) and rows whose source leaves the chip open.
     """
     simulated = _steps()
-    errors: dict[str, list[float]] = {}
+    found: dict[tuple[str, str], list[float]] = {}
     for row in shipped_steps().of(NetworkRow):
-        error = simulated[row.id]["error"]
-        if row.input_bound == "no" and error is not None:
-            errors.setdefault(row.chip, []).append(abs(error))
-    return errors
+        first, *others = simulated[row.id]
+        error = first["error"]
+        unseen = row.id not in SEEN_ROWS and not others
+        if work_of(row) and error is not None and unseen:
+            found.setdefault((kind_of(row), row.chip), []).append(abs(error))
+    order = {kind: place for place, kind in enumerate(NETWORK_KINDS)}
+    return dict(sorted(found.items(), key=lambda entry: (order[entry[0][0]], entry[0][1])))
+
+
+def errors_by_kind() -> dict[str, list[float]]:
+    """The same of every kind, on all chips."""
+    by_kind: dict[str, list[float]] = {kind: [] for kind in NETWORK_KINDS}
+    for (kind, _), unseen in _step_errors().items():
+        by_kind[kind] += unseen
+    return by_kind
+
+
+#: Ends of the sizes by which errors are listed: measured microseconds, and how they are called.
+SIZES = (
+    (1e1, "below 10 us"),
+    (1e2, "10 to 100 us"),
+    (1e3, "0.1 to 1 ms"),
+    (float("inf"), "above 1 ms"),
+)
+
+#: Columns of the errors by size: classes of work, and the products of the chips.
+SIZED = {
+    "kernels": ((KERNEL,), ("a2", "a3", "950")),
+    "calls, 910B2": (CALLS_OF_LAYERS, ("a2",)),
+    "calls, 950": (CALLS_OF_LAYERS, ("950",)),
+}
+
+
+def errors_by_size() -> str:
+    """Mean errors of rows that were left out, by power of ten of the measured time."""
+    measured = {row.id: row.time_us or 0.0 for sheet in shipped_sheets() for row in sheet.rows}
+    rows = []
+    least = 0.0
+    for most, words in SIZES:
+        cells = [words]
+        for works, products in SIZED.values():
+            unseen = [
+                abs(1 / row.ratio - 1)
+                for row in left_out_rows()
+                if row.work in works
+                and row.product in products
+                and least <= measured[row.id] < most
+            ]
+            cells.append(f"{_percent(fmean(unseen))} of {len(unseen)}" if unseen else "-")
+        rows.append(cells)
+        least = most
+    return table(("measured time", *SIZED), rows)
+
+
+def ranges() -> str:
+    """The range of every class that was measured, and how many rows others hold."""
+    rows = [
+        (
+            entry.work,
+            entry.product,
+            str(entry.rows),
+            f"{entry.factor:.2f}",
+            f"{100 * entry.alone / entry.rows:.0f} %",
+            f"{100 * entry.with_group / entry.rows:.0f} %",
+        )
+        for entry in coverage(left_out_rows())
+    ]
+    head = ("class", "product", "rows", "factor", "inside, left out alone", "with its group")
+    return table(head, rows)
+
+
+def choices() -> str:
+    """What was chosen by looking at measured rows, and at which."""
+    rows = [
+        (choice.name, choice.chip, ", ".join(f"`{name}`" for name in choice.decided_by))
+        for choice in CHOICES
+    ]
+    seen = [(what, row, "this row alone") for row, what in SEEN_ROWS.items()]
+    return table(("choice", "chip or row", "decided by rows of"), [*rows, *seen])
 
 
 def _percent(share: float) -> str:
@@ -275,29 +363,54 @@ def _percent(share: float) -> str:
 
 def steps() -> str:
     """Every measured step: what it took, what was simulated, or why not."""
-    found, rows = _steps(), []
+    points, rows = _steps(), []
     for row in shipped_steps().of(NetworkRow):
-        one = found[row.id]
-        types = f"{row.dtype}, normalisation fp32" if row.normalisation else f"{row.dtype}"
+        keywords = stack_keywords(row)
+        types = keywords.get("dtype", "fp16")
+        if "normalisation" in keywords:
+            types += f", normalisation {keywords['normalisation']}"
         asked = (
             f"{row.network}, batch {row.batch}, {types}",
+            kind_of(row),
             f"{row.cards} x {row.chip}",
             f"{row.mode}",
         )
-        error = one["error"]
-        times = f"{(row.time_us or 0) / 1e3:.1f}", f"{(one['simulated_us'] or 0) / 1e3:.1f}"
-        reason = textwrap.shorten(one.get("reason") or "", 75, placeholder=" ...")
-        told = f"{100 * error:+.0f} %" if error is not None else reason
-        told += " (images may set the pace)" * (error is not None and row.input_bound != "no")
-        rows.append((row.id, *asked, times[0], times[1] if error is not None else "-", told))
-    head = ("row", "step", "cards", "mode", "measured ms", "simulated ms", "error, or why none")
+        measured = f"{(row.time_us or 0) / 1e3:.1f}"
+        simulated, error = _simulated_step(points[row.id])
+        if row.input_bound != "no" and simulated != "-":
+            error += " (images may set the pace)"
+        rows.append((row.id, *asked, measured, simulated, error))
+    head = (
+        "row",
+        "step",
+        "kind",
+        "cards",
+        "mode",
+        "measured ms",
+        "simulated ms",
+        "error, or why none",
+    )
     return table(head, rows)
+
+
+def _simulated_step(points: list[dict[str, Any]]) -> tuple[str, str]:
+    """Milliseconds and error of a step, of one whose chip is open on each; "-" and why, else."""
+    for point in points:
+        if point["error"] is None:
+            return "-", textwrap.shorten(point.get("reason") or "", 75, placeholder=" ...")
+    times = [f"{point['simulated_us'] / 1e3:.1f}" for point in points]
+    errors = [f"{100 * point['error']:+.0f} %" for point in points]
+    if len(points) == 1:
+        return times[0], errors[0]
+    chips = [point["chip"] for point in points]
+    each = ", ".join(f"{time} on a {chip}" for time, chip in zip(times, chips, strict=True))
+    return each, f"{' or '.join(errors)}, counted in no mean"
 
 
 def step_parts() -> str:
     """The parts of the step that has a profile."""
     (row,) = (row for row in shipped_steps().of(NetworkRow) if row.busy_us)
-    found = _steps()[row.id]
+    (found,) = _steps()[row.id]
     rows = []
     for part, us in row.busy_us.items():
         error = found[f"{part}_us"] / us - 1
@@ -400,6 +513,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "assumed": assumed,
     "errors": errors,
     "short errors": short_errors,
+    "errors by size": errors_by_size,
+    "ranges": ranges,
+    "choices": choices,
     "steps": steps,
     "parts of a step": step_parts,
     "kernels of a 910": library_910,

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import FP16, FP32, DType
+from npusim.kernels.layout.library_maps import LibraryMaps
 from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData, split
 from npusim.kernels.layout.trans_data import Conversion
 from npusim.problem.layouts import from_fracz_3d, to_6hd, to_fracz_3d
 from tests.kernels.test_trans_data import convert, patterns, plan_program
 from tests.sampled import examples
 
-DEVICES = ("ascend310", "ascend910", "ascend910b2")
+DEVICES = ("tiny", "ascend910", "ascend910b2")
 
 
 @examples(60)
@@ -38,6 +39,44 @@ def test_maps_of_any_shape(plain: tuple[int, ...], c0: int, dtype: DType) -> Non
 
     np.testing.assert_array_equal(run("to_blocked", x), blocked)
     np.testing.assert_array_equal(run("from_blocked", blocked), x)
+
+
+@examples(60)
+@given(
+    plain=st.tuples(
+        *(st.integers(1, 5), st.integers(1, 40)), *(st.integers(1, 60), st.integers(1, 60))
+    ),
+    c0=st.sampled_from((8, 16)),
+    dtype=st.sampled_from((FP16, FP32)),
+    device=st.sampled_from(DEVICES),
+)
+def test_images_of_any_shape(plain: tuple[int, ...], c0: int, dtype: DType, device: str) -> None:
+    if c0 == 8 and dtype is FP16:
+        c0 = 16  # a block of 16-bit numbers has 16
+    n, c, h, w = plain
+    deep = (n, c, 1, h, w)
+    x = patterns(deep, dtype)
+    blocked = to_6hd(x, c0)
+
+    def run(kind: str, source: np.ndarray) -> np.ndarray:
+        conversion = Conversion(kind=kind, c0=c0)
+        return convert(conversion, source, deep, dtype, device, LibraryMaps)
+
+    np.testing.assert_array_equal(run("to_blocked", x), blocked)
+    np.testing.assert_array_equal(run("from_blocked", blocked), x)
+
+
+def test_an_image_is_turned_twice_with_a_move_of_pieces_between() -> None:
+    """One tile of 16 channels of 16x16 positions: 16 moves of 16 pieces of 32 B."""
+    conversion = Conversion(kind="to_blocked", c0=16)
+    plain = (1, 16, 1, 16, 16)
+    program, *_ = plan_program(conversion, plain, FP16, "ascend910b2", kernel=LibraryMaps)
+    (variant,) = program.variants
+    names = [type(one).__name__ for one in program.templates[variant.template].instructions]
+    moves = [name for name in names if name == "DataMove"]
+    turns = [name for name in names if name == "VecTranspose"]
+    assert len(moves) == 16 + 2
+    assert len(turns) == 2
 
 
 @examples(60)

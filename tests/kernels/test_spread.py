@@ -11,13 +11,16 @@ import pytest
 import npusim
 from npusim.base.dtypes import FP16, FP32
 from npusim.base.records import replace
+from npusim.kernels.estimate.streams import times
 from npusim.kernels.layout.cast import cast
 from npusim.kernels.layout.conversion import Conversion
+from npusim.kernels.layout.thin_map import ThinMap, Thinned
 from npusim.kernels.layout.trans_data import TransData
 from npusim.kernels.layout.transpose import Transpose
 from npusim.kernels.parts.spread import Spread
 from npusim.kernels.windows.pool import pooled
 from npusim.language import Kernel, Language, Plan, Tasks, Tensor
+from npusim.machine.device.catalog import load_device
 from tests.calls import Row, data
 from tests.kernels.test_concat import concat
 from tests.kernels.test_pool import pool
@@ -137,3 +140,17 @@ def test_both_engines_agree_on_cores_that_meet_without_others() -> None:
         for engine in ("fast", "simpy")
     }
     assert times["fast"] == times["simpy"]
+
+
+def test_pieces_that_move_inside_ub_count() -> None:
+    """640 lanes of 20 channels at 20x16 of 40x32 positions take 2 cycles each on one core."""
+    change = Thinned(16, True, (2, 2))
+    x = Tensor("x", (1, 20, 40, 32), FP16)
+    y = Tensor("y", (1, 1, 2, 20, 16, 16), FP16, "out")
+    free = load_device("ascend910b2", {"paths.UB->UB.row": "0cycle"})
+    dear = load_device("ascend910b2", {"paths.UB->UB.row": "2cycle"})
+    stream = ThinMap(change, x, y).stream(dear, 1)
+    assert stream.rows == 640
+    few = stream._replace(tasks=1)
+    more = times(dear, 1, few)[0] - times(free, 1, few)[0]
+    assert more == pytest.approx(2 * 640, rel=0.01)

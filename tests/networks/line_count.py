@@ -127,7 +127,7 @@ def operands(ready: PreparedStep) -> Iterator[list[Access]]:
         size = ready.formats.size(name, format)
         while format == "ND" and name in step.views:
             name = step.views[name]
-        old = name.removesuffix("_new")
+        old = step.updates.get(name, name)
         return Access((old if old in before else name, format), size, write)
 
     for launch, *_ in ready.todo:

@@ -37,12 +37,12 @@ def block(tmp_path: Path) -> Workload:
 def decayed(name: str) -> str:
     return (
         f"decay: {name} {name}.gradient -> {name}.g_new\n"
-        f"update: {name}.v {name}.g_new {name} -> {name}.v_new {name}_new\n"
+        f"update: {name}.v {name}.g_new {name} -> {name}.v_new {name}.w_new\n"
     )
 
 
 def updated(name: str) -> str:
-    return f"update: {name}.v {name}.gradient {name} -> {name}.v_new {name}_new\n"
+    return f"update: {name}.v {name}.gradient {name} -> {name}.v_new {name}.w_new\n"
 
 
 def test_the_operations_of_a_step_are_those_written_by_hand(block: Workload) -> None:

@@ -56,7 +56,12 @@ def test_halves_that_are_all_of_a_value_are_one_split() -> None:
     }  # fmt: skip
     for phase, found in copies.items():
         sizes = [one[1:] for one in found]
-        assert sizes == [(1, 1), (1, 2), (1, 1), (1, 1), (2, 1), (1, 1)], phase
+        if phase == "backward":  # the parts that are joined differ, and have a slice each
+            slices = sizes.index((1, 1), 1)
+            assert [name[-1] for name, *_ in found[slices : slices + 2]] == ["1", "2"]
+            assert sizes == [(1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (2, 1), (1, 1)]
+        else:
+            assert sizes == [(1, 1), (1, 2), (1, 1), (1, 1), (2, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("name", ["wavenet", "unet_3d"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,3 +111,31 @@ def test_numbers_do_not_depend_on_the_way(
     for name in trainer.parameters:
         off = np.linalg.norm(trainer[name] - exact.weights[name])
         assert off <= 5e-3 * np.linalg.norm(exact.weights[name]), name
+
+
+@pytest.mark.parametrize("device", ["ascend910", "ascend910b2"])
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_first_layer_takes_as_long_in_a_step_as_its_operators_do(
+    device: str, mode: str, tmp_path: Path
+) -> None:
+    """Kernels, tilings and times under the library's tilings; operands in the L2 save little."""
+    workload = network(TEXTS["odd_ways"], tmp_path)
+    step = npusim.step(workload, device=device, batch=8, mode=mode, launch="single", fusions="none")
+    x, w = npusim.spec((8, 3, 16, 16), "fp16"), npusim.spec((16, 3, 3, 3), "fp16")
+    dy = npusim.spec((8, 16, 8, 8), "fp16")
+    how: Any = {"stride": 2, "padding": 1, "device": device, "tiling": "library"}
+    for start in ("cold", "warm"):
+        forward = npusim.ops.convolution(x, w, **how, start=start)
+        weight = npusim.ops.convolution_backward(
+            dy, x, w, **how, output_mask=(False, True, False), start=start
+        )
+        for kind, result in (("output", forward), ("weight", weight)):
+            (launched,) = [
+                operation
+                for operation in step.launched
+                if operation.layer == "few" and operation.kind == f"convolution {kind}"
+            ]
+            (expected,) = [run for run in result.runs if run.macs]
+            (kernel,) = [run for run in launched.timed.runs if run.macs]
+            assert (kernel.name, kernel.tiling) == (expected.name, expected.tiling)
+            assert kernel.cycles == pytest.approx(expected.cycles, rel=0.1)

@@ -71,6 +71,18 @@ def test_a_kernel_that_only_the_call_launched_is_a_launch() -> None:
     assert "trans_data: launched 3 times here, 4 times by the call" in done.notes
 
 
+def test_a_row_states_the_arithmetic_of_fp32() -> None:
+    """A layer that the cube limits is faster in HF32; without the column it is kept in fp32."""
+    sizes = {"Cin": 256, "Cout": 256, "spatial": (32, 32), "padding": (1, 1), "dtype": "float32"}
+    layer = row("convolution_forward_as_transposed_dx", **LAYER | sizes)
+
+    def time(name: str | None) -> float:
+        return simulate_call_row(replace(layer, cube_math_type=name), A2).time_us
+
+    assert time(None) == time("keep_dtype")
+    assert time("allow_fp32_down_precision") == time("use_hf32") < time("keep_dtype") - 5
+
+
 def test_a_cast_of_a_forward_convolution_is_that_of_its_bias() -> None:
     columns = row("convolution_forward_as_transposed_dx", **LAYER | {"dtype": "bfloat16"})
     plain = replace(columns, kernels=("TransDatax3", "Conv2Dx1"))
@@ -88,11 +100,14 @@ def test_where_the_library_s_rule_is_unknown_the_tiling_is_auto() -> None:
 
 
 def test_kernels_of_unlisted_forward_convolutions() -> None:
-    """With groups seven launches are taken for granted; on a 950 no conversions."""
+    """With groups seven launches are taken for granted; on a 950 no conversions of either."""
     layer = row("convolution_forward_as_transposed_dx", **LAYER)
     plain = simulate_call_row(layer, load_device("ascend950pr"))
     assert plain.kernels == ("conv_forward",)
     assert "no conversions" in plain.notes[-1]
+    in_groups = simulate_call_row(replace(layer, groups=16), load_device("ascend950pr"))
+    assert "trans_data" not in in_groups.kernels
+    assert "no conversions" in in_groups.notes[-1]
     dense, grouped = (simulate_call_row(replace(layer, groups=g), A2) for g in (1, 16))
     assert len(grouped.kernels) < 7
     assert "seven launches" in grouped.notes[-1]
@@ -125,3 +140,54 @@ def test_what_has_no_counterpart_is_declined(asked: CallRow, reason: str) -> Non
     with pytest.raises(Declined) as declined:
         simulate_call_row(asked, A2)
     assert reason in str(declined.value)
+
+
+@pytest.mark.parametrize("launch", [None, "single", "graph"])
+@pytest.mark.parametrize("start", [None, "cold", "warm"])
+def test_a_call_is_launched_and_begins_as_its_row_states(
+    launch: str | None, start: str | None
+) -> None:
+    product = row("matmul", M=512, Ncols=512, K=512, launch=launch, start=start)
+    operand = spec((512, 512), "fp16")
+    result = matmul(
+        operand,
+        operand,
+        out_dtype="fp16",
+        device=A2,
+        launch=launch or "single",
+        start=start or "cold",
+    )
+    assert simulate_call_row(product, A2).time_us == pytest.approx(result.time_us)
+
+
+def test_every_kernel_of_a_replayed_graph_is_launched_so() -> None:
+    """A kernel that only the call launched, and the cast of a bias, too."""
+    named = ("TransDatax4", "MemSetx9", "Castx1", "Conv3DBackpropFilterx1")
+    single = simulate_call_row(dw_row(kernels=named), A2, "auto")
+    graph = simulate_call_row(dw_row(kernels=named, launch="graph"), A2, "auto")
+    replayed = A2.launching("graph")
+    extra = 1 + 9 - graph.kernels.count("mem_set")
+    saved = extra * (
+        A2.time_us(A2.launch.cycles("vector", 48))
+        - A2.time_us(replayed.launch.cycles("vector", 48))
+    )
+    without = ("TransDatax3", f"MemSetx{graph.kernels.count('mem_set')}", "Castx1", named[-1])
+    of_runs = [
+        simulate_call_row(dw_row(kernels=without, launch=mode), A2, "auto").time_us
+        for mode in ("single", "graph")
+    ]
+    assert single.time_us - graph.time_us == pytest.approx(of_runs[0] - of_runs[1] + saved)
+    bias = row("convolution_forward_as_transposed_dx", **LAYER, kernels=("Conv2Dx1", "Castx1"))
+    cast = [
+        simulate_call_row(replace(bias, launch=mode), A2, "auto").time_us
+        - simulate_call_row(replace(bias, launch=mode, kernels=("Conv2Dx1",)), A2, "auto").time_us
+        for mode in ("single", "graph")
+    ]
+    assert cast[0] > cast[1] > 0
+
+
+def test_launches_that_the_device_has_no_figures_of_are_declined() -> None:
+    device = load_device("ft78ne")
+    assert device.graph is None
+    with pytest.raises(Declined, match="launch is 'graph'; ft78ne has no figures of replayed"):
+        simulate_call_row(row("matmul", M=64, Ncols=64, K=64, launch="graph"), device)

@@ -10,9 +10,9 @@ from npusim.silicon.call_rows import _run
 from npusim.silicon.rows import CallRow
 from npusim.silicon.simulate import CHIPS
 from tests.silicon.replayed import times
-from tools.scorecard.mechanisms import rows
+from tools.scorecard.mechanisms import calls
 
-ROWS = {row.id: row for chip in ("910B2", "950PR") for row in rows(chip)}
+ROWS = {row.id: row for chip in ("910B2", "950PR") for row in calls(chip)}
 
 #: Silicon that leaves the cube at most so busy over a whole call, and what no simulated kernel of
 #: such a call may then exceed: beside it are launches and conversions, which explain the rest.

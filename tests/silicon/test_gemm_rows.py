@@ -51,6 +51,33 @@ def test_measured_rows_run_and_report_every_pipe_that_was_measured(name: str) ->
         assert 0 < busy < outcome.simulated.time_us
 
 
+@pytest.mark.parametrize("name", ["C025", "C036"])
+def test_the_order_of_tiles_decides_what_comes_from_main_memory(name: str) -> None:
+    """A core of these goes along M and streams all of A from main memory six times.
+
+    Along N it fetches less, and published products of this size and tile that go along N keep their
+    cubes fed. Four cores read the same rows of B and six those of A at once, in both orders.
+    """
+    row = ROWS[name]
+    along_m = simulate_row(row, {}).simulated
+    along_n = simulate_row(replace(row, inner="n"), {}).simulated
+    assert along_m is not None
+    assert along_n is not None
+    assert row.time_us is not None
+    assert along_m.time_us == pytest.approx(row.time_us, rel=0.08)
+    assert 1.03 * along_n.time_us < along_m.time_us
+    plain = simulate_row(row, {"l2.missed": "5TB/s"}).simulated  # where misses take nothing
+    assert plain is not None
+    assert plain.time_us < 0.95 * row.time_us
+
+
+@pytest.mark.parametrize("name", ["C001", "C002", "C021"])
+def test_products_that_fetch_little_are_as_fast_as_measured(name: str) -> None:
+    simulated_row = simulate_row(ROWS[name], {}).simulated
+    assert simulated_row is not None
+    assert simulated_row.time_us == pytest.approx(ROWS[name].time_us, rel=0.08)
+
+
 def test_a_task_contains_the_launch_and_a_core_does_not() -> None:
     launch = A5.launch
     task, core = time(), time(time_kind="core_max")

@@ -45,7 +45,8 @@ def test_fields_are_the_columns_and_hold_what_cells_do(schema: Schema) -> None:
     columns = {line["column"]: TYPES[line["holds"]] for line in lines}
     names = {"id": str, "chip": str, "family": str, schema.column: str}
     hints = get_type_hints(schema.row)
-    assert {f.name: hints[f.name] for f in fields(schema.row)} == columns | names
+    derived = {"possible_chips": tuple[str, ...]}  # of the cells of chip
+    assert {f.name: hints[f.name] for f in fields(schema.row)} == columns | names | derived
     assert {f"{part}_us" for part in schema.row.parts} <= columns.keys()
 
 
@@ -152,3 +153,22 @@ def test_a_cell_beyond_the_limit_of_csv(tmp_path: Path) -> None:
     row = f"C900,910B1,matmul,{'1' * 200_000},2,,1,kernel,measured\n"
     with pytest.raises(ArgumentError, match=r"line 2 of the table is no CSV: field larger than"):
         sheet(tmp_path, HEAD + row)
+
+
+def test_launch_and_start_of_a_call_are_words(tmp_path: Path) -> None:
+    head = "id,chip,call,M,Ncols,K,dtype,launch,start,time_us\n"
+    lines = (
+        "a,910B2,matmul,64,64,64,fp16,graph,warm,9",
+        "b,910B2,matmul,64,64,64,fp16,,,9",
+        "c,910B2,matmul,64,64,64,fp16,replayed,,9",
+        "d,910B2,matmul,64,64,64,fp16,,hot,9",
+    )
+    stated, usual, launch, start = sheet(tmp_path, head + "\n".join(lines)).rows
+    assert isinstance(stated, CallRow)
+    assert (stated.launch, stated.start) == ("graph", "warm")
+    assert isinstance(usual, CallRow)
+    assert (usual.launch, usual.start) == (None, None)
+    assert isinstance(launch, Unreadable)
+    assert launch.reason.endswith("launch: expected one of single, graph, got 'replayed'")
+    assert isinstance(start, Unreadable)
+    assert start.reason.endswith("start: expected one of cold, warm, got 'hot'")

@@ -9,21 +9,16 @@ Ranges of times hold about 80 % of the measured rows that had no say in them.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
 
-import npusim
 from npusim.base.records import replace
-from npusim.base.resources import configs
-from npusim.results.facts.time_range import _spreads
 from npusim.silicon.constants import Constant, load_constants
 from npusim.silicon.rows import KernelRow
 from npusim.silicon.score import is_scored
 from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import RowOutcome, simulate_row
-from tools.scorecard.coverage import CLASSES, ends, inside, members, structure
 from tools.scorecard.starts import Restarted, restarted, with_notes
 from tools.scorecard.tables import scorecard
 
@@ -100,35 +95,3 @@ def test_what_near_means(place: int, near: bool) -> None:
     shipped = low + (high - low) * place / 10
     moved = Constant(first.path, first.devices, first.kind, low, high, shipped)
     assert near_an_end(moved) == near
-
-
-TEXT = (configs() / "silicon" / "spreads.csv").read_text(encoding="utf-8")
-SPREADS = {
-    row["product"]: [float(row["low"]), float(row["high"])]
-    for row in csv.DictReader(TEXT.splitlines())
-    if row["of"] == "calls"
-}
-
-
-def test_a_range_holds_the_spread_of_its_class() -> None:
-    """At least: figures widen it. An invented device has none."""
-    x, dy, w = (npusim.spec(s, "fp16") for s in ((2, 64, 8, 8), (2, 64, 8, 8), (64, 64, 3, 3)))
-    for device, spread in (("ascend910b2", SPREADS["a2"]), ("tiny", [1.0, 1.0])):
-        result = npusim.ops.convolution_backward(dy, x, w, padding=1, device=device)
-        found = result.time_range
-        assert list(found.spread) == spread
-        assert found.low_us <= result.time_us * spread[0]
-        assert found.high_us >= result.time_us * spread[1]
-        assert ("measured calls" in result.text()) == (device != "tiny")
-
-
-def test_ranges_hold_the_rows_left_out() -> None:
-    """Aimed at are 80 %; figures only widen the structural part, which alone is counted here."""
-    classes = [members(of) for of in CLASSES]
-    held = sum(len(inside(rows, structure)) for rows in classes)
-    assert 0.7 <= held / sum(map(len, classes)) <= 0.9
-
-
-@pytest.mark.parametrize("of", CLASSES, ids="-".join)
-def test_spreads_that_ship_are_those_of_all_rows(of: tuple[str, str]) -> None:
-    assert _spreads()[of] == pytest.approx(ends(members(of).values()), abs=0.02)

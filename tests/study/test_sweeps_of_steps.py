@@ -44,10 +44,11 @@ def test_what_fusion_is_worth_is_a_sweep(block: str) -> None:
         assert phases == pytest.approx(row["time_us"])
         assert row["layout_us"] == pytest.approx(sum(x.timed.us for x in one.conversions))
         assert row["kept_bytes"] == one.kept_bytes
+        assert row["peak_bytes"] == one.peak_bytes
         assert row["fetched_bytes"] == one.fetched_bytes
         assert row["written_back_bytes"] == one.written_back_bytes
         assert row["bottleneck"] == next(iter(one.split))
-    assert {"forward_us", "kept_bytes"} <= set(swept.table.columns)
+    assert {"forward_us", "kept_bytes", "peak_bytes"} <= set(swept.table.columns)
     assert "input_us" not in swept.table.columns
 
 

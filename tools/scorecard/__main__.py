@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from npusim.base.errors import NpusimError
 from npusim.cli.files import terminal_width
@@ -22,11 +23,13 @@ from npusim.results.writers.progress import Bar
 from npusim.results.writers.text import table_text
 from npusim.silicon.constants import load_constants
 from npusim.silicon.profile import read_data
-from npusim.silicon.rows import CallRow
+from npusim.silicon.rows import CallRow, KernelRow
 from npusim.silicon.sheet import shipped_sheets
 from npusim.silicon.simulate import RowOutcome, RowWorkers, Task
 from npusim.silicon.tables import save_page, save_plot
-from tools.scorecard.left_out import leave_one_out
+from tools.scorecard.evidence import FILE, predicted, renew
+from tools.scorecard.left_out import SHAPE, Study, leave_one_out
+from tools.scorecard.mechanisms import FAMILIES
 from tools.scorecard.starts import restarted, with_notes
 from tools.scorecard.tables import scorecard
 
@@ -44,22 +47,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a web page")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write the scatter plots")
+    parser.add_argument(
+        "--evidence", action="store_true", help=f"write the kernels and transposes of {FILE.name}"
+    )
     options = parser.parse_args(arguments)
     try:
-        outcomes, tables = measured(options.data, options.jobs)
+        card = measured(options.data, options.jobs)
     except NpusimError as error:
         print(f"tools.scorecard: {error}", file=sys.stderr)
         return 2
-    for table in tables:
+    for table in card.tables:
         print(f"{table_text(table, terminal_width())}\n")
     if options.plot is not None:
-        save_plot(options.plot, outcomes)
+        save_plot(options.plot, card.outcomes)
     if options.html is not None:
-        save_page(options.html, outcomes, tables)
+        save_page(options.html, card.outcomes, card.tables)
+    if options.evidence:
+        _write_evidence(card)
     return 0
 
 
-def measured(files: Sequence[Path] | None, jobs: int) -> tuple[list[RowOutcome], list[Table]]:
+class Card(NamedTuple):
+    """Rows as simulated, the predictions of kernels that were left out, and the tables of both."""
+
+    outcomes: list[RowOutcome]
+    kernels: Study | None
+    tables: list[Table]
+
+
+def _write_evidence(card: Card) -> None:
+    """Renew the rows of kernels and transposes; scored kernels as predicted without their shape."""
+    outcomes = {
+        outcome.row.id: outcome
+        for outcome in card.outcomes
+        if isinstance(outcome.row, KernelRow)
+        or (isinstance(outcome.row, CallRow) and outcome.row.family not in FAMILIES)
+    }
+    looked_at = [*outcomes]
+    for fold in card.kernels.left_out if card.kernels else ():
+        if fold.kind == SHAPE:
+            outcomes |= {outcome.row.id: outcome for outcome in fold.outcomes}
+    rows = (predicted(outcome) for outcome in outcomes.values())
+    renew([row for row in rows if row is not None], looked_at)
+
+
+def measured(files: Sequence[Path] | None, jobs: int) -> Card:
     """Simulate the rows of ``files``, or those that ship, and make the tables of the score card.
 
     Raises ``NpusimError`` for a file that is none of measurements.
@@ -77,7 +109,7 @@ def measured(files: Sequence[Path] | None, jobs: int) -> tuple[list[RowOutcome],
             calls = leave_one_out(outcomes, constants_of_calls, simulate, CallRow)
     again = restarted(outcomes, {})
     outcomes = with_notes(outcomes, again)
-    return outcomes, scorecard(outcomes, kernels, constants, again, calls)
+    return Card(outcomes, kernels, scorecard(outcomes, kernels, constants, again, calls))
 
 
 def _simulated(workers: RowWorkers, bar: Bar, tasks: Sequence[Task]) -> list[RowOutcome]:

@@ -1,101 +1,90 @@
-"""How many measured rows lie in ``time_range``, each judged by rows of other groups alone.
+"""How many measured rows lie in the range of their class, each judged by others alone.
 
-``python -m tools.scorecard.coverage`` prints it, the figures' part of the range included, which
-takes minutes. The structural part of a range is the 10th and 90th percentile of measured over
-simulated times of the rows of its class (``configs/silicon/spreads.csv``). Here a row's own group
-has no say in it: calls of its family, chip and power of ten of work, kernels of its family and
-chip.
+``python -m tools.scorecard.coverage`` prints it in a second: it reads the rows of
+``configs/silicon/left_out.csv`` and simulates nothing. Each row is taken out once by itself and
+once with its group (``tools.scorecard.evidence.group_of``); the range is then that of the rows that
+are left.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from math import log
+from typing import NamedTuple
 
-from npusim.base.records import replace
 from npusim.cli.files import print_table
-from npusim.machine.device.catalog import load_device
-from npusim.results.facts.time_range import TimeRange
-from npusim.silicon.call_rows import _run
-from npusim.silicon.rows import CallRow, KernelRow
-from npusim.silicon.simulate import CHIPS
-from tests.silicon.replayed import ratios
-from tools.scorecard.mechanisms import group_of
-
-Row = KernelRow | CallRow
-
-#: Families of calls that stand for layers.
-LAYERS = ("CONV2D-FWD", "DW-CONV2D-FWD", "DW3D")
-
-#: Classes of ``spreads.csv`` that rows were measured of: product and kind, and the chips.
-CLASSES = {
-    ("a2", "kernels"): ("910B", "910B1", "910B2", "910B3"),
-    ("a2", "calls"): ("910B2",),
-    ("950", "kernels"): ("950PR",),
-    ("950", "calls"): ("950PR",),
-}
+from npusim.results.facts.spread import SORTS, LeftOutRow, left_out_rows, spread_among
 
 
-def members(of: tuple[str, str]) -> dict[Row, float]:
-    """Measured over simulated time of the rows of a class."""
-    kind = CallRow if of[1] == "calls" else KernelRow
-    return {
-        row: ratio
-        for row, ratio in ratios().items()
-        if isinstance(row, kind)
-        and row.chip in CLASSES[of]
-        and (kind is KernelRow or row.family in LAYERS)
-    }
+class Coverage(NamedTuple):
+    """A class with its rows, its spread, and how many rows others hold: all, or of other groups."""
+
+    product: str
+    work: str
+    rows: int
+    factor: float
+    alone: int
+    with_group: int
 
 
-def ends(found: Iterable[float]) -> tuple[float, float]:
-    """10th and 90th percentile."""
-    tenths = statistics.quantiles(map(math.log, found), n=10, method="inclusive")
-    return math.exp(tenths[0]), math.exp(tenths[-1])
-
-
-def group(row: Row) -> tuple[object, ...]:
-    """The group that is left out together with a row."""
-    return group_of(row) if isinstance(row, CallRow) else (row.family, row.chip)
-
-
-def inside(
-    rows: Mapping[Row, float], range_of: Callable[[Row, tuple[float, float]], TimeRange]
-) -> list[Row]:
-    """The rows whose measured time lies in the range that rows of other groups give them."""
+def coverage(rows: Sequence[LeftOutRow]) -> list[Coverage]:
+    """The coverage of every class that was measured, in the order of ``SORTS``."""
+    order = [work for sort in SORTS for work in sort]
+    classes = sorted({(order.index(row.work), row.product) for row in rows})
     found = []
-    for row, ratio in rows.items():
-        spread = ends(r for other, r in rows.items() if group(other) != group(row))
-        known = range_of(row, spread)
-        if known.low_us <= ratio * known.time_us <= known.high_us:
-            found.append(row)
+    for place, product in classes:
+        work = order[place]
+        members = [row for row in rows if (row.product, row.work) == (product, work)]
+        found.append(
+            Coverage(
+                product=product,
+                work=work,
+                rows=len(members),
+                factor=spread_among(rows, product, work).factor,
+                alone=_held(members, rows, lambda row: row.id),
+                with_group=_held(members, rows, lambda row: row.group),
+            )
+        )
     return found
 
 
-def structure(row: Row, spread: tuple[float, float]) -> TimeRange:
-    """The range without figures, of a time of 1 us."""
-    return TimeRange(time_us=1.0, effects=(), spread=spread)
+def _held(
+    members: Iterable[LeftOutRow], rows: Sequence[LeftOutRow], key: Callable[[LeftOutRow], str]
+) -> int:
+    """How many members lie in the range of the rows with another key."""
+    count = 0
+    for member in members:
+        others = [row for row in rows if key(row) != key(member)]
+        spread = spread_among(others, member.product, member.work)
+        count += abs(log(member.ratio)) <= log(spread.factor)
+    return count
 
 
-def whole(row: Row, spread: tuple[float, float]) -> TimeRange:
-    """The range with figures, of the kernels that npusim launches for a call."""
-    assert isinstance(row, CallRow)
-    result, _ = _run(row, load_device(CHIPS[row.chip]), "production")
-    return replace(result.time_range, spread=spread)
+def _share(count: int, rows: int) -> str:
+    return f"{count} ({100 * count / rows:.0f} %)"
 
 
 def main() -> None:
-    """Print the coverage of every class."""
-    lines = []
-    for of in CLASSES:
-        rows = members(of)
-        counts = [len(inside(rows, structure))]
-        if of[1] == "calls":
-            counts.append(len(inside(rows, whole)))
-        shares = [f"{count} ({100 * count / len(rows):.0f} %)" for count in counts]
-        lines.append((*of, str(len(rows)), *shares, *["-"] * (2 - len(shares))))
-    print_table(("product", "of", "rows", "inside structure", "inside whole range"), lines, 2)
+    """Print the coverage of every class, and of all together."""
+    found = coverage(left_out_rows())
+    lines = [
+        (
+            entry.work,
+            entry.product,
+            str(entry.rows),
+            f"{entry.factor:.2f}",
+            _share(entry.alone, entry.rows),
+            _share(entry.with_group, entry.rows),
+        )
+        for entry in found
+    ]
+    total = sum(entry.rows for entry in found)
+    alone = sum(entry.alone for entry in found)
+    with_group = sum(entry.with_group for entry in found)
+    lines.append(("all", "", str(total), "", _share(alone, total), _share(with_group, total)))
+    print("Rows within the range of their class, left out one by one and by group\n")
+    head = ("class", "chips", "rows", "factor", "left out alone", "with its group")
+    print_table(head, lines, 2)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,11 @@ def is_library(option: Any, kernel: str) -> bool:
     return _is_cann(tiling) or tiling in ("library", "production")
 
 
+def stands_for_library(tiling: object) -> bool:
+    """True if the time of a tiling is compared with the library's: of all rules but "tuned"."""
+    return isinstance(tiling, str) and tiling != "tuned"
+
+
 # -- the text of --tiling: a rule, ``field=value,...`` or ``@file -------------------------------
 
 

@@ -47,6 +47,16 @@ def _check_sums(device: Device, root: YamlNode) -> None:
         raise _node_at(root, "overlap_sums").fail("expected tensor or fp32; use one of them")
 
 
+def _check_carried_over(device: Device, root: YamlNode) -> None:
+    """Figures are carried over by keys that the sources explain."""
+    for key in device.carried_over:
+        if key not in device.sources:
+            hint = suggest(key, device.sources)
+            raise _node_at(root, "carried_over", key).fail(
+                f"unknown source {key!r}{hint} (explain new ones under 'sources')"
+            )
+
+
 def _check_roles(device: Device, root: YamlNode) -> None:
     """Each role is known and held by one memory, or by one pipe."""
     sections: tuple[tuple[str, Mapping[str, Memory | Pipe], Collection[str]], ...] = (
@@ -209,6 +219,11 @@ def _check_cache(device: Device, root: YamlNode) -> None:
             f"a block of {l2.block_bytes} B with sectors of {l2.sector_bytes} B: both must be "
             "powers of two, with 1 to 64 sectors to a block; change one of them"
         )
+    if l2.missed_bytes_per_cycle > l2.read_bytes_per_cycle:
+        raise _node_at(root, "l2", "missed").fail(
+            "reads that miss cannot be faster than all reads: make `missed` `l2.read` or less, or "
+            "leave it out"
+        )
     if l2.block_bytes > l2.size_bytes:
         raise node.fail(
             f"the block of {l2.block_bytes} B exceeds the cache of {l2.size_bytes} B; "
@@ -290,6 +305,7 @@ def _check_sizes(device: Device, root: YamlNode) -> None:
 #: The checks of a device, in their order.
 CHECKS: tuple[Callable[[Device, YamlNode], None], ...] = (
     _check_sums,
+    _check_carried_over,
     _check_roles,
     _check_cores,
     _check_core_counts,

@@ -218,7 +218,8 @@ def _build(root: YamlNode, names: Mapping[str, str], before: _Read | None = None
     ``before`` is what was read of another tree, some of whose nodes this one may have.
     """
     entries = _entries(Device, root, named=False)
-    sources = {key: node.text() for key, node in entries["sources"].mapping().items()}
+    source_nodes = entries["sources"].mapping()
+    sources = {key: node.text() for key, node in source_nodes.items()}
     if sources.get(USER[0], USER[1]) != USER[1]:
         raise (
             entries["sources"]
@@ -226,10 +227,11 @@ def _build(root: YamlNode, names: Mapping[str, str], before: _Read | None = None
             .fail(f"the key {USER[0]!r} is kept for figures {USER[1]}; choose another")
         )
     bases = {file: name for file, name in names.items() if file != root.file}
-    clock_hz = _Reader(sources, 1, bases, {}).figure(entries["clock"], "frequency")
+    explained_by = {key: bases.get(node.file, "") for key, node in source_nodes.items()}
+    clock_hz = _Reader(sources, explained_by, 1, bases, {}).figure(entries["clock"], "frequency")
     usable = before is not None and before.clock_hz == clock_hz
     earlier = before.parts if before is not None and usable else {}
-    reader = _Reader(sources, clock_hz, bases, {}, earlier)
+    reader = _Reader(sources, explained_by, clock_hz, bases, {}, earlier)
     tree = _Tree(root, names, _Read(clock_hz, reader.parts))
     device: Device = reader.record(
         Device, root, None, {"provenance": reader.provenance, "origin": tree}
@@ -265,6 +267,7 @@ class _Reader:
     """Reads values by their declared type and notes where each figure comes from."""
 
     sources: Mapping[str, str]
+    explained_by: Mapping[str, str]  # source key -> base in whose file it is explained, or ""
     clock_hz: int
     bases: Mapping[str, str]  # file -> name of a device whose figures are inherited
     provenance: dict[str, Provenance]
@@ -331,6 +334,7 @@ class _Reader:
             source=source,
             range=ends,
             inherited="" if source == USER[0] else self.bases.get(node.file, ""),
+            explained_by=self.explained_by.get(source, ""),
         )
         return _cube_rate(value) if isinstance(value, tuple) else value
 

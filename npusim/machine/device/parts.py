@@ -89,13 +89,15 @@ class Provenance:
 
     ``range`` is the range its file states, in base units; ``npusim.machine.device.catalog.ranges``
     knows the ranges of figures that state none. ``inherited`` names the base in whose file it
-    stands.
+    stands, ``explained_by`` that in whose file its source is explained, "" for the device's own:
+    a file that explains the source of an inherited figure says that it holds here, too.
     """
 
     confidence: str
     source: str
     range: Range | None = None
     inherited: str = ""
+    explained_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,10 +353,10 @@ class Vector:
     idle_head_cycles: int = figure("idle_head", "cycles")
     #: time of the scalar pipe to issue it
     issue_cycles: int = figure("issue", "cycles", 1)
-    #: per repeat: of two sources `add sub mul div max min`, with a scalar `adds muls maxs mins
-    #: compares`, of one source `abs exp ln rec relu rsqrt sqrt`, `compare select`, and `cast copy
-    #: dup reduce_add reduce_max reduce_min transpose`; of `exp ln sqrt` for elements of 4 bytes, as
-    #: long as for as many of 2
+    #: per repeat: of two sources `add sub mul div max min and or`, with a scalar `adds muls maxs
+    #: mins compares`, of one source `abs exp ln rec relu rsqrt sqrt not`, `compare select`, and
+    #: `cast copy dup reduce_add reduce_max reduce_min transpose col2img`; of `exp ln sqrt` for
+    #: elements of 4 bytes, as long as for as many of 2
     ops: Mapping[str, Fraction] = figure("ops", "map:fraction_cycles")
     #: per repeat: added where one of two sources is repeated, as a number for each channel is
     repeated_cycles: Fraction = figure(
@@ -421,6 +423,9 @@ class L2Cache:
     read_at_most: Fraction = most_read()
     #: what each row takes of `read` besides its bytes
     request_bytes: int = figure("request", "size", 0)
+    #: what of `read` there would be if all of it missed, as a read that waits for main memory takes
+    #: its time too; no more than `read`, which it is if not given
+    missed_bytes_per_cycle: Fraction = figure("missed", "rate", Fraction(0), digest="unless empty")
     #: an atomic add writes this many times
     atomic_factor: int = figure("atomic_factor", "count")
     #: energy of a byte that cores read or write, with the way there; without it runs that need it

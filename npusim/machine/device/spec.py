@@ -120,8 +120,13 @@ class Device(Shown):
     library_multiplies: bool = parts.figure(
         "library_multiplies", "bool", False, digest="unless empty"
     )
+    #: frameworks that call operators one by one leave tensors in private formats between them:
+    #: blocks of channels and fractals
+    private_formats: bool = parts.figure("private_formats", "bool", False, digest="unless empty")
     #: what each source key stands for
     sources: Mapping[str, str]
+    #: source keys whose figures were fitted for another chip, each with that chip
+    carried_over: Mapping[str, str] = field(default_factory=dict)
     replays: bool = field(default=False, metadata={"digest": "unless empty"})  # in graph mode
     provenance: Mapping[str, parts.Provenance] = field(repr=False, compare=False)
     origin: Origin = field(repr=False, compare=False)  # the parsed YAML, kept for replace()
@@ -369,7 +374,16 @@ class Device(Shown):
 
 
 #: Fields of ``Device`` that say how it is called and known, not what it is.
-NO_FIGURES = ("name", "base", "description", "product", "sources", "provenance", "origin")
+NO_FIGURES = (
+    "name",
+    "base",
+    "description",
+    "product",
+    "sources",
+    "carried_over",
+    "provenance",
+    "origin",
+)
 
 
 def path_name(src: str, dst: str, variant: str = "") -> str:

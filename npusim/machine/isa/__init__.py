@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.machine.isa import cube, dma, dsp, sync, vector, vector_math
+from npusim.machine.isa import col2img, cube, dma, dsp, sync, vector, vector_math
 from npusim.machine.isa.base import Instruction
 
 #: Instructions by their name in the kernel language. ``fixpipe`` is its word for the device's own
@@ -24,6 +24,7 @@ ISA: dict[str, type[Instruction]] = {
     "vec_unary": vector_math.VecUnary,
     "vec_compare": vector_math.VecCompare,
     "vec_select": vector_math.VecSelect,
+    "col2img": col2img.Col2img,
     "dsp_gemm": dsp.DspGemm,
     "dsp_cast": dsp.DspCast,
     "set_flag": sync.SetFlag,

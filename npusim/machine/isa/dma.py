@@ -254,7 +254,8 @@ class Load3d(Move, Record, frozen=True):
 
     Matrix row m is an output position, column k runs C1, filter row, filter column, C0. As an
     L0A operand the window is A, or with ``transpose`` its transpose is; as an L0B operand the
-    positions are the contraction axis. Outside the map, and beyond the last position, is 0.
+    positions are the contraction axis. In UB, where a chip has that path, fractals lie as in L0A.
+    Outside the map, and beyond the last position, is ``padding``.
     """
 
     dst: SlotRegion
@@ -267,6 +268,7 @@ class Load3d(Move, Record, frozen=True):
     k_start: int
     k_ext: int
     transpose: bool = False
+    padding: float = 0.0
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -333,7 +335,7 @@ class Load3d(Move, Record, frozen=True):
         cut = _cut(w, (self.m_start, self.m_ext), (self.k_start, self.k_ext), pads, c0)
 
         def fractals(planes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            matrix = _img2col(planes, w, cut, c0)
+            matrix = _img2col(planes, w, cut, c0, self.padding)
             positions = len(cut.pixel)
             if not turned:
                 blocks = matrix.reshape(len(planes), positions // 16, 16, -1, c0)
@@ -347,7 +349,9 @@ class Load3d(Move, Record, frozen=True):
         memory.move(self.dst, self.src, self.dtype, (-1, w.h * w.w, c0), fractals)
 
 
-def _img2col(planes: npt.NDArray[Any], w: Window, cut: _Cut, c0: int) -> npt.NDArray[Any]:
+def _img2col(
+    planes: npt.NDArray[Any], w: Window, cut: _Cut, c0: int, padding: float
+) -> npt.NDArray[Any]:
     """The cut of the img2col matrix of (batch, planes, pixels, C0): batch, positions, columns, C0.
 
     Where the window cuts a piece out of the planes nothing is looked up.
@@ -358,7 +362,7 @@ def _img2col(planes: npt.NDArray[Any], w: Window, cut: _Cut, c0: int) -> npt.NDA
         maps = planes.reshape(len(planes), -1, w.h * w.w, c0)
         return maps[:, k : k + columns, m : m + positions].swapaxes(1, 2)
     matrix = planes.reshape(len(planes), -1, c0).take(cut.pixel, axis=1)
-    matrix[cut.outside] = 0
+    matrix[cut.outside] = padding
     return matrix
 
 

@@ -36,6 +36,9 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "div": np.divide,
 }
 
+#: What those of ``VecBinary`` do that only integers have.
+BITWISE: dict[str, Callable[[Any, Any], Any]] = {"and": np.bitwise_and, "or": np.bitwise_or}
+
 #: What those of ``VecScalar`` do.
 SCALAR = {f"{name}s": BINARY[name] for name in ("add", "mul", "max", "min")}
 
@@ -204,8 +207,9 @@ class Elementwise(VectorInstruction):
 class VecBinary(Elementwise, Record, frozen=True):
     """dst = a ``operation`` b, element by element, in ``dtype`` (add, sub, mul, max, min, div).
 
-    Operands may be cut into rows differently; rows of pitch 0 repeat an operand. ``saturate``
-    keeps 16-bit floats finite on overflow and makes NaN 0, where the chip knows no infinity mode.
+    Integers also have the operations on bits (and, or). Operands may be cut into rows differently;
+    rows of pitch 0 repeat an operand. ``saturate`` keeps 16-bit floats finite on overflow and makes
+    NaN 0, where the chip knows no infinity mode.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("a", "b")
@@ -218,9 +222,13 @@ class VecBinary(Elementwise, Record, frozen=True):
     saturate: bool = False
 
     def check(self, device: Device) -> None:
-        self._need_operation(self.operation, BINARY)
+        self._need_operation(self.operation, (*BINARY, *BITWISE))
         if self.operation == "div" and self.dtype.kind != "float":
             raise ProgramError(f"{self} in {self.dtype}; only floats are divided: use vec_cast")
+        if self.operation in BITWISE and self.dtype.kind != "int":
+            raise ProgramError(
+                f"{self} in {self.dtype}; only integers have bits to join: name the type INT32"
+            )
         super().check(device)
 
     def execute(self, memory: MemoryView) -> None:
@@ -229,7 +237,8 @@ class VecBinary(Elementwise, Record, frozen=True):
         if self.saturate and self.dtype.kind == "float":  # fp32 holds what fp16 would overflow
             a = a.astype(np.float32)
             b = b.astype(np.float32)
-        result = BINARY[self.operation](a, b)
+        compute = BINARY.get(self.operation) or BITWISE[self.operation]
+        result = compute(a, b)
         modes = {"saturate": self.saturate, "zero_nan": self.saturate}
         memory.write(self.dst, round_to(result, self.dtype, **modes), self.dtype)
 

@@ -29,6 +29,9 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "sqrt": np.sqrt,
 }
 
+#: The operation of ``VecUnary`` that turns the bits of integers.
+NOT = "not"
+
 #: Those that take the same time for an element of either type.
 _BY_ELEMENT = ("exp", "ln", "sqrt")
 
@@ -59,6 +62,7 @@ def _need_float(instruction: VectorInstruction) -> None:
 class VecUnary(Elementwise, Record, frozen=True):
     """dst = ``operation`` of a, element by element, in fp16 or fp32, rounded once to nearest.
 
+    "not" turns the bits of integers.
     The chip's own exp, ln, sqrt and reciprocals may be off by some units in the last place; how
     many is not published.
     """
@@ -79,11 +83,19 @@ class VecUnary(Elementwise, Record, frozen=True):
         return 4 if self.operation in _BY_ELEMENT else self.dtype.bytes
 
     def check(self, device: Device) -> None:
-        self._need_operation(self.operation, UNARY)
-        _need_float(self)
+        self._need_operation(self.operation, (*UNARY, NOT))
+        if self.operation != NOT:
+            _need_float(self)
+        elif self.dtype.kind != "int":
+            raise ProgramError(
+                f"{self} in {self.dtype}; only integers have bits to turn: name the type INT32"
+            )
         super().check(device)
 
     def execute(self, memory: MemoryView) -> None:
+        if self.operation == NOT:
+            memory.write(self.dst, np.invert(memory.read(self.a, self.dtype, (-1,))), self.dtype)
+            return
         a = memory.read(self.a, self.dtype, (-1,)).astype(np.float64)
         result = UNARY[self.operation](a)
         memory.write(self.dst, round_to(result, self.dtype, saturate=False), self.dtype)

@@ -268,6 +268,14 @@ class Kernel(Abstract):
         return 0
 
     @property
+    def work_class(self) -> str:
+        """The class of work (``npusim.problem.work``) that its measured time belongs to.
+
+        "" is vector work on maps.
+        """
+        return ""
+
+    @property
     def needed_bytes(self) -> Mapping[str, int]:
         """Bytes of global tensors that its problem needs, by name, of those it needs in part."""
         shape: Any = getattr(self, "shape", None)

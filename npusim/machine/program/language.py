@@ -16,6 +16,7 @@ from npusim.base.dtypes import FP32, DType
 from npusim.base.errors import ProgramError
 from npusim.base.integers import ceil_div
 from npusim.machine.isa.base import Await, Signal
+from npusim.machine.isa.col2img import Col2img
 from npusim.machine.isa.cube import Mmad
 from npusim.machine.isa.dma import DataMove, Fill, Load2d, Load3d, Nd2nz, Window
 from npusim.machine.isa.dsp import DspCast, DspGemm
@@ -89,17 +90,20 @@ class Language(Fixpipe):
         m: tuple[int, int],
         k: tuple[int, int],
         transpose: bool = False,
+        padding: float = 0.0,
     ) -> None:
         """img2col from L1: positions ``m`` = (start, extent) by columns ``k`` of ``window`` to L0.
 
-        ``src`` is whole planes [c1][h][w][C0] from the first column's on.
+        ``src`` is whole planes [c1][h][w][C0] from the first column's on; around them lies
+        ``padding``. Some chips also cut into UB, as into L0A.
         """
         require_operands(dst)
         variant = "load3d_transpose" if transpose else "load3d"
         size, planes = Load3d.sizes(dst.memory, window, m, k, dtype, transpose=transpose)
         source = self._from_l1("load3d", src, planes)
         path = self._path(source.memory, dst.memory, variant)
-        self._issue(Load3d(private(dst, size), source, path, dtype, window, *m, *k, transpose))
+        target = private(dst, size)
+        self._issue(Load3d(target, source, path, dtype, window, *m, *k, transpose, padding))
 
     def fill(self, dst: Place, value: float, dtype: DType) -> None:
         """Write an immediate into L1."""
@@ -155,7 +159,10 @@ class Language(Fixpipe):
         *,
         saturate: bool = False,
     ) -> None:
-        """dst = a op b; operation is add, sub, mul, div, max or min; rows of pitch 0 repeat."""
+        """dst = a op b; operation is add, sub, mul, div, max or min; rows of pitch 0 repeat.
+
+        Of integers it may also be and or or.
+        """
         target, first, second = _in_buffers(dst, a, b)
         self._issue(VecBinary(operation, target, first, second, dtype, saturate))
 
@@ -165,7 +172,10 @@ class Language(Fixpipe):
         self._issue(VecScalar(operation, target, source, scalar, dtype))
 
     def vec_unary(self, operation: str, dst: Place, a: Place, dtype: DType) -> None:
-        """dst = op(a), in fp16 or fp32; operation is abs, exp, ln, rec, relu, rsqrt or sqrt."""
+        """dst = op(a), in fp16 or fp32; operation is abs, exp, ln, rec, relu, rsqrt or sqrt.
+
+        Of integers it may also be not.
+        """
         target, source = _in_buffers(dst, a)
         self._issue(VecUnary(operation, target, source, dtype))
 
@@ -209,6 +219,15 @@ class Language(Fixpipe):
     ) -> None:
         """Fill with a value; with ``masked`` rows may begin inside a block of 32 B."""
         self._issue(VecDup(private(dst), value, dtype, masked))
+
+    def col2img(self, dst: Place, src: Place, window: Window, tap: int, dtype: DType) -> None:
+        """Add a pixel for each position of ``window`` to the pixel of an image that a tap reads.
+
+        ``dst`` is the image, ``window.h`` x ``window.w`` pixels of 16 elements without padding;
+        taps count row by row.
+        """
+        image, pixels = Col2img.sizes(window, dtype)
+        self._issue(Col2img(private(dst, image), private(src, pixels), dtype, window, tap))
 
     def vec_transpose(
         self, dst: Place, src: Place, rows: int, columns: int, dtype: DType, *, count: int = 1

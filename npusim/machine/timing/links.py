@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from npusim.base.integers import fixed_rate
 from npusim.base.records import replace
-from npusim.machine.device.parts import TRAFFIC
+from npusim.machine.device.parts import TRAFFIC, L2Cache
 from npusim.machine.device.spec import Device
 from npusim.machine.program import program as flows
 from npusim.machine.program.program import READ, Flow
@@ -49,6 +49,16 @@ def occupied(amount: int, row_bytes: int, request: int) -> int:
     Each row of ``row_bytes`` takes the time of ``request`` bytes more.
     """
     return amount + amount * request // row_bytes
+
+
+def waiting(l2: L2Cache | None) -> int:
+    """Return what a missed byte takes of the L2's bandwidth besides its own, in fixed point.
+
+    That is 0 without an L2, and where the file does not tell what misses take.
+    """
+    if l2 is None or not l2.missed_bytes_per_cycle:
+        return 0
+    return int(ONE * (l2.read_bytes_per_cycle / l2.missed_bytes_per_cycle - 1))
 
 
 def parts(flow: Flow) -> tuple[Part, ...]:

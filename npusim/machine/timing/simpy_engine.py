@@ -36,7 +36,7 @@ from npusim.machine.program.lower import Wait
 from npusim.machine.program.program import MOVE, READ, CoreProgram, Flow, Program
 from npusim.machine.timing.fabric import Fabric
 from npusim.machine.timing.l2 import Fetches, L2State
-from npusim.machine.timing.links import Links, occupied, parts
+from npusim.machine.timing.links import WEIGHT_BITS, Links, occupied, parts, waiting
 from npusim.machine.timing.outcome import Outcome, PipeSpans, Progress, hangs, outside
 
 Process = Generator[simpy.Event, Any, None]
@@ -129,6 +129,7 @@ class SimpyEngine:
         self.transfers: dict[int, simpy.Event] = {}
         self.serial = 0
         self.fetches = Fetches(l2.sector)
+        self.waiting = waiting(program.device.l2)
         self.timer = 0  # only the latest timer of the fabric counts
         self.settling = False
         self.barriers: dict[int, Counter] = {}
@@ -344,6 +345,7 @@ class SimpyEngine:
         for other in self.fetches.awaited(transfer, access, *place):
             self.fabric.follow(transfer, other)
         occupancy = occupied(access.hit, region.row_bytes, flow.request)
+        occupancy += (flow.size - access.hit) * self.waiting >> WEIGHT_BITS
         return [occupancy, access.fetched, access.evicted]
 
     # -- between cores ---------------------------------------------------------------------

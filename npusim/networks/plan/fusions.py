@@ -10,21 +10,29 @@ from npusim.base.errors import ArgumentError
 from npusim.base.records import replace
 from npusim.base.yamltree import suggest
 from npusim.machine.device.spec import Device
-from npusim.networks.rules.table import Fusion, tables
+from npusim.networks.rules.table import ENGINE, Fusion, tables
 from npusim.networks.rules.values import Operation, Training
 from npusim.workloads import ConvLayer
 
 
 def chosen(fusions: str | Collection[str]) -> tuple[Fusion, ...]:
-    """The rows of "usual", "all", "none", or of names; ``ArgumentError`` for an unknown name."""
+    """The rows of a word or of names; ``ArgumentError`` for an unknown name.
+
+    Words are "usual" (what a framework's own passes make), "graph_engine" (what the vendor's graph
+    engine makes), "all" and "none".
+    """
     rows = tables().fusions
     if fusions == "none":
         return ()
-    if fusions in ("usual", "all"):
-        return tuple(fusion for fusion in rows if fusion.usual or fusions == "all")
+    if fusions == "all":
+        return rows
+    if fusions == "usual":
+        return tuple(fusion for fusion in rows if fusion.usual)
+    if fusions == ENGINE:
+        return tuple(fusion for fusion in rows if fusion.engine)
     names = fusions.split(",") if isinstance(fusions, str) else list(fusions)
     for name in names:
-        words = ("usual", "all", "none", *(fusion.name for fusion in rows))
+        words = ("usual", ENGINE, "all", "none", *(fusion.name for fusion in rows))
         if name not in words:
             raise ArgumentError(
                 f"fusions: unknown name {name!r}{suggest(name, words)}; known are "
@@ -112,11 +120,12 @@ class _Joining:
     def _dense(self, operation: Operation) -> bool:
         """Return whether a product leaves its result in one piece, of blocks of channels.
 
-        A strided gradient does so by phases; where a product of plain matrices takes the place of a
-        convolution, it takes less time by more than what comes after it.
+        Chains without a product do. A strided gradient does so by phases; where a product of plain
+        matrices takes the place of a convolution, it takes less time by more than what comes after
+        it.
         """
         layer = operation.layer
-        if not isinstance(layer, ConvLayer):
+        if not operation.core or not isinstance(layer, ConvLayer):
             return True
         dtype = self.values[operation.inputs[0]].dtype
         if prod(layer.kernel) > 1 and self.as_product(operation, dtype):

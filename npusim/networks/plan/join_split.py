@@ -7,11 +7,11 @@ from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
-from npusim.networks.rules.values import Operation, Value
+from npusim.networks.rules.values import SLICE, Operation, Value
 from npusim.workloads import ElementwiseLayer
 
 #: Cores of such operations.
-_CORES = ("concat", "pad", "split", "crop")
+_CORES = ("concat", "pad", "split", "crop", SLICE)
 
 
 class Parts(NamedTuple):

@@ -25,7 +25,7 @@ from npusim.networks.plan.tasks import (
     formats_of,
     task,
 )
-from npusim.networks.rules.values import VIEW, Operation, Training, Value
+from npusim.networks.rules.values import SLICE, VIEW, Operation, Training, Value
 from npusim.networks.timed import Timed
 from npusim.ops.blocked_gradients import FEW_CHANNELS
 from npusim.problem.convolution import Convolution
@@ -57,11 +57,18 @@ class Times(Protocol):
 
 
 class Formats:
-    """The ways of a step's operations, and what it costs to convert its values."""
+    """The ways of a step's operations, and what it costs to convert its values.
 
-    def __init__(self, step: Training, times: Times) -> None:
+    ``as_framework`` has no ways in which a framework's kernels do not run: MindSpore registers its
+    Slice for plain values alone (ops/_op_impl/tbe/slice.py; Concat and Split for blocks too), so
+    that a concatenation of unequal parts has its gradient in plain maps, by conversions there and
+    back.
+    """
+
+    def __init__(self, step: Training, times: Times, *, as_framework: bool = False) -> None:
         self.step = step
         self.times = times
+        self.as_framework = as_framework
         #: What operations leave that take blocks of channels for the sake of numbers by channel.
         self.by_channel = {
             name
@@ -115,7 +122,8 @@ class Formats:
         }
         parts = parts_of(operation, values)
         if parts is not None:
-            in_blocks = parts.in_blocks(self.times.c0)
+            registered = operation.core != SLICE or not self.as_framework
+            in_blocks = registered and parts.in_blocks(self.times.c0)
             return [plain, blocked] if in_blocks else [plain]
         core = operation.core.removesuffix("_gradient")
         if core.startswith("convolution"):

@@ -13,7 +13,7 @@ from functools import cached_property
 from npusim.base.dtypes import FP32, DType
 from npusim.networks.rules.forward import Forward
 from npusim.networks.rules.table import OperationForm, chain_of
-from npusim.networks.rules.values import Operation, Value
+from npusim.networks.rules.values import SLICE, Operation, Value
 from npusim.workloads import ElementwiseLayer
 from npusim.workloads.graph import Node
 
@@ -77,7 +77,7 @@ class Gradients:
             if {"x*", symbol} & {*rule.passes_on}:
                 self._add_gradient(edges[symbol].value, names["dy"])
         for form in rule.backward:
-            if form.op == "split" and len(wanted) < len(edges):
+            if form.op == "split" and (len(wanted) < len(edges) or _unequal(node)):
                 self._gradients_of_parts(node, form, wanted)
             else:
                 self._note_gradients(
@@ -85,7 +85,12 @@ class Gradients:
                 )
 
     def _gradients_of_parts(self, node: Node, form: OperationForm, wanted: Sequence[str]) -> None:
-        """The gradients of some values of a concatenation, each cut out of that of the whole."""
+        """The gradients of some values of a concatenation, each cut out of that of the whole.
+
+        Frameworks do so for all values where these differ in shape: MindSpore's rule for the
+        gradient of Concat (ops/_grad/grad_array_ops.py) has one Split of equal parts, else a Slice
+        of each.
+        """
         layer = node.layer
         assert isinstance(layer, ElementwiseLayer)
         shapes = [edge.shape or (1,) for edge in node.reads]
@@ -101,7 +106,8 @@ class Gradients:
                     kind="slice", shape=layer.out, out=shape, padding=tuple(sides)
                 )
                 self._value_gradient(node, symbol, f"d{symbol}")
-                cut = form._replace(name=f"{form.name}.{number}", op="crop", writes=(f"d{symbol}",))
+                name = f"{form.name}.{number}"
+                cut = form._replace(name=name, op=SLICE, writes=(f"d{symbol}",))
                 self.forward.note(node, cut, "backward", layer=part)
                 self._flow(node, f"d{symbol}")
             begin += shape[axis]
@@ -336,3 +342,8 @@ class Gradients:
         else:
             chain = chain_of("cast", {"x": parts[0], "y": gradient}, gradient)
             self.step.operations.append(Operation(gradient, "cast", "backward", chain=chain))
+
+
+def _unequal(node: Node) -> bool:
+    """Return whether the values that a node reads differ in shape."""
+    return len({edge.shape for edge in node.reads}) > 1

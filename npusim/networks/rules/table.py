@@ -18,6 +18,9 @@ from npusim.base.yamltree import YamlNode, load_tree, suggest
 from npusim.kernels.vector.elementwise import Step
 from npusim.kernels.vector.expression import BY_ROW
 
+#: The word for the fusions that the vendor's graph engine makes.
+ENGINE = "graph_engine"
+
 
 class OperationForm(NamedTuple):
     """An operation of a layer: its row of ``CHAINS`` or its own kernel, and its values.
@@ -51,7 +54,9 @@ class Chain(NamedTuple):
     """Element-wise ``steps`` on values: maps and bits that are read and written, and vectors.
 
     ``sums`` are vectors, with what is added up to them over all but the channels. With ``rows``
-    vectors hold numbers for the elements of a row, which nothing reduces.
+    vectors hold numbers for the elements of a row, which nothing reduces. ``library_width`` is how
+    many numbers of 16 bits the vendor's library counts for an element in UB, 0 where that is not
+    known, as of several operations together.
     """
 
     steps: tuple[Step, ...]
@@ -60,6 +65,7 @@ class Chain(NamedTuple):
     vectors: tuple[str, ...] = ()
     sums: tuple[tuple[str, str], ...] = ()
     rows: bool = False
+    library_width: int = 0
 
     @property
     def by_row(self) -> bool:
@@ -101,7 +107,13 @@ class Chain(NamedTuple):
         )
         sums = tuple((new_names[vector], new_names[value]) for vector, value in self.sums)
         return Chain(
-            steps, each(self.reads), each(self.writes), each(self.vectors), sums, self.rows
+            steps,
+            each(self.reads),
+            each(self.writes),
+            each(self.vectors),
+            sums,
+            self.rows,
+            self.library_width,
         )
 
 
@@ -123,8 +135,8 @@ class ChainLine(NamedTuple):
 class ChainRow(NamedTuple):
     """A chain in words: its lines, what it writes, and its vectors.
 
-    One that is ``exact`` is computed in the type of its maps, others in fp32. ``rows`` is that of
-    ``Chain``.
+    One that is ``exact`` is computed in the type of its maps, others in fp32. ``rows`` and
+    ``library_width`` are those of ``Chain``.
     """
 
     lines: tuple[ChainLine, ...]
@@ -132,6 +144,7 @@ class ChainRow(NamedTuple):
     vectors: tuple[str, ...] = ()
     exact: bool = False
     rows: bool = False
+    library_width: int = 0
 
     @property
     def summed(self) -> tuple[str, ...]:
@@ -144,7 +157,7 @@ class Fusion(NamedTuple):
 
     The result itself stays in memory where it is ``kept``; else nobody else may read it. A kernel
     of a product can have a chain behind it on chips that drain L0C through UB. ``usual`` are those
-    that the vendor's graph compiler makes.
+    that the passes of a framework make, ``engine`` those of the vendor's graph engine.
     """
 
     name: str
@@ -152,6 +165,7 @@ class Fusion(NamedTuple):
     second: str
     kept: bool = False
     usual: bool = True
+    engine: bool = True
 
 
 class Update(NamedTuple):
@@ -246,7 +260,7 @@ def _form(name: str, node: YamlNode) -> OperationForm:
 
 
 def _row(node: YamlNode) -> ChainRow:
-    parts = node.mapping(("steps",), ("writes", "vectors", "exact", "rows"))
+    parts = node.mapping(("steps",), ("writes", "vectors", "exact", "rows", "library_width"))
     steps = parts["steps"]
     lines = tuple(_line(steps, line.split()) for line in steps.text().strip().split("\n"))
 
@@ -259,6 +273,7 @@ def _row(node: YamlNode) -> ChainRow:
         words("vectors"),
         exact="exact" in parts,
         rows="rows" in parts,
+        library_width=int(_number(parts["library_width"])) if "library_width" in parts else 0,
     )
 
 
@@ -295,8 +310,17 @@ def _operands(words: Sequence[str]) -> tuple[str, str, str]:
 def _fusion(name: str, node: YamlNode) -> Fusion:
     parts = node.mapping(("first", "second"), ("keeps", "usual"))
     first = tuple(item.text() for item in parts["first"].items())
-    usual = "usual" not in parts or parts["usual"].text() != "no"
-    return Fusion(name, first, parts["second"].text(), "keeps" in parts, usual)
+    makers = parts["usual"].text() if "usual" in parts else "yes"
+    if makers not in ("yes", "no", ENGINE):
+        raise parts["usual"].fail(f"expected yes, no or {ENGINE}, got {makers!r}")
+    return Fusion(
+        name,
+        first,
+        parts["second"].text(),
+        kept="keeps" in parts,
+        usual=makers == "yes",
+        engine=makers != "no",
+    )
 
 
 def chain_of(
@@ -333,7 +357,7 @@ def chain_of(
     # Without its steps that reduce rows, as where a scale is frozen, a row still counts by them.
     by_rows = any(line.operation in BY_ROW for line in row.lines)
     rows = row.rows or (by_rows and not any(step.operation in BY_ROW for step in steps))
-    return Chain(steps, reads, writes, vectors, sums, rows)
+    return Chain(steps, reads, writes, vectors, sums, rows, row.library_width)
 
 
 def _numbers(elements: int, settings: Mapping[str, float]) -> dict[str, float]:

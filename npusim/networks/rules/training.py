@@ -75,8 +75,6 @@ def _note_row(
     """Note an operation on a parameter's ``value``; returns its gradient after the operation."""
     symbols = (*update.state, *tables().chains[update.op].writes)
     names = {symbol: f"{value.name}.{symbol}" for symbol in symbols}
-    if "w_new" in names:
-        names["w_new"] = f"{value.name}_new"
     for name in names.values():
         step.value(value._replace(name=name))
     step.state += [names[symbol] for symbol in update.state]

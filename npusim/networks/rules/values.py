@@ -139,3 +139,7 @@ VIEW = "view"
 
 #: The core of an operation that copies a value into another kind or type, element by element.
 COPY = "copy"
+
+
+#: The core of an operation that cuts the gradient of one value out of that of a concatenation.
+SLICE = "slice"

@@ -7,8 +7,11 @@ from math import prod
 
 from npusim.base.records import replace
 from npusim.call.call import Call
-from npusim.kernels.vector.elementwise import Elementwise
+from npusim.call.tilings.words import is_library
+from npusim.kernels.parts.ub_room import library_step
+from npusim.kernels.vector.elementwise import TILE, Elementwise
 from npusim.machine.isa.operands import Tensor
+from npusim.networks.rules.table import Chain
 from npusim.networks.rules.values import Operation
 
 #: Most elements of a row that share vectors in UB.
@@ -16,7 +19,7 @@ WIDEST = 2048
 
 
 def elementwise(operation: Operation, tensors: Mapping[str, Tensor], call: Call) -> Elementwise:
-    """The kernel of a chain."""
+    """The kernel of a chain; with steps of the library's size where it is asked for and known."""
     chain = operation.chain
     assert chain is not None
     blocked = bool(chain.vectors or chain.sums) and not chain.by_row
@@ -38,7 +41,17 @@ def elementwise(operation: Operation, tensors: Mapping[str, Tensor], call: Call)
         sums=tuple(_flat(replace(tensors[name], role="inout")) for name, _ in chain.sums),
         summed=tuple(value for _, value in chain.sums),
         saturate=call.device.saturates,
+        tile=_tile(chain, call),
     )
+
+
+def _tile(chain: Chain, call: Call) -> int:
+    """Most elements of a tile: our own choice, or that of the library's schedule."""
+    device = call.device
+    ruled = device.library_rules and is_library(call.options.tiling, Elementwise.name)
+    if not (ruled and chain.library_width):
+        return TILE
+    return library_step(device.memory("UB").size_bytes, chain.library_width)
 
 
 def _flat(tensor: Tensor) -> Tensor:

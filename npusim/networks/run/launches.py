@@ -21,6 +21,7 @@ from npusim.call.spec import Array, Spec
 from npusim.kernels.implicit_gemm.forward import ConvForward
 from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
 from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.library_maps import LibraryMaps
 from npusim.kernels.layout.library_trans_data import LibraryTransData
 from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.kernels.parts.mem_set import MemSet
@@ -49,6 +50,8 @@ from npusim.ops.blocked import fractal_columns
 from npusim.ops.conv_ways import can_multiply, faster_shape, multiplied
 from npusim.ops.cube_math import CubeMath
 from npusim.ops.layer_products import layer_product
+from npusim.ops.library_average import launch_library_average
+from npusim.ops.library_pool import launch_library_pool
 from npusim.problem.convolution import Convolution
 from npusim.results import Result
 from npusim.results.shown.network_words import TRAFFIC
@@ -197,10 +200,16 @@ class OperationLauncher(Struct, frozen=True):
         ends = [tensors["v0"], tensors["v1"]]
         number = 0 if change.loads_plain else 1
         rows, channels, *places = ends[number].shape
-        ruled = call.blind and call.device.library_rules and change.maps and prod(places) > 1
+        of_library = call.blind and change.maps and prod(places) > 1
+        ruled = of_library and call.device.library_rules
         spatial = [1] * (3 - len(places)) + places if ruled else places or [1]
         ends[number] = call.view(ends[number], (rows, channels, *spatial))
-        call.launch_spread((LibraryTransData if ruled else TransData)(change, *ends))
+        kernel: type[TransData] = TransData
+        if ruled:
+            kernel = LibraryTransData
+        elif of_library and len(places) == 2:
+            kernel = LibraryMaps
+        call.launch_spread(kernel(change, *ends))
 
     # -- kernels -----------------------------------------------------------------------------
 
@@ -244,6 +253,8 @@ class OperationLauncher(Struct, frozen=True):
     def pool(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """Pooling and its gradients, of maps of two dimensions; a window may be the whole map.
 
+        ``tiling="library"`` pools as the library does, on chips and for windows whose rules are
+        known.
         Maxima of windows that no UB holds have no kernel: their time is that of their bytes.
         The gradient of a sum over windows side by side enlarges a map, and such sums are the
         gradient of that.
@@ -265,6 +276,12 @@ class OperationLauncher(Struct, frozen=True):
             kind = "sum"
         else:
             kind = "mean" if layer.numbers else "mean_inside"
+        if mask is not None and launch_library_pool(call, shape, read, out, mask, back=back):
+            return
+        if kind.startswith("mean") and launch_library_average(
+            call, shape, read, out, inside=kind == "mean_inside", back=back
+        ):
+            return
         saturate = call.device.saturates
         forward = Pool(shape, image, windows, kind=kind, mask=mask, saturate=saturate)
         fits = forward.fits(call.device)

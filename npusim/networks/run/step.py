@@ -54,17 +54,16 @@ from npusim.workloads.repetition import for_batch
 
 
 class Usual(NamedTuple):
-    """The launches, layouts and fusions of a mode, unless asked for otherwise."""
+    """The launches and fusions of a mode, unless asked for otherwise."""
 
     launch: str
-    layouts: str
     fusions: str
 
 
 #: How a step runs.
 MODES = {
-    "eager": Usual(launch="single", layouts="each_call", fusions="none"),
-    "graph": Usual(launch="graph", layouts="as_framework", fusions="usual"),
+    "eager": Usual(launch="single", fusions="none"),
+    "graph": Usual(launch="graph", fusions="usual"),
 }
 
 #: How formats are chosen.
@@ -97,17 +96,20 @@ def step(
     ``workload``, ``input_shape``, ``inputs``, ``loss`` and ``targets`` are as for
     ``npusim.network``; it needs a graph. The ``mode``
     says how a step runs: "eager" launches every operation by itself, which takes and leaves values
-    as frameworks have them; "graph" replays a compiled graph, in which values stay in blocks of
-    channels and one kernel does what several operations are. What belongs to a mode can be asked
-    for by itself: ``layouts`` "each_call" (every operation converts), "as_framework" (blocks of
-    channels throughout, conversions at the borders) or "best" (the least time, by an integer
-    program that proves it); ``fusions`` "usual", "all", "none" or names of the table in
-    ``configs/operations.yaml``; and the options ``launch`` and ``tiling``, which is "library"
-    unless given, as frameworks call the vendor's kernels.
+    as frameworks have them on this device (``usual_layouts``); "graph" replays a compiled graph, in
+    which values stay in blocks of channels and one kernel does what several operations are. What
+    belongs to a mode can be asked for by itself: ``layouts`` "each_call" (every operation
+    converts), "as_framework" (blocks of channels throughout, conversions at the borders) or "best"
+    (the least time, by an integer program that proves it); ``fusions`` "usual" (those of a
+    framework's own passes), "graph_engine" (those of the vendor's graph engine), "all", "none" or
+    names of the table in ``configs/operations.yaml``; and the options ``launch`` and ``tiling``,
+    which is "library" unless given, as frameworks call the vendor's kernels.
 
     ``passes`` is "training" (both passes and the ``optimizer``: "momentum", "sgd", "adam"),
-    "forward" or "backward". Maps have the type ``dtype``, normalisations ``normalisation`` where it
-    is another; what the cube cannot multiply is cast to fp16. Of several ``cards`` each has
+    "forward" or "backward". Maps have the type ``dtype``; what the cube cannot multiply is cast to
+    fp16. Normalisations read and write maps of the type ``normalisation``, with a cast before and
+    one behind each where that is not ``dtype``; their statistics, scales and shifts are fp32 in any
+    case. Of several ``cards`` each has
     ``batch`` images, and gradients are exchanged beside the backward pass. Operations are simulated
     in ``jobs`` processes and kept in ``store`` as for ``npusim.network``. The keywords left are
     those of ``npusim.call.Options`` except ``timeline`` and ``check``: ``device`` is required.
@@ -206,11 +208,22 @@ def time_step(
 
 
 def usual_of(mode: str) -> Usual:
-    """Launches, layouts and fusions of a mode; ``ArgumentError`` for an unknown one."""
+    """Launches and fusions of a mode; ``ArgumentError`` for an unknown one."""
     if mode not in MODES:
         modes = ", ".join(MODES)
         raise ArgumentError(f"mode is {mode!r}{suggest(mode, MODES)}; it is one of {modes}")
     return MODES[mode]
+
+
+def usual_layouts(mode: str, device: Device) -> str:
+    """The layouts of a mode on a device, unless asked for otherwise: a word of ``LAYOUTS``.
+
+    A compiled graph keeps its values in blocks of channels. Single calls leave theirs so where
+    frameworks let tensors have private formats (``Device.private_formats``); elsewhere every call
+    converts what it reads and writes.
+    """
+    stays_in_blocks = mode == "graph" or device.private_formats
+    return "as_framework" if stays_in_blocks else "each_call"
 
 
 def options_of(function: Any, mode: str, options: Mapping[str, Any]) -> Options:
@@ -252,7 +265,7 @@ def setting(
     names = tuple(fusion.name for fusion in chosen(usual.fusions if fusions is None else fusions))
     return Setting(
         mode=mode,
-        layouts=layouts or usual.layouts,
+        layouts=layouts or usual_layouts(mode, device),
         fusions=names,
         optimizer=optimizer,
         passes=passes,
@@ -348,8 +361,8 @@ def plan_of(
         settings=settings,
     )
     fused_counts = fused(step, chosen(setting.fusions), device, times.as_product)
-    formats = Formats(step, times)
     fixed = setting.layouts == "as_framework"
+    formats = Formats(step, times, as_framework=fixed)
     plan = None
     if setting.layouts == "each_call":
         launches = each_call(step, formats)
@@ -357,7 +370,9 @@ def plan_of(
         formats.simulate(fixed=fixed)
         plan = problem(step, formats, fixed=fixed).best()
         if not fixed:
-            usual = problem(step, formats, fixed=True).best()
+            framework = Formats(step, times, as_framework=True)
+            framework.simulate(fixed=True)
+            usual = problem(step, framework, fixed=True).best()
             plan = replace(plan, framework_us=usual.us)
         launches = planned(step, formats, plan, fixed=fixed)
     todo = tuple(tasks(launches, formats, device))

@@ -56,6 +56,8 @@ class NotedStep(Protocol):
 
 def notes_of_step(step: NotedStep) -> Iterator[str]:
     """Notes on formats, on main memory, and on operations without a kernel."""
+    if step.setting.mode == "eager" and step.setting.layouts == "as_framework":
+        yield from _notes_of_private_formats(step.device)
     if step.setting.layouts != "each_call" and step.plan is not None:
         yield (
             "formats are chosen by the times of kernels that start with a cold L2; the step's "
@@ -64,6 +66,20 @@ def notes_of_step(step: NotedStep) -> Iterator[str]:
     if step.device.l2 is not None:
         yield from _notes_of_main_memory(step)
     yield from _notes_of_traffic_alone(step.launched)
+
+
+def _notes_of_private_formats(device: Device) -> Iterator[str]:
+    """A note on single calls that leave blocks of channels, as frameworks have them or not."""
+    if device.private_formats:
+        yield (
+            "frameworks let tensors keep blocks of channels and fractals between single calls on "
+            "this chip (private_formats); with layouts each_call every operation would convert"
+        )
+    else:
+        yield (
+            "frameworks convert at every single call on this chip (no private_formats), unless "
+            "told otherwise: layouts each_call has that"
+        )
 
 
 def _notes_of_main_memory(step: NotedStep) -> Iterator[str]:

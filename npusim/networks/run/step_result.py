@@ -28,6 +28,7 @@ from npusim.networks.run.setting import Setting, StepRequest
 from npusim.networks.run.step_again import alike_operations, replay_of
 from npusim.networks.run.step_notes import notes_of_step
 from npusim.networks.timed import Timed
+from npusim.problem.work import step_of
 from npusim.results.bounded import Bounded
 from npusim.results.facts import metrics, step_rows, step_traffic
 from npusim.results.facts.advice import Advice
@@ -42,11 +43,14 @@ from npusim.results.facts.number_text import (
     rate_text,
     us_text,
 )
+from npusim.results.facts.other_chips import other_chips_of
+from npusim.results.facts.spread import spread_of
 from npusim.results.facts.step_advice import advise_step
 from npusim.results.facts.step_losses import LOSSES, Loss, largest_losses
 from npusim.results.facts.step_replay import StepReplay
 from npusim.results.facts.step_verdict import StepTrials, StepVerdict, step_verdict
 from npusim.results.facts.tables import DataFrame, frame
+from npusim.results.facts.time_range import TimeRange
 from npusim.results.facts.what_if import Progress as Tried
 from npusim.results.facts.what_if import WhatIf
 from npusim.results.facts.what_if import what_if as figures_tried
@@ -57,6 +61,7 @@ from npusim.results.writers.plots import Axes, draw
 from npusim.results.writers.text import report_text
 from npusim.version import __version__
 from npusim.workloads import Workload
+from npusim.workloads.kind_of_network import kind_of_network
 
 if TYPE_CHECKING:
     from npusim.results.step_explanation import StepExplanation
@@ -129,6 +134,22 @@ class StepResult(Reported, Spending, Struct, frozen=True, kw_only=True, dict=Tru
     def time_us(self) -> float:
         """``compute_us``, and what the exchange of gradients adds to it."""
         return self.compute_us + (self.reduced.added_us if self.reduced else 0.0)
+
+    @property
+    def network_kind(self) -> str:
+        """The kind of network by its graph: residual, plain, pooled or concatenated, ..."""
+        return kind_of_network(self.workload)
+
+    @property
+    def time_range(self) -> TimeRange:
+        """The range within which 80 % of measured steps of such networks lie.
+
+        No figure of the device is varied, whose effects are therefore empty.
+        """
+        kind = self.network_kind
+        work = step_of(kind) if kind else ""
+        spread = spread_of(self.device.product, work)
+        return TimeRange(time_us=self.time_us, effects=(), spread=spread, work=work)
 
     @property
     def at_least(self) -> Ends:
@@ -594,7 +615,9 @@ STEP: tuple[Fact[StepResult], ...] = (
     Fact("device", "device", "", str, lambda step: step.device.name),
     Fact("device_digest", "digest", "", str, lambda step: step.device.digest()),
     Fact("clock_hz", "clock", "Hz", counts, lambda step: step.device.clock_hz),
+    other_chips_of(lambda step: step.device),
     Fact("launch", "launch mode", "", str, lambda step: step.device.launch_mode),
+    Fact("network_kind", "kind of network", "", str, lambda step: step.network_kind),
     Fact("batch", "batch", "", counts, lambda step: step.batch),
     Fact("dtype", "type of maps", "", str, lambda step: step.setting.kinds.maps.name),
     Fact(
@@ -622,6 +645,13 @@ STEP: tuple[Fact[StepResult], ...] = (
     Fact("cycles", "cycles", "", counts, lambda step: step.cycles),
     Fact("compute_us", "time of kernels", "\u00b5s", us_text, lambda step: step.compute_us),
     Fact("time_us", "time", "\u00b5s", us_text, lambda step: step.time_us),
+    Fact(
+        "time_range",
+        "range of the time",
+        "\u00b5s",
+        str,
+        lambda step: step.time_range.to_json(),
+    ),
     Fact(
         "at_least_us",
         "least of any programs",

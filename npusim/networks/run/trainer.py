@@ -162,10 +162,11 @@ class Trainer(Shown):
         timed: dict[Any, Timed] = {}
         for launch, what, *_ in ready.todo:
             timed[what] = self._run(launch, what, now)
+        updates = ready.step.updates
         self._kept |= {
-            (name.removesuffix("_new"), format): array
+            (updates[name], format): array
             for (name, format), array in now.items()
-            if name.endswith("_new") and not name.endswith(".g_new")
+            if name in updates
         }
         self.steps.append(ready.result(timed))
         self.losses.append(float(now["loss", PLAIN].mean()))

@@ -25,6 +25,7 @@ from npusim.results.facts.energy import (
 from npusim.results.facts.fact import Fact, row_of
 from npusim.results.facts.least import Ends, ends
 from npusim.results.facts.number_text import bytes_text, counted, counts, us_text
+from npusim.results.facts.other_chips import other_chips_of
 from npusim.results.facts.replay import Replay
 from npusim.results.facts.time_range import TimeRange, time_range
 from npusim.results.facts.verdict import Verdict, verdict
@@ -42,7 +43,8 @@ class CallFacts(Spending):
     cycles of the call, whatever programs compute it, longest first. ``sizes`` are those of the
     problem that the cube rounds up, by name, with what whole blocks make of them. ``replay`` times
     the call again for ``time_range`` and ``explain``; without it there are none. ``tilings`` are
-    those the kernels ran with, by name: what the keyword ``tiling`` of a call takes.
+    those the kernels ran with, by name: what the keyword ``tiling`` of a call takes. ``work`` is
+    the class of measured rows that its time is held against (``npusim.problem.work``), "" if none.
     """
 
     operator: str
@@ -58,6 +60,7 @@ class CallFacts(Spending):
     problem_bounds: tuple[Bound, ...] = ()
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     tilings: Mapping[str, Any] = field(default_factory=dict)
+    work: str = ""
     replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -94,12 +97,12 @@ class CallFacts(Spending):
     def time_range(self) -> TimeRange:
         """The time with each assumed or fitted figure it rests on at the ends of its range.
 
-        And with what measured kernels or calls on such chips differ from simulated ones.
+        And with what measured rows of its class of ``work`` differ from simulated ones.
 
         The kernels are timed twice per figure when this is first asked for; from then on reports
         show it. ``ArgumentError`` where the result does not know how.
         """
-        return time_range(self.device, self.time_us, self._again(), kernels=len(self.runs))
+        return time_range(self.device, self.time_us, self._again(), self.work)
 
     def time_us_on(self, device: Device) -> float:
         """``time_us`` on a variant of the device, with the tilings and the cores of this call.
@@ -227,6 +230,7 @@ CALL: tuple[Fact[CallFacts], ...] = (
     Fact("device", "device", "", str, lambda call: call.device.name),
     Fact("device_digest", "digest", "", str, lambda call: call.device.digest()),
     Fact("launch", "launch mode", "", str, lambda call: call.device.launch_mode),
+    other_chips_of(lambda call: call.device),
     Fact("cycles", "cycles", "", counts, lambda call: call.cycles),
     TIME,
     Fact("bottleneck", "bottleneck", "", str, lambda call: call.bottleneck),

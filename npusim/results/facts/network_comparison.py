@@ -70,6 +70,7 @@ _OF_STEP = (
     "cards",
     "images_per_second",
     "kept_bytes",
+    "peak_bytes",
     "fetched_bytes",
     "written_back_bytes",
 )
@@ -138,7 +139,8 @@ _OF_MODE = ("mode", "launch", "layouts", "fusions")
 #: Facts of a network that people read under another name, with a unit: the name, and their text.
 _IN_WORDS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     TOTAL_ENERGY.name: (TOTAL_ENERGY.title, TOTAL_ENERGY.text),
-    "kept_bytes": ("memory", bytes_text),
+    "kept_bytes": ("memory of values", bytes_text),
+    "peak_bytes": ("memory at most", bytes_text),
     "fetched_bytes": ("fetched from main memory", bytes_text),
     "written_back_bytes": ("written back to main memory", bytes_text),
 }

@@ -14,6 +14,7 @@ from npusim.machine.timing.trace import Bound, KernelRun, LineWork
 from npusim.results.facts import advice, metrics, tables
 from npusim.results.facts.call import LEAST, TIME, CallFacts
 from npusim.results.facts.energy import EnergyRow, no_energy
+from npusim.results.facts.fact import row_of
 from npusim.results.facts.least import PROBLEM
 from npusim.results.facts.metrics import PathTotal, PipeShare
 from npusim.results.facts.number_text import (
@@ -24,11 +25,14 @@ from npusim.results.facts.number_text import (
     rate_text,
     us_text,
 )
+from npusim.results.facts.other_chips import OTHER_CHIPS
 from npusim.results.facts.pressure import wasted_lanes
+from npusim.results.facts.spread import NO_SPREAD, spread_text
 from npusim.results.facts.time_range import TimeRange
 from npusim.results.shown import palette
 from npusim.results.shown.figures import memories, roofline, timeline
 from npusim.results.shown.kernel_lines import HEAD, LEFT, cells
+from npusim.results.shown.other_chips import other_chips
 from npusim.results.shown.report import (
     Cell,
     Colours,
@@ -112,6 +116,7 @@ def _keys(result: CallFacts) -> Iterator[Key]:
             f"digest {device.digest()}",
         )
     )
+    yield from other_chips(row_of([OTHER_CHIPS], device))
     launches = us_text(device.time_us(sum(run.launch_cycles for run in result.runs)))
     yield Key(
         ReportLine(
@@ -163,11 +168,13 @@ def _range(times: TimeRange) -> Key:
         for effect in times.effects[:MAX_EFFECTS]
         if effect.faster_us(times.time_us) or effect.slower_us(times.time_us)
     ]
-    if times.spread != (1.0, 1.0):
-        low, high = times.spread
-        reasons.append(f"measured calls ({low:.2f} to {high:.2f} of the simulated time)")
     ends = f"{us_text(times.low_us)} to {us_text(times.high_us)}"
-    text = f"{ends} us, most from {', '.join(reasons)}" if reasons else f"{ends} us"
+    text, figures = f"{ends} us", ", most from"
+    if times.spread != NO_SPREAD:
+        text += f": {spread_text(times.spread, times.work)}"
+        figures = "; figures that matter most:"
+    if reasons:
+        text += f"{figures} {', '.join(reasons)}"
     return Key(ReportLine("range", text), (f"{ends} \u00b5s", "range of the time"))
 
 

@@ -21,6 +21,7 @@ from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Figure
 from npusim.results.shown.figures import roofline, timeline
 from npusim.results.shown.network_words import shape_text, split_text
+from npusim.results.shown.other_chips import other_chips
 from npusim.results.shown.report import (
     Cell,
     Colours,
@@ -98,6 +99,7 @@ def _keys(facts: Row, device: Device, what: str) -> Iterator[Key]:
     yield Key(ReportLine("network", f"{facts['workload']}: {facts['description']}"))
     yield Key(ReportLine(facts["pass"], what))
     yield Key(ReportLine("device", network_words.device_text(facts)))
+    yield from other_chips(facts)
     ends = ""
     if facts["time_range_us"]:
         low_us, high_us = facts["time_range_us"]

@@ -18,6 +18,7 @@ from npusim.results.facts.number_text import (
     times_text,
     us_text,
 )
+from npusim.results.facts.spread import NO_SPREAD, Spread, spread_text
 from npusim.results.facts.tables import least_share
 from npusim.results.shown.report import Key, ReportLine
 from npusim.workloads import Workload
@@ -39,6 +40,16 @@ def device_text(facts: Mapping[str, Any]) -> str:
     """The device of plain facts, its clock, and what it is by content."""
     clock = f"{facts['clock_hz'] / 1e9:g} GHz"
     return f"{facts['device']}, {clock}, digest {facts['device_digest']}"
+
+
+def step_range(facts: Mapping[str, Any]) -> Iterator[Key]:
+    """The range of the time of a step, where measured steps tell of one."""
+    known = facts["time_range"]
+    spread = Spread(**known["spread"])
+    if spread != NO_SPREAD:
+        ends = f"{us_text(known['low_us'])} to {us_text(known['high_us'])}"
+        text = f"{ends} us: {spread_text(spread, known['work'])}"
+        yield Key(ReportLine("range", text), (f"{ends} \u00b5s", "range of the time"))
 
 
 def split_text(facts: Mapping[str, Any], most: int | None = None) -> str:

@@ -28,6 +28,7 @@ from npusim.results.shown.call import traffic
 from npusim.results.shown.figure import Span
 from npusim.results.shown.figures import stacks, step_memory, timeline
 from npusim.results.shown.network_words import split_text
+from npusim.results.shown.other_chips import other_chips
 from npusim.results.shown.report import (
     Cell,
     Colours,
@@ -111,12 +112,14 @@ def _keys(facts: Row, device: Device, runs: Sequence[KernelRun]) -> Iterator[Key
     yield Key(ReportLine(facts["pass"], _what(facts)))
     yield Key(ReportLine("mode", network_words.asked(facts)))
     yield Key(ReportLine("device", network_words.device_text(facts)))
+    yield from other_chips(facts)
     if not facts["complete"]:
         missing = network_words.step_missing(facts)
         yield Key(ReportLine("partial", f"{missing}; the times below lack it"))
     if not facts["fits"]:
         yield Key(ReportLine("too large", network_words.too_large(facts)))
     yield Key(ReportLine("step", _time(facts)), (f"{us_text(us)} \u00b5s", _images(facts)))
+    yield from network_words.step_range(facts)
     yield from implausible.keys(facts, device)
     cached_us, cold_us = facts["at_least_us"]
     yield Key(

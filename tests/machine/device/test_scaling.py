@@ -158,9 +158,9 @@ def test_energy_times_delay_is_least_within_a_sweep_of_sizes_and_clocks() -> Non
 
 @pytest.mark.compiled
 def test_the_sweep_in_the_guide_has_its_least_energy_times_time_inside() -> None:
-    """A product on the 910B2, at 24 MiB and 1.2 GHz and at the four neighbours in the table."""
-    best = ("24MiB", "1.2GHz")
-    beside = [("12MiB", "1.2GHz"), ("48MiB", "1.2GHz"), ("24MiB", "0.9GHz"), ("24MiB", "1.5GHz")]
+    """A product on the 910B2, at 48 MiB and 1.2 GHz and at the four neighbours in the table."""
+    best = ("48MiB", "1.2GHz")
+    beside = [("24MiB", "1.2GHz"), ("96MiB", "1.2GHz"), ("48MiB", "0.9GHz"), ("48MiB", "1.5GHz")]
     block = npusim.spec((4096, 4096), "fp16")
     costs = {}
     for size, clock in (best, *beside):
@@ -168,4 +168,4 @@ def test_the_sweep_in_the_guide_has_its_least_energy_times_time_inside() -> None
         result = npusim.ops.matmul(block, block, device=device)
         costs[size, clock] = (result.energy_uj or 0.0) * result.time_us / 1e6
     assert min(costs, key=lambda point: costs[point]) == best
-    assert costs[best] == pytest.approx(57.5, abs=0.05)
+    assert costs[best] == pytest.approx(59.0, abs=0.05)

@@ -18,6 +18,7 @@ from npusim.machine.device.catalog import load_device
 from npusim.machine.device.spec import Device
 from npusim.machine.isa import ISA
 from npusim.machine.isa.base import Await, Cost, Instruction, Signal
+from npusim.machine.isa.col2img import Col2img
 from npusim.machine.isa.cost_parts import cost_parts
 from npusim.machine.isa.cube import Drain, Mmad
 from npusim.machine.isa.dma import DataMove, Fetcher, Fill, Load2d, Load3d, Nd2nz, Window
@@ -95,6 +96,13 @@ EXAMPLES: dict[str, Callable[[int], Instruction]] = {
     "vec_select": lambda s: VecSelect(
         UB.at(0, 640 * s), UB.at(16384, 20 * s), UB2.at(0, 640 * s), 1.5, FP32
     ),
+    "col2img": lambda s: Col2img(
+        UB.at(0, 8 * (8 * s) * 32),
+        UB2.at(0, 4 * (4 * s) * 32),
+        FP16,
+        Window(8, 8 * s, kernel_h=2, kernel_w=2, stride_h=2, stride_w=2),
+        3,
+    ),
     "dsp_gemm": lambda s: DspGemm(
         AM.at(0, 24 * s * 4), SM.at(0, 36 * s * 2), AM2.at(0, 48), 6 * s, 6, 4, FP16, init=True
     ),
@@ -112,6 +120,8 @@ names = pytest.mark.parametrize("name", EXAMPLES)
 
 def homes(name: str) -> list[Device]:
     """Devices that have the instruction."""
+    if name == "col2img":
+        return [device for device in DEVICES if name in device.vector.ops]
     return [DSP] if name.startswith("dsp_") else DEVICES
 
 

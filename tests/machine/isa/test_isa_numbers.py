@@ -209,6 +209,18 @@ def test_load3d_cuts_the_img2col_matrix(
             assert flat[place] == (matrix[m_start + m, k_start + k] if inside and whole else 0)
 
 
+def test_load3d_to_ub_pads_with_a_value() -> None:
+    window = Window(2, 2, 1, 1, 1, 1, 3, 3, 2, 2)
+    bench = Bench()
+    source = bench.put(L1, np.full((2, 2, 16), 7.0), FP16)
+    target = UB.at(0, 9 * 512)
+    path = load_device("ascend910").path("L1", "UB", "load3d")
+    Load3d(target, source, path, FP16, window, 0, 1, 0, 144, padding=-9.0).execute(bench.memory)
+    fractals = bench.get(target, FP16).reshape(9, 16, 16)
+    assert fractals[:, 0, 0].tolist() == [-9, -9, -9, -9, 7, 7, -9, 7, 7]
+    assert (fractals[:, 1:] == -9).all()  # beyond the last position
+
+
 # -- cube --------------------------------------------------------------------------------------
 
 

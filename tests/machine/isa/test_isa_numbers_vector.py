@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.base.dtypes import BF16, FP16, FP32, INT8, INT32, DType
+from npusim.machine.isa.col2img import Col2img
+from npusim.machine.isa.dma import Window
 from npusim.machine.isa.vector import VecBinary, VecCast, VecDup, VecReduce, VecScalar
+from npusim.machine.isa.vector_math import VecUnary
 from tests.machine.isa.test_isa_numbers import UB, Bench
 from tests.sampled import examples
 
@@ -90,3 +93,32 @@ def test_dup_fills_with_the_value_in_its_type() -> None:
     VecDup(UB.at(32, 64), 0.1, FP16).execute(bench.memory)
     assert (bench.get(UB.at(32, 64), FP16) == np.float16(0.1)).all()
     assert np.isnan(bench.get(UB.at(96, 32), FP16)).all()
+
+
+def test_bits_of_integers_are_joined_and_turned() -> None:
+    bench = Bench()
+    a = bench.put(UB, np.array([0b1100, -1]), INT32)
+    b = bench.put(UB, np.array([0b1010, 5]), INT32, offset=64)
+    target = UB.at(128, 8)
+    for operation, want in (("and", [0b1000, 5]), ("or", [0b1110, -1])):
+        VecBinary(operation, target, a, b, INT32).execute(bench.memory)
+        assert bench.get(target, INT32).ravel().tolist() == want
+    VecUnary("not", target, a, INT32).execute(bench.memory)
+    assert bench.get(target, INT32).ravel().tolist() == [~0b1100, 0]
+
+
+@pytest.mark.parametrize("dtype", [FP16, FP32])
+def test_col2img_adds_positions_where_a_tap_reads(dtype: DType) -> None:
+    window = Window(5, 7, kernel_h=3, kernel_w=3, stride_h=2, stride_w=2)  # 2 x 3 positions
+    rng = np.random.default_rng(0)
+    image = rng.integers(-9, 10, (5, 7, 16))
+    positions = rng.integers(-9, 10, (2, 3, 16))
+    bench = Bench()
+    target = bench.put(UB, image, dtype)
+    source = bench.put(UB, positions, dtype, offset=8192)
+    for tap in range(9):
+        Col2img(target, source, dtype, window, tap).execute(bench.memory)
+        down, across = divmod(tap, 3)
+        image[down : down + 3 : 2, across : across + 5 : 2] += positions
+    got = bench.get(target, dtype).reshape(image.shape)
+    np.testing.assert_array_equal(got, image.astype(dtype.numpy))

@@ -11,6 +11,7 @@ import pytest
 import npusim
 from npusim.base.dtypes import BF16, FP16, FP32, INT32, DType
 from npusim.base.errors import ProgramError
+from npusim.machine.isa.dma import Window
 from npusim.machine.isa.operands import Buffer, Slot
 from npusim.machine.isa.vector import VecBinary, VecReduce
 from npusim.machine.isa.vector_math import COMPARE, UNARY, VecCompare, VecSelect, VecUnary
@@ -116,6 +117,26 @@ REFUSED = {
     "quotient of integers": (
         lambda k, u: k.vec_binary("div", u.at(0, 64), u, u, INT32),
         r"in int32; only floats are divided",
+    ),
+    "bits of floats": (
+        lambda k, u: k.vec_binary("and", u.at(0, 64), u, u, FP16),
+        r"in fp16; only integers have bits to join",
+    ),
+    "bits of floats turned": (
+        lambda k, u: k.vec_unary("not", u.at(0, 64), u, FP32),
+        r"in fp32; only integers have bits to turn",
+    ),
+    "positions of bf16": (
+        lambda k, u: k.col2img(u, u, Window(1, 1), 0, BF16),
+        r"in bf16; it adds fp16 and fp32",
+    ),
+    "image with padding": (
+        lambda k, u: k.col2img(u, u, Window(1, 1, pad_left=1), 0, FP16),
+        r"the window is padded; give the image its padding",
+    ),
+    "tap of no window": (
+        lambda k, u: k.col2img(u, u, Window(1, 1), 1, FP16),
+        r"tap is 1; the window has taps 0 to 0",
     ),
     "no such comparison": (
         lambda k, u: k.vec_compare("above", u, u.at(0, 64), 0, FP16),

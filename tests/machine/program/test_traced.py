@@ -27,6 +27,7 @@ from npusim.kernels.layout.fold_map import Folded, FoldMap
 from npusim.kernels.layout.fold_weights import FoldedFilters, FoldWeights
 from npusim.kernels.layout.folding import Fold, folded_gradient
 from npusim.kernels.layout.layout_change import LayoutChange
+from npusim.kernels.layout.library_maps import LibraryMaps
 from npusim.kernels.layout.library_trans_data import LibraryGroups, LibraryTransData
 from npusim.kernels.layout.strided_copy import Contiguous, ViewCopy
 from npusim.kernels.layout.thin_map import ThinMap, Thinned
@@ -117,6 +118,10 @@ def by_hand() -> Found:
             tensor("y", 1, 1, 2, 4, 4, 16, role="out"),
         ),
         LibraryTransData(
+            Conversion(kind="to_blocked", c0=16), tensor("x", 1, 20, 1, 9, 9),
+            tensor("y", 1, 1, 2, 9, 9, 16, role="out"),
+        ),
+        LibraryMaps(
             Conversion(kind="to_blocked", c0=16), tensor("x", 1, 20, 1, 9, 9),
             tensor("y", 1, 1, 2, 9, 9, 16, role="out"),
         ),

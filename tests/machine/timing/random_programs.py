@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from random import Random
 from typing import Any
@@ -128,6 +129,10 @@ def _memory(rng: Random, device: Device) -> dict[str, str]:
         size = block * rng.choice((1, 2, 3, 8, 30, 10_000)) + rng.choice((0, sector - 1))
         if device.l2.request_bytes:
             values["l2.request"] = f"{rng.choice((1, 37, 240, 5000))}B"
+        if rng.random() < 0.7:
+            share = Fraction(rng.choice(("1/2", "2/3", "1/50", "1")))
+            read = Fraction(values["l2.read"].removesuffix("B/cycle"))
+            values["l2.missed"] = f"{read * share}B/cycle"
         values |= {"l2.sector": f"{sector}B", "l2.block": f"{block}B", "l2.size": f"{size}B"}
         values["l2.atomic_factor"] = str(rng.choice((1, 2, 3)))
     return values

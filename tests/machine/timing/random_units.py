@@ -166,7 +166,7 @@ class Instructions:
         target, a, b = self.slot("UB", write=True), self.slot("UB"), self.slot("UB")
         size = self.bytes_in(target, a, b)
         to, left, right = (slot.at(0, size) for slot in (target, a, b))
-        kind = self.rng.randrange(6)
+        kind = self.rng.randrange(7)
         if kind == 0:
             self.k.vec_dup(to, 0.0, FP16)
         elif kind == 1:
@@ -180,13 +180,29 @@ class Instructions:
             mask, left = target.at(0, size // 16), a.at(0, size)
             self.k.vec_compare("lt", mask, left, b.at(0, size), FP16)
             self.k.vec_select(left, mask, left, 0, FP16)
-        else:
+        elif kind == 5:
             self.k.vec_reduce("max", target.at(0, 2), left, 1, size // 2, FP16)
+        else:
+            self.add_back(target, a, size // 512)
+
+    def add_back(self, image: Slot, positions: Slot, most: int) -> None:
+        """Pixels of a row of at most so many fractals, added to those that a tap reads."""
+        if most < 1 or "col2img" not in self.k.device.vector.ops:
+            return
+        window = Window(1, 16 * self.rng.randint(1, most), kernel_w=2, stride_w=2)
+        tap = self.rng.randrange(2)
+        self.k.col2img(image.at(0, window.w * 32), positions, window, tap, FP16)
 
     def feed(self) -> None:
-        """L1 to L0, fractal by fractal or as img2col of one plane of 4 x 4 positions."""
-        place = self.rng.choice(("L0A", "L0B"))
-        forms = ("", "transpose", "load3d", "load3d_transpose")
+        """L1 to L0, fractal by fractal or as img2col of one plane of 4 x 4 positions.
+
+        Where there is a path, some planes go to UB.
+        """
+        to_ub = ("UB",) if self.k.has_path("L1", "UB", "load3d") else ()
+        place = self.rng.choice(("L0A", "L0B", *to_ub))
+        forms: tuple[str, ...] = ("", "transpose", "load3d", "load3d_transpose")
+        if place == "UB":
+            forms = ("load3d",)
         form = self.rng.choice([f for f in forms if self.k.has_path("L1", place, f)])
         target, source = self.slot(place, write=True), self.slot("L1")
         room, held = (slot.buffer.slot_bytes // FRACTAL_BYTES for slot in (target, source))

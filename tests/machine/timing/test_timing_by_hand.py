@@ -167,6 +167,36 @@ def test_cores_together_read_main_memory_at_its_rate() -> None:
     assert [spans(r, "MTE2", f"core{core}") for core in range(4)] == [[(1, 171)]] * 4
 
 
+@pytest.mark.parametrize(("missed", "fetched"), [("128", 91), ("64", 91), ("32", 171)])
+def test_reads_that_miss_take_of_the_bandwidth_of_the_l2(missed: str, fetched: int) -> None:
+    # Two cores fetch 2560 B each. Main memory has 64 B a cycle: 10 + 5120 / 64. The L2 has 128, of
+    # which misses alone would get 128, 64 or 32, so that the last takes 10 + 5120 / 32 cycles.
+    # What is loaded again hits, and takes 10 + 2560 / 64 cycles however slow misses are.
+    def body(s: Script, k: Language, task: Any) -> None:
+        load(s, k, task.core)
+        load(s, k, task.core)
+
+    device = npusim.load_device("tiny", {"l2.missed": f"{missed}B/cycle"})
+    r = simulate(Script(body), device, cores=0b11)
+    expected = [(1, fetched), (fetched, fetched + 50)]
+    assert spans(r, "MTE2", "core0") == spans(r, "MTE2", "core1") == expected
+
+
+def test_hits_are_slower_while_others_miss() -> None:
+    # Core 0 reads what is in the L2 by then, while three others bring piece after piece.
+    def body(s: Script, k: Language, task: Any) -> None:
+        for piece in (0, 0, 0) if task.core == 0 else range(4 * task.core, 4 * task.core + 4):
+            load(s, k, piece)
+
+    def hits(figures: dict[str, str]) -> int:
+        r = simulate(Script(body), npusim.load_device("tiny", figures), cores=0b1111)
+        (_, (begin, end), _) = spans(r, "MTE2", "core0")
+        return end - begin
+
+    assert hits({}) == 50
+    assert hits({"l2.missed": "16B/cycle"}) > 60
+
+
 def test_second_reader_of_a_block_in_flight_hits_the_l2() -> None:
     # Both cores read the same 2560 B. Core 0 comes first (same cycle, lower number) and fetches
     # from main memory at 64 B/cycle; core 1 finds the sectors in flight and is served by the L2,

@@ -48,6 +48,7 @@ from npusim.machine.timing.fast.state import (
     Shape,
     State,
 )
+from npusim.machine.timing.links import WEIGHT_BITS
 
 
 @compiled
@@ -326,7 +327,9 @@ def start_transfers(shape: Shape, code: Code, state: State, cache: Cache, now: i
             state.hits[flow.operand].fetched += cost.fetched
             run.fetched += cost.fetched
             read(state, row, flow.tensor, place, cache.info[0].sector_shift)
-            part(code, state, flow.first, cost.hit + cost.hit * flow.request // flow.bytes, row)
+            occupied = cost.hit + cost.hit * flow.request // flow.bytes
+            occupied += (flow.size - cost.hit) * cache.info[0].waiting >> WEIGHT_BITS
+            part(code, state, flow.first, occupied, row)
             part(code, state, flow.second, cost.fetched, row)
         run.evicted += cost.evicted
         part(code, state, flow.evict, cost.evicted, row)

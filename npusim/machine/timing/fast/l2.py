@@ -18,6 +18,7 @@ from npusim.base.integers import IntArray
 from npusim.machine.device.parts import L2Cache
 from npusim.machine.timing.fast.jit import compiled, entry
 from npusim.machine.timing.fast.state import COST, ENTRY, L2_INFO, Cache, Records, empty
+from npusim.machine.timing.links import waiting
 from npusim.machine.timing.outcome import Held
 
 
@@ -294,6 +295,7 @@ class FastL2:
         info["cached"] = spec is not None
         info["block_shift"] = self.block.bit_length() - 1
         info["sector_shift"] = spec.sector_bytes.bit_length() - 1 if spec else 0
+        info["waiting"] = waiting(spec)
         info["capacity"] = spec.size_bytes // spec.sector_bytes if spec else 0
         self.cache = Cache(
             info=info,

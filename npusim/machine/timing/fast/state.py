@@ -112,9 +112,11 @@ SPAN = record("core", "pipe", "index", "template", "instruction", "start", "end"
 #: Bytes of operands read from the L2, of those that were not there, and of the sectors fetched.
 HITS = record("hit", "miss", "fetched")
 
-#: The L2. ``used``, ``capacity``: sectors; ``aged``, ``aged_end``: what is left of the sorted list.
+#: The L2. ``used``, ``capacity``: sectors; ``aged``, ``aged_end``: what is left of the sorted list;
+#: ``waiting``: what a missed byte takes of its bandwidth besides its own, in fixed point.
 L2_INFO = record(
-    *("cached", "block_shift", "sector_shift", "capacity", "used", "clock", "aged", "aged_end")
+    *("cached", "block_shift", "sector_shift", "capacity", "used", "clock", "aged", "aged_end"),
+    "waiting",
 )
 
 #: What a transfer reads: rows of bytes of a tensor, from sector ``first`` to ``last``. Where the
