@@ -21,7 +21,7 @@ from tests.silicon.sample import HIDDEN, Kernel, addition, product, write_profil
 from tests.tables import rows
 from tests.texts import text_of
 
-STOCK = "ascend910b2"
+STOCK = "ascend910c"
 PRODUCTS = (
     *(product(512, 1024, 768), product(1024, 512, 1024), product(768, 2048, 512, turned=True)),
     *(product(1536, 64, 2048), product(256, 3072, 768, turned=True)),

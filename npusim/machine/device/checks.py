@@ -219,11 +219,6 @@ def _check_cache(device: Device, root: YamlNode) -> None:
             f"a block of {l2.block_bytes} B with sectors of {l2.sector_bytes} B: both must be "
             "powers of two, with 1 to 64 sectors to a block; change one of them"
         )
-    if l2.missed_bytes_per_cycle > l2.read_bytes_per_cycle:
-        raise _node_at(root, "l2", "missed").fail(
-            "reads that miss cannot be faster than all reads: make `missed` `l2.read` or less, or "
-            "leave it out"
-        )
     if l2.block_bytes > l2.size_bytes:
         raise node.fail(
             f"the block of {l2.block_bytes} B exceeds the cache of {l2.size_bytes} B; "

@@ -424,7 +424,7 @@ class L2Cache:
     #: what each row takes of `read` besides its bytes
     request_bytes: int = figure("request", "size", 0)
     #: what of `read` there would be if all of it missed, as a read that waits for main memory takes
-    #: its time too; no more than `read`, which it is if not given
+    #: its time too; misses take no more than their bytes if not given, or where `read` is lower
     missed_bytes_per_cycle: Fraction = figure("missed", "rate", Fraction(0), digest="unless empty")
     #: an atomic add writes this many times
     atomic_factor: int = figure("atomic_factor", "count")

@@ -54,11 +54,12 @@ def occupied(amount: int, row_bytes: int, request: int) -> int:
 def waiting(l2: L2Cache | None) -> int:
     """Return what a missed byte takes of the L2's bandwidth besides its own, in fixed point.
 
-    That is 0 without an L2, and where the file does not tell what misses take.
+    That is 0 without an L2, and where the file does not tell what misses take. An L2 whose reads
+    are slower than that does not wait for any of them.
     """
     if l2 is None or not l2.missed_bytes_per_cycle:
         return 0
-    return int(ONE * (l2.read_bytes_per_cycle / l2.missed_bytes_per_cycle - 1))
+    return max(0, int(ONE * (l2.read_bytes_per_cycle / l2.missed_bytes_per_cycle - 1)))
 
 
 def parts(flow: Flow) -> tuple[Part, ...]:
