@@ -423,6 +423,11 @@ class Call(Struct, dict=True):
             return KERNEL
         return kernel.work_class
 
+    def add_run(self, run: KernelRun) -> None:
+        """Add what was timed without a kernel, whose time is that of bytes."""
+        self.runs.append(run)
+        self._work_classes.append(ELEMENTWISE)
+
     @property
     def work(self) -> str:
         """The class of its longest kernel that multiplies; where none does, of its longest."""

@@ -333,7 +333,7 @@ class OperationLauncher(Struct, frozen=True):
         if not call.timing_only:
             raise ArgumentError(f"{operation.kind}: there is no kernel that computes its numbers")
         read, written = _traffic_bytes(operation, tensors)
-        call.runs.append(traffic_run(call.device, call.vector_cores, read, written))
+        call.add_run(traffic_run(call.device, call.vector_cores, read, written))
 
     def bias(self, call: Call, operation: Operation, tensors: Mapping[str, Tensor]) -> None:
         """The gradient of a bias, of a plain map: nothing is added to channels that fill blocks."""
