@@ -343,7 +343,7 @@ class ConvolutionLauncher:
                 return LibraryGroups(change, src, dst)
             if self.deep:
                 return LibraryTransData(change, src, dst)
-            if change.maps:
+            if change.maps and not self.call.device.library_rules:
                 return LibraryMaps(change, src, dst)
         return changed(change, src, dst)
 

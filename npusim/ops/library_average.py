@@ -55,17 +55,17 @@ def launch_library_average(
     counts = _counts(shape) if inside else np.full(shape.out, shape.taps)
     alike = bool((counts == shape.taps).all())
     c = _convolution(shape, read.shape[0], read.shape[1] * 16)
-    weights = _weights(call, c, 1 / shape.taps if alike else 1.0)
+    weights = _weights(call, f"{out.name}_weights", c, 1 / shape.taps if alike else 1.0)
     windows = read if back else out
-    table = None if alike else _table(call, windows, counts)
+    table = None if alike else _table(call, f"{out.name}_table", windows, counts)
     if back:
         source = read
         if table is not None:
-            source = call.workspace("shares", read.shape, FP16)
+            source = call.workspace(f"{read.name}_shares", read.shape, FP16)
             call.launch_spread(_product(call, read, table, source))
         _launch(call, c, source, weights, out, back=True)
     else:
-        sums = out if table is None else call.workspace("sums", out.shape, FP16)
+        sums = out if table is None else call.workspace(f"{out.name}_sums", out.shape, FP16)
         _launch(call, c, read, weights, sums, back=False)
         if table is not None:
             call.launch_spread(_product(call, sums, table, out))
@@ -106,23 +106,23 @@ def _convolution(s: Convolution, images: int, channels: int) -> Convolution:
     ).lifted(16)
 
 
-def _weights(call: Call, c: Convolution, value: float) -> Tensor:
+def _weights(call: Call, name: str, c: Convolution, value: float) -> Tensor:
     """Equal weights of a convolution as fractals: a constant of the graph."""
     plain = (c.cout, 1, *c.kernel)
     shape = Conversion(kind="to_fracz", c0=16, groups=c.groups).blocked_shape(plain)
     weights: Operand = Spec(shape, FP16)
     if not call.timing_only:
         weights = to_fracz_3d(np.full(plain, value, np.float16), c.groups, 16).reshape(shape)
-    return call.input("weights", weights, FP16, shape)
+    return call.input(name, weights, FP16, shape)
 
 
-def _table(call: Call, windows: Tensor, counts: IntArray) -> Tensor:
+def _table(call: Call, name: str, windows: Tensor, counts: IntArray) -> Tensor:
     """What the sum of each window is multiplied by: a constant of the graph."""
     table: Operand = Spec(windows.shape, FP16)
     if not call.timing_only:
         each = (1 / counts)[:, :, None]
         table = np.broadcast_to(each, windows.shape).astype(np.float16)
-    return call.input("table", table, FP16, windows.shape)
+    return call.input(name, table, FP16, windows.shape)
 
 
 def _product(call: Call, first: Tensor, second: Tensor, target: Tensor) -> Elementwise:

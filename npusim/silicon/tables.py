@@ -275,9 +275,10 @@ def _points(outcomes: Sequence[RowOutcome]) -> dict[str, list[tuple[float, float
     """Measured and simulated times by family, of rows whose chip is known."""
     points: dict[str, list[tuple[float, float]]] = {}
     for outcome in outcomes:
-        if outcome.simulated is not None and score.counted_error(outcome) is not None:
-            pair = (outcome.row.time_us, outcome.simulated.time_us)
-            points.setdefault(outcome.row.family, []).append(pair)
+        row = outcome.row
+        simulated = outcome.simulated
+        if simulated is not None and row.time_us and not row.possible_chips:
+            points.setdefault(row.family, []).append((row.time_us, simulated.time_us))
     return points
 
 

@@ -51,6 +51,8 @@ def test_forward_numbers_are_right(layer: dict[str, Any], device: str, step_m: i
     stride = (layer["stride"], layer["stride"])
     dilation = (layer.get("dilation", 1), layer.get("dilation", 1))
     y = conv_forward(x, w, stride=stride, padding=pads, dilation=dilation, groups=1)
+    assert result.outputs is not None
+    assert result.outputs[0] is not None
     assert relative_error(result.outputs[0], y) < 1e-3
     assert "whole rows" in str(result.tilings["conv_forward"])
 
@@ -66,7 +68,9 @@ def test_gradients_of_the_input_are_right(device: str) -> None:
         dy, x, w, None, 1, 1, device=device, output_mask=(True, False, False),
         tiling={"conv_backprop_input": tiling},
     )  # fmt: skip
-    sizes = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+    sizes: dict[str, Any] = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
+    sizes["padding"] = ((1, 1), (1, 1))
+    assert result.grad_input is not None
     assert relative_error(result.grad_input, conv_input_grad(dy, w, x.shape, **sizes)) < 1e-3
 
 

@@ -104,7 +104,7 @@ def test_the_file_simulates_as_the_fit_said_and_can_be_fitted_again(
     tmp_path: Path, few: Path
 ) -> None:
     data = profile(tmp_path / "p.csv", *PRODUCTS)
-    tiling = "kernels:\n  - {tiling: {base_m: 128, base_n: 256, base_k: 64}}\n"
+    tiling = "kernels:\n  - {tiling: {base_m: 64, base_n: 128, base_k: 64}}\n"
     (tmp_path / "p.yaml").write_text(tiling, encoding="utf-8")  # by rule it may change with figures
     found = npusim.calibrate(data, STOCK, constants=few)
     found.save(tmp_path / "mine.yaml")

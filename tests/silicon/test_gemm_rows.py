@@ -63,6 +63,7 @@ def test_the_order_of_tiles_decides_what_comes_from_main_memory(name: str) -> No
     along_n = simulate_row(replace(row, inner="n"), {}).simulated
     assert along_m is not None
     assert along_n is not None
+    assert row.time_us is not None
     assert along_m.time_us == pytest.approx(row.time_us, rel=0.08)
     assert 1.03 * along_n.time_us < along_m.time_us
     plain = simulate_row(row, {"l2.missed": "5TB/s"}).simulated  # where misses take nothing

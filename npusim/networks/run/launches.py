@@ -21,6 +21,7 @@ from npusim.call.spec import Array, Spec
 from npusim.kernels.implicit_gemm.forward import ConvForward
 from npusim.kernels.implicit_gemm.input_gradient import ConvBackpropInput
 from npusim.kernels.layout.cast import cast
+from npusim.kernels.layout.library_maps import LibraryMaps
 from npusim.kernels.layout.library_trans_data import LibraryTransData
 from npusim.kernels.layout.trans_data import Conversion, TransData
 from npusim.kernels.parts.mem_set import MemSet
@@ -199,10 +200,16 @@ class OperationLauncher(Struct, frozen=True):
         ends = [tensors["v0"], tensors["v1"]]
         number = 0 if change.loads_plain else 1
         rows, channels, *places = ends[number].shape
-        ruled = call.blind and call.device.library_rules and change.maps and prod(places) > 1
+        of_library = call.blind and change.maps and prod(places) > 1
+        ruled = of_library and call.device.library_rules
         spatial = [1] * (3 - len(places)) + places if ruled else places or [1]
         ends[number] = call.view(ends[number], (rows, channels, *spatial))
-        call.launch_spread((LibraryTransData if ruled else TransData)(change, *ends))
+        kernel: type[TransData] = TransData
+        if ruled:
+            kernel = LibraryTransData
+        elif of_library and len(places) == 2:
+            kernel = LibraryMaps
+        call.launch_spread(kernel(change, *ends))
 
     # -- kernels -----------------------------------------------------------------------------
 

@@ -92,8 +92,8 @@ def _notes_of_main_memory(step: NotedStep) -> Iterator[str]:
         if step.unread_bytes:
             text += (
                 f", {bytes_text(step.unread_bytes)} of it values that nothing reads any more: "
-                "each has addresses of its own here; other values at their addresses would "
-                "save some of that"
+                "only values of their size get their memory here; a framework that also cuts and "
+                "joins blocks would save some of that"
             )
         yield text
         text = (

@@ -140,7 +140,7 @@ def test_engines_agree_on_costs_by_address() -> None:
         for engine in ("fast", "simpy")
     )
     aligned = npusim.simulate(linear(base_n=64), "ascend910b2", *specs)
-    assert fast == readable > 1.2 * aligned.cycles
+    assert fast == readable > 1.05 * aligned.cycles  # both wait for main memory most of the time
 
 
 DEVICE = "ascend910b2"
