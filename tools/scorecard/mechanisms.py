@@ -121,9 +121,14 @@ _ALONE = (
 
 def _memory(chip: str, decided_by: tuple[str, ...], streams: tuple[str, ...]) -> tuple[Choice, ...]:
     """What a core alone gets of main memory, and what turning its bus around takes."""
-    unlimited, alone = ("10TB/s",) * len(_ALONE), (*("155GB/s",) * (len(_ALONE) - 1), "96GB/s")
+    most = ("10TB/s",) * len(_ALONE)  # more than any path brings
+    alone = (*("155GB/s",) * (len(_ALONE) - 1), "96GB/s")
+    rates = (
+        Alternative("no limit", dict(zip(_ALONE, most, strict=True))),
+        Alternative("155GB/s", dict(zip(_ALONE, alone, strict=True))),
+    )
     return (
-        Choice("main memory of a core alone", chip, decided_by, _figures(_ALONE, unlimited, alone)),
+        Choice("main memory of a core alone", chip, decided_by, rates),
         Choice(
             "turnaround of the bus",
             chip,
